@@ -1,0 +1,293 @@
+//! What can go wrong, once for the whole library: every error names the operation, the place and
+//! the cause, and [`Error::hint`] names the remedy.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::gpu::{DeviceError, DeviceId};
+use crate::plan::Route;
+use crate::units::format_size;
+
+/// `Result` with this library's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What was being done when it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Opening or creating a file.
+    Open,
+    /// Asking for a file's size, kind or limits.
+    Inspect,
+    /// Reading from a file.
+    Read,
+    /// Writing to a file.
+    Write,
+    /// Making a file's bytes durable.
+    Sync,
+    /// Reserving room for a file's bytes.
+    Preallocate,
+    /// Reserving memory on a GPU.
+    Allocate,
+    /// Making host memory known to a GPU or to the kernel.
+    Register,
+    /// Moving bytes between host memory and a GPU.
+    Copy,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Inspect => "inspect",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Sync => "sync",
+            Self::Preallocate => "preallocate",
+            Self::Allocate => "allocate",
+            Self::Register => "register",
+            Self::Copy => "copy",
+        })
+    }
+}
+
+/// Bytes of a file, as an error names them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The path as the caller gave it.
+    pub path: PathBuf,
+    /// Position of the first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+    /// The block device below the file, where there is one.
+    pub drive: Option<String>,
+}
+
+impl Place {
+    /// The whole of `path`, without a range.
+    #[must_use]
+    pub fn whole(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), offset: 0, len: 0, drive: None }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.path.display())?;
+        if self.offset != 0 || self.len != 0 {
+            write!(f, " at {}+{}", self.offset, self.len)?;
+        }
+        match &self.drive {
+            Some(drive) => write!(f, " on {drive}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that the library reports. Cheap to clone, so that a transfer can repeat its error.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused an operation on a file.
+    #[error("cannot {operation} {place}")]
+    Io {
+        /// What was tried.
+        operation: Operation,
+        /// Where.
+        place: Place,
+        /// What the system said.
+        source: Errno,
+    },
+    /// The file ended before all asked bytes had arrived.
+    #[error("cannot read {place}: the file ended after {got} bytes")]
+    EndOfFile {
+        /// The bytes asked for.
+        place: Place,
+        /// How many of them arrived.
+        got: u64,
+    },
+    /// The path names something that has no bytes at offsets: a folder, a FIFO, a socket.
+    #[error("cannot open `{}`: it is a {kind}, not a file", path.display())]
+    NotAFile {
+        /// The path as given.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A route was demanded that this request cannot take.
+    #[error("cannot move {place} by the route `{route}`: {reason}")]
+    RouteUnavailable {
+        /// The demanded route.
+        route: Route,
+        /// What should have moved.
+        place: Place,
+        /// What is missing.
+        reason: String,
+    },
+    /// An option or environment variable holds something that it cannot hold.
+    #[error("`{name}` cannot be `{value}`: it takes {expected}")]
+    BadOption {
+        /// The option's or variable's name.
+        name: String,
+        /// What it held.
+        value: String,
+        /// What it may hold.
+        expected: String,
+    },
+    /// No such GPU, or no GPU at all.
+    #[error("no GPU `{wanted}`: {reason}")]
+    NoDevice {
+        /// What the caller asked for.
+        wanted: String,
+        /// Why it is not there.
+        reason: String,
+    },
+    /// The GPU or its driver refused.
+    #[error("cannot {operation} {} on {device}", format_size(*.len))]
+    Device {
+        /// What was tried.
+        operation: Operation,
+        /// On which GPU.
+        device: DeviceId,
+        /// How many bytes it was about.
+        len: u64,
+        /// What the driver said.
+        source: DeviceError,
+    },
+    /// The host refused memory.
+    #[error("cannot allocate {} of host memory", format_size(*.len))]
+    HostMemory {
+        /// How many bytes.
+        len: u64,
+        /// What the system said.
+        source: Errno,
+    },
+    /// A thread or another resource of the engine itself could not be had.
+    #[error("cannot start the engine's {what}")]
+    Resource {
+        /// What could not be had.
+        what: &'static str,
+        /// What the system said.
+        source: Errno,
+    },
+    /// A bound expired. What is in flight goes on; its memory stays with the engine until then.
+    #[error("no end of the transfer of {place} within {bound:?}: {done} bytes had arrived")]
+    TimedOut {
+        /// The bytes asked for.
+        place: Place,
+        /// The bound that expired.
+        bound: Duration,
+        /// Bytes that had arrived by then.
+        done: u64,
+    },
+    /// The caller cancelled the transfer.
+    #[error("the transfer of {place} was cancelled after {done} bytes")]
+    Cancelled {
+        /// The bytes asked for.
+        place: Place,
+        /// Bytes that had arrived by then.
+        done: u64,
+    },
+    /// The request itself makes no sense (a range beyond a buffer, a file not open for writing).
+    #[error("cannot {operation} {place}: {reason}")]
+    BadRequest {
+        /// What was asked.
+        operation: Operation,
+        /// Where.
+        place: Place,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// What to do about it, as one sentence without a period; `None` where the message says all.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Io { source, operation, .. } => return io_hint(*source, *operation),
+            Self::EndOfFile { .. } => {
+                "ask for fewer bytes, or look whether the file changed while it was read; a writer \
+                 should write a new file and rename it"
+                    .into()
+            }
+            Self::NotAFile { .. } => "give the path of a regular file or of a block device".into(),
+            Self::RouteUnavailable { .. } => {
+                "leave the route out, and the fastest one that can be had is taken".into()
+            }
+            Self::NoDevice { .. } => {
+                "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU".into()
+            }
+            Self::Device { operation: Operation::Allocate, .. } => {
+                "free memory on the GPU, or move the file in parts".into()
+            }
+            Self::HostMemory { .. } => {
+                "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
+            }
+            Self::Resource { .. } => {
+                "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
+            }
+            Self::TimedOut { place, .. } => match &place.drive {
+                Some(drive) => format!("look at the kernel's log for errors of {drive}"),
+                None => "look whether the file system still answers".into(),
+            },
+            Self::BadOption { .. }
+            | Self::Device { .. }
+            | Self::Cancelled { .. }
+            | Self::BadRequest { .. } => return None,
+        })
+    }
+
+    /// Whether the same call may succeed later without any change by the caller.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Io { source, .. }
+            | Self::HostMemory { source, .. }
+            | Self::Resource { source, .. } => {
+                matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
+            }
+            Self::TimedOut { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The system's error number, where the system refused.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Io { source, .. }
+            | Self::HostMemory { source, .. }
+            | Self::Resource { source, .. } => Some(source.raw_os_error()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn io(operation: Operation, place: Place, source: io::Error) -> Self {
+        let source = Errno::from_io_error(&source).unwrap_or(Errno::IO);
+        Self::Io { operation, place, source }
+    }
+}
+
+fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
+    Some(
+        match errno {
+            Errno::NOENT => "look at the path's spelling; a relative path starts at this folder",
+            Errno::ACCESS | Errno::PERM => "ask the owner for the permission, or run as the owner",
+            Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
+            Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
+            Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
+            Errno::MFILE | Errno::NFILE => "raise the limit on open files (`ulimit -n`)",
+            Errno::INVAL if matches!(operation, Operation::Read | Operation::Write) => {
+                "the file system refuses this alignment: `FOREBAY_DIRECT_IO=off` avoids O_DIRECT"
+            }
+            _ => return None,
+        }
+        .into(),
+    )
+}

@@ -1,0 +1,1 @@
+//! NVIDIA GPUs through our own table of driver functions.

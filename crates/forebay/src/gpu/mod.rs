@@ -1,0 +1,251 @@
+//! GPUs behind one small trait, so that the rest of the library holds no type of any vendor.
+//!
+//! [`cuda`] fills it from the driver library found at run time, [`sim`] from host memory. Streams
+//! and events are plain handles that belong to the device that made them; whoever makes one
+//! destroys it. Every call may come from any thread: an implementation makes its context current
+//! for the call and puts the caller's back.
+
+#![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
+
+pub mod cuda;
+mod select;
+pub mod sim;
+
+use std::fmt::{self, Debug, Display};
+use std::ptr::NonNull;
+
+pub use select::{GpuSelector, open, visible};
+
+/// The kind of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// An NVIDIA GPU behind the CUDA driver.
+    Cuda,
+    /// Host memory that plays a GPU.
+    Sim,
+}
+
+/// Which GPU: its kind and its index in that kind's own order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId {
+    /// The kind.
+    pub kind: DeviceKind,
+    /// The index, from 0.
+    pub index: u32,
+}
+
+impl Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            DeviceKind::Cuda => write!(f, "cuda:{}", self.index),
+            DeviceKind::Sim => write!(f, "sim:{}", self.index),
+        }
+    }
+}
+
+/// What there is to know about a GPU before it is used. Unknown text is empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Which GPU.
+    pub id: DeviceId,
+    /// Its name, as the vendor gives it.
+    pub name: String,
+    /// `GPU-…` and `MIG-…` for NVIDIA.
+    pub uuid: String,
+    /// `DDDD:BB:DD.F`, lower case, as in `/sys/bus/pci/devices`.
+    pub pci_address: String,
+    /// The driver's version, as `580.159`, or the highest CUDA version it speaks where the former cannot be read.
+    pub driver: String,
+    /// Bytes of memory on the device.
+    pub memory: u64,
+    /// Whether a copy here is only played.
+    pub simulated: bool,
+}
+
+/// A call into a GPU's driver that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {name} ({code}){}{detail}", if detail.is_empty() { "" } else { ": " })]
+pub struct DeviceError {
+    /// The driver's function.
+    pub call: &'static str,
+    /// Its error number.
+    pub code: i32,
+    /// The number's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: String,
+    /// What the driver says about it; may be empty.
+    pub detail: String,
+}
+
+/// A queue of work on a device. Copies on one stream run in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stream(pub u64);
+
+/// A mark in a stream that says when all work before it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Event(pub u64);
+
+/// What an address is, as the driver knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressKind {
+    /// Memory of a GPU: the allocation that holds the address.
+    Device {
+        /// The GPU.
+        device: DeviceId,
+        /// First address of the allocation.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// Host memory that the driver has pinned.
+    PinnedHost,
+    /// Managed memory, which moves between host and GPU.
+    Managed,
+    /// Memory that the driver does not know: ordinary host memory, or nothing at all.
+    Unknown,
+}
+
+/// Result of a call into a GPU's driver.
+pub type DeviceResult<T> = Result<T, DeviceError>;
+
+/// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
+pub trait Device: Send + Sync + Debug {
+    /// What is known about it.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Which GPU it is.
+    fn id(&self) -> DeviceId {
+        self.info().id
+    }
+
+    /// Bytes free and bytes in all.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn memory(&self) -> DeviceResult<(u64, u64)>;
+
+    /// Reserves `len` bytes (more than zero) and returns their address, aligned to 256 or more.
+    ///
+    /// # Errors
+    /// The driver's, for want of memory above all.
+    fn allocate(&self, len: u64) -> DeviceResult<u64>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `address` came from [`allocate`](Self::allocate) of this device, is given back once, and no
+    /// copy that touches it is queued.
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn free(&self, address: u64) -> DeviceResult<()>;
+
+    /// Pins `len` bytes of host memory for copies to and from any GPU of this kind.
+    ///
+    /// # Safety
+    /// The memory is mapped and stays so until [`unregister`](Self::unregister).
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()>;
+
+    /// Undoes [`register`](Self::register).
+    ///
+    /// # Safety
+    /// `host` was registered here, and no copy that touches it is queued.
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()>;
+
+    /// Makes a stream that never synchronises with the default stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn create_stream(&self) -> DeviceResult<Stream>;
+
+    /// Destroys a stream; work that is queued on it still runs.
+    ///
+    /// # Errors
+    /// The driver's, also for a handle that is none of this device's.
+    fn destroy_stream(&self, stream: Stream) -> DeviceResult<()>;
+
+    /// Makes an event without timing.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn create_event(&self) -> DeviceResult<Event>;
+
+    /// Destroys an event.
+    ///
+    /// # Errors
+    /// The driver's, also for a handle that is none of this device's.
+    fn destroy_event(&self, event: Event) -> DeviceResult<()>;
+
+    /// Queues a copy from pinned host memory to the GPU.
+    ///
+    /// # Safety
+    /// Both ranges are valid and stay so, and the host bytes unchanged, until the copy is done.
+    ///
+    /// # Errors
+    /// The driver's; nothing is queued then.
+    unsafe fn copy_to_device(
+        &self,
+        stream: Stream,
+        target: u64,
+        source: NonNull<u8>,
+        len: usize,
+    ) -> DeviceResult<()>;
+
+    /// Queues a copy from the GPU to pinned host memory.
+    ///
+    /// # Safety
+    /// Both ranges are valid and stay so, the host bytes untouched, until the copy is done.
+    ///
+    /// # Errors
+    /// The driver's; nothing is queued then.
+    unsafe fn copy_to_host(
+        &self,
+        stream: Stream,
+        target: NonNull<u8>,
+        source: u64,
+        len: usize,
+    ) -> DeviceResult<()>;
+
+    /// Queues the filling of `len` bytes at `address` with `byte`.
+    ///
+    /// # Safety
+    /// The range is valid and stays so until the fill is done.
+    ///
+    /// # Errors
+    /// The driver's; nothing is queued then.
+    unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()>;
+
+    /// Puts `event` behind all that is queued on `stream` now.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn record(&self, event: Event, stream: Stream) -> DeviceResult<()>;
+
+    /// Whether all before the last [`record`](Self::record) of `event` is done.
+    ///
+    /// # Errors
+    /// The driver's; a failed copy is reported here at the latest.
+    fn is_done(&self, event: Event) -> DeviceResult<bool>;
+
+    /// Makes later work on `stream` wait for `event`.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()>;
+
+    /// Blocks until all that is queued on `stream` is done.
+    ///
+    /// # Errors
+    /// The driver's; a failed copy is reported here at the latest.
+    fn synchronize(&self, stream: Stream) -> DeviceResult<()>;
+
+    /// What `address` is.
+    fn address_kind(&self, address: u64) -> AddressKind;
+}

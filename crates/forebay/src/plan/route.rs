@@ -1,0 +1,102 @@
+//! Routes and the reasons for taking them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// The way that bytes take between a file and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Route {
+    /// Drive → GPU, no copy in host memory.
+    Direct,
+    /// Drive → pinned slot (O_DIRECT) → GPU.
+    Staged,
+    /// Page cache → pinned slot → GPU.
+    Cached,
+    /// Drive or page cache → host memory.
+    Host,
+}
+
+impl Route {
+    /// Every route, in the order of preference.
+    pub const ALL: [Self; 4] = [Self::Direct, Self::Staged, Self::Cached, Self::Host];
+
+    /// Its name, as in every report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Staged => "staged",
+            Self::Cached => "cached",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Route {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL.into_iter().find(|route| route.name() == text).ok_or_else(|| Error::BadOption {
+            name: "route".into(),
+            value: text.into(),
+            expected: "`direct`, `staged`, `cached` or `host`".into(),
+        })
+    }
+}
+
+/// Why bytes took their route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Reason {
+    /// They were in the page cache.
+    Resident,
+    /// They were not in the page cache, so they were read from the drive with O_DIRECT.
+    NotResident,
+    /// The file lives in memory (tmpfs): there is nothing below the page cache.
+    InMemory,
+    /// The file system, or an option, refuses O_DIRECT.
+    NoDirectIo,
+    /// The kernel would not say what is resident; a try without waiting found these bytes.
+    TriedResident,
+    /// The kernel would not say what is resident; a try without waiting did not find these bytes.
+    TriedNotResident,
+    /// The caller demanded this route.
+    Demanded,
+    /// An edge that O_DIRECT could not write without touching its neighbours.
+    UnalignedEdge,
+    /// Writes go through the page cache unless another route is demanded.
+    WriteThroughCache,
+}
+
+impl Reason {
+    /// The reason as a phrase that follows the route's name.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Resident => "resident in the page cache",
+            Self::NotResident => "not resident, read from the drive with O_DIRECT",
+            Self::InMemory => "the file lives in memory",
+            Self::NoDirectIo => "no O_DIRECT on this file",
+            Self::TriedResident => "residency unknown to this user, found by a try",
+            Self::TriedNotResident => "residency unknown to this user, a try found nothing",
+            Self::Demanded => "demanded",
+            Self::UnalignedEdge => "unaligned edge, through the page cache",
+            Self::WriteThroughCache => "writes go through the page cache",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}

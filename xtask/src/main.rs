@@ -1,0 +1,2 @@
+//! Runs the project's chores.
+fn main() {}
