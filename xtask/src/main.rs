@@ -1,2 +1,71 @@
-//! Runs the project's chores.
-fn main() {}
+//! Runs the project's chores: `cargo xtask CHORE`.
+//!
+//! Each chore is a module; this file only chooses between them. `replay` is what the `run`
+//! script of a bundle calls on a machine without cargo.
+
+mod bench;
+mod bundle;
+mod fio;
+mod prepare;
+mod process;
+mod replay;
+mod report;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use process::{Result, say};
+
+const HELP: &str = "\
+usage: cargo xtask CHORE
+
+  test [--all]            prepares this machine, then checks style, lints, tests, docs, examples
+                          (`--all`: slow tests, the bundle, the dependencies' licences too)
+  tidy                    checks the project's own style rules
+  bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
+  bundle DIR              fills DIR with everything that a machine without cargo needs to run
+                          the same tests (`DIR/run`) and bars (`DIR/run bench`)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match choose(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            say!(err, "error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the chore that `arguments` name; `Ok(false)` where it ran and found something wrong.
+fn choose(arguments: &[String]) -> Result<bool> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test"] => test::run(&repository()?, false),
+        ["test", "--all"] => test::run(&repository()?, true),
+        ["tidy"] => tidy::run(&repository()?),
+        ["bench", rest @ ..] => bench::run(&repository()?, rest),
+        ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
+        ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
+        ["help" | "-h" | "--help"] => {
+            say!("{HELP}");
+            Ok(true)
+        }
+        _ => Err(format!("no such chore: `{}`\n\n{HELP}", words.join(" "))),
+    }
+}
+
+/// The root of the repository: asked of cargo, because the chore may start in any folder of it.
+fn repository() -> Result<PathBuf> {
+    let metadata = process::output(process::cargo().args([
+        "locate-project",
+        "--workspace",
+        "--message-format=plain",
+    ]))?;
+    let manifest = PathBuf::from(metadata.trim());
+    manifest.parent().map(PathBuf::from).ok_or_else(|| "no workspace around this folder".into())
+}

@@ -1,0 +1,2 @@
+//! Measures the project's bars.
+fn main() {}

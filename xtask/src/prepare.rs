@@ -1,0 +1,67 @@
+//! Makes ready what the tests use beyond cargo, and says what it did. Nothing here is required:
+//! what cannot be had is reported as skipped, and the tests that need it skip themselves.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::process::{self, say};
+use crate::report::Report;
+
+/// A program, the Debian package that brings it, and what it is for.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+const TOOLS: [Tool; 6] = [
+    Tool { program: "fio", package: "fio", purpose: "comparison with fio" },
+    Tool { program: "mkfs.ext4", package: "e2fsprogs", purpose: "tests on ext4" },
+    Tool { program: "mkfs.xfs", package: "xfsprogs", purpose: "tests on xfs" },
+    Tool { program: "mkfs.btrfs", package: "btrfs-progs", purpose: "tests on btrfs" },
+    Tool { program: "losetup", package: "mount", purpose: "tests on loop devices" },
+    Tool { program: "setpriv", package: "util-linux", purpose: "tests as another user" },
+];
+
+/// Installs what is missing where it may, and reports what stays missing.
+pub(crate) fn run(report: &mut Report) {
+    let root = process::is_root();
+    let missing: Vec<&Tool> =
+        TOOLS.iter().filter(|tool| process::find(tool.program).is_none()).collect();
+    if !missing.is_empty() && root && process::find("apt-get").is_some() {
+        install(&missing);
+    }
+    let (there, absent): (Vec<&Tool>, Vec<&Tool>) =
+        TOOLS.iter().partition(|tool| process::find(tool.program).is_some());
+    let names: Vec<&str> = there.iter().map(|tool| tool.program).collect();
+    say!("prepared: programs: {}", names.join(", "));
+    for tool in absent {
+        report.skip(format!("{}: no `{}` on this machine", tool.purpose, tool.program));
+    }
+    if root && Path::new("/dev/loop-control").exists() {
+        say!("prepared: loop devices: as root");
+    } else {
+        let reason = if root { "no `/dev/loop-control`" } else { "only root may attach them" };
+        report.skip(format!("loop devices: {reason}"));
+    }
+}
+
+/// Asks the package system for the packages of `tools`; its failure is no failure of the tests.
+fn install(tools: &[&Tool]) {
+    let packages: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
+    say!("prepared: installing {} with apt-get", packages.join(", "));
+    let get = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(arguments);
+        process::succeeds(command.stdout(std::process::Stdio::null())).unwrap_or(false)
+    };
+    // Package lists are often absent in containers; one that is there may be good enough.
+    let install = ["install", "-y", "--no-install-recommends"];
+    let arguments: Vec<&str> = install.iter().chain(&packages).copied().collect();
+    if !(get(&["update"]) & get(&arguments)) {
+        // One unknown package must not keep the others away.
+        for package in packages {
+            let _ = get(&[&install[..], &[package]].concat());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Running other programs, finding them, and talking to the person who started the chore.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A chore stops with a message for a person; nobody matches on the cause.
+pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
+
+/// Writes one line to stdout, or to stderr after `err,`. A closed pipe is no reason to fail.
+macro_rules! say {
+    (err, $($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($text)*);
+    }};
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout().lock(), $($text)*);
+    }};
+}
+pub(crate) use say;
+
+/// Folders that hold system programs, also where `PATH` of an ordinary user leaves them out.
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// The cargo that runs this chore.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// A command as a person would type it.
+pub(crate) fn typed(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
+    command.get_args().fold(name, |line, argument| line + " " + &argument.to_string_lossy())
+}
+
+/// Runs a command whose output the person sees, and says whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
+    command
+        .status()
+        .map(|status| status.success())
+        .map_err(|error| format!("cannot run `{}`: {error}", typed(command)))
+}
+
+/// Runs a command whose output the person sees; its failure is an error.
+pub(crate) fn must_succeed(command: &mut Command) -> Result<()> {
+    if succeeds(command)? { Ok(()) } else { Err(format!("`{}` failed", typed(command))) }
+}
+
+/// Runs a command and returns what it wrote to stdout; its failure is an error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run `{}`: {error}", typed(command)))?;
+    if !output.status.success() {
+        return Err(format!("`{}` failed ({})", typed(command), output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a command and hands on each line of its stdout as it comes; says whether it succeeded.
+pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(&str)) -> Result<bool> {
+    let name = typed(command);
+    let failed = |error| format!("cannot run `{name}`: {error}");
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
+    if let Some(stdout) = child.stdout.take() {
+        let mut reader = BufReader::new(stdout);
+        let mut line = Vec::new();
+        // A test may print what is no UTF-8; that must not end the reading.
+        while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
+            take(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+            line.clear();
+        }
+    }
+    child.wait().map(|status| status.success()).map_err(failed)
+}
+
+/// Where a program lies, looking into `PATH` and the folders of system programs.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SYSTEM_FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// `PATH` with the folders of system programs, so that tests find `mkfs` and `losetup`.
+pub(crate) fn full_path() -> std::ffi::OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    for folder in SYSTEM_FOLDERS.map(PathBuf::from) {
+        if !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    std::env::join_paths(folders).unwrap_or(path)
+}
+
+/// Whether this process may mount, attach loop devices and install packages.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

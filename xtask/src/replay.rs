@@ -1,0 +1,71 @@
+//! Runs a bundle: the tests or bars that [`crate::bundle`] packed, on a machine without cargo,
+//! with the report, the skips and the exit status of `cargo xtask test` and `bench`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::bundle::Manifest;
+use crate::process::{self, Result, say};
+use crate::report::{Report, TestOutput};
+
+/// Runs the bundle in `folder`: its tests, or with `bench` first in `arguments` its bars.
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Result<bool> {
+    let folder = folder
+        .canonicalize()
+        .map_err(|error| format!("cannot find the bundle `{}`: {error}", folder.display()))?;
+    let text = fs::read_to_string(folder.join("manifest.json"))
+        .map_err(|error| format!("cannot read the bundle's manifest: {error}"))?;
+    let manifest: Manifest = serde_json::from_str(&text)
+        .map_err(|error| format!("cannot read the bundle's manifest: {error}"))?;
+    say!("bundle of {} ({})", manifest.commit, manifest.rustc);
+    match arguments {
+        [] => tests(&folder, &manifest, &[]),
+        ["--all"] => tests(&folder, &manifest, &["--include-ignored"]),
+        ["bench", rest @ ..] => {
+            let mut bars = Command::new(folder.join("bin/forebay-bars"));
+            bars.args(rest).env("FOREBAY_COMMIT", &manifest.commit);
+            process::succeeds(surround(&mut bars, &folder))
+        }
+        _ => Err("a bundle takes no argument, `--all`, or `bench [ARGUMENT]...`".into()),
+    }
+}
+
+fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
+    let mut report = Report::default();
+    for what in &manifest.skipped {
+        report.skip(what.clone());
+    }
+    // Cargo runs tests in their package's folder; here none of those folders exists.
+    let work = folder.join("work");
+    fs::create_dir_all(&work)
+        .map_err(|error| format!("cannot create `{}`: {error}", work.display()))?;
+    for test in &manifest.tests {
+        say!("\n== {}", test.name);
+        let mut output = TestOutput::default();
+        let mut command = Command::new(folder.join("tests").join(&test.file));
+        command.arg("--show-output").args(extra).current_dir(&work);
+        let succeeded = process::each_line(surround(&mut command, folder), |line| {
+            if output.take(line) {
+                say!("{line}");
+            }
+        })?;
+        report.add(&test.name, &output, succeeded);
+    }
+    Ok(report.finish())
+}
+
+/// Gives a command what cargo and the repository would give it.
+fn surround<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+    let mut path = OsString::from(folder.join("bin"));
+    path.push(":");
+    path.push(process::full_path());
+    command
+        .env("PATH", path)
+        .env("FOREBAY_BIN", folder.join("bin/forebay"))
+        .env("FOREBAY_BUNDLE", folder)
+        // Snapshots are compared only; asking cargo for the workspace would fail here.
+        .env("INSTA_WORKSPACE_ROOT", folder)
+        .env("INSTA_UPDATE", "no")
+}

@@ -1,0 +1,208 @@
+//! Counts what passed, failed and was skipped, from the output of test executables and from the
+//! chore's own steps.
+//!
+//! Tests print `skipped: WHAT: REASON` where the machine lacks something. The executables run
+//! with `--show-output`, which brings those lines out after the tests, one by one and whole;
+//! everything else that passing tests printed is left out of what the person sees.
+
+use std::collections::BTreeMap;
+
+use crate::process::say;
+
+/// The start of the line by which a test says that it did not run.
+const SKIPPED: &str = "skipped: ";
+
+/// What happened so far.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Report {
+    /// A step of the chore itself, counted like one test.
+    pub(crate) fn step(&mut self, name: &str, passed: bool) {
+        if passed {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+            self.failures.push(name.into());
+        }
+    }
+
+    /// Something that could not be run here, as `WHAT: REASON`.
+    pub(crate) fn skip(&mut self, what: impl Into<String>) {
+        self.skipped.push(what.into());
+    }
+
+    /// Adds what one run of test executables printed. A run that failed without a failed test
+    /// (an executable that crashed or did not compile) counts as one failure.
+    pub(crate) fn add(&mut self, name: &str, output: &TestOutput, succeeded: bool) {
+        self.passed += output.passed;
+        self.failed += output.failed;
+        self.skipped.extend(output.skipped.iter().cloned());
+        for _ in 0..output.ignored {
+            self.skipped.push(format!("{name}: slow, `cargo xtask test --all` runs it"));
+        }
+        self.failures.extend(output.failures.iter().map(|test| format!("{name}: {test}")));
+        if !succeeded && output.failed == 0 {
+            self.failed += 1;
+            self.failures.push(name.into());
+        }
+    }
+
+    /// Prints what was skipped, what failed, and the sums; says whether nothing failed.
+    pub(crate) fn finish(&self) -> bool {
+        for line in self.lines() {
+            say!("{line}");
+        }
+        self.failed == 0
+    }
+
+    /// The lines of [`finish`](Self::finish). Skips of one reason share a line.
+    fn lines(&self) -> Vec<String> {
+        let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
+        for line in &self.skipped {
+            *counted.entry(line).or_default() += 1;
+        }
+        let mut lines = vec![String::new()];
+        for (line, count) in counted {
+            let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
+            lines.push(format!("{SKIPPED}{line}{times}"));
+        }
+        lines.extend(self.failures.iter().map(|name| format!("failed: {name}")));
+        lines.push(format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed,
+            self.skipped.len()
+        ));
+        lines
+    }
+}
+
+/// What the test executables of one run printed, read line by line.
+#[derive(Debug, Default)]
+pub(crate) struct TestOutput {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    skipped: Vec<String>,
+    failures: Vec<String>,
+    quiet: bool,
+}
+
+impl TestOutput {
+    /// Takes one line in, and says whether the person should see it.
+    pub(crate) fn take(&mut self, line: &str) -> bool {
+        if let Some(what) = line.strip_prefix(SKIPPED) {
+            self.skipped.push(what.trim().into());
+            return false;
+        }
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.quiet = false;
+            self.passed += count(result, "passed");
+            self.failed += count(result, "failed");
+            self.ignored += count(result, "ignored");
+            return true;
+        }
+        if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.into());
+        }
+        match line {
+            "successes:" => self.quiet = true,
+            "failures:" => self.quiet = false,
+            _ => {}
+        }
+        !self.quiet
+    }
+}
+
+/// The number that stands before `word` in `ok. 5 passed; 0 failed; …`.
+fn count(result: &str, word: &str) -> u64 {
+    result
+        .split([';', '.'])
+        .filter_map(|part| part.trim().strip_suffix(word))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 4 tests
+test a ... ok
+test b ... ok
+test slow ... ignored
+test c ... FAILED
+
+successes:
+
+---- a stdout ----
+chatter
+skipped: gpu: no `libcuda.so.1`
+
+successes:
+    a
+    b
+
+failures:
+
+---- c stdout ----
+it broke
+
+failures:
+    c
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s
+";
+
+    #[test]
+    fn chatter_of_passing_tests_is_dropped_and_skips_are_kept() {
+        let mut output = TestOutput::default();
+        let shown: Vec<&str> = OUTPUT.lines().filter(|line| output.take(line)).collect();
+        assert!(shown.contains(&"it broke"));
+        assert!(!shown.contains(&"chatter"));
+        assert_eq!(output.skipped, ["gpu: no `libcuda.so.1`"]);
+        assert_eq!((output.passed, output.failed, output.ignored), (2, 1, 1));
+        assert_eq!(output.failures, ["c"]);
+    }
+
+    #[test]
+    fn everything_is_summed_in_the_last_line() {
+        let mut output = TestOutput::default();
+        OUTPUT.lines().for_each(|line| {
+            output.take(line);
+        });
+        let mut report = Report::default();
+        report.step("format", true);
+        report.skip("gpu: no `libcuda.so.1`");
+        report.add("tests", &output, false);
+        let lines = report.lines();
+        assert_eq!(lines.last().unwrap(), "3 passed, 1 failed, 3 skipped");
+        assert!(lines.contains(&"skipped: gpu: no `libcuda.so.1` (2 times)".into()));
+        assert!(lines.contains(&"failed: tests: c".into()));
+    }
+
+    #[test]
+    fn a_crash_without_a_result_is_a_failure() {
+        let mut report = Report::default();
+        report.add("tests", &TestOutput::default(), false);
+        assert!(report.lines().contains(&"0 passed, 1 failed, 0 skipped".into()));
+    }
+
+    #[test]
+    fn a_crash_beside_good_results_is_a_failure() {
+        let mut output = TestOutput::default();
+        output.take("test result: ok. 7 passed; 0 failed; 0 ignored; 0 measured");
+        let mut report = Report::default();
+        report.add("tests", &output, false);
+        assert!(report.lines().contains(&"7 passed, 1 failed, 0 skipped".into()));
+    }
+}

@@ -1,0 +1,178 @@
+//! `cargo xtask test`: everything that must hold before a change is taken, in one command and
+//! one last line `N passed, N failed, N skipped`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::process::{self, Result, say};
+use crate::report::{Report, TestOutput};
+use crate::{bundle, prepare, tidy};
+
+/// Bytes of the file that the README's examples read.
+const EXAMPLE_FILE_LEN: usize = 4 << 20;
+
+/// Runs every step, also after one failed, so that one run shows everything that is wrong.
+pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
+    let start = Instant::now();
+    let mut report = Report::default();
+    prepare::run(&mut report);
+    let cargo = |arguments: &[&str]| {
+        let mut command = process::cargo();
+        command.current_dir(root).env("PATH", process::full_path()).args(arguments);
+        command
+    };
+
+    component(&mut report, "format", cargo(&["fmt", "--version"]), cargo(&["fmt", "--check"]));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    component(&mut report, "clippy", cargo(&["clippy", "--version"]), cargo(&clippy));
+    heading("tidy");
+    report.step("tidy", tidy::run(root)?);
+
+    heading("tests");
+    tests(&mut report, "tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &[])?;
+    benches(&mut report, root, cargo)?;
+    readme(&mut report, root, cargo)?;
+    heading("documentation");
+    // Libraries only: the library and the command share the name `forebay`, and so a page.
+    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib"]);
+    report.step("documentation", process::succeeds(docs.env("RUSTDOCFLAGS", "-D warnings"))?);
+    if all {
+        slow(&mut report, root, cargo)?;
+    }
+    say!("\ntook {} s", start.elapsed().as_secs());
+    Ok(report.finish())
+}
+
+/// Says which step begins.
+fn heading(name: &str) {
+    say!("\n== {name}");
+}
+
+/// Runs a step whose program is a part of the toolchain that may not be installed.
+fn component(report: &mut Report, name: &str, mut version: Command, mut step: Command) {
+    heading(name);
+    let there = version.output().is_ok_and(|output| output.status.success());
+    if there {
+        report.step(name, process::succeeds(&mut step).unwrap_or(false));
+    } else {
+        report.skip(format!("{name}: not part of the installed toolchain"));
+    }
+}
+
+/// Runs test executables by cargo and adds up what they print.
+fn tests(report: &mut Report, name: &str, mut cargo: Command, extra: &[&str]) -> Result<()> {
+    let mut output = TestOutput::default();
+    cargo.args(["--", "--show-output"]).args(extra);
+    let succeeded = process::each_line(&mut cargo, |line| {
+        if output.take(line) {
+            say!("{line}");
+        }
+    })?;
+    report.add(name, &output, succeeded);
+    Ok(())
+}
+
+/// Runs every micro-benchmark once, so that none of them rots.
+fn benches(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
+    for package in folders(&root.join("crates")) {
+        let name = file_name(&package);
+        for file in files(&package.join("benches")).iter().filter(|f| is_rust(f)) {
+            let bench = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            heading(&format!("micro-benchmark {bench}"));
+            // Under `cargo test` a benchmark is built quickly and runs each case once.
+            let mut command = cargo(&["test", "-p", &name, "--bench", &bench, "--", "--test"]);
+            report.step(&format!("micro-benchmark {bench}"), process::succeeds(&mut command)?);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the README's Rust examples as documentation tests, in a folder with the file they read.
+fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
+    heading("README's examples");
+    let target = target(root)?;
+    let folder = target.join("readme");
+    let error = |error| format!("cannot prepare the README's examples: {error}");
+    fs::create_dir_all(&folder).map_err(error)?;
+    let bytes: Vec<u8> = (0_u8..=250).cycle().take(EXAMPLE_FILE_LEN).collect();
+    fs::write(folder.join("model.safetensors"), bytes).map_err(error)?;
+    if !process::succeeds(&mut cargo(&["build", "-p", "forebay", "--lib"]))? {
+        report.step("README's examples", false);
+        return Ok(());
+    }
+    let rustdoc = std::env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into());
+    let mut command = Command::new(rustdoc);
+    command.current_dir(&folder).args(["--edition", "2024", "--crate-name", "readme", "--test"]);
+    command.arg(root.join("README.md"));
+    command.arg("-L").arg(format!("dependency={}", target.join("debug/deps").display()));
+    let library = target.join("debug/libforebay.rlib");
+    command.arg("--extern").arg(format!("forebay={}", library.display()));
+    let mut output = TestOutput::default();
+    let succeeded = process::each_line(&mut command, |line| {
+        if output.take(line) {
+            say!("{line}");
+        }
+    })?;
+    report.add("README's examples", &output, succeeded);
+    Ok(())
+}
+
+/// What takes minutes: ignored tests, the dependencies' licences and advisories, and the bundle
+/// with every test run from it.
+fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
+    heading("slow tests");
+    tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
+    heading("dependencies");
+    if process::find("cargo-deny").is_some() {
+        report.step("dependencies", process::succeeds(&mut cargo(&["deny", "check"]))?);
+    } else {
+        report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");
+    }
+    heading("bundle");
+    let folder = target(root)?.join("bundle");
+    let built = bundle::run(root, &folder);
+    if let Err(message) = &built {
+        say!(err, "error: {message}");
+    }
+    let passed = built.is_ok() && process::succeeds(&mut Command::new(folder.join("run")))?;
+    report.step("bundle", passed);
+    Ok(())
+}
+
+/// Cargo's target folder.
+pub(crate) fn target(root: &Path) -> Result<PathBuf> {
+    let metadata = process::output(process::cargo().current_dir(root).args([
+        "metadata",
+        "--no-deps",
+        "--format-version=1",
+    ]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    let folder = metadata["target_directory"].as_str().ok_or("cargo names no target folder")?;
+    Ok(folder.into())
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).into_iter().filter(|path| path.is_dir()).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    entries(folder).into_iter().filter(|path| path.is_file()).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "rs")
+}

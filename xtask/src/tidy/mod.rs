@@ -1,0 +1,95 @@
+//! The project's own style rules, beyond what rustfmt and clippy know: see STYLE.md.
+//!
+//! [`code`] separates code from comments and text, [`rules`] hold for single files, [`fence`]
+//! compares the files that use `unsafe` with the list in each package's root, [`links`] follows
+//! the links of markdown files.
+
+mod code;
+mod fence;
+mod links;
+mod rules;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::process::{self, Result, say};
+
+/// One breach of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Breach {
+    path: PathBuf,
+    line: usize,
+    message: String,
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path.display(), self.line, self.message)
+    }
+}
+
+/// A text file of the repository, its path relative to the root.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    fn has_extension(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|own| own == extension)
+    }
+
+    fn breach(&self, line: usize, message: impl Into<String>) -> Breach {
+        Breach { path: self.path.clone(), line, message: message.into() }
+    }
+}
+
+/// Checks every file of the repository; prints each breach and says whether there is none.
+pub(crate) fn run(root: &Path) -> Result<bool> {
+    let sources = read(root)?;
+    let breaches = check(root, &sources);
+    for breach in &breaches {
+        say!("{breach}");
+    }
+    say!("tidy: {} files, {} breaches", sources.len(), breaches.len());
+    Ok(breaches.is_empty())
+}
+
+fn check(root: &Path, sources: &[Source]) -> Vec<Breach> {
+    let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
+    breaches.extend(fence::check(sources));
+    breaches.extend(sources.iter().flat_map(|source| links::check(root, source)));
+    breaches.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
+    breaches
+}
+
+/// The text files that git tracks or would track. Generated files are left out.
+fn read(root: &Path) -> Result<Vec<Source>> {
+    let mut git = std::process::Command::new("git");
+    git.current_dir(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = process::output(&mut git)?;
+    let mut paths: Vec<PathBuf> = listed
+        .split('\0')
+        .filter(|name| !name.is_empty() && !is_generated(name))
+        .map(PathBuf::from)
+        .collect();
+    paths.sort();
+    paths.dedup();
+    // A listed file may be deleted but not yet staged; what is no UTF-8 is no text.
+    let text = |path: PathBuf| {
+        let text = std::fs::read_to_string(root.join(&path)).ok()?;
+        Some(Source { path, text })
+    };
+    Ok(paths.into_iter().filter_map(text).collect())
+}
+
+/// Files that programs write, or that others wrote: their style is not ours to choose.
+fn is_generated(name: &str) -> bool {
+    name == "Cargo.lock" || name == "LICENSE" || name.starts_with("benches/runs/")
+}
+
+#[cfg(test)]
+pub(crate) fn source(path: &str, text: &str) -> Source {
+    Source { path: path.into(), text: text.into() }
+}
