@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::bundle::Manifest;
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
+use crate::test::BARS;
 
 /// Runs the bundle in `folder`: its tests, or with `bench` first in `arguments` its bars.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Result<bool> {
@@ -50,9 +51,17 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
             if output.take(line) {
                 say!("{line}");
             }
-        })?;
-        report.add(&test.name, &output, succeeded);
+        });
+        // One executable that cannot be started must not hide the others' results.
+        if let Err(message) = &succeeded {
+            say!(err, "error: {message}");
+        }
+        report.add(&test.name, &output, succeeded == Ok(true));
     }
+    say!("\n== bars in miniature");
+    let mut bars = Command::new(folder.join("bin/forebay-bars"));
+    bars.args(BARS).current_dir(&work);
+    report.step("bars in miniature", process::succeeds(surround(&mut bars, folder))?);
     Ok(report.finish())
 }
 

@@ -13,6 +13,9 @@ use crate::{bundle, prepare, tidy};
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
 
+/// How the bars run when only their running matters: on little data and a simulated GPU.
+pub(crate) const BARS: [&str; 3] = ["--tiny", "--gpu", "sim"];
+
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let start = Instant::now();
@@ -34,6 +37,10 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     tests(&mut report, "tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &[])?;
     benches(&mut report, root, cargo)?;
     readme(&mut report, root, cargo)?;
+    heading("bars in miniature");
+    let mut bars = cargo(&["run", "-q", "-p", "xtask", "--bin", "forebay-bars", "--"]);
+    bars.args(BARS).arg("--scratch").arg(target(root)?);
+    report.step("bars in miniature", process::succeeds(&mut bars)?);
     heading("documentation");
     // Libraries only: the library and the command share the name `forebay`, and so a page.
     let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib"]);

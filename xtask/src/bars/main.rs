@@ -1,2 +1,68 @@
-//! Measures the project's bars.
-fn main() {}
+//! Measures the bars that the project sets itself: our engine beside the plain way to make the
+//! same move, turn by turn in one run, and judged by the ratio of medians.
+//!
+//! A bar is a function in one of the modules `host`, `small`, `memory`, `resident`, `first`,
+//! `write` and `cold`; [`bar`] holds the list. The rest is what they share. The raw samples, the
+//! machine and a summary are archived ([`archive`]).
+//!
+//! # Unsafe modules
+//!
+//! - `device.rs`: copies by raw addresses, as the plain ways make them
+
+mod archive;
+mod arguments;
+mod bar;
+mod cold;
+mod data;
+mod device;
+mod fio;
+mod first;
+mod host;
+mod lab;
+mod machine;
+mod memory;
+mod plain;
+mod resident;
+mod sample;
+mod scratch;
+mod small;
+mod write;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use arguments::{Arguments, Chore};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let result = match Arguments::parse(&words) {
+        Ok(Chore::Help) => {
+            talk(arguments::HELP);
+            Ok(true)
+        }
+        Ok(Chore::MakeFile { path, len }) => data::write(&path, len).map(|()| true),
+        Ok(Chore::ProbeMemory { path, gpu }) => memory::probe(&path, &gpu).map(|()| true),
+        Ok(Chore::Measure(arguments)) => lab::measure(arguments),
+        Err(message) => {
+            complain(&message);
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            complain(&message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes to stdout; a closed pipe is no reason to fail.
+fn talk(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+fn complain(message: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "error: {message}");
+}

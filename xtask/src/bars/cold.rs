@@ -1,0 +1,42 @@
+//! A file that is not in the page cache to the GPU, beside `fio`, which only reads it.
+
+use forebay::units::{GIB, format_size};
+
+use crate::bar::{Bound, Check, Measured, Stop};
+use crate::fio::Fio;
+use crate::host::{best_depth, evict};
+use crate::lab::{Lab, Place, routes, verify};
+use crate::sample::{interleave, timed};
+
+/// 4 GiB with O_DIRECT, nine pairs.
+pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
+    let fio = Fio::find()?;
+    let gpu = lab.gpu()?;
+    let len = lab.len(4 * GIB);
+    let path = lab.file(Place::Disk, len)?;
+    let file = gpu.engine.open(&path)?;
+    let mut target = gpu.allocate(len)?;
+    target.fill(0x5A)?;
+    evict(&file)?;
+    let outcome = file.read_exact(0, &mut target)?;
+    verify(&target, len)?;
+    let depth = best_depth(&fio, &path, len, &file)?;
+    let sides = ["forebay".to_owned(), format!("fio, depth {depth}")];
+    let series = interleave(lab.rounds(9), &sides, |side| {
+        evict(&file)?;
+        match side {
+            0 => timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)),
+            _ => fio.sequential(&path, len, depth),
+        }
+    })?;
+    let ratio = series[0].rate() / series[1].rate();
+    let cpu_max = 1.3 * series[1].cpu_s_per_gb() + 0.02;
+    Ok(Measured {
+        checks: vec![
+            Check::new("rate of `fio`", ratio, Bound::AtLeast(0.97)),
+            Check::new("CPU s per GB", series[0].cpu_s_per_gb(), Bound::AtMost(cpu_max)),
+        ],
+        notes: vec![format!("{}, {}", format_size(len), routes(&outcome))],
+        series,
+    })
+}

@@ -1,0 +1,85 @@
+//! `fio` as the other side: what the storage gives to a well-tuned program that only reads.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::bar::Stop;
+use crate::sample::{Sample, float};
+
+/// The installed `fio`.
+#[derive(Debug)]
+pub(crate) struct Fio {
+    program: PathBuf,
+}
+
+impl Fio {
+    /// Looks for it in `PATH`.
+    pub(crate) fn find() -> Result<Self, Stop> {
+        match version() {
+            Some(_) => Ok(Self { program: "fio".into() }),
+            None => Err(Stop::Skip("no `fio` on this machine".into())),
+        }
+    }
+
+    /// Reads `len` bytes of `file` from its start, past the page cache, in requests of 1 MiB.
+    pub(crate) fn sequential(&self, file: &Path, len: u64, depth: u32) -> Result<Sample, Stop> {
+        self.run(file, depth, &["--rw=read", "--bs=1M", &format!("--size={len}")])
+    }
+
+    /// Reads `count` random pieces of 4 KiB, past the page cache.
+    pub(crate) fn random(&self, file: &Path, count: u64, depth: u32) -> Result<Sample, Stop> {
+        let total = format!("--io_size={}", count * 4096);
+        self.run(file, depth, &["--rw=randread", "--bs=4k", "--norandommap", &total])
+    }
+
+    fn run(&self, file: &Path, depth: u32, job: &[&str]) -> Result<Sample, Stop> {
+        let output = Command::new(&self.program)
+            .args(["--name=bar", "--readonly", "--direct=1", "--ioengine=io_uring", "--thread"])
+            .args(["--output-format=json", &format!("--iodepth={depth}")])
+            .arg(format!("--filename={}", file.display()))
+            .args(job)
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            let cause = String::from_utf8_lossy(&output.stderr);
+            return Err(Stop::Fail(format!("`fio` failed: {}{}", cause.trim(), text.trim())));
+        }
+        parse(&text).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {}", text.trim())))
+    }
+}
+
+/// What the `fio` in `PATH` says about itself; `None` where there is none.
+pub(crate) fn version() -> Option<String> {
+    let output = Command::new("fio").arg("--version").output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The one job of a report. Its CPU use is given in per cent of its run time.
+fn parse(report: &str) -> Option<Sample> {
+    // Warnings may stand before the report.
+    let report: Value = serde_json::from_str(&report[report.find('{')?..]).ok()?;
+    let job = &report["jobs"][0];
+    let bytes = job["read"]["io_bytes"].as_u64()?;
+    let rate = job["read"]["bw_bytes"].as_u64().filter(|rate| *rate > 0)?;
+    let run_s = float(job["job_runtime"].as_u64()?) / 1e3;
+    let percent = job["usr_cpu"].as_f64()? + job["sys_cpu"].as_f64()?;
+    Some(Sample { seconds: float(bytes) / float(rate), bytes, cpu_s: percent / 100.0 * run_s })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_also_behind_warnings() {
+        let report = r#"fio: a warning
+            {"jobs": [{"read": {"io_bytes": 2000, "bw_bytes": 1000}, "job_runtime": 2000,
+            "usr_cpu": 5.0, "sys_cpu": 20.0}]}"#;
+        let sample = parse(report).unwrap();
+        assert_eq!(sample.bytes, 2000);
+        assert!((sample.seconds - 2.0).abs() < 1e-9 && (sample.cpu_s - 0.5).abs() < 1e-9);
+        assert!(parse("nothing").is_none());
+    }
+}

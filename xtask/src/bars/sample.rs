@@ -1,0 +1,142 @@
+//! Samples, their medians, and taking them turn by turn.
+
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use crate::bar::Stop;
+
+/// One measurement of one side.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Sample {
+    /// Wall time.
+    pub(crate) seconds: f64,
+    /// What was moved in that time.
+    pub(crate) bytes: u64,
+    /// CPU time, user and system, of all threads that took part.
+    pub(crate) cpu_s: f64,
+}
+
+/// All samples of one side of a comparison, in the order in which they were taken.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Series {
+    /// The side.
+    pub(crate) name: String,
+    /// Its samples.
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Series {
+    /// Bytes per second, the median.
+    pub(crate) fn rate(&self) -> f64 {
+        median(self.samples.iter().map(|s| float(s.bytes) / s.seconds))
+    }
+
+    /// Bytes per second, the best: for limits, which nothing can exceed.
+    pub(crate) fn best_rate(&self) -> f64 {
+        self.samples.iter().map(|s| float(s.bytes) / s.seconds).fold(0.0, f64::max)
+    }
+
+    /// Bytes per second, the least and the most.
+    pub(crate) fn extremes(&self) -> (f64, f64) {
+        let rates = self.samples.iter().map(|s| float(s.bytes) / s.seconds);
+        (rates.fold(f64::INFINITY, f64::min), self.best_rate())
+    }
+
+    /// Seconds, the median.
+    pub(crate) fn seconds(&self) -> f64 {
+        median(self.samples.iter().map(|s| s.seconds))
+    }
+
+    /// CPU seconds per 10^9 bytes, the median.
+    pub(crate) fn cpu_s_per_gb(&self) -> f64 {
+        median(self.samples.iter().map(|s| s.cpu_s / (float(s.bytes) / 1e9)))
+    }
+}
+
+/// A count as a number to calculate with; counts here stay far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "bytes and counts stay below 2^53")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// The middle value, or the mean of the two middle ones; NaN of nothing.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[middle],
+        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
+    }
+}
+
+/// Times one move of `bytes` by this process.
+pub(crate) fn timed(bytes: u64, run: impl FnOnce() -> Result<(), Stop>) -> Result<Sample, Stop> {
+    let cpu = process_cpu_s();
+    let start = Instant::now();
+    run()?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Sample { seconds, bytes, cpu_s: process_cpu_s() - cpu })
+}
+
+/// CPU seconds of all threads of this process so far.
+fn process_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let nanoseconds = time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec);
+    float(u64::try_from(nanoseconds).unwrap_or_default()) / 1e9
+}
+
+/// Takes `rounds` samples of each side in turn: A B A B …, after one round that is not kept.
+/// `run` is given the side's number.
+pub(crate) fn interleave(
+    rounds: usize,
+    sides: &[String],
+    mut run: impl FnMut(usize) -> Result<Sample, Stop>,
+) -> Result<Vec<Series>, Stop> {
+    let empty = |name: &String| Series { name: name.clone(), samples: Vec::new() };
+    let mut series: Vec<Series> = sides.iter().map(empty).collect();
+    for round in 0..=rounds {
+        for (side, series) in series.iter_mut().enumerate() {
+            let sample = run(side)?;
+            if round > 0 {
+                series.samples.push(sample);
+            }
+        }
+    }
+    Ok(series)
+}
+
+/// The fastest of several sides, by median.
+pub(crate) fn fastest(series: &[Series]) -> Option<&Series> {
+    series.iter().max_by(|a, b| a.rate().total_cmp(&b.rate()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()).to_bits(), 2.0_f64.to_bits());
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()).to_bits(), 2.5_f64.to_bits());
+        assert!(median(std::iter::empty()).is_nan());
+    }
+
+    #[test]
+    fn sides_take_turns_and_the_first_round_is_not_kept() {
+        let mut order = Vec::new();
+        let sides = ["a".to_owned(), "b".to_owned()];
+        let series = interleave(2, &sides, |side| {
+            order.push(side);
+            Ok(Sample { seconds: 1.0, bytes: order.len() as u64, cpu_s: 0.0 })
+        });
+        let series = series.unwrap_or_else(|_| panic!("no samples"));
+        assert_eq!(order, [0, 1, 0, 1, 0, 1]);
+        let bytes: Vec<u64> = series[1].samples.iter().map(|s| s.bytes).collect();
+        assert_eq!(bytes, [4, 6]);
+        assert_eq!(fastest(&series).map(|s| s.name.as_str()), Some("b"));
+    }
+}

@@ -1,0 +1,187 @@
+//! A GPU's memory to one file through the page cache, beside one plain thread that writes
+//! pinned memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use forebay::units::{GIB, MIB, format_size};
+use forebay::{Buffer, Route};
+
+use crate::bar::{Bound, Check, Measured, Stop};
+use crate::data;
+use crate::lab::{Gpu, Lab, Place, routes};
+use crate::sample::{Sample, interleave, timed};
+
+/// Into a new file each time.
+pub(crate) fn new_file(lab: &Lab) -> Result<Measured, Stop> {
+    measure(lab, true)
+}
+
+/// Into a file that is there and resident.
+pub(crate) fn overwritten(lab: &Lab) -> Result<Measured, Stop> {
+    measure(lab, false)
+}
+
+fn measure(lab: &Lab, new: bool) -> Result<Measured, Stop> {
+    let gpu = lab.gpu()?;
+    let len = lab.len(8 * GIB);
+    lab.need_room(Place::Disk, len)?;
+    let path = lab.path(Place::Disk, "written")?;
+    let source = source(&gpu, len)?;
+    let mut pinned = gpu.engine.allocate_pinned(len.min(GIB))?;
+    data::fill(pinned.as_mut_slice().unwrap_or_default(), 0);
+
+    let mut measured = Measured::default();
+    let mut ways = vec![Way::Plain, Way::Engine];
+    // What could gain more is archived beside, and dropped where this file cannot have it.
+    for way in [Way::Preallocated, Way::Direct] {
+        prepare(&path, new, len)?;
+        match way.run(&gpu, &path, &source, &pinned, len) {
+            Ok((_, route)) => {
+                measured.notes.push(format!("{}: {route}", way.name()));
+                ways.push(way);
+            }
+            Err(Stop::Fail(reason) | Stop::Skip(reason)) => {
+                measured.notes.push(format!("without `{}`: {reason}", way.name()));
+            }
+        }
+    }
+    prepare(&path, new, len)?;
+    let (_, route) = Way::Engine.run(&gpu, &path, &source, &pinned, len)?;
+    measured.notes.push(format!("{}, {route}", format_size(len)));
+    check(&path, len)?;
+
+    let sides: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
+    let series = interleave(lab.rounds(5), &sides, |side| {
+        prepare(&path, new, len)?;
+        Ok(ways[side].run(&gpu, &path, &source, &pinned, len)?.0)
+    })?;
+    fs::remove_file(&path)?;
+    let ratio = series[1].rate() / series[0].rate();
+    let cpu = series[1].cpu_s_per_gb() / series[0].cpu_s_per_gb();
+    measured.checks.push(Check::new("rate of one plain writer", ratio, Bound::AtLeast(0.95)));
+    measured.checks.push(Check::new("CPU of one plain writer", cpu, Bound::AtMost(1.3)));
+    measured.series = series;
+    Ok(measured)
+}
+
+/// A way to write.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// One thread, pieces of 1 MiB of pinned memory.
+    Plain,
+    /// The engine, as it comes.
+    Engine,
+    /// The engine, the file's room reserved before.
+    Preallocated,
+    /// The engine, past the page cache.
+    Direct,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain writer",
+            Self::Engine => "forebay",
+            Self::Preallocated => "forebay, preallocated",
+            Self::Direct => "forebay, O_DIRECT",
+        }
+    }
+
+    /// Writes once; the file is opened before the clock starts and made durable after it stops.
+    fn run(
+        self,
+        gpu: &Gpu,
+        path: &Path,
+        source: &Buffer,
+        pinned: &Buffer,
+        len: u64,
+    ) -> Result<(Sample, String), Stop> {
+        let mut route = String::from("write through the page cache");
+        let sample = if matches!(self, Self::Plain) {
+            let file = OpenOptions::new().write(true).open(path)?;
+            let bytes = pinned.as_slice().unwrap_or_default();
+            timed(len, || plain(&file, bytes, len))?
+        } else {
+            let mut how = forebay::OpenOptions::default();
+            how.write = true;
+            let mut options = forebay::RequestOptions::default();
+            options.preallocate = matches!(self, Self::Preallocated);
+            options.route = matches!(self, Self::Direct).then_some(Route::Staged);
+            let file = gpu.engine.open_with(path, &how)?;
+            timed(len, || {
+                route = routes(&file.write_with(0, source, &options)?);
+                Ok(())
+            })?
+        };
+        File::open(path)?.sync_all()?;
+        Ok((sample, route))
+    }
+}
+
+/// Writes `len` bytes from `bytes`, again and again from its start.
+fn plain(file: &File, bytes: &[u8], len: u64) -> Result<(), Stop> {
+    let mut offset = 0;
+    for piece in bytes.chunks(1 << 20).cycle() {
+        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+        let piece = &piece[..piece.len().min(left)];
+        if piece.is_empty() {
+            break;
+        }
+        file.write_all_at(piece, offset)?;
+        offset += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Makes the file empty and new, or as long as the bar writes and resident.
+fn prepare(path: &Path, new: bool, len: u64) -> Result<(), Stop> {
+    if new {
+        let _ = fs::remove_file(path);
+        OpenOptions::new().write(true).create_new(true).open(path)?;
+    } else if fs::metadata(path).map_or(0, |metadata| metadata.len()) != len {
+        let _ = fs::remove_file(path);
+        data::write(path, len).map_err(Stop::Fail)?;
+    }
+    Ok(())
+}
+
+/// GPU memory that holds the test data.
+fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
+    let mut buffer = gpu.allocate(len)?;
+    let mut piece = vec![0; usize::try_from(16 * MIB).unwrap_or_default()];
+    let mut offset = 0;
+    while offset < len {
+        let count = usize::try_from(len - offset).unwrap_or(usize::MAX).min(piece.len());
+        data::fill(&mut piece[..count], offset);
+        buffer.upload(offset, &piece[..count])?;
+        offset += count as u64;
+    }
+    Ok(buffer)
+}
+
+/// Whether the file holds the test data, neither more nor less.
+fn check(path: &Path, len: u64) -> Result<(), Stop> {
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; 4 << 20];
+    let mut offset = 0;
+    loop {
+        // Whole words, so that each piece starts at one.
+        let mut count = 0;
+        while count < piece.len() {
+            match file.read(&mut piece[count..])? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        if count == 0 {
+            break;
+        }
+        data::check(&piece[..count], offset)
+            .map_err(|at| Stop::Fail(format!("wrong bytes in the written file at {at}")))?;
+        offset += count as u64;
+    }
+    if offset == len { Ok(()) } else { Err(Stop::Fail(format!("{offset} of {len} bytes written"))) }
+}
