@@ -75,8 +75,12 @@ impl Core {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
             effects.links.iter().for_each(|&link| bells[link].notify_one());
         }
+        let ended = !effects.finished.is_empty();
         for (state, result) in effects.finished {
             state.finish(result);
+        }
+        if ended && self.is_stopping() {
+            self.ring_all(); // it may have been the last thing that they waited for
         }
     }
 
@@ -116,6 +120,10 @@ impl Core {
         let scheduler = self.lock();
         self.stopping.store(true, Ordering::Release);
         drop(scheduler);
+        self.ring_all();
+    }
+
+    fn ring_all(&self) {
         self.readers.notify_all();
         for bell in &*self.drives.read().unwrap_or_else(PoisonError::into_inner) {
             match bell {

@@ -32,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) file: Arc<Handle>,
     pub(crate) direction: Direction,
     pub(crate) range: ByteRange,
+    /// Where a read will meet the end of the file, else the range's end.
+    pub(crate) end: u64,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
     /// The GPU's link; `None` for host memory.
@@ -244,7 +246,7 @@ impl Scheduler {
     /// Takes a transfer in and returns its key.
     pub(crate) fn start(&mut self, request: Request) -> usize {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
-        let end = request.range.end;
+        let end = request.end;
         let key = self.transfers.insert(Active {
             request,
             cursor,

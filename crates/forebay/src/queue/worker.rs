@@ -40,7 +40,7 @@ impl<R: Ring> RingWorker<R> {
         let (drive, done, taken) = (self.drive, &mut self.done, &mut self.taken);
         let was_asleep = std::mem::take(&mut self.marked_asleep);
         let room = self.ring.room();
-        let exhausted = core.with(|scheduler| {
+        let (exhausted, idle) = core.with(|scheduler| {
             if was_asleep {
                 scheduler.drive_woke(drive);
             }
@@ -55,12 +55,12 @@ impl<R: Ring> RingWorker<R> {
             if exhausted && waits {
                 scheduler.drive_sleeps(drive);
             }
-            exhausted
+            (exhausted, scheduler.is_idle())
         });
         self.marked_asleep = exhausted && waits;
         self.taken.drain(..).for_each(|op| self.ring.submit(op));
         if self.ring.in_flight() == 0 {
-            if core.is_stopping() {
+            if core.is_stopping() && idle {
                 return Next::Stop;
             }
             if !waits {
@@ -85,7 +85,7 @@ impl<R: Ring> RingWorker<R> {
                     let mut scheduler = core.lock();
                     match scheduler.take_drive_op(self.drive) {
                         Some(op) => self.taken.push(op),
-                        None if core.is_stopping() => return,
+                        None if core.is_stopping() && scheduler.is_idle() => return,
                         None => {
                             scheduler.drive_sleeps(self.drive);
                             scheduler = wait(bell, scheduler);
@@ -176,7 +176,6 @@ impl<R: Ring> Reader<R> {
                 if core.is_stopping() && scheduler.is_idle() {
                     drop(scheduler);
                     core.act(effects);
-                    core.stop(); // so that the others look again
                     return;
                 }
                 // What the last step made must be known to the others before this one sleeps.
