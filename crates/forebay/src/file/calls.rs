@@ -227,3 +227,28 @@ fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_interruption_is_repeated() {
+        let answers = |list: &[i32]| {
+            let mut rest = list.iter();
+            retried(|| match rest.next() {
+                // SAFETY: the location is this thread's own.
+                Some(errno) => unsafe {
+                    *libc::__errno_location() = *errno;
+                    -1
+                },
+                None => 42,
+            })
+        };
+        assert_eq!(answers(&[libc::EINTR, libc::EINTR]).expect("repeated"), 42);
+        for list in [&[libc::EAGAIN][..], &[libc::EINTR, libc::EIO], &[libc::EINVAL]] {
+            let error = answers(list).expect_err("not repeated");
+            assert_eq!(error.raw_os_error(), list.last().copied());
+        }
+    }
+}

@@ -121,7 +121,7 @@ fn alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, String> {
     }
     let block = match handle.kind() {
         Kind::BlockDevice => rustix::fs::ioctl_blksszget(fd).ok(),
-        Kind::Regular => handle.drive().logical_block_size,
+        Kind::Regular => handle.drive().logical_block_size(),
     };
     let least = Alignment::DEFAULT;
     judged(least.memory, least.offset.max(block.unwrap_or(0)))

@@ -139,7 +139,12 @@ impl Handle {
 
     /// `len` bytes at `offset` of this file, as an error names them.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
-        Place { path: self.path.clone(), offset, len, drive: self.drive().name.clone() }
+        Place {
+            path: self.path.clone(),
+            offset,
+            len,
+            drive: self.drive().name().map(str::to_owned),
+        }
     }
 
     /// The name of its file system, such as `ext4`, or `block device`.
@@ -157,7 +162,7 @@ impl Handle {
 
     /// Which queue serves it.
     pub(crate) fn drive_key(&self) -> DriveKey {
-        self.drive().key
+        self.drive().key()
     }
 
     /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none.

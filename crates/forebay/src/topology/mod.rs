@@ -6,27 +6,12 @@
 
 mod system;
 
-pub(crate) use system::System;
+pub(crate) use system::{Drive, System};
 
 /// Which queue serves a file: the device number of the whole drive where it is known, else the
 /// number that the file system gives its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DriveKey(pub(crate) u64);
-
-/// The drive below a file, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Drive {
-    /// Which queue serves it.
-    pub(crate) key: DriveKey,
-    /// The kernel's name for it, such as `nvme1n1`.
-    pub(crate) name: Option<String>,
-    /// The smallest piece that it reads or writes, in bytes.
-    pub(crate) logical_block_size: Option<u32>,
-    /// Whether the kernel takes it for a spinning disk.
-    pub(crate) rotational: Option<bool>,
-    /// What its maker calls it.
-    pub(crate) model: Option<String>,
-}
 
 #[cfg(test)]
 mod tests;

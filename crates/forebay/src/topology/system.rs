@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use super::{Drive, DriveKey};
+use super::DriveKey;
 
 /// The most that is read of one file: the kernel's own are at most a page, of up to 64 KiB.
 const FILE_LEN_MAX: u64 = 64 << 10;
@@ -48,19 +48,48 @@ impl System {
         } else {
             None
         };
-        Drive {
-            key: DriveKey(whole.unwrap_or(number)),
-            name: drive_name(&link, is_partition),
-            logical_block_size: read_text(&folder.join("queue/logical_block_size"))
-                .and_then(|text| text.parse().ok())
-                .filter(|size: &u32| size.is_power_of_two()),
-            rotational: match read_text(&folder.join("queue/rotational")).as_deref() {
-                Some("0") => Some(false),
-                Some("1") => Some(true),
-                _ => None,
-            },
-            model: read_text(&folder.join("device/model")).filter(|text| is_name(text)),
+        let name = drive_name(&link, is_partition);
+        Drive { key: DriveKey(whole.unwrap_or(number)), name, folder }
+    }
+}
+
+/// The drive below a file, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Drive {
+    key: DriveKey,
+    name: Option<String>,
+    folder: PathBuf,
+}
+
+impl Drive {
+    /// Which queue serves it.
+    pub(crate) fn key(&self) -> DriveKey {
+        self.key
+    }
+
+    /// The kernel's name for it, such as `nvme1n1`.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The smallest piece that it reads or writes, in bytes.
+    pub(crate) fn logical_block_size(&self) -> Option<u32> {
+        let text = read_text(&self.folder.join("queue/logical_block_size"))?;
+        text.parse().ok().filter(|size: &u32| size.is_power_of_two())
+    }
+
+    /// Whether the kernel takes it for a spinning disk.
+    pub(crate) fn rotational(&self) -> Option<bool> {
+        match read_text(&self.folder.join("queue/rotational"))?.as_str() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
         }
+    }
+
+    /// What its maker calls it.
+    pub(crate) fn model(&self) -> Option<String> {
+        read_text(&self.folder.join("device/model")).filter(|text| is_name(text))
     }
 }
 
