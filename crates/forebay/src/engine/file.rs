@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::start::Call;
 use super::{Engine, bad_request};
 use crate::error::{Operation, Result};
-use crate::file::{Handle, OpenHow};
+use crate::file::{Handle, OpenHow, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
@@ -15,7 +15,6 @@ use crate::queue::Direction;
 use crate::transfer::{Outcome, SyncMode, Transfer};
 use crate::units::ByteRange;
 
-pub use crate::file::Residency;
 
 /// How to open a file. The default is to read one that exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -136,13 +135,13 @@ impl File {
     /// The kernel's name for the block device below it, such as `nvme1n1`.
     #[must_use]
     pub fn drive(&self) -> Option<&str> {
-        self.handle.drive().name.as_deref()
+        self.handle.drive().name()
     }
 
     /// What the maker calls that device.
     #[must_use]
-    pub fn drive_model(&self) -> Option<&str> {
-        self.handle.drive().model.as_deref()
+    pub fn drive_model(&self) -> Option<String> {
+        self.handle.drive().model()
     }
 
     /// Why its bytes cannot go around the page cache; `None` where they can.

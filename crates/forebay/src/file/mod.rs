@@ -20,7 +20,8 @@ use rustix::io::Errno;
 pub(crate) use calls::{page_size, read_at, read_at_raw, write_at, write_at_raw};
 pub(crate) use direct::{Alignment, Direct};
 pub(crate) use kind::{FileSystem, Kind};
-pub(crate) use residency::{Residency, Source};
+pub use residency::Residency;
+pub(crate) use residency::Source;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::topology::{Drive, DriveKey, System};

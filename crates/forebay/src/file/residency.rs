@@ -32,7 +32,7 @@ pub(crate) enum Source {
 
 /// How much of a range is in the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Residency {
+pub enum Residency {
     /// The kernel told.
     Known {
         /// Bytes of the range that are resident.

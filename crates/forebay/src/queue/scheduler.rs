@@ -812,7 +812,7 @@ fn restart_aligned(mut op: Op) -> Op {
     if op.is_direct()
         && let Ok(direct) = op.file.direct()
     {
-        op.moved = align_down(op.moved, direct.alignment.offset);
+        op.moved = align_down(op.moved, direct.alignment().offset.into());
     }
     op
 }
