@@ -1,5 +1,6 @@
 //! Moves bytes between files and GPU memory at the speed of the slowest link on the way.
 
+pub mod clock;
 mod direct;
 mod engine;
 pub mod error;
