@@ -120,9 +120,10 @@ fn in_flight(
     let mut start = |buffer: Buffer| {
         let at = offset(started);
         started += 1;
-        (at, file.start_read(at, buffer, &options))
+        Ok::<_, Stop>((at, file.start_read(at, buffer, &options)?))
     };
-    let mut flying: Vec<(u64, Transfer)> = buffers.into_iter().map(&mut start).collect();
+    let mut flying: Vec<(u64, Transfer)> =
+        buffers.into_iter().map(&mut start).collect::<Result<_, _>>()?;
     let mut done = 0;
     let mut finished = Vec::new();
     while !flying.is_empty() {
@@ -144,7 +145,7 @@ fn in_flight(
             if done + flying.len() as u64 >= count {
                 finished.push((offset, buffer));
             } else {
-                flying.push(start(buffer));
+                flying.push(start(buffer)?);
             }
         }
         if done == before

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
-use forebay::{Buffer, Route};
+use forebay::{Buffer, RequestOptions, Route};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
@@ -105,12 +105,12 @@ impl Way {
             let bytes = pinned.as_slice().unwrap_or_default();
             timed(len, || plain(&file, bytes, len))?
         } else {
-            let mut how = forebay::OpenOptions::default();
-            how.write = true;
-            let mut options = forebay::RequestOptions::default();
-            options.preallocate = matches!(self, Self::Preallocated);
-            options.route = matches!(self, Self::Direct).then_some(Route::Staged);
-            let file = gpu.engine.open_with(path, &how)?;
+            let options = match self {
+                Self::Preallocated => RequestOptions::default().preallocated(),
+                Self::Direct => RequestOptions::by_route(Route::Staged),
+                Self::Engine | Self::Plain => RequestOptions::default(),
+            };
+            let file = gpu.engine.open_with(path, &forebay::OpenOptions::writing())?;
             timed(len, || {
                 route = routes(&file.write_with(0, source, &options)?);
                 Ok(())

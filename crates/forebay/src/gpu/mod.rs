@@ -14,7 +14,7 @@ pub mod sim;
 use std::fmt::{self, Debug, Display};
 use std::ptr::NonNull;
 
-pub use select::{GpuSelector, open, visible};
+pub use select::{GpuSelector, absence_reason, open, visible};
 
 /// The kind of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,5 +2,7 @@
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
 mod route;
+mod window;
 
 pub use route::{Reason, Route};
+pub(crate) use window::{Alignment, Io, Layout, Segment, Split, cut_read, cut_write, split_write};

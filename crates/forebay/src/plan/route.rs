@@ -78,6 +78,19 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 9] = [
+        Self::Resident,
+        Self::NotResident,
+        Self::InMemory,
+        Self::NoDirectIo,
+        Self::TriedResident,
+        Self::TriedNotResident,
+        Self::Demanded,
+        Self::UnalignedEdge,
+        Self::WriteThroughCache,
+    ];
+
     /// The reason as a phrase that follows the route's name.
     #[must_use]
     pub const fn text(self) -> &'static str {

@@ -1,16 +1,21 @@
 //! A GPU played by host memory: a link of a set bandwidth and latency, and seeded faults.
+//!
+//! It has no threads. Work is queued with the time at which a real link would be done with it, and
+//! whoever asks (`is_done`, `synchronize`) carries out what is due by then, so that a stepped
+//! [`Clock`](crate::clock::Clock) replays a run exactly. It is strict where a GPU would corrupt
+//! memory in silence: a copy outside an allocation, from memory that is not registered, or memory
+//! given back under a queued copy is an error that says so.
 
-/// How the simulated GPU behaves. Its text form is `sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,...`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SimConfig {
-    /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
-    pub bandwidth: Option<u64>,
-    /// Time that each copy takes beside its bytes.
-    pub latency: std::time::Duration,
-    /// Bytes of device memory.
-    pub memory: u64,
-    /// Seed of the faults.
-    pub seed: u64,
-    /// Share of copies that fail, 0 to 1.
-    pub copy_faults: f64,
-}
+mod config;
+mod device;
+mod fault;
+mod memory;
+mod timeline;
+
+#[cfg(test)]
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+
+pub use config::SimConfig;
+pub use device::SimDevice;

@@ -1,0 +1,356 @@
+//! A file of an engine, and the calls that move its bytes.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::start::Call;
+use super::{Engine, bad_request};
+use crate::error::{Operation, Result};
+use crate::file::{Handle, OpenHow, Residency};
+use crate::gpu::DeviceId;
+use crate::memory::{Buffer, Source, Span, Target};
+use crate::plan::Route;
+use crate::queue::Direction;
+use crate::transfer::{Outcome, SyncMode, Transfer};
+use crate::units::ByteRange;
+
+
+/// How to open a file. The default is to read one that exists.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// For writing as well as reading.
+    pub write: bool,
+    /// Make it where it is missing.
+    pub create: bool,
+    /// Make it, and fail where it exists.
+    pub create_new: bool,
+    /// Cut it to zero bytes.
+    pub truncate: bool,
+}
+
+impl OpenOptions {
+    /// For writing to a file that may or may not exist.
+    #[must_use]
+    pub fn writing() -> Self {
+        Self { write: true, create: true, ..Self::default() }
+    }
+
+    /// For writing to a file that must not exist.
+    #[must_use]
+    pub fn new_file() -> Self {
+        Self { write: true, create_new: true, ..Self::default() }
+    }
+}
+
+impl From<&OpenOptions> for OpenHow {
+    fn from(how: &OpenOptions) -> Self {
+        let OpenOptions { write, create, create_new, truncate } = *how;
+        Self { write, create, create_new, truncate }
+    }
+}
+
+/// What a request may demand beyond its bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestOptions {
+    /// Take this route or fail.
+    pub route: Option<Route>,
+    /// A read: fail where the file ends early.
+    pub exact: bool,
+    /// A write: make the bytes durable before it counts as done.
+    pub sync: SyncMode,
+    /// A write: reserve the room first, so that a full disk shows at once.
+    pub preallocate: bool,
+}
+
+impl RequestOptions {
+    /// Demands `route`.
+    #[must_use]
+    pub fn by_route(route: Route) -> Self {
+        Self { route: Some(route), ..Self::default() }
+    }
+
+    /// Demands that every byte arrives.
+    #[must_use]
+    pub fn exactly() -> Self {
+        Self { exact: true, ..Self::default() }
+    }
+
+    /// The same with `sync`.
+    #[must_use]
+    pub fn synced(self, sync: SyncMode) -> Self {
+        Self { sync, ..self }
+    }
+
+    /// The same with a reservation first.
+    #[must_use]
+    pub fn preallocated(self) -> Self {
+        Self { preallocate: true, ..self }
+    }
+}
+
+/// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
+/// once nothing is in flight.
+#[derive(Debug, Clone)]
+pub struct File {
+    handle: Arc<Handle>,
+    engine: Engine,
+}
+
+impl File {
+    pub(super) fn new(handle: Arc<Handle>, engine: Engine) -> Self {
+        Self { handle, engine }
+    }
+
+    /// The path as it was given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.handle.path()
+    }
+
+    /// Its size in bytes now; the whole device for a block device.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) where the system does not say.
+    pub fn len(&self) -> Result<u64> {
+        self.handle.size()
+    }
+
+    /// Whether it holds no byte now.
+    ///
+    /// # Errors
+    /// As [`len`](Self::len).
+    pub fn is_empty(&self) -> Result<bool> {
+        self.len().map(|len| len == 0)
+    }
+
+    /// The name of its file system, such as `ext4`; `unknown` where it is none that is known.
+    #[must_use]
+    pub fn file_system(&self) -> &'static str {
+        self.handle.file_system()
+    }
+
+    /// The kernel's name for the block device below it, such as `nvme1n1`.
+    #[must_use]
+    pub fn drive(&self) -> Option<&str> {
+        self.handle.drive().name()
+    }
+
+    /// What the maker calls that device.
+    #[must_use]
+    pub fn drive_model(&self) -> Option<String> {
+        self.handle.drive().model()
+    }
+
+    /// Why its bytes cannot go around the page cache; `None` where they can.
+    #[must_use]
+    pub fn no_direct_io(&self) -> Option<&str> {
+        self.handle.direct().err()
+    }
+
+    /// Reads from `offset` into all of `target`, up to the end of the file, as `pread` does;
+    /// returns when the bytes are there. At or beyond the end nothing is read.
+    ///
+    /// # Errors
+    /// Any of [`Error`](crate::Error)'s; the target may hold part of the bytes then.
+    pub fn read<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
+        self.read_with(offset, target, &RequestOptions::default())
+    }
+
+    /// As [`read`](Self::read), but an early end of the file is an error.
+    ///
+    /// # Errors
+    /// [`Error::EndOfFile`](crate::Error::EndOfFile) says how many bytes arrived.
+    pub fn read_exact<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
+        self.read_with(offset, target, &RequestOptions::exactly())
+    }
+
+    /// As [`read`](Self::read), with demands.
+    ///
+    /// # Errors
+    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable) for a route that cannot be had.
+    pub fn read_with<'a>(
+        &self,
+        offset: u64,
+        target: impl Into<Target<'a>>,
+        options: &RequestOptions,
+    ) -> Result<Outcome> {
+        // The borrow lasts until the transfer has drained: `wait` has no bound.
+        let target = target.into();
+        let span = match &target {
+            Target::Host(bytes) => {
+                Span { address: bytes.as_ptr() as u64, len: bytes.len() as u64, gpu: None }
+            }
+            Target::Buffer(buffer, range) => self.part(Operation::Read, offset, buffer, range)?,
+        };
+        self.run(Direction::Read, offset, span, options)
+    }
+
+    /// Reads the whole file into new memory: on `device`, or pinned on the host.
+    ///
+    /// # Errors
+    /// As [`read_exact`](Self::read_exact), also where the file shrinks meanwhile.
+    pub fn read_whole(&self, device: Option<DeviceId>) -> Result<(Buffer, Outcome)> {
+        let len = self.len()?;
+        let mut buffer = match device {
+            Some(device) => self.engine.allocate(device, len)?,
+            None => self.engine.allocate_pinned(len)?,
+        };
+        let outcome = self.read_exact(0, &mut buffer)?;
+        Ok((buffer, outcome))
+    }
+
+    /// Writes all of `source` at `offset`; returns when the bytes are in the page cache, or on the
+    /// drive where a route or durability is demanded. No byte outside the range is touched.
+    ///
+    /// # Errors
+    /// Any of [`Error`](crate::Error)'s; part of the bytes may be written then.
+    pub fn write<'a>(&self, offset: u64, source: impl Into<Source<'a>>) -> Result<Outcome> {
+        self.write_with(offset, source, &RequestOptions::default())
+    }
+
+    /// As [`write`](Self::write), with demands.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), and [`Error::RouteUnavailable`](crate::Error::RouteUnavailable).
+    pub fn write_with<'a>(
+        &self,
+        offset: u64,
+        source: impl Into<Source<'a>>,
+        options: &RequestOptions,
+    ) -> Result<Outcome> {
+        let source = source.into();
+        let span = match &source {
+            Source::Host(bytes) => {
+                Span { address: bytes.as_ptr() as u64, len: bytes.len() as u64, gpu: None }
+            }
+            Source::Buffer(buffer, range) => self.part(Operation::Write, offset, buffer, range)?,
+        };
+        self.run(Direction::Write, offset, span, options)
+    }
+
+    /// Starts reading into all of `target`, which the transfer owns until it is waited for.
+    ///
+    /// # Errors
+    /// What can be known at once; the rest comes from [`Transfer::wait`].
+    pub fn start_read(
+        &self,
+        offset: u64,
+        target: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        self.start(Direction::Read, offset, target, options)
+    }
+
+    /// Starts writing all of `source`, which the transfer owns until it is waited for.
+    ///
+    /// # Errors
+    /// What can be known at once; the rest comes from [`Transfer::wait`].
+    pub fn start_write(
+        &self,
+        offset: u64,
+        source: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        self.start(Direction::Write, offset, source, options)
+    }
+
+    /// Makes what was written durable, with what is needed to read it again (`fdatasync`).
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
+    pub fn sync_data(&self) -> Result<()> {
+        self.handle.sync_data()
+    }
+
+    /// Makes what was written durable with all metadata (`fsync`).
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
+    pub fn sync_all(&self) -> Result<()> {
+        self.handle.sync_all()
+    }
+
+    /// Reserves room for `len` bytes at `offset` and leaves the size as it is; `false` where the
+    /// file system cannot.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), on a full disk above all.
+    pub fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.handle.preallocate(offset, len)
+    }
+
+    /// How much of a range is in the page cache, as far as the kernel tells this user.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) where the file's size cannot be had.
+    pub fn residency(&self, offset: u64, len: u64) -> Result<Residency> {
+        let end = self.handle.size()?;
+        let range = ByteRange::at(offset.min(end), len.min(end.saturating_sub(offset)));
+        Ok(self.handle.residency(range))
+    }
+
+    /// Writes this file's dirty pages out and drops its pages from the page cache; says what stayed.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io).
+    pub fn evict(&self) -> Result<Residency> {
+        self.handle.evict()
+    }
+
+    fn part(
+        &self,
+        operation: Operation,
+        offset: u64,
+        buffer: &Buffer,
+        range: &Range<u64>,
+    ) -> Result<Span> {
+        Span::of(buffer, range).ok_or_else(|| {
+            let len = range.end.saturating_sub(range.start);
+            let reason = format!(
+                "the range {}..{} lies outside the buffer of {} bytes",
+                range.start,
+                range.end,
+                buffer.len()
+            );
+            bad_request(operation, self.handle.place(offset, len), reason)
+        })
+    }
+
+    fn check_writable(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
+        if direction == Direction::Read || self.handle.writable() {
+            return Ok(());
+        }
+        let reason = "the file is open for reading only".to_owned();
+        Err(bad_request(Operation::Write, self.handle.place(offset, len), reason))
+    }
+
+    fn run(
+        &self,
+        direction: Direction,
+        offset: u64,
+        span: Span,
+        options: &RequestOptions,
+    ) -> Result<Outcome> {
+        self.check_writable(direction, offset, span.len)?;
+        let call = Call { file: &self.handle, direction, offset, span, options };
+        self.engine.start(&call, None)?.wait().0
+    }
+
+    fn start(
+        &self,
+        direction: Direction,
+        offset: u64,
+        memory: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        self.check_writable(direction, offset, memory.len())?;
+        let whole = 0..memory.len();
+        let span = self.part(Operation::Read, offset, &memory, &whole)?;
+        let call = Call { file: &self.handle, direction, offset, span, options };
+        let state = self.engine.start(&call, Some(memory))?;
+        Ok(Transfer::new(state, self.engine.clone()))
+    }
+}

@@ -1,0 +1,236 @@
+//! The engine: opens files, owns the queues and the threads, and starts transfers.
+//!
+//! It keeps no state outside itself but the driver libraries that the process has loaded, so a
+//! process may have several. Threads, rings and pinned memory come with the first transfer that
+//! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
+
+mod file;
+mod start;
+mod threads;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use file::{File, OpenOptions, RequestOptions};
+
+use crate::error::{Error, Operation, Result};
+use crate::file::Handle;
+use crate::gpu::{self, Device, DeviceId, GpuSelector};
+use crate::memory::Buffer;
+use crate::options::Options;
+use crate::queue::{Core, Limits, Planner, Scheduler};
+use crate::staging::{Arena, HostMemory};
+use crate::topology::DriveKey;
+use crate::transfer::State;
+
+/// Windows of one transfer to or from host memory that are open at once: enough to keep the
+/// readers and a drive's ring busy while the next is planned.
+const HOST_WINDOWS: u32 = 4;
+
+/// Moves bytes between files and memory. Clones share one engine.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    core: Arc<Core>,
+    planner: Planner,
+    arena: Arc<Arena>,
+    threads: threads::Threads,
+    links: Mutex<Vec<Link>>,
+    drives: Mutex<HashMap<DriveKey, usize>>,
+    notes: Arc<Mutex<Vec<String>>>,
+}
+
+/// A GPU of this engine.
+#[derive(Debug)]
+struct Link {
+    device: Arc<dyn Device>,
+    index: usize,
+    /// Whether it has its first slots.
+    has_slots: bool,
+}
+
+impl Engine {
+    /// An engine with these limits. Nothing is started yet.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] where the limits do not fit together.
+    pub fn new(options: Options) -> Result<Self> {
+        options.check()?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
+        let limits = Limits { slot_size: options.slot_size, readers, host_windows: HOST_WINDOWS };
+        let core = Arc::new(Core::new(Scheduler::new(limits)));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                core,
+                planner: Planner { segment: options.segment_size, readers },
+                arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                threads: threads::Threads::default(),
+                links: Mutex::default(),
+                drives: Mutex::default(),
+                notes: Arc::default(),
+                options,
+            }),
+        })
+    }
+
+    /// The limits that it was made with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// The GPU that `wanted` names, brought into this engine; `None` where it names host memory.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where it cannot be had.
+    pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
+        let Some(device) = gpu::open(wanted)? else { return Ok(None) };
+        // The same GPU opened twice is one device to its users.
+        if let Some(known) = self.known(device.id()) {
+            return Ok(Some(known));
+        }
+        self.add_device(&device)?;
+        Ok(Some(device))
+    }
+
+    /// Brings in a device that the caller made, a simulated one of a test for example.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn add_device(&self, device: &Arc<dyn Device>) -> Result<()> {
+        self.link(device).map(drop)
+    }
+
+    fn known(&self, id: DeviceId) -> Option<Arc<dyn Device>> {
+        let links = self.links();
+        links.iter().find(|link| link.device.id() == id).map(|link| Arc::clone(&link.device))
+    }
+
+    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.inner.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory on a GPU of this engine.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] for a GPU that was not brought in; the GPU's own.
+    pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
+        let known = self.known(device).ok_or_else(|| Error::NoDevice {
+            wanted: device.to_string(),
+            reason: "it was not brought into this engine".into(),
+        })?;
+        Buffer::on_device(known, len)
+    }
+
+    /// Host memory on huge pages, touched, and pinned for every kind of GPU brought in so far.
+    ///
+    /// # Errors
+    /// The host's or the GPU's.
+    pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
+        let fail = Error::HostMemory { len, source: rustix::io::Errno::NOMEM };
+        let mut memory = HostMemory::map(usize::try_from(len).map_err(|_| fail)?)?;
+        for link in &*self.links() {
+            memory.register(&link.device)?;
+        }
+        Ok(Buffer::host(memory))
+    }
+
+    /// Opens an existing file for reading.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::NotAFile`] for a folder, a FIFO, a socket.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, &OpenOptions::default())
+    }
+
+    /// Opens a file as `how` says.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
+        let handle = Handle::open(path.as_ref(), &how.into())?;
+        Ok(File::new(Arc::new(handle), self.clone()))
+    }
+
+    /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn cancel(&self, state: &Arc<State>) {
+        self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
+    }
+
+    /// The link of a GPU; its submitter is started with the first call.
+    fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
+        let mut links = self.links();
+        if let Some(link) = links.iter().find(|link| Arc::ptr_eq(&link.device, device)) {
+            return Ok(link.index);
+        }
+        let slots_max = self.inner.arena.add_link(device);
+        let index = self.inner.threads.start_submitter(&self.inner.core, device, slots_max)?;
+        links.push(Link { device: Arc::clone(device), index, has_slots: false });
+        Ok(index)
+    }
+
+    /// The link of a GPU, with slots.
+    fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
+        let index = self.link(device)?;
+        let mut links = self.links();
+        let link = links.iter_mut().find(|link| link.index == index).expect("added above");
+        if !link.has_slots {
+            let slots = self.inner.arena.grow(index)?;
+            self.inner.core.with(|scheduler| scheduler.add_slots(index, &slots));
+            link.has_slots = true;
+        }
+        Ok(index)
+    }
+
+    /// The queue of a file's drive; its workers are started with the first call.
+    fn drive(&self, handle: &Handle) -> Result<usize> {
+        let mut drives = self.inner.drives.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&index) = drives.get(&handle.drive_key()) {
+            return Ok(index);
+        }
+        let options = &self.inner.options;
+        let (index, note) = self.inner.threads.start_drive(&self.inner.core, options)?;
+        drives.insert(handle.drive_key(), index);
+        if let Some(note) = note {
+            let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(index)
+    }
+
+    /// Starts the readers, once.
+    fn start_readers(&self) -> Result<()> {
+        let inner = &self.inner;
+        inner.threads.start_readers(&inner.core, inner.planner, &inner.arena)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.core.stop();
+        self.threads.wait();
+    }
+}
+
+pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
+    let source = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::AGAIN);
+    Error::Resource { what, source }
+}
+
+fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
+    Error::BadRequest { operation, place, reason }
+}

@@ -1,0 +1,161 @@
+//! From a caller's call to a request of the scheduler: checks it, finds its route, its queue and
+//! its link.
+
+use std::sync::Arc;
+
+use super::file::RequestOptions;
+use super::{Engine, bad_request};
+use crate::direct;
+use crate::error::{Error, Operation, Result};
+use crate::file::{Handle, page_size};
+use crate::memory::{Buffer, Span};
+use crate::options::DirectIo;
+use crate::plan::{Alignment, Io, Reason, Route, split_write};
+use crate::queue::{Direction, Request};
+use crate::transfer::State;
+use crate::units::ByteRange;
+
+/// A call, as it came.
+pub(super) struct Call<'a> {
+    pub(super) file: &'a Arc<Handle>,
+    pub(super) direction: Direction,
+    pub(super) offset: u64,
+    pub(super) span: Span,
+    pub(super) options: &'a RequestOptions,
+}
+
+impl Call<'_> {
+    fn operation(&self) -> Operation {
+        match self.direction {
+            Direction::Read => Operation::Read,
+            Direction::Write => Operation::Write,
+        }
+    }
+
+    fn range(&self) -> Result<ByteRange> {
+        // The kernel's offsets are signed.
+        match self.offset.checked_add(self.span.len) {
+            Some(end) if i64::try_from(end).is_ok() => Ok(ByteRange { start: self.offset, end }),
+            _ => Err(bad_request(
+                self.operation(),
+                self.file.place(self.offset, self.span.len),
+                "no file reaches so far".into(),
+            )),
+        }
+    }
+
+    fn unavailable(&self, route: Route, reason: String) -> Error {
+        let place = self.file.place(self.offset, self.span.len);
+        Error::RouteUnavailable { route, place, reason }
+    }
+}
+
+/// Whether bytes may go around the page cache, and why, or why not.
+type Way = Result<(Alignment, Reason), Reason>;
+
+impl Engine {
+    /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
+    pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
+        let range = call.range()?;
+        let way = self.way(call)?;
+        let mut end = range.end;
+        let parts = match call.direction {
+            Direction::Read => {
+                end = call.file.size()?.clamp(range.start, range.end);
+                let (io, reason) = match way {
+                    Ok((_, reason)) => (Io::Direct, reason),
+                    Err(reason) => (Io::Buffered, reason),
+                };
+                let wanted = ByteRange { start: range.start, end };
+                (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
+            }
+            Direction::Write => {
+                if call.options.preallocate && !range.is_empty() {
+                    call.file.preallocate(range.start, range.len())?;
+                }
+                let (alignment, reason) = match way {
+                    Ok((alignment, reason)) => (Some(alignment), reason),
+                    Err(reason) => (None, reason),
+                };
+                split_write(range, alignment, page_size(), reason).into()
+            }
+        };
+        let link = match &call.span.gpu {
+            Some(device) => Some(self.ready_link(device)?),
+            None => None,
+        };
+        let drive = if way.is_ok() { self.drive(call.file)? } else { 0 };
+        self.start_readers()?;
+        let state = Arc::new(State::new(Arc::clone(call.file), range, buffer));
+        let request = Request {
+            state: Arc::clone(&state),
+            file: Arc::clone(call.file),
+            direction: call.direction,
+            range,
+            end,
+            address: call.span.address,
+            link,
+            drive,
+            parts,
+            alignment: way.ok().map(|(alignment, _)| alignment),
+            exact: call.options.exact,
+            sync: call.options.sync,
+        };
+        self.inner.core.with(|scheduler| {
+            let key = scheduler.start(request);
+            state.set_key(key);
+        });
+        Ok(state)
+    }
+
+    /// The way that the call's bytes take: a demanded route, or the best that can be had.
+    fn way(&self, call: &Call<'_>) -> Result<Way> {
+        let file = call.file;
+        let around = || match file.direct() {
+            _ if self.inner.options.direct_io == DirectIo::Off => {
+                Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned())
+            }
+            Err(reason) => Err(reason.to_owned()),
+            Ok(direct) => {
+                let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
+                if u64::from(offset) > self.inner.options.segment_size {
+                    return Err(format!("O_DIRECT on this file takes units of {offset} bytes"));
+                }
+                Ok(Alignment { memory: memory.into(), offset: offset.into() })
+            }
+        };
+        let on_gpu = call.span.gpu.is_some();
+        if let Some(route) = call.options.route {
+            return match route {
+                Route::Direct => Err(call.unavailable(route, direct::missing())),
+                Route::Host if on_gpu => {
+                    Err(call.unavailable(route, "the memory is a GPU's".into()))
+                }
+                Route::Staged | Route::Cached if !on_gpu => Err(call.unavailable(
+                    route,
+                    "the memory is the host's, so no slot lies on the way; the route is `host`".into(),
+                )),
+                Route::Staged => around()
+                    .map(|alignment| Ok((alignment, Reason::Demanded)))
+                    .map_err(|reason| call.unavailable(route, reason)),
+                Route::Cached => Ok(Err(Reason::Demanded)),
+                Route::Host => Ok(self.best_way(call, around)),
+            };
+        }
+        Ok(self.best_way(call, around))
+    }
+
+    fn best_way(
+        &self,
+        call: &Call<'_>,
+        around: impl Fn() -> Result<Alignment, String>,
+    ) -> Way {
+        if call.direction == Direction::Write {
+            return Err(Reason::WriteThroughCache);
+        }
+        if call.file.is_memory() {
+            return Err(Reason::InMemory);
+        }
+        around().map(|alignment| (alignment, Reason::NotResident)).map_err(|_| Reason::NoDirectIo)
+    }
+}

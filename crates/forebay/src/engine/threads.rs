@@ -1,0 +1,183 @@
+//! The engine's threads: how many there are, how they start, how they end.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::resource;
+use crate::error::{Error, Operation, Result};
+use crate::gpu::Device;
+use crate::options::{Options, RingChoice};
+use crate::queue::{Bell, Core, Planner, PreadRing, Reader, RingWorker, UringRing, Waker};
+use crate::staging::{Arena, Submitter};
+
+/// How long the last handle waits for the threads to end. They end at once unless a drive or a GPU
+/// hangs; then they stay, with what they hold, until it answers.
+const END_BOUND: Duration = Duration::from_secs(2);
+
+/// Threads that stand in for io_uring on one drive, at most: each holds one request.
+const PREAD_WORKERS_MAX: usize = 16;
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    alive: Arc<Alive>,
+    readers_started: Mutex<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Alive {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Alive {
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts its thread out when it ends, by a panic as well.
+struct Leave(Arc<Alive>);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        let mut count = self.0.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.none.notify_all();
+        }
+    }
+}
+
+impl Threads {
+    fn spawn(&self, name: String, what: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        *self.alive.lock() += 1;
+        let leave = Leave(Arc::clone(&self.alive));
+        // The thread is not joined: its last act is to count itself out.
+        let thread = Builder::new().name(name).spawn(move || {
+            let _leave = leave;
+            run();
+        });
+        thread.map(drop).map_err(|error| resource(what, &error))
+    }
+
+    /// Waits for all threads to end, for a bounded time.
+    pub(super) fn wait(&self) {
+        let waited =
+            self.alive.none.wait_timeout_while(self.alive.lock(), END_BOUND, |count| *count > 0);
+        drop(waited);
+    }
+
+    /// Starts the readers at the first call; at least one must start.
+    pub(super) fn start_readers(&self, core: &Arc<Core>, planner: Planner, arena: &Arc<Arena>) -> Result<()> {
+        let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
+        if *started {
+            return Ok(());
+        }
+        for index in 0..planner.readers {
+            let (core, arena) = (Arc::clone(core), Arc::clone(arena));
+            let run = move || {
+                let reader = Reader::new(PreadRing::new(planner.segment));
+                // Where no more memory can be had, the slots that there are must do.
+                reader.run(&core, &planner, &|link| arena.grow(link).unwrap_or_default());
+            };
+            match self.spawn(format!("forebay-read-{index}"), "reader threads", run) {
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
+        *started = true;
+        Ok(())
+    }
+
+    /// Starts the submitter of a GPU; returns its link.
+    pub(super) fn start_submitter(
+        &self,
+        core: &Arc<Core>,
+        device: &Arc<dyn Device>,
+        slots_max: usize,
+    ) -> Result<usize> {
+        let (link, bell) = core.add_link(slots_max);
+        let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| Error::Device {
+            operation: Operation::Copy,
+            device: device.id(),
+            len: 0,
+            source,
+        })?;
+        let core = Arc::clone(core);
+        self.spawn(format!("forebay-copy-{link}"), "copy thread", move || {
+            submitter.run(&core, &bell);
+        })?;
+        Ok(link)
+    }
+
+    /// Starts the worker of a drive, or the threads that stand in for it; returns the drive's queue,
+    /// and what a report should say about it.
+    pub(super) fn start_drive(
+        &self,
+        core: &Arc<Core>,
+        options: &Options,
+    ) -> Result<(usize, Option<String>)> {
+        if options.ring == RingChoice::Pread {
+            return self.start_pread(core, options).map(|drive| (drive, None));
+        }
+        match self.start_uring(core, options)? {
+            Ok(drive) => Ok((drive, None)),
+            Err(errno) if options.ring == RingChoice::Uring => {
+                Err(Error::Resource { what: "io_uring", source: errno })
+            }
+            Err(errno) => {
+                let note = format!(
+                    "io_uring is refused here ({errno}): up to {} threads read each drive instead",
+                    options.depth.min(PREAD_WORKERS_MAX)
+                );
+                self.start_pread(core, options).map(|drive| (drive, Some(note)))
+            }
+        }
+    }
+
+    /// The inner result is the kernel's answer to the ring.
+    fn start_uring(&self, core: &Arc<Core>, options: &Options) -> Result<Result<usize, Errno>> {
+        let waker = match Waker::new() {
+            Ok(waker) => waker,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        let (depth, segment) = (options.depth, options.segment_size);
+        let (answer, answered) = sync_channel(1);
+        let core = Arc::clone(core);
+        self.spawn("forebay-ring".into(), "ring thread", move || {
+            // Made on the thread that uses it: the kernel may hold the ring to one issuer.
+            let ring = match UringRing::new(depth, segment, waker.clone()) {
+                Ok(ring) => ring,
+                Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
+            };
+            let drive = core.add_drive(Bell::Ring(waker));
+            answer.send(Ok(drive)).unwrap_or(());
+            RingWorker::new(drive, ring).run(&core, None);
+        })?;
+        Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
+    }
+
+    fn start_pread(&self, core: &Arc<Core>, options: &Options) -> Result<usize> {
+        let bell = Arc::new(Condvar::new());
+        let drive = core.add_drive(Bell::Condvar(Arc::clone(&bell)));
+        for index in 0..options.depth.min(PREAD_WORKERS_MAX) {
+            let (core, bell) = (Arc::clone(core), Arc::clone(&bell));
+            let segment = options.segment_size;
+            let run = move || {
+                RingWorker::new(drive, PreadRing::new(segment)).run(&core, Some(&bell));
+            };
+            match self.spawn(format!("forebay-drive-{index}"), "drive threads", run) {
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+        }
+        Ok(drive)
+    }
+}

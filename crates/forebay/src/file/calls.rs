@@ -1,0 +1,254 @@
+//! The system calls on a file, one call each: reads and writes at an offset, the questions about
+//! the page cache, and the wishes to keep or to drop bytes.
+//!
+//! Every call is repeated after EINTR and nothing else: a short count and every other error are
+//! the caller's to judge. Offsets are below `i64::MAX`, the largest that a file may have.
+
+#![expect(unsafe_code, reason = "raw addresses of slots, and calls that the libraries lack")]
+
+use std::ffi::{c_long, c_uint};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::units::{ByteRange, align_down, align_up};
+
+/// The number of `cachestat` (Linux 6.5) on every architecture that numbers new calls alike.
+const CACHESTAT: c_long = 451;
+
+/// Reads into `target` from `offset`; fewer bytes than asked is no error, and none is the end.
+pub(crate) fn read_at(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: the exclusive borrow covers all that the call may write.
+    unsafe { read_at_raw(fd, target.as_mut_ptr(), target.len(), offset) }
+}
+
+/// [`read_at`] for memory that is known by its address.
+///
+/// # Safety
+/// `target` is writable for `len` bytes, and nobody else reads or writes these until the call
+/// has returned.
+pub(crate) unsafe fn read_at_raw(
+    fd: BorrowedFd<'_>,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+) -> io::Result<usize> {
+    let offset = file_offset(offset)?;
+    // SAFETY: the caller promises the memory; the borrow keeps the descriptor open.
+    retried(|| unsafe { libc::pread(fd.as_raw_fd(), target.cast(), len, offset) })
+}
+
+/// Writes `source` at `offset`; fewer bytes than asked is no error.
+pub(crate) fn write_at(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: the borrow covers all that the call reads.
+    unsafe { write_at_raw(fd, source.as_ptr(), source.len(), offset) }
+}
+
+/// [`write_at`] for memory that is known by its address.
+///
+/// # Safety
+/// `source` is readable for `len` bytes, and nobody writes these until the call has returned.
+pub(crate) unsafe fn write_at_raw(
+    fd: BorrowedFd<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+) -> io::Result<usize> {
+    let offset = file_offset(offset)?;
+    // SAFETY: the caller promises the memory; the borrow keeps the descriptor open.
+    retried(|| unsafe { libc::pwrite(fd.as_raw_fd(), source.cast(), len, offset) })
+}
+
+/// Reads what needs no wait: EAGAIN where the first byte is not in the page cache, EOPNOTSUPP
+/// where the file system cannot tell (Linux 4.14).
+///
+/// A try that fails starts read-ahead, so the bytes behind it come in whether wanted or not.
+///
+/// # Safety
+/// As for [`read_at_raw`].
+pub(crate) unsafe fn read_nowait_raw(
+    fd: BorrowedFd<'_>,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+) -> io::Result<usize> {
+    let offset = file_offset(offset)?;
+    let flags = ReadWriteFlags::NOWAIT.bits().cast_signed();
+    let vector = libc::iovec { iov_base: target.cast(), iov_len: len };
+    // SAFETY: the caller promises the memory, and the vector of one outlives the call.
+    retried(|| unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, offset, flags) })
+}
+
+/// [`read_nowait_raw`] for memory that is known by a borrow.
+pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    // SAFETY: the exclusive borrow covers all that the call may write.
+    unsafe { read_nowait_raw(fd, target.as_mut_ptr(), target.len(), offset) }
+}
+
+/// How many pages that `range` touches are in the page cache, by one call.
+///
+/// ENOSYS before Linux 6.5; EPERM for a caller who neither owns the file nor may write it.
+pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u64> {
+    #[repr(C)]
+    struct Asked {
+        offset: u64,
+        len: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Counts {
+        cached: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    if range.is_empty() {
+        // The call takes a length of zero for "up to the end".
+        return Ok(0);
+    }
+    let asked = Asked { offset: range.start, len: range.len() };
+    let mut counts = Counts::default();
+    let flags: c_uint = 0;
+    retried(|| {
+        // SAFETY: both structures have the kernel's layout and outlive the call, which reads the
+        // first and fills the second.
+        let result = unsafe {
+            libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const asked, &raw mut counts, flags)
+        };
+        isize::try_from(result).unwrap_or(-1)
+    })?;
+    // Dirty pages and pages on their way out are in `cached` too.
+    Ok(counts.cached)
+}
+
+/// Which pages that `range` touches are in memory, by a mapping that is never touched itself:
+/// one byte per page, odd where it is resident.
+///
+/// The answer is true only for a caller who owns the file or may write it; to others the kernel
+/// reports every page.
+pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<Vec<u8>> {
+    let page = page_size();
+    let start = align_down(range.start, page);
+    let len = usize::try_from(align_up(range.end, page).saturating_sub(start))
+        .map_err(|_| io::Error::from(Errno::OVERFLOW))?;
+    let pages = len / rustix::param::page_size();
+    let mut answer = vec![0_u8; pages];
+    if len == 0 {
+        return Ok(answer);
+    }
+    let mapping = Mapping::new(fd, start, len)?;
+    // SAFETY: the mapping covers `len` bytes from a page's start, and the answer has room for a
+    // byte per page of it.
+    retried(|| match unsafe { libc::mincore(mapping.address, len, answer.as_mut_ptr()) } {
+        0 => 0,
+        _ => -1,
+    })?;
+    Ok(answer)
+}
+
+/// A read-only mapping that only serves questions: nobody reads through it, so that a file that
+/// shrinks meanwhile cannot raise SIGBUS.
+struct Mapping {
+    address: *mut libc::c_void,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // SAFETY: the kernel picks free addresses, so nothing that exists is mapped over.
+        let address =
+            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
+        Ok(Self { address, len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `new` mapped exactly this, and no reference into it was ever made.
+        let unmapped = unsafe { rustix::mm::munmap(self.address, self.len) };
+        debug_assert!(unmapped.is_ok(), "a whole mapping can be given back");
+    }
+}
+
+/// Makes the bytes of a file durable, and of the rest what is needed to read them.
+pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(fd))?)
+}
+
+/// Makes the bytes and everything else about a file durable.
+pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?)
+}
+
+/// Reserves room for `range` without changing the file's size; `false` where the file system
+/// cannot.
+pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    if range.is_empty() {
+        return Ok(true);
+    }
+    let reserved = rustix::io::retry_on_intr(|| {
+        fallocate(fd, FallocateFlags::KEEP_SIZE, range.start, range.len())
+    });
+    match reserved {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Asks the kernel to drop the file's clean pages that nobody uses.
+pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
+}
+
+/// The size of a page of this kernel, in bytes.
+pub(crate) fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+fn file_offset(offset: u64) -> io::Result<i64> {
+    i64::try_from(offset).map_err(|_| Errno::INVAL.into())
+}
+
+/// Repeats `call` while a signal interrupts it, and turns -1 into its error.
+fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        if let Ok(count) = usize::try_from(call()) {
+            return Ok(count);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_interruption_is_repeated() {
+        let answers = |list: &[i32]| {
+            let mut rest = list.iter();
+            retried(|| match rest.next() {
+                // SAFETY: the location is this thread's own.
+                Some(errno) => unsafe {
+                    *libc::__errno_location() = *errno;
+                    -1
+                },
+                None => 42,
+            })
+        };
+        assert_eq!(answers(&[libc::EINTR, libc::EINTR]).expect("repeated"), 42);
+        for list in [&[libc::EAGAIN][..], &[libc::EINTR, libc::EIO], &[libc::EINVAL]] {
+            let error = answers(list).expect_err("not repeated");
+            assert_eq!(error.raw_os_error(), list.last().copied());
+        }
+    }
+}

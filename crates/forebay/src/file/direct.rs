@@ -1,0 +1,156 @@
+//! The second descriptor of a file, which moves bytes past the page cache, and the alignment that
+//! it wants.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::io::Errno;
+
+use super::Handle;
+use super::calls::read_at;
+use super::kind::Kind;
+
+/// What O_DIRECT asks of a request. Both are powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Alignment {
+    /// Addresses in memory are multiples of this.
+    pub(crate) memory: u32,
+    /// Offsets and lengths are multiples of this.
+    pub(crate) offset: u32,
+}
+
+impl Alignment {
+    /// What holds where the file system does not say: the page of most machines, and the block of
+    /// nearly every drive.
+    const DEFAULT: Self = Self { memory: 4096, offset: 4096 };
+
+    /// The most that is believed. File systems align to their blocks, of at most 64 KiB.
+    const MAX: u32 = 1 << 20;
+
+    fn is_sane(self) -> bool {
+        [self.memory, self.offset].iter().all(|n| n.is_power_of_two() && *n <= Self::MAX)
+    }
+}
+
+/// A descriptor with O_DIRECT, of the same file and with the same right to write.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    fd: OwnedFd,
+    alignment: Alignment,
+}
+
+impl Direct {
+    /// Opens the second descriptor and tries it once; the error says why there is none.
+    pub(super) fn open(handle: &Handle) -> Result<Self, String> {
+        if handle.is_memory() {
+            // Newer kernels accept the flag here and copy from the page cache all the same.
+            return Err("the file lives in memory".into());
+        }
+        let fd = reopen(handle)?;
+        let alignment = alignment(handle, fd.as_fd())?;
+        let direct = Self { fd, alignment };
+        direct.confirm(handle)?;
+        Ok(direct)
+    }
+
+    /// The descriptor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What requests on it must keep to.
+    pub(crate) fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// Reads the first unit, since a file system may take the flag and refuse the request. That a
+    /// smaller unit passes would prove nothing: some then read through the page cache.
+    fn confirm(&self, handle: &Handle) -> Result<(), String> {
+        if handle.size().map_err(|e| e.to_string())? == 0 {
+            return Ok(());
+        }
+        let memory = self.alignment.memory as usize;
+        let unit = self.alignment.offset as usize;
+        // Written rather than zeroed: fresh zero pages are not there until they are touched, and
+        // btrfs then reads through the page cache.
+        let mut room = vec![0xa5_u8; unit + memory];
+        let start = room.as_ptr().align_offset(memory);
+        let target = room.get_mut(start..start + unit).ok_or("no aligned memory")?;
+        match read_at(self.fd(), target, 0) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("a first read with O_DIRECT failed: {error}")),
+        }
+    }
+}
+
+/// Opens the file once more. `/proc` leads to the very file even where its name is gone; without
+/// `/proc`, the name must still lead to the same file.
+fn reopen(handle: &Handle) -> Result<OwnedFd, String> {
+    let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
+    let link = format!("/proc/self/fd/{}", handle.fd().as_raw_fd());
+    let open = |path: &std::path::Path, flags| {
+        rustix::io::retry_on_intr(|| openat(CWD, path, flags, Mode::empty()))
+    };
+    let fd = match open(link.as_ref(), flags) {
+        Ok(fd) => Ok(fd),
+        Err(Errno::INVAL) => Err(Errno::INVAL),
+        // The name may by now lead to a FIFO, for which the opening must not wait.
+        Err(_) => open(handle.path(), flags | OFlags::NONBLOCK | OFlags::NOCTTY),
+    };
+    let fd = fd.map_err(|errno| match errno {
+        Errno::INVAL => "the file system refuses O_DIRECT".into(),
+        errno => format!("no second descriptor with O_DIRECT: {errno}"),
+    })?;
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| errno.to_string())?;
+    if handle.is_same(&stat) {
+        // Without this, io_uring would not wait for a block device.
+        rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT).map_err(|errno| errno.to_string())?;
+        Ok(fd)
+    } else {
+        Err("the path leads to another file by now".into())
+    }
+}
+
+/// What `statx` reports (Linux 6.1), else the default or the drive's block where that is larger.
+fn alignment(handle: &Handle, fd: BorrowedFd<'_>) -> Result<Alignment, String> {
+    if let Ok(stat) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
+        return judged(stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+    }
+    let block = match handle.kind() {
+        Kind::BlockDevice => rustix::fs::ioctl_blksszget(fd).ok(),
+        Kind::Regular => handle.drive().logical_block_size(),
+    };
+    let least = Alignment::DEFAULT;
+    judged(least.memory, least.offset.max(block.unwrap_or(0)))
+}
+
+/// The reported numbers as an alignment, or why they cannot be one.
+fn judged(memory: u32, offset: u32) -> Result<Alignment, String> {
+    let alignment = Alignment { memory, offset };
+    if memory == 0 || offset == 0 {
+        // This is how a file system says so for one file: encrypted, verified, journalled.
+        Err("the file system has no O_DIRECT for this file".into())
+    } else if alignment.is_sane() {
+        Ok(alignment)
+    } else {
+        Err(format!("the file system reports an alignment of {memory} and {offset} bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sane_alignments_are_believed() {
+        assert_eq!(judged(4, 512), Ok(Alignment { memory: 4, offset: 512 }));
+        assert_eq!(judged(4096, 1 << 20), Ok(Alignment { memory: 4096, offset: 1 << 20 }));
+        for (memory, offset) in [(0, 512), (512, 0), (3, 512), (512, 1000), (512, 1 << 21)] {
+            assert!(judged(memory, offset).is_err(), "{memory} {offset}");
+        }
+        assert!(judged(u32::MAX, u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! What an inode is, and on what kind of file system it lives.
+
+use rustix::fs::FileType;
+
+/// What can be read and written at offsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A regular file.
+    Regular,
+    /// A whole drive, a partition or a volume.
+    BlockDevice,
+}
+
+impl Kind {
+    /// The kind of an inode of this type, or the name of what it is instead.
+    pub(crate) fn of(inode: FileType) -> Result<Self, &'static str> {
+        match inode {
+            FileType::RegularFile => Ok(Self::Regular),
+            FileType::BlockDevice => Ok(Self::BlockDevice),
+            FileType::Directory => Err("folder"),
+            FileType::Fifo => Err("FIFO"),
+            FileType::Socket => Err("socket"),
+            FileType::CharacterDevice => Err("character device"),
+            FileType::Symlink => Err("symbolic link"),
+            FileType::Unknown => Err("thing of unknown kind"),
+        }
+    }
+}
+
+/// The kind of a file system, told apart by the number that `statfs` calls its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileSystem(pub(crate) u32);
+
+const TMPFS: u32 = 0x0102_1994;
+const RAMFS: u32 = 0x8584_58f6;
+const HUGETLBFS: u32 = 0x9584_58f6;
+const OVERLAY: u32 = 0x794c_7630;
+
+impl FileSystem {
+    /// The file system that answered a `statfs`.
+    pub(crate) fn of(answer: &rustix::fs::StatFs) -> Self {
+        // The field is signed and wider on some machines; every number of it fits 32 bits.
+        let bits = answer.f_type.to_ne_bytes();
+        let low = if cfg!(target_endian = "little") { 0 } else { bits.len() - 4 };
+        Self(u32::from_ne_bytes([bits[low], bits[low + 1], bits[low + 2], bits[low + 3]]))
+    }
+
+    /// Its name as in `/proc/filesystems`, or `unknown`.
+    pub(crate) fn name(self) -> &'static str {
+        NAMES.iter().find(|(magic, _)| *magic == self.0).map_or("unknown", |(_, name)| name)
+    }
+
+    /// Whether its files have no other place than memory.
+    pub(crate) fn is_memory(self) -> bool {
+        matches!(self.0, TMPFS | RAMFS | HUGETLBFS)
+    }
+
+    /// Whether its files are another file system's, which holds their pages.
+    pub(crate) fn is_overlay(self) -> bool {
+        self.0 == OVERLAY
+    }
+}
+
+/// The magic numbers of `linux/magic.h`, and those that some file systems keep in their own
+/// headers; one number serves ext2, ext3 and ext4.
+const NAMES: &[(u32, &str)] = &[
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (TMPFS, "tmpfs"),
+    (RAMFS, "ramfs"),
+    (HUGETLBFS, "hugetlbfs"),
+    (OVERLAY, "overlay"),
+    (0x6573_5546, "fuse"),
+    (0x6969, "nfs"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb3"),
+    (0x0102_1997, "9p"),
+    (0x00c3_6400, "ceph"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0xca45_1a4e, "bcachefs"),
+    (0x0bd0_0bd0, "lustre"),
+    (0x4750_4653, "gpfs"),
+    (0x1983_0326, "beegfs"),
+    (0xf15f, "ecryptfs"),
+    (0x4d44, "vfat"),
+    (0x2011_bab0, "exfat"),
+    (0x7366_746e, "ntfs3"),
+    (0x9660, "iso9660"),
+    (0x7371_7368, "squashfs"),
+    (0xe0f5_e1e2, "erofs"),
+    (0x9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+];

@@ -1,0 +1,279 @@
+//! All that the engine needs to know about a file: its descriptors and what they can do, the
+//! alignment that O_DIRECT wants, and what of it is in the page cache.
+//!
+//! A [`Handle`] is opened once and shared; everything but the opening itself is found out at the
+//! first question and kept. Nothing here knows about plans, slots or GPUs.
+
+mod calls;
+mod direct;
+mod kind;
+mod residency;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
+use rustix::io::Errno;
+
+pub(crate) use calls::{page_size, read_at, read_at_raw, write_at, write_at_raw};
+pub(crate) use direct::{Alignment, Direct};
+pub(crate) use kind::{FileSystem, Kind};
+pub use residency::Residency;
+pub(crate) use residency::Source;
+
+use crate::error::{Error, Operation, Place, Result};
+use crate::topology::{Drive, DriveKey, System};
+use crate::units::ByteRange;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OpenHow {
+    /// Open for writing as well as reading.
+    pub(crate) write: bool,
+    /// Create where missing.
+    pub(crate) create: bool,
+    /// Fail where it exists.
+    pub(crate) create_new: bool,
+    /// Cut to zero bytes.
+    pub(crate) truncate: bool,
+}
+
+/// An open file or block device.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    path: PathBuf,
+    fd: OwnedFd,
+    kind: Kind,
+    writable: bool,
+    identity: (u64, u64),
+    /// The number of the device that it is, or that its file system reports for its files.
+    device: u64,
+    file_system: FileSystem,
+    drive: OnceLock<Drive>,
+    direct: OnceLock<Result<Direct, String>>,
+    source: OnceLock<Source>,
+    nowait: OnceLock<bool>,
+}
+
+impl Handle {
+    /// Opens `path`. Never waits for the other end of a FIFO, and refuses what has no offsets.
+    ///
+    /// # Errors
+    /// [`Error::NotAFile`] for a folder, FIFO, socket or character device, [`Error::BadRequest`]
+    /// for a creation without the right to write, [`Error::Io`] for all that the system refuses.
+    pub(crate) fn open(path: impl Into<PathBuf>, how: &OpenHow) -> Result<Self> {
+        let path = path.into();
+        let failed = |errno| Error::Io {
+            operation: Operation::Open,
+            place: Place::whole(&path),
+            source: errno,
+        };
+        if (how.create || how.create_new || how.truncate) && !how.write {
+            return Err(Error::BadRequest {
+                operation: Operation::Open,
+                place: Place::whole(&path),
+                reason: "only a file opened for writing can be created or truncated".into(),
+            });
+        }
+        let fd = open_without_waiting(&path, how)?;
+        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+        let kind = kind_of(&path, &stat)?;
+        // The flag has served; io_uring would take it as a wish not to wait for a block device.
+        rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(failed)?;
+        let file_system = rustix::fs::fstatfs(&fd).map_err(failed)?;
+        Ok(Self {
+            path,
+            fd,
+            kind,
+            writable: how.write,
+            identity: identity(&stat),
+            device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
+            file_system: FileSystem::of(&file_system),
+            drive: OnceLock::new(),
+            direct: OnceLock::new(),
+            source: OnceLock::new(),
+            nowait: OnceLock::new(),
+        })
+    }
+
+    /// The path as it was given.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor that goes through the page cache.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What it is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether it was opened for writing.
+    pub(crate) fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// What tells it from every other file while it is open, whatever its name.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Its size now, in bytes; the whole device for a block device.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the system does not say.
+    pub(crate) fn size(&self) -> Result<u64> {
+        let size = match self.kind {
+            Kind::Regular => {
+                rustix::fs::fstat(&self.fd).map(|stat| u64::try_from(stat.st_size).unwrap_or(0))
+            }
+            // Nothing reads at the descriptor's own position, so it may move.
+            Kind::BlockDevice => rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)),
+        };
+        size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
+    }
+
+    /// `len` bytes at `offset` of this file, as an error names them.
+    pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
+        Place {
+            path: self.path.clone(),
+            offset,
+            len,
+            drive: self.drive().name().map(str::to_owned),
+        }
+    }
+
+    /// The name of its file system, such as `ext4`, or `block device`.
+    pub(crate) fn file_system(&self) -> &'static str {
+        match self.kind {
+            Kind::Regular => self.file_system.name(),
+            Kind::BlockDevice => "block device",
+        }
+    }
+
+    /// The drive below it.
+    pub(crate) fn drive(&self) -> &Drive {
+        self.drive.get_or_init(|| System::default().drive(self.device))
+    }
+
+    /// Which queue serves it.
+    pub(crate) fn drive_key(&self) -> DriveKey {
+        self.drive().key()
+    }
+
+    /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none.
+    pub(crate) fn direct(&self) -> Result<&Direct, &str> {
+        self.direct.get_or_init(|| Direct::open(self)).as_ref().map_err(String::as_str)
+    }
+
+    /// Makes its bytes durable, and of the rest what is needed to read them.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: bytes written before may be lost.
+    pub(crate) fn sync_data(&self) -> Result<()> {
+        calls::sync_data(self.fd()).map_err(|e| Error::io(Operation::Sync, self.place(0, 0), e))
+    }
+
+    /// Makes its bytes and everything else about it durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: bytes written before may be lost.
+    pub(crate) fn sync_all(&self) -> Result<()> {
+        calls::sync_all(self.fd()).map_err(|e| Error::io(Operation::Sync, self.place(0, 0), e))
+    }
+
+    /// Reserves room for `len` bytes at `offset` without changing the size; `false` where the
+    /// file system cannot.
+    ///
+    /// # Errors
+    /// [`Error::Io`], which is ENOSPC on a full disk; part of the room may stay reserved then.
+    pub(crate) fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
+        calls::reserve(self.fd(), ByteRange::at(offset, len))
+            .map_err(|e| Error::io(Operation::Preallocate, self.place(offset, len), e))
+    }
+
+    /// Whether a read can be tried without waiting; asked once, behind the end of every file, so
+    /// that the question starts no read-ahead.
+    pub(crate) fn supports_nowait(&self) -> bool {
+        *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
+    }
+
+    /// Reads into `target` what is in the page cache at `offset`: a count below its length where
+    /// only the first part is (or the file ends), `None` where nothing is, where the file system
+    /// cannot tell, and where the read fails, for then the one that waits tells why.
+    ///
+    /// A try that finds less than it asked for starts read-ahead.
+    pub(crate) fn try_read_nowait(&self, target: &mut [u8], offset: u64) -> Option<usize> {
+        if !self.supports_nowait() {
+            return None;
+        }
+        self.nowait_at(target, offset).ok()
+    }
+
+    fn nowait_at(&self, target: &mut [u8], offset: u64) -> io::Result<usize> {
+        calls::read_nowait(self.fd(), target, offset)
+    }
+
+    /// Whether its bytes have no other place than memory.
+    pub(crate) fn is_memory(&self) -> bool {
+        // A block device's node lives in memory; its bytes do not.
+        self.kind == Kind::Regular && self.file_system.is_memory()
+    }
+
+    fn is_same(&self, stat: &Stat) -> bool {
+        identity(stat) == self.identity
+    }
+
+    fn failed(&self, operation: Operation, range: ByteRange, source: Errno) -> Error {
+        Error::Io { operation, place: self.place(range.start, range.len()), source }
+    }
+}
+
+/// Opens `path` without waiting for anybody, if it is something that may be opened at all:
+/// opening a character device can have effects of its own, such as to rewind a tape.
+fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
+    let mut flags = if how.write { OFlags::RDWR } else { OFlags::RDONLY };
+    flags |= OFlags::CLOEXEC | OFlags::NOCTTY;
+    flags.set(OFlags::CREATE, how.create || how.create_new);
+    flags.set(OFlags::EXCL, how.create_new);
+    flags.set(OFlags::TRUNC, how.truncate);
+    let there = rustix::io::retry_on_intr(|| rustix::fs::stat(path));
+    if let Ok(stat) = &there
+        && !how.create_new
+    {
+        kind_of(path, stat)?;
+    }
+    let open =
+        |flags| rustix::io::retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
+    let opened = match open(flags | OFlags::NONBLOCK) {
+        // Somebody holds a lease, such as a file server, and gives it back to those who wait.
+        Err(Errno::AGAIN) if there.is_ok() => open(flags),
+        opened => opened,
+    };
+    opened.map_err(|source| Error::Io {
+        operation: Operation::Open,
+        place: Place::whole(path),
+        source,
+    })
+}
+
+fn kind_of(path: &Path, stat: &Stat) -> Result<Kind> {
+    Kind::of(FileType::from_raw_mode(stat.st_mode))
+        .map_err(|kind| Error::NotAFile { path: path.to_owned(), kind })
+}
+
+/// File system and inode, or the device itself, which may have several nodes.
+fn identity(stat: &Stat) -> (u64, u64) {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::BlockDevice => (stat.st_rdev, 0),
+        _ => (stat.st_dev, stat.st_ino),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,384 @@
+//! Which bytes of a file are in the page cache, as far as the kernel tells this user.
+//!
+//! `cachestat` counts the pages of a range in one call and changes nothing, so a range that is
+//! wholly in or wholly out costs one call, and a mixed one is halved until it is neither. Who
+//! neither owns a file nor may write it is told nothing by `cachestat` and a lie by `mincore`
+//! (every page resident), so for him residency is unknown.
+
+use std::os::fd::AsRawFd;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+
+use super::Handle;
+use super::calls::{cached_pages, drop_pages, mapped_pages, page_size, sync_data};
+use crate::error::{Error, Operation, Result};
+use crate::units::{ByteRange, align_down, align_up};
+
+/// Who tells what is resident.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Nobody needs to: the file lives in memory.
+    InMemory,
+    /// `cachestat`.
+    Cachestat,
+    /// `mincore` on a mapping.
+    Mincore,
+    /// Nobody, and why.
+    Unknown(&'static str),
+}
+
+/// How much of a range is in the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Residency {
+    /// The kernel told.
+    Known {
+        /// Bytes of the range that are resident.
+        resident: u64,
+        /// Bytes of the range.
+        len: u64,
+    },
+    /// The kernel does not tell, and why.
+    Unknown(&'static str),
+}
+
+const NOT_OWNER: &str =
+    "the kernel tells what is resident only to the owner of a file and to those who may write it";
+const NO_CALL: &str = "this kernel has no cachestat, or a filter hides it";
+const NOT_COUNTED: &str = "the question about the page cache failed";
+
+/// How much of a mapping is asked about at once: the answer of one is 256 KiB with 4 KiB pages.
+const WINDOW: u64 = 1 << 30;
+
+/// The waits between attempts to drop pages, 0.25 s in all: read-ahead that is still running
+/// keeps its pages, and 8 MiB of it take a slow drive 0.1 s.
+const EVICT_WAITS_MS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+impl Source {
+    /// Asks once who can be believed about this file.
+    pub(super) fn of(handle: &Handle) -> Self {
+        if handle.is_memory() {
+            return Self::InMemory;
+        }
+        // An overlay's own inodes have no pages, so `cachestat` counts none there; a mapping is
+        // of the file below.
+        let refused = if handle.file_system.is_overlay() {
+            NOT_OWNER
+        } else {
+            match cached_pages(handle.fd(), ByteRange::at(0, 1)) {
+                Ok(_) => return Self::Cachestat,
+                Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => NOT_OWNER,
+                Err(_) => NO_CALL,
+            }
+        };
+        if mincore_is_true(handle) { Self::Mincore } else { Self::Unknown(refused) }
+    }
+}
+
+/// Whether `mincore` tells this user the truth: the kernel's own condition (since 5.2), which is
+/// that he owns the file or may write it.
+fn mincore_is_true(handle: &Handle) -> bool {
+    let user = rustix::process::geteuid().as_raw();
+    if rustix::fs::fstat(handle.fd()).is_ok_and(|stat| stat.st_uid == user) {
+        return true;
+    }
+    let link = format!("/proc/self/fd/{}", handle.fd().as_raw_fd());
+    accessat(CWD, &link, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+}
+
+impl Handle {
+    /// Who tells what is resident of this file; decided at the first call.
+    pub(crate) fn residency_source(&self) -> Source {
+        *self.source.get_or_init(|| Source::of(self))
+    }
+
+    /// The runs of `range` that are resident, in order, apart from each other and inside it;
+    /// none where the kernel does not tell.
+    ///
+    /// Runs begin and end at multiples of `grain` or at the range's own ends, and a piece between
+    /// two multiples counts only when all of it is resident. `grain` is rounded up to a power of
+    /// two of at least a page. The last page of a file counts whole; `range` should not reach
+    /// further.
+    pub(crate) fn resident(&self, range: ByteRange, grain: u64) -> Vec<ByteRange> {
+        let range = within_files(range);
+        let page = page_size();
+        let grain = grain.max(page).checked_next_power_of_two().unwrap_or(1 << 62);
+        let mut runs = Runs { page, grain, found: Vec::new() };
+        match self.residency_source() {
+            _ if range.is_empty() => {}
+            Source::Unknown(_) => {}
+            Source::InMemory => runs.push(range),
+            Source::Cachestat => {
+                runs.search(range, &mut |part| cached_pages(self.fd(), part).unwrap_or(0));
+            }
+            Source::Mincore => {
+                for window in windows(range) {
+                    let pages = mapped_pages(self.fd(), window).unwrap_or_default();
+                    let first = align_down(window.start, page);
+                    runs.search(window, &mut |part| counted(&pages, first, page, part));
+                }
+            }
+        }
+        runs.found
+    }
+
+    /// Whether all of `range` is resident: one call and no allocation with `cachestat`; false
+    /// where the kernel does not tell.
+    pub(crate) fn is_resident(&self, range: ByteRange) -> bool {
+        let range = within_files(range);
+        match self.residency_source() {
+            Source::InMemory => true,
+            Source::Unknown(_) => false,
+            Source::Cachestat => cached_pages(self.fd(), range)
+                .is_ok_and(|count| count == pages_of(range, page_size())),
+            Source::Mincore => windows(range).all(|window| {
+                mapped_pages(self.fd(), window).is_ok_and(|pages| pages.iter().all(|p| p & 1 == 1))
+            }),
+        }
+    }
+
+    /// How much of `range` is resident, in whole pages but never more than the range.
+    pub(crate) fn residency(&self, range: ByteRange) -> Residency {
+        let range = within_files(range);
+        let page = page_size();
+        let count = match self.residency_source() {
+            Source::Unknown(reason) => return Residency::Unknown(reason),
+            Source::InMemory => Some(pages_of(range, page)),
+            Source::Cachestat => cached_pages(self.fd(), range).ok(),
+            Source::Mincore => windows(range)
+                .map(|window| {
+                    let pages = mapped_pages(self.fd(), window).ok()?;
+                    Some(counted(&pages, align_down(window.start, page), page, window))
+                })
+                .sum(),
+        };
+        match count {
+            Some(count) if count == pages_of(range, page) => {
+                Residency::Known { resident: range.len(), len: range.len() }
+            }
+            Some(count) => Residency::Known {
+                resident: count.saturating_mul(page).min(range.len()),
+                len: range.len(),
+            },
+            None => Residency::Unknown(NOT_COUNTED),
+        }
+    }
+
+    /// Drops this file's pages from the page cache, dirty ones after they are written, and says
+    /// what stayed. Only a hint to the kernel: pages in use by others stay.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where dirty pages could not be written.
+    pub(crate) fn evict(&self) -> Result<Residency> {
+        let whole = ByteRange::at(0, self.size()?);
+        if self.residency_source() == Source::InMemory {
+            return Ok(self.residency(whole));
+        }
+        let failed = |error| Error::io(Operation::Sync, self.place(0, 0), error);
+        match sync_data(self.fd()) {
+            Err(error) if !is_read_only(&error) => return Err(failed(error)),
+            _ => {}
+        }
+        for wait in EVICT_WAITS_MS {
+            // A file system without this call says so by what stays.
+            let dropped = drop_pages(self.fd());
+            let left = self.residency(whole);
+            if dropped.is_err() || matches!(left, Residency::Known { resident: 0, .. }) {
+                return Ok(left);
+            }
+            sleep(Duration::from_millis(wait));
+        }
+        Ok(self.residency(whole))
+    }
+}
+
+/// Whether there was nothing to write because nothing could have been written.
+fn is_read_only(error: &std::io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::ROFS | Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP))
+}
+
+/// `range` without what no file can hold: the kernel's offsets are signed.
+fn within_files(range: ByteRange) -> ByteRange {
+    let end = range.end.min(align_down(i64::MAX.unsigned_abs(), page_size()));
+    ByteRange { start: range.start.min(end), end }
+}
+
+/// `range` in parts that begin at multiples of [`WINDOW`].
+fn windows(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let mut rest = range;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = align_up(rest.start.saturating_add(1), WINDOW).min(rest.end);
+        let part = ByteRange { start: rest.start, end };
+        rest.start = end;
+        Some(part)
+    })
+}
+
+/// How many pages `range` touches.
+fn pages_of(range: ByteRange, page: u64) -> u64 {
+    if range.is_empty() {
+        return 0;
+    }
+    align_up(range.end, page).saturating_sub(align_down(range.start, page)) / page
+}
+
+/// How many of the pages that `part` touches are resident, by an answer whose first page is at
+/// `first`.
+fn counted(pages: &[u8], first: u64, page: u64, part: ByteRange) -> u64 {
+    let skip = usize::try_from((align_down(part.start, page) - first) / page).unwrap_or(usize::MAX);
+    let take = usize::try_from(pages_of(part, page)).unwrap_or(usize::MAX);
+    pages.iter().skip(skip).take(take).map(|state| u64::from(state & 1)).sum()
+}
+
+/// A search for resident runs.
+struct Runs {
+    page: u64,
+    grain: u64,
+    found: Vec<ByteRange>,
+}
+
+impl Runs {
+    /// Finds the runs in `range` by a `count` of the resident pages that a part of it touches.
+    fn search(&mut self, range: ByteRange, count: &mut impl FnMut(ByteRange) -> u64) {
+        let resident = count(range);
+        self.divide(range, resident, count);
+    }
+
+    /// Halves `range`, of whose pages `resident` are resident, until each part is in or out. The
+    /// right part's count is what the left one leaves, so a division costs one call.
+    fn divide(
+        &mut self,
+        range: ByteRange,
+        resident: u64,
+        count: &mut impl FnMut(ByteRange) -> u64,
+    ) {
+        if resident == 0 {
+            return;
+        }
+        if resident >= pages_of(range, self.page) {
+            self.push(range);
+            return;
+        }
+        if let Some(middle) = self.middle(range) {
+            let left = ByteRange { start: range.start, end: middle };
+            let right = ByteRange { start: middle, end: range.end };
+            // Pages come and go between two calls, so the left part may by now hold more.
+            let resident_left = count(left);
+            self.divide(left, resident_left, count);
+            self.divide(right, resident.saturating_sub(resident_left), count);
+        }
+    }
+
+    /// The multiple of the grain next to the middle that divides `range` in two; `None` where
+    /// there is none.
+    fn middle(&self, range: ByteRange) -> Option<u64> {
+        let below = align_down(range.start + range.len() / 2, self.grain);
+        let middle =
+            if below > range.start { below } else { align_up(range.start + 1, self.grain) };
+        (range.start < middle && middle < range.end).then_some(middle)
+    }
+
+    fn push(&mut self, run: ByteRange) {
+        match self.found.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => self.found.push(run),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGES: usize = 512;
+
+    fn runs(
+        page: u64,
+        grain: u64,
+        range: ByteRange,
+        pages: &[bool],
+        calls: &mut usize,
+    ) -> Vec<ByteRange> {
+        let mut runs = Runs { page, grain, found: Vec::new() };
+        runs.search(range, &mut |part| {
+            *calls += 1;
+            let first = usize::try_from(part.start / page).unwrap();
+            let count = usize::try_from(pages_of(part, page)).unwrap();
+            pages.iter().skip(first).take(count).filter(|resident| **resident).count() as u64
+        });
+        runs.found
+    }
+
+    /// The pieces of `range` between multiples of the grain.
+    fn pieces(range: ByteRange, grain: u64) -> impl Iterator<Item = ByteRange> {
+        let first = align_down(range.start, grain);
+        (first..range.end)
+            .step_by(usize::try_from(grain).unwrap())
+            .map(move |start| ByteRange::at(start, grain).intersect(range))
+    }
+
+    #[test]
+    fn one_call_where_all_is_in_or_out() {
+        for resident in [false, true] {
+            let mut calls = 0;
+            let range = ByteRange { start: 100, end: 4096 * PAGES as u64 - 7 };
+            let pages = vec![resident; PAGES];
+            let found = runs(4096, 65536, range, &pages, &mut calls);
+            assert_eq!(calls, 1);
+            assert_eq!(found, if resident { vec![range] } else { vec![] });
+        }
+    }
+
+    #[test]
+    fn windows_cover_a_range_once() {
+        let range = ByteRange { start: WINDOW - 5, end: 3 * WINDOW + 9 };
+        let parts: Vec<_> = windows(range).collect();
+        assert_eq!(parts.len(), 4);
+        assert_eq!((parts[0].start, parts[3].end), (range.start, range.end));
+        assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(windows(ByteRange::at(5, 0)).count(), 0);
+    }
+
+    #[test]
+    fn ranges_beyond_every_file_are_cut() {
+        let cut = within_files(ByteRange { start: u64::MAX - 1, end: u64::MAX });
+        assert!(cut.is_empty());
+        assert!(within_files(ByteRange::at(0, u64::MAX)).end <= i64::MAX.unsigned_abs());
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_the_resident_pieces_are_found(
+            pages in proptest::collection::vec(any::<bool>(), 1..PAGES),
+            page_bits in 12_u32..17,
+            grain_bits in 0_u32..4,
+            ends in (any::<u64>(), any::<u64>()),
+        ) {
+            let page = 1_u64 << page_bits;
+            let grain = page << grain_bits;
+            let size = pages.len() as u64 * page;
+            let (a, b) = (ends.0 % size, ends.1 % size);
+            let range = ByteRange { start: a.min(b), end: a.max(b) };
+            let mut calls = 0;
+            let found = runs(page, grain, range, &pages, &mut calls);
+            prop_assert!(found.iter().all(|run| !run.is_empty() && run.intersect(range) == *run));
+            prop_assert!(found.windows(2).all(|pair| pair[0].end < pair[1].start));
+            for piece in pieces(range, grain) {
+                let touched = piece.start / page..piece.end.div_ceil(page);
+                let resident = touched.clone().all(|n| pages[usize::try_from(n).unwrap()]);
+                let inside = found.iter().any(|run| run.intersect(piece) == piece);
+                let outside = found.iter().all(|run| run.intersect(piece).is_empty());
+                prop_assert!(if resident { inside } else { outside }, "{piece} in {found:?}");
+            }
+            prop_assert!(calls as u64 <= 1 + 2 * (range.len() / grain + 2));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How a simulated GPU behaves, and the text that people write for it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::units::{GIB, parse_duration, parse_rate, parse_size};
+
+/// How the simulated GPU behaves.
+///
+/// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`, `memory=8G`,
+/// `seed=7` and `copy-faults=0.01`, with commas between them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SimConfig {
+    /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
+    pub bandwidth: Option<u64>,
+    /// Time that each copy takes of the link beside its bytes.
+    pub latency: Duration,
+    /// Bytes of device memory. It is only address space until it is written.
+    pub memory: u64,
+    /// Seed of the faults.
+    pub seed: u64,
+    /// Share of copies that fail, 0 to 1.
+    pub copy_faults: f64,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            bandwidth: None,
+            latency: Duration::ZERO,
+            memory: 16 * GIB,
+            seed: 0,
+            copy_faults: 0.0,
+        }
+    }
+}
+
+/// Every setting, and what it may hold.
+const KEYS: [(&str, &str); 5] = [
+    ("bandwidth", "a rate above zero, such as `50GB/s`"),
+    ("latency", "a time, such as `10us`"),
+    ("memory", "a size above zero, such as `8G`"),
+    ("seed", "a whole number"),
+    ("copy-faults", "a share from 0 to 1, such as `0.01`"),
+];
+
+impl SimConfig {
+    /// Takes one setting; `None` where `value` is nothing that `key` may hold.
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "bandwidth" => self.bandwidth = Some(parse_rate(value).filter(|&rate| rate > 0)?),
+            "latency" => self.latency = parse_duration(value)?,
+            "memory" => self.memory = parse_size(value).filter(|&len| len > 0)?,
+            "seed" => self.seed = value.parse().ok()?,
+            "copy-faults" => {
+                let share: f64 = value.parse().ok()?;
+                self.copy_faults = (0.0..=1.0).contains(&share).then_some(share)?;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl FromStr for SimConfig {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = |name: &str, value: &str, expected: String| {
+            Err(Error::BadOption { name: name.into(), value: value.into(), expected })
+        };
+        let settings = match text.strip_prefix("sim") {
+            Some("") => return Ok(Self::default()),
+            Some(rest) if rest.starts_with(':') => &rest[1..],
+            _ => return bad("gpu", text, "`sim`, or `sim:` and its settings".into()),
+        };
+        let mut config = Self::default();
+        let mut seen = Vec::new();
+        for setting in settings.split(',') {
+            let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+            let Some((key, expected)) = KEYS.into_iter().find(|(known, _)| *known == key) else {
+                let names = KEYS.map(|(known, _)| format!("`{known}=`"));
+                return bad(
+                    "sim",
+                    setting,
+                    format!("settings that start with {}", or_list(&names)),
+                );
+            };
+            if seen.contains(&key) {
+                return bad("sim", text, format!("`{key}` once"));
+            }
+            seen.push(key);
+            if config.set(key, value).is_none() {
+                return bad(&format!("sim:{key}"), value, expected.into());
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// `a, b or c`.
+fn or_list(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+impl fmt::Display for SimConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = Self::default();
+        let mut settings = Vec::new();
+        if let Some(rate) = self.bandwidth {
+            settings.push(format!("bandwidth={rate}B/s"));
+        }
+        if self.latency != plain.latency {
+            settings.push(format!("latency={}ns", self.latency.as_nanos()));
+        }
+        if self.memory != plain.memory {
+            settings.push(format!("memory={}", self.memory));
+        }
+        if self.seed != plain.seed {
+            settings.push(format!("seed={}", self.seed));
+        }
+        if self.copy_faults > 0.0 {
+            settings.push(format!("copy-faults={}", self.copy_faults));
+        }
+        let colon = if settings.is_empty() { "" } else { ":" };
+        write!(f, "sim{colon}{}", settings.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_back() {
+        let text = "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01";
+        let config: SimConfig = text.parse().expect("a full text");
+        let expected = SimConfig {
+            bandwidth: Some(50_000_000_000),
+            latency: Duration::from_micros(10),
+            memory: 8 * GIB,
+            seed: 7,
+            copy_faults: 0.01,
+        };
+        assert_eq!(config, expected);
+        assert_eq!(config.to_string().parse::<SimConfig>().expect("its own text"), config);
+        assert_eq!("sim".parse::<SimConfig>().expect("bare"), SimConfig::default());
+        assert_eq!(SimConfig::default().to_string(), "sim");
+    }
+
+    #[test]
+    fn nonsense_names_what_may_stand_there() {
+        let message = |text: &str| text.parse::<SimConfig>().expect_err(text).to_string();
+        assert_eq!(
+            message("sim:speed=1"),
+            "`sim` cannot be `speed=1`: it takes settings that start with `bandwidth=`, \
+             `latency=`, `memory=`, `seed=` or `copy-faults=`"
+        );
+        assert_eq!(
+            message("sim:bandwidth=fast"),
+            "`sim:bandwidth` cannot be `fast`: it takes a rate above zero, such as `50GB/s`"
+        );
+        assert!(message("sim:").contains("settings that start with"));
+        assert!(message("sim:seed=1,seed=2").contains("`seed` once"));
+        for bad in [
+            "simulated",
+            "sim:seed",
+            "sim:seed=-1",
+            "sim:memory=0",
+            "sim:bandwidth=0GB/s",
+            "sim:copy-faults=1.5",
+            "sim:copy-faults=NaN",
+            "sim:latency=5",
+        ] {
+            assert!(bad.parse::<SimConfig>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The simulated GPU behind the [`Device`] trait.
+
+#![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use super::config::SimConfig;
+use super::memory::{HostAddress, Registrations};
+use super::timeline::{Direction, Timeline, lock};
+use crate::clock::Clock;
+use crate::gpu::{
+    AddressKind, Device, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream,
+};
+
+/// A GPU played by host memory.
+#[derive(Debug)]
+pub struct SimDevice {
+    info: DeviceInfo,
+    clock: Arc<dyn Clock>,
+    registered: Arc<Mutex<Registrations>>,
+    timeline: Mutex<Timeline>,
+}
+
+impl SimDevice {
+    /// A device of its own, to which no host memory is registered yet.
+    #[must_use]
+    pub fn new(index: u32, config: SimConfig, clock: Arc<dyn Clock>) -> Self {
+        Self::with_registered(index, config, clock, Arc::default())
+    }
+
+    /// Another device of the same host: the same clock, and memory registered with one of the two
+    /// serves copies of both.
+    #[must_use]
+    pub fn beside(&self, index: u32, config: SimConfig) -> Self {
+        let registered = Arc::clone(&self.registered);
+        Self::with_registered(index, config, Arc::clone(&self.clock), registered)
+    }
+
+    fn with_registered(
+        index: u32,
+        config: SimConfig,
+        clock: Arc<dyn Clock>,
+        registered: Arc<Mutex<Registrations>>,
+    ) -> Self {
+        let info = DeviceInfo {
+            id: DeviceId { kind: DeviceKind::Sim, index },
+            name: "simulated GPU".into(),
+            uuid: String::new(),
+            pci_address: String::new(),
+            driver: config.to_string(),
+            memory: config.memory,
+            simulated: true,
+        };
+        let timeline = Mutex::new(Timeline::new(config, Arc::clone(&registered)));
+        Self { info, clock, registered, timeline }
+    }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory(&self) -> DeviceResult<(u64, u64)> {
+        let timeline = lock(&self.timeline);
+        Ok((timeline.memory.free_bytes(), timeline.memory.capacity()))
+    }
+
+    fn allocate(&self, len: u64) -> DeviceResult<u64> {
+        lock(&self.timeline).memory.allocate(len)
+    }
+
+    unsafe fn free(&self, address: u64) -> DeviceResult<()> {
+        lock(&self.timeline).memory.release(address)
+    }
+
+    unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        lock(&self.registered).add(HostAddress(host), len)
+    }
+
+    unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
+        lock(&self.registered).remove(HostAddress(host))
+    }
+
+    fn create_stream(&self) -> DeviceResult<Stream> {
+        Ok(Stream(lock(&self.timeline).create_stream()))
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
+        lock(&self.timeline).destroy_stream(stream.0)
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        Ok(Event(lock(&self.timeline).create_event()))
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        lock(&self.timeline).destroy_event(event.0)
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        stream: Stream,
+        target: u64,
+        source: NonNull<u8>,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let (now, host) = (self.clock.now(), HostAddress(source));
+        let mut timeline = lock(&self.timeline);
+        // SAFETY: the caller keeps the source readable until the copy is done.
+        unsafe { timeline.copy(now, stream.0, Direction::ToDevice, host, target, len) }
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        stream: Stream,
+        target: NonNull<u8>,
+        source: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let (now, host) = (self.clock.now(), HostAddress(target));
+        let mut timeline = lock(&self.timeline);
+        // SAFETY: the caller keeps the target writable until the copy is done.
+        unsafe { timeline.copy(now, stream.0, Direction::ToHost, host, source, len) }
+    }
+
+    unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
+        lock(&self.timeline).fill(self.clock.now(), stream.0, address, byte, len)
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        lock(&self.timeline).record(self.clock.now(), event.0, stream.0)
+    }
+
+    fn is_done(&self, event: Event) -> DeviceResult<bool> {
+        lock(&self.timeline).is_done(self.clock.now(), event.0)
+    }
+
+    fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
+        lock(&self.timeline).wait_event(stream.0, event.0)
+    }
+
+    fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        let due = lock(&self.timeline).stream_due(stream.0)?;
+        loop {
+            let now = self.clock.now();
+            if now >= due {
+                return lock(&self.timeline).settle(now, stream.0);
+            }
+            // Others go on while this thread sleeps: the timeline is not locked here.
+            self.clock.sleep(due - now);
+        }
+    }
+
+    fn address_kind(&self, address: u64) -> AddressKind {
+        if let Some((base, len)) = lock(&self.timeline).memory.holding(address) {
+            return AddressKind::Device { device: self.info.id, base, len };
+        }
+        if lock(&self.registered).contains(address) {
+            return AddressKind::PinnedHost;
+        }
+        AddressKind::Unknown
+    }
+}

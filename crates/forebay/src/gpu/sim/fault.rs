@@ -1,0 +1,105 @@
+//! What goes wrong in the simulated GPU: its error numbers, and the dice that seeded faults come from.
+
+use crate::gpu::DeviceError;
+
+/// An error of the simulated driver. The numbers are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A request that makes no sense whatever the state.
+    InvalidValue,
+    /// The configured memory is used up.
+    OutOfMemory,
+    /// The host would not give the memory behind an allocation.
+    HostRefused,
+    /// A stream or event that this device did not make, or that is destroyed.
+    UnknownHandle,
+    /// An address that is in no allocation, or no registered memory begins there.
+    UnknownAddress,
+    /// A range that reaches beyond its allocation.
+    OutOfRange,
+    /// Host memory in a copy that is not registered as a whole.
+    NotRegistered,
+    /// Host memory that is registered already, in part or whole.
+    AlreadyRegistered,
+    /// Memory given back while a queued copy touches it.
+    InUse,
+    /// A copy that the seed chose to fail.
+    CopyFault,
+}
+
+impl Fault {
+    /// Number and name.
+    const fn identity(self) -> (i32, &'static str) {
+        match self {
+            Self::InvalidValue => (1, "SIM_ERROR_INVALID_VALUE"),
+            Self::OutOfMemory => (2, "SIM_ERROR_OUT_OF_MEMORY"),
+            Self::HostRefused => (3, "SIM_ERROR_HOST_REFUSED"),
+            Self::UnknownHandle => (4, "SIM_ERROR_UNKNOWN_HANDLE"),
+            Self::UnknownAddress => (5, "SIM_ERROR_UNKNOWN_ADDRESS"),
+            Self::OutOfRange => (6, "SIM_ERROR_OUT_OF_RANGE"),
+            Self::NotRegistered => (7, "SIM_ERROR_NOT_REGISTERED"),
+            Self::AlreadyRegistered => (8, "SIM_ERROR_ALREADY_REGISTERED"),
+            Self::InUse => (9, "SIM_ERROR_IN_USE"),
+            Self::CopyFault => (10, "SIM_ERROR_COPY_FAULT"),
+        }
+    }
+
+    /// The error that `call` reports.
+    pub(super) fn in_call(self, call: &'static str, detail: impl Into<String>) -> DeviceError {
+        let (code, name) = self.identity();
+        DeviceError { call, code, name: name.into(), detail: detail.into() }
+    }
+}
+
+/// A splitmix64 generator: small, and the same on every machine for one seed.
+#[derive(Debug)]
+pub(super) struct Dice {
+    state: u64,
+}
+
+impl Dice {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// True for this share of the rolls. One roll is used whatever the share, so that two runs of
+    /// one seed that differ in their shares still meet the same rolls.
+    pub(super) fn roll(&mut self, share: f64) -> bool {
+        // 32 bits convert to f64 exactly.
+        let fraction = f64::from(u32::try_from(self.next() >> 32).expect("32 bits are left"));
+        fraction / 4_294_967_296.0 < share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_published_sequence() {
+        // The generator's reference values for the seed 1234567.
+        let mut dice = Dice::new(1_234_567);
+        let rolled: Vec<u64> = (0..3).map(|_| dice.next()).collect();
+        assert_eq!(
+            rolled,
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
+    }
+
+    #[test]
+    fn shares_hold() {
+        let mut dice = Dice::new(7);
+        let hits = (0..10_000).filter(|_| dice.roll(0.25)).count();
+        assert!((2_300..2_700).contains(&hits), "{hits}");
+        assert!((0..1000).all(|_| !dice.roll(0.0)));
+        assert!((0..1000).all(|_| dice.roll(1.0)));
+    }
+}

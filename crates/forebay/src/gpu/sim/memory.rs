@@ -1,0 +1,288 @@
+//! The memory of the simulated GPU, and the host memory that is registered with it.
+//!
+//! Device memory is anonymous memory under made-up addresses: no pointer of the process looks like
+//! them, so code that takes one for the other crashes at once. Addresses are never used twice,
+//! which makes a second `free` of one an error for certain. Every range counts the queued copies
+//! that touch it, and is not given back before they are done.
+
+#![expect(unsafe_code, reason = "maps the device's memory and moves bytes by raw address")]
+
+use std::collections::BTreeMap;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::fault::Fault;
+use crate::gpu::{DeviceError, DeviceResult};
+use crate::units::{MIB, align_up};
+
+/// Allocations begin at multiples of this, and at least this much lies between two of them.
+const GRANULE: u64 = 2 * MIB;
+
+/// Device addresses of all simulated GPUs of the process, far above what the kernel gives out.
+static NEXT_ADDRESS: AtomicU64 = AtomicU64::new(1 << 56);
+
+/// A host address that may travel between threads: what it names belongs to a queued copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HostAddress(pub(super) NonNull<u8>);
+
+// SAFETY: only an address; whoever queues a copy promises that its memory may be reached from any
+// thread until the copy is done.
+unsafe impl Send for HostAddress {}
+
+impl HostAddress {
+    fn number(self) -> u64 {
+        self.0.addr().get() as u64
+    }
+}
+
+/// Anonymous memory, unmapped on drop.
+#[derive(Debug)]
+struct Mapping {
+    start: HostAddress,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(len: usize) -> rustix::io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)?
+        };
+        if len as u64 >= GRANULE {
+            // Huge pages make first writes cheap; where there are none, small ones serve.
+            // SAFETY: the range is the mapping just made.
+            let _ = unsafe { madvise(start, len, Advice::LinuxHugepage) };
+        }
+        let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
+        Ok(Self { start: HostAddress(start), len })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone and nobody keeps a pointer into it: copies reach it
+        // through `DeviceMemory` only.
+        let unmapped = unsafe { munmap(self.start.0.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "our own mapping can be unmapped");
+    }
+}
+
+#[derive(Debug)]
+struct Allocation {
+    mapping: Mapping,
+    len: u64,
+    queued: usize,
+}
+
+/// The allocations of one device.
+#[derive(Debug)]
+pub(super) struct DeviceMemory {
+    allocations: BTreeMap<u64, Allocation>,
+    capacity: u64,
+    used: u64,
+}
+
+impl DeviceMemory {
+    pub(super) const fn new(capacity: u64) -> Self {
+        Self { allocations: BTreeMap::new(), capacity, used: 0 }
+    }
+
+    pub(super) const fn free_bytes(&self) -> u64 {
+        self.capacity - self.used
+    }
+
+    pub(super) const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn allocate(&mut self, len: u64) -> DeviceResult<u64> {
+        let failed = |fault: Fault, detail: String| Err(fault.in_call("allocate", detail));
+        if len == 0 {
+            return failed(Fault::InvalidValue, "an allocation of no bytes".into());
+        }
+        if len > self.free_bytes() {
+            let free = self.free_bytes();
+            return failed(Fault::OutOfMemory, format!("{len} bytes asked, {free} free"));
+        }
+        let mapping = match usize::try_from(len).map(Mapping::new) {
+            Ok(Ok(mapping)) => mapping,
+            Ok(Err(errno)) => return failed(Fault::HostRefused, errno.to_string()),
+            Err(_) => return failed(Fault::HostRefused, "beyond the address space".into()),
+        };
+        let address = NEXT_ADDRESS.fetch_add(align_up(len, GRANULE) + GRANULE, Ordering::Relaxed);
+        self.allocations.insert(address, Allocation { mapping, len, queued: 0 });
+        self.used += len;
+        Ok(address)
+    }
+
+    pub(super) fn release(&mut self, address: u64) -> DeviceResult<()> {
+        let failed = |fault: Fault, detail: String| Err(fault.in_call("free", detail));
+        match self.allocations.get(&address) {
+            None => failed(Fault::UnknownAddress, format!("no allocation at {address:#x}")),
+            Some(allocation) if allocation.queued > 0 => {
+                let queued = allocation.queued;
+                failed(Fault::InUse, format!("{queued} copies are queued on {address:#x}"))
+            }
+            Some(allocation) => {
+                self.used -= allocation.len;
+                self.allocations.remove(&address);
+                Ok(())
+            }
+        }
+    }
+
+    /// First address and length of the allocation that holds `address`.
+    pub(super) fn holding(&self, address: u64) -> Option<(u64, u64)> {
+        let (&base, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - base < allocation.len).then_some((base, allocation.len))
+    }
+
+    /// Counts one more queued piece of work on a range that lies inside one allocation.
+    pub(super) fn hold(&mut self, call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
+        let Some((base, size)) = self.holding(address) else {
+            let detail = format!("no allocation holds {address:#x}");
+            return Err(Fault::UnknownAddress.in_call(call, detail));
+        };
+        if len > base + size - address {
+            let detail = format!("{address:#x}+{len} ends beyond its allocation {base:#x}+{size}");
+            return Err(Fault::OutOfRange.in_call(call, detail));
+        }
+        self.held(base).queued += 1;
+        Ok(())
+    }
+
+    /// Undoes [`hold`](Self::hold).
+    pub(super) fn let_go(&mut self, address: u64) {
+        let (base, _) = self.holding(address).expect("a held allocation is not released");
+        self.held(base).queued -= 1;
+    }
+
+    fn held(&mut self, base: u64) -> &mut Allocation {
+        self.allocations.get_mut(&base).expect("the caller found it")
+    }
+
+    /// Where the bytes of a held range really are.
+    fn place(&self, address: u64) -> *mut u8 {
+        let (base, _) = self.holding(address).expect("a held allocation is not released");
+        let offset = usize::try_from(address - base).expect("it was mapped as a whole");
+        self.allocations[&base].mapping.start.0.as_ptr().wrapping_add(offset)
+    }
+
+    /// Moves bytes from the host into a held range.
+    ///
+    /// # Safety
+    /// `source` can be read for `len` bytes, and the held range is at least as long.
+    pub(super) unsafe fn write(&self, address: u64, source: HostAddress, len: usize) {
+        // SAFETY: the caller vouches for the source; the target is inside a mapping of ours, which
+        // no host pointer of anybody else reaches.
+        unsafe { ptr::copy_nonoverlapping(source.0.as_ptr(), self.place(address), len) }
+    }
+
+    /// Moves bytes from a held range to the host.
+    ///
+    /// # Safety
+    /// `target` can be written for `len` bytes, and the held range is at least as long.
+    pub(super) unsafe fn read(&self, address: u64, target: HostAddress, len: usize) {
+        // SAFETY: as in `write`, with the sides exchanged.
+        unsafe { ptr::copy_nonoverlapping(self.place(address), target.0.as_ptr(), len) }
+    }
+
+    /// Fills a held range with one byte.
+    ///
+    /// # Safety
+    /// The held range is at least `len` long.
+    pub(super) unsafe fn fill(&self, address: u64, byte: u8, len: u64) {
+        let len = usize::try_from(len).expect("it was mapped as a whole");
+        // SAFETY: the target is inside a mapping of ours.
+        unsafe { ptr::write_bytes(self.place(address), byte, len) }
+    }
+}
+
+#[derive(Debug)]
+struct Registration {
+    len: u64,
+    queued: usize,
+}
+
+/// The host memory that is registered with the simulated GPUs that share it.
+#[derive(Debug, Default)]
+pub(super) struct Registrations {
+    ranges: BTreeMap<u64, Registration>,
+}
+
+impl Registrations {
+    pub(super) fn add(&mut self, host: HostAddress, len: usize) -> DeviceResult<()> {
+        let (start, len) = (host.number(), len as u64);
+        let failed = |fault: Fault, detail: String| Err(fault.in_call("register", detail));
+        if len == 0 {
+            return failed(Fault::InvalidValue, "a registration of no bytes".into());
+        }
+        let before = self.ranges.range(..start.saturating_add(len)).next_back();
+        if let Some((other, known)) = before.filter(|(other, known)| *other + known.len > start) {
+            let detail = format!("{start:#x}+{len} meets {other:#x}+{}", known.len);
+            return failed(Fault::AlreadyRegistered, detail);
+        }
+        self.ranges.insert(start, Registration { len, queued: 0 });
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, host: HostAddress) -> DeviceResult<()> {
+        let start = host.number();
+        let failed = |fault: Fault, detail: String| Err(fault.in_call("unregister", detail));
+        match self.ranges.get(&start) {
+            None => {
+                failed(Fault::UnknownAddress, format!("no registered memory begins at {start:#x}"))
+            }
+            Some(range) if range.queued > 0 => {
+                let queued = range.queued;
+                failed(Fault::InUse, format!("{queued} copies are queued on {start:#x}"))
+            }
+            Some(_) => {
+                self.ranges.remove(&start);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn contains(&self, address: u64) -> bool {
+        self.holding(address).is_some()
+    }
+
+    fn holding(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, range) = self.ranges.range(..=address).next_back()?;
+        (address - start < range.len).then_some((start, range.len))
+    }
+
+    /// Counts one more queued copy on a range that one registration holds as a whole.
+    pub(super) fn hold(
+        &mut self,
+        call: &'static str,
+        host: HostAddress,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let (start, len) = (host.number(), len as u64);
+        let outside = || -> DeviceError {
+            let detail = format!("no registered memory holds {start:#x}+{len}");
+            Fault::NotRegistered.in_call(call, detail)
+        };
+        let (base, size) = self.holding(start).ok_or_else(outside)?;
+        if len > base + size - start {
+            return Err(outside());
+        }
+        self.held(base).queued += 1;
+        Ok(())
+    }
+
+    /// Undoes [`hold`](Self::hold).
+    pub(super) fn let_go(&mut self, host: HostAddress) {
+        let (base, _) = self.holding(host.number()).expect("held memory is not unregistered");
+        self.held(base).queued -= 1;
+    }
+
+    fn held(&mut self, base: u64) -> &mut Registration {
+        self.ranges.get_mut(&base).expect("the caller found it")
+    }
+}

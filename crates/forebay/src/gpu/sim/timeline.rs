@@ -1,0 +1,317 @@
+//! What is queued on the simulated GPU, and when each piece of it is done.
+//!
+//! All times are known when work is queued: a copy starts once its stream, the events that it
+//! waits for and the link are free, and takes the link's latency and its bytes' time. So one list
+//! in order of due time (and of queueing, among equals) is enough to keep every promise of order.
+
+#![expect(unsafe_code, reason = "carries out copies that were queued with raw addresses")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::config::SimConfig;
+use super::fault::{Dice, Fault};
+use super::memory::{DeviceMemory, HostAddress, Registrations};
+use crate::gpu::{DeviceError, DeviceResult};
+
+/// Streams and events of all simulated GPUs, so that one device's handle is no other's.
+static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
+
+fn new_handle() -> u64 {
+    NEXT_HANDLE.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Which way a copy goes; each has its own side of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    ToDevice,
+    ToHost,
+}
+
+impl Direction {
+    pub(super) const fn call(self) -> &'static str {
+        match self {
+            Self::ToDevice => "copy_to_device",
+            Self::ToHost => "copy_to_host",
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Work {
+    Copy {
+        stream: u64,
+        direction: Direction,
+        host: HostAddress,
+        device: u64,
+        len: usize,
+        fails: bool,
+    },
+    Fill {
+        device: u64,
+        byte: u8,
+        len: u64,
+    },
+    Record {
+        stream: u64,
+        event: u64,
+    },
+}
+
+/// The number of the work that failed, and its error.
+type Failure = (u64, DeviceError);
+
+#[derive(Debug, Default)]
+struct StreamState {
+    /// When all that is queued on it is done.
+    due: Duration,
+    /// The first failure since the last event, which the next one takes.
+    fresh: Option<Failure>,
+    /// The first failure that nobody has been told yet.
+    unreported: Option<Failure>,
+}
+
+#[derive(Debug, Default)]
+struct EventState {
+    /// The work that marks it, until that is done.
+    pending: Option<u64>,
+    /// When it is done.
+    due: Duration,
+    failure: Option<Failure>,
+}
+
+/// One device's streams, events, memory and link.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    pub(super) memory: DeviceMemory,
+    registered: Arc<Mutex<Registrations>>,
+    config: SimConfig,
+    streams: BTreeMap<u64, StreamState>,
+    events: BTreeMap<u64, EventState>,
+    queue: BTreeMap<(Duration, u64), Work>,
+    queued: u64,
+    link_free: [Duration; 2],
+    dice: Dice,
+}
+
+/// The registered memory, also after a panic elsewhere: each change to it is one step.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Timeline {
+    pub(super) fn new(config: SimConfig, registered: Arc<Mutex<Registrations>>) -> Self {
+        Self {
+            memory: DeviceMemory::new(config.memory),
+            registered,
+            dice: Dice::new(config.seed),
+            config,
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            queued: 0,
+            link_free: [Duration::ZERO; 2],
+        }
+    }
+
+    pub(super) fn create_stream(&mut self) -> u64 {
+        let handle = new_handle();
+        self.streams.insert(handle, StreamState::default());
+        handle
+    }
+
+    pub(super) fn destroy_stream(&mut self, stream: u64) -> DeviceResult<()> {
+        self.streams.remove(&stream).map(drop).ok_or_else(|| unknown("destroy_stream", "stream"))
+    }
+
+    pub(super) fn create_event(&mut self) -> u64 {
+        let handle = new_handle();
+        self.events.insert(handle, EventState::default());
+        handle
+    }
+
+    pub(super) fn destroy_event(&mut self, event: u64) -> DeviceResult<()> {
+        self.events.remove(&event).map(drop).ok_or_else(|| unknown("destroy_event", "event"))
+    }
+
+    /// Queues a copy that takes its share of the link.
+    ///
+    /// # Safety
+    /// The host range may be read or written, as the direction asks, until the copy is done.
+    pub(super) unsafe fn copy(
+        &mut self,
+        now: Duration,
+        stream: u64,
+        direction: Direction,
+        host: HostAddress,
+        device: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let call = direction.call();
+        let stream_due = self.stream(call, stream)?.due;
+        if len == 0 {
+            return Ok(());
+        }
+        lock(&self.registered).hold(call, host, len)?;
+        if let Err(error) = self.memory.hold(call, device, len as u64) {
+            lock(&self.registered).let_go(host);
+            return Err(error);
+        }
+        let fails = self.dice.roll(self.config.copy_faults);
+        let free = self.link_free[direction as usize];
+        let due = now.max(stream_due).max(free) + self.time_on_link(len as u64);
+        self.link_free[direction as usize] = due;
+        self.push(due, Work::Copy { stream, direction, host, device, len, fails });
+        self.stream(call, stream)?.due = due;
+        Ok(())
+    }
+
+    pub(super) fn fill(
+        &mut self,
+        now: Duration,
+        stream: u64,
+        device: u64,
+        byte: u8,
+        len: u64,
+    ) -> DeviceResult<()> {
+        let due = now.max(self.stream("fill", stream)?.due);
+        if len == 0 {
+            return Ok(());
+        }
+        self.memory.hold("fill", device, len)?;
+        self.push(due, Work::Fill { device, byte, len });
+        self.stream("fill", stream)?.due = due;
+        Ok(())
+    }
+
+    pub(super) fn record(&mut self, now: Duration, event: u64, stream: u64) -> DeviceResult<()> {
+        let due = now.max(self.stream("record", stream)?.due);
+        let state = self.events.get_mut(&event).ok_or_else(|| unknown("record", "event"))?;
+        *state = EventState { pending: Some(self.queued), due, failure: None };
+        self.push(due, Work::Record { stream, event });
+        self.stream("record", stream)?.due = due;
+        Ok(())
+    }
+
+    /// An event that was never recorded holds nobody up.
+    pub(super) fn wait_event(&mut self, stream: u64, event: u64) -> DeviceResult<()> {
+        let event = self.events.get(&event).ok_or_else(|| unknown("wait_event", "event"))?;
+        let event_due = event.due;
+        let state = self.stream("wait_event", stream)?;
+        state.due = state.due.max(event_due);
+        Ok(())
+    }
+
+    pub(super) fn is_done(&mut self, now: Duration, event: u64) -> DeviceResult<bool> {
+        self.run_due(now);
+        let state = self.events.get(&event).ok_or_else(|| unknown("is_done", "event"))?;
+        let Some((number, error)) = &state.failure else {
+            return Ok(state.pending.is_none());
+        };
+        // Told once here, the failure is no news to a later `synchronize`.
+        for stream in self.streams.values_mut() {
+            stream.unreported.take_if(|(unreported, _)| unreported == number);
+        }
+        Err(error.clone())
+    }
+
+    /// When all that is queued on `stream` now is done.
+    pub(super) fn stream_due(&mut self, stream: u64) -> DeviceResult<Duration> {
+        self.stream("synchronize", stream).map(|state| state.due)
+    }
+
+    /// Carries out what is due and tells the stream's first failure that nobody knows yet.
+    pub(super) fn settle(&mut self, now: Duration, stream: u64) -> DeviceResult<()> {
+        self.run_due(now);
+        let unreported = self.stream("synchronize", stream)?.unreported.take();
+        unreported.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn stream(&mut self, call: &'static str, stream: u64) -> DeviceResult<&mut StreamState> {
+        self.streams.get_mut(&stream).ok_or_else(|| unknown(call, "stream"))
+    }
+
+    fn push(&mut self, due: Duration, work: Work) {
+        self.queue.insert((due, self.queued), work);
+        self.queued += 1;
+    }
+
+    fn time_on_link(&self, len: u64) -> Duration {
+        let bytes = self.config.bandwidth.map_or(Duration::ZERO, |rate| {
+            let ns = u128::from(len) * 1_000_000_000 / u128::from(rate);
+            Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+        });
+        self.config.latency.saturating_add(bytes)
+    }
+
+    fn run_due(&mut self, now: Duration) {
+        while let Some(entry) = self.queue.first_entry()
+            && entry.key().0 <= now
+        {
+            let ((_, number), work) = entry.remove_entry();
+            self.run(number, work);
+        }
+    }
+
+    fn run(&mut self, number: u64, work: Work) {
+        match work {
+            Work::Copy { stream, direction, host, device, len, fails } => {
+                // A failed copy leaves half of its bytes behind, so that whoever takes them for
+                // whole is found out.
+                let moved = if fails { len / 2 } else { len };
+                // SAFETY: the host range was promised to `copy` until now, and the device range
+                // is held since then.
+                unsafe {
+                    match direction {
+                        Direction::ToDevice => self.memory.write(device, host, moved),
+                        Direction::ToHost => self.memory.read(device, host, moved),
+                    }
+                }
+                self.let_go(host, device);
+                if fails && let Some(state) = self.streams.get_mut(&stream) {
+                    let detail = format!("copy {number} of the seed {}", self.config.seed);
+                    let failure = (number, Fault::CopyFault.in_call(direction.call(), detail));
+                    state.fresh.get_or_insert_with(|| failure.clone());
+                    state.unreported.get_or_insert(failure);
+                }
+            }
+            Work::Fill { device, byte, len } => {
+                // SAFETY: the range is held since it was queued.
+                unsafe { self.memory.fill(device, byte, len) }
+                self.memory.let_go(device);
+            }
+            Work::Record { stream, event } => {
+                // A later `record` of the same event has taken this one's place.
+                if let Some(state) = self.events.get_mut(&event)
+                    && state.pending == Some(number)
+                {
+                    state.pending = None;
+                    state.failure = self.streams.get_mut(&stream).and_then(|s| s.fresh.take());
+                }
+            }
+        }
+    }
+
+    fn let_go(&mut self, host: HostAddress, device: u64) {
+        lock(&self.registered).let_go(host);
+        self.memory.let_go(device);
+    }
+}
+
+impl Drop for Timeline {
+    /// What is still queued is dropped unrun; the registered memory may outlive this device.
+    fn drop(&mut self) {
+        for work in std::mem::take(&mut self.queue).into_values() {
+            if let Work::Copy { host, device, .. } = work {
+                self.let_go(host, device);
+            }
+        }
+    }
+}
+
+fn unknown(call: &'static str, what: &str) -> DeviceError {
+    let detail = format!("no {what} of this device, or one that is destroyed");
+    Fault::UnknownHandle.in_call(call, detail)
+}

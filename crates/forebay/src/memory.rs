@@ -1,0 +1,332 @@
+//! Memory that bytes move to and from: buffers of ours on a GPU or pinned on the host, and what a
+//! caller lends to a blocking call.
+//!
+//! A [`Buffer`] is the only safe way to hand memory to a call that does not block: the transfer
+//! owns it until nothing in the kernel or on the GPU can touch it any more.
+
+#![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::error::{Error, Operation, Result};
+use crate::gpu::{Device, DeviceId};
+use crate::staging::HostMemory;
+
+/// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.
+///
+/// Dropping it gives the memory back; while a transfer owns it, that waits for the transfer.
+pub struct Buffer {
+    allocation: Arc<Allocation>,
+    start: u64,
+    len: u64,
+}
+
+/// What a buffer's bytes live in; given back with the last buffer that was split from it.
+enum Allocation {
+    Host(HostMemory),
+    Device { device: Arc<dyn Device>, address: u64 },
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Self::Device { device, address } = self {
+            // SAFETY: the address came from this device's `allocate` and is freed only here; a
+            // transfer keeps its buffer, and so this allocation, until all copies are done.
+            let freed = unsafe { device.free(*address) };
+            // A driver that refuses leaves nothing to do: the memory is lost to this process.
+            drop(freed);
+        }
+    }
+}
+
+impl Buffer {
+    pub(crate) fn host(memory: HostMemory) -> Self {
+        let len = memory.len() as u64;
+        Self { allocation: Arc::new(Allocation::Host(memory)), start: 0, len }
+    }
+
+    pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
+        let address = device.allocate(len.max(1)).map_err(|source| Error::Device {
+            operation: Operation::Allocate,
+            device: device.id(),
+            len,
+            source,
+        })?;
+        Ok(Self { allocation: Arc::new(Allocation::Device { device, address }), start: 0, len })
+    }
+
+    /// Bytes it holds.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The GPU that it lies on; `None` for host memory.
+    #[must_use]
+    pub fn device(&self) -> Option<DeviceId> {
+        self.gpu().map(|device| device.id())
+    }
+
+    pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {
+        match &*self.allocation {
+            Allocation::Host(_) => None,
+            Allocation::Device { device, .. } => Some(device),
+        }
+    }
+
+    /// Address of its first byte, on the host or on its GPU.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        match &*self.allocation {
+            Allocation::Host(memory) => memory.address() + self.start,
+            Allocation::Device { address, .. } => address + self.start,
+        }
+    }
+
+    /// Splits it at `mid` in two that share one allocation, so that each can be moved on its own.
+    ///
+    /// # Panics
+    /// Where `mid` is beyond its length.
+    #[must_use]
+    pub fn split_at(self, mid: u64) -> (Self, Self) {
+        assert!(mid <= self.len, "split at {mid} of a buffer of {} bytes", self.len);
+        let right = Self {
+            allocation: Arc::clone(&self.allocation),
+            start: self.start + mid,
+            len: self.len - mid,
+        };
+        (Self { len: mid, ..self }, right)
+    }
+
+    /// Its bytes, where it lies on the host.
+    #[must_use]
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        let (pointer, len) = self.host_part()?;
+        // SAFETY: the range is mapped and initialised (anonymous memory is zero), this buffer is
+        // the only one that covers it, and no transfer runs on it, since transfers own theirs.
+        Some(unsafe { std::slice::from_raw_parts(pointer, len) })
+    }
+
+    /// Its bytes, where it lies on the host.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let (pointer, len) = self.host_part()?;
+        // SAFETY: as in `as_slice`, and `&mut self` makes this borrow the only one.
+        Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
+    }
+
+    fn host_part(&self) -> Option<(*mut u8, usize)> {
+        match &*self.allocation {
+            Allocation::Host(memory) => {
+                let start = usize::try_from(self.start).expect("inside one mapping");
+                let len = usize::try_from(self.len).expect("inside one mapping");
+                Some((memory.pointer().as_ptr().wrapping_add(start), len))
+            }
+            Allocation::Device { .. } => None,
+        }
+    }
+
+    /// Fills it with `byte`; returns when that is done.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn fill(&mut self, byte: u8) -> Result<()> {
+        if let Some(bytes) = self.as_mut_slice() {
+            bytes.fill(byte);
+            return Ok(());
+        }
+        let (address, len) = (self.address(), self.len);
+        self.on_gpu(Operation::Copy, |device, stream| {
+            // SAFETY: the range is ours, and the stream is synchronised before this returns.
+            unsafe { device.fill(stream, address, byte, len) }
+        })
+    }
+
+    /// Copies `out.len()` bytes from `offset` into host memory; returns when they are there.
+    ///
+    /// # Errors
+    /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
+    pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let from = self.checked(offset, out.len())?;
+        if let Some(bytes) = self.as_slice() {
+            out.copy_from_slice(&bytes[from..from + out.len()]);
+            return Ok(());
+        }
+        self.through_pinned(out.len(), |pinned, at, len| {
+            let address = self.address() + offset + at as u64;
+            self.on_gpu(Operation::Copy, |device, stream| {
+                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
+                unsafe { device.copy_to_host(stream, pinned.pointer(), address, len) }
+            })?;
+            out[at..at + len].copy_from_slice(&pinned.bytes()[..len]);
+            Ok(())
+        })
+    }
+
+    /// Copies `bytes` from host memory to `offset`; returns when they are there.
+    ///
+    /// # Errors
+    /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
+    pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let to = self.checked(offset, bytes.len())?;
+        if let Some(own) = self.as_mut_slice() {
+            own[to..to + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.through_pinned(bytes.len(), |pinned, at, len| {
+            let address = self.address() + offset + at as u64;
+            pinned.bytes_mut()[..len].copy_from_slice(&bytes[at..at + len]);
+            self.on_gpu(Operation::Copy, |device, stream| {
+                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
+                unsafe { device.copy_to_device(stream, address, pinned.pointer(), len) }
+            })
+        })
+    }
+
+    fn checked(&self, offset: u64, len: usize) -> Result<usize> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.len => Ok(usize::try_from(offset).expect("inside a buffer")),
+            _ => Err(Error::BadOption {
+                name: "offset".into(),
+                value: format!("{offset}+{len}"),
+                expected: format!("a range inside the buffer's {} bytes", self.len),
+            }),
+        }
+    }
+
+    /// Runs `step(memory, at, len)` over `total` bytes in parts that fit one pinned piece.
+    fn through_pinned(
+        &self,
+        total: usize,
+        mut step: impl FnMut(&mut HostMemory, usize, usize) -> Result<()>,
+    ) -> Result<()> {
+        const PART: usize = 4 << 20;
+        if total == 0 {
+            return Ok(());
+        }
+        let mut pinned = HostMemory::map(total.min(PART))?;
+        if let Some(device) = self.gpu() {
+            pinned.register(device)?;
+        }
+        for at in (0..total).step_by(PART) {
+            step(&mut pinned, at, PART.min(total - at))?;
+        }
+        Ok(())
+    }
+
+    /// Runs `queue` on a stream of its own and waits for it.
+    fn on_gpu(
+        &self,
+        operation: Operation,
+        queue: impl FnOnce(&dyn Device, crate::gpu::Stream) -> crate::gpu::DeviceResult<()>,
+    ) -> Result<()> {
+        let device = self.gpu().expect("only asked of memory on a GPU");
+        let run = || {
+            let stream = device.create_stream()?;
+            let queued = queue(&**device, stream);
+            let done = device.synchronize(stream);
+            device.destroy_stream(stream)?;
+            queued.and(done)
+        };
+        run().map_err(|source| Error::Device {
+            operation,
+            device: device.id(),
+            len: self.len,
+            source,
+        })
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.device() {
+            Some(device) => write!(f, "Buffer({} bytes on {device})", self.len),
+            None => write!(f, "Buffer({} bytes on the host)", self.len),
+        }
+    }
+}
+
+/// Where a blocking read puts bytes.
+#[derive(Debug)]
+pub enum Target<'a> {
+    /// Host memory of the caller.
+    Host(&'a mut [u8]),
+    /// A part of a buffer.
+    Buffer(&'a mut Buffer, Range<u64>),
+}
+
+impl<'a> From<&'a mut [u8]> for Target<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        Self::Host(bytes)
+    }
+}
+
+impl<'a> From<&'a mut Vec<u8>> for Target<'a> {
+    fn from(bytes: &'a mut Vec<u8>) -> Self {
+        Self::Host(bytes)
+    }
+}
+
+impl<'a> From<&'a mut Buffer> for Target<'a> {
+    fn from(buffer: &'a mut Buffer) -> Self {
+        let len = buffer.len();
+        Self::Buffer(buffer, 0..len)
+    }
+}
+
+/// Where a blocking write takes bytes from.
+#[derive(Debug)]
+pub enum Source<'a> {
+    /// Host memory of the caller.
+    Host(&'a [u8]),
+    /// A part of a buffer.
+    Buffer(&'a Buffer, Range<u64>),
+}
+
+impl<'a> From<&'a [u8]> for Source<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Host(bytes)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Source<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Self::Host(bytes)
+    }
+}
+
+impl<'a> From<&'a Buffer> for Source<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        Self::Buffer(buffer, 0..buffer.len())
+    }
+}
+
+/// An address range that a transfer moves bytes to or from, and what keeps it alive.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// First address, on the host or on `gpu`.
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    pub(crate) gpu: Option<Arc<dyn Device>>,
+}
+
+impl Span {
+    pub(crate) fn of(buffer: &Buffer, range: &Range<u64>) -> Option<Self> {
+        if range.start > range.end || range.end > buffer.len() {
+            return None;
+        }
+        Some(Self {
+            address: buffer.address() + range.start,
+            len: range.end - range.start,
+            gpu: buffer.gpu().cloned(),
+        })
+    }
+}

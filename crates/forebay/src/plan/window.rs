@@ -1,0 +1,380 @@
+//! Cuts one window of a transfer into segments: every wanted byte exactly once, each direct
+//! segment aligned, none across a piece of the window's grid.
+
+use super::route::Reason;
+use crate::units::{ByteRange, align_down, align_up};
+
+/// Which descriptor a segment is read or written through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// Through the page cache.
+    Buffered,
+    /// Around it, with O_DIRECT.
+    Direct,
+}
+
+/// What O_DIRECT demands of a file, in bytes; powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Alignment {
+    /// Of the memory's address.
+    pub(crate) memory: u64,
+    /// Of offset and length.
+    pub(crate) offset: u64,
+}
+
+/// How the bytes of a window are to be split between the page cache and the drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// All through the page cache.
+    Buffered(Reason),
+    /// All with O_DIRECT.
+    Direct(Reason),
+    /// These runs (sorted, apart, inside the window) are resident, the rest is not.
+    Resident(Vec<ByteRange>),
+}
+
+/// One aligned piece of a plan, which becomes one request to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// The bytes that the caller wants of it.
+    pub(crate) wanted: ByteRange,
+    /// The bytes that the request covers: more than `wanted` only for direct reads.
+    pub(crate) covered: ByteRange,
+    /// Through or around the page cache.
+    pub(crate) io: Io,
+    /// Why.
+    pub(crate) reason: Reason,
+    /// Whether the request needs memory of the ring's own, because the target is not aligned or
+    /// because it would receive bytes that nobody asked for.
+    pub(crate) bounce: bool,
+}
+
+/// Where a window's bytes lie in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// A slot of ours, aligned, with room for what alignment adds.
+    Slot,
+    /// The caller's memory: the address of the window's first wanted byte.
+    Caller(u64),
+}
+
+/// Cuts `wanted` into segments for reading.
+///
+/// Pieces are `[base + i × piece, base + (i + 1) × piece)`; `base` is at most `wanted.start` and
+/// aligned, `piece` a power of two and a multiple of the alignment. Without an `alignment` nothing
+/// goes direct, whatever `split` says.
+pub(crate) fn cut_read(
+    wanted: ByteRange,
+    base: u64,
+    piece: u64,
+    split: &Split,
+    alignment: Option<Alignment>,
+    layout: Layout,
+) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    for (run, io, reason) in runs(wanted, split, alignment) {
+        for part in on_grid(run, base, piece) {
+            match (io, alignment) {
+                (Io::Direct, Some(alignment)) => {
+                    push_direct(&mut segments, part, wanted, alignment, layout, reason);
+                }
+                _ => segments.push(Segment {
+                    wanted: part,
+                    covered: part,
+                    io: Io::Buffered,
+                    reason,
+                    bounce: false,
+                }),
+            }
+        }
+    }
+    segments
+}
+
+/// The runs of `wanted` in order, each with its way and reason.
+fn runs(
+    wanted: ByteRange,
+    split: &Split,
+    alignment: Option<Alignment>,
+) -> Vec<(ByteRange, Io, Reason)> {
+    let Some(alignment) = alignment else {
+        let reason = match split {
+            Split::Buffered(reason) => *reason,
+            _ => Reason::NoDirectIo,
+        };
+        return vec![(wanted, Io::Buffered, reason)];
+    };
+    match split {
+        Split::Buffered(reason) => vec![(wanted, Io::Buffered, *reason)],
+        Split::Direct(reason) => vec![(wanted, Io::Direct, *reason)],
+        Split::Resident(resident) => {
+            let mut all = Vec::with_capacity(resident.len() * 2 + 1);
+            let mut at = wanted.start;
+            for run in resident {
+                // A direct neighbour reads whole aligned units, so a resident run gives up the
+                // units that it holds only in part; the window's own edges are nobody else's.
+                let start =
+                    if run.start <= wanted.start { wanted.start } else { align_up(run.start, alignment.offset) };
+                let end =
+                    if run.end >= wanted.end { wanted.end } else { align_down(run.end, alignment.offset) };
+                if end <= start || start < at {
+                    continue;
+                }
+                if start > at {
+                    all.push((ByteRange { start: at, end: start }, Io::Direct, Reason::NotResident));
+                }
+                all.push((ByteRange { start, end }, Io::Buffered, Reason::Resident));
+                at = end;
+            }
+            if at < wanted.end {
+                all.push((ByteRange { start: at, end: wanted.end }, Io::Direct, Reason::NotResident));
+            }
+            all
+        }
+    }
+}
+
+/// `run` cut at the borders of the grid.
+fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
+    let mut at = run.start;
+    std::iter::from_fn(move || {
+        if at >= run.end {
+            return None;
+        }
+        let border = base + ((at - base) / piece + 1) * piece;
+        let part = ByteRange { start: at, end: border.min(run.end) };
+        at = part.end;
+        Some(part)
+    })
+}
+
+fn push_direct(
+    segments: &mut Vec<Segment>,
+    part: ByteRange,
+    window: ByteRange,
+    alignment: Alignment,
+    layout: Layout,
+    reason: Reason,
+) {
+    let unit = alignment.offset;
+    let covering = |wanted: ByteRange, bounce: bool| Segment {
+        wanted,
+        covered: ByteRange {
+            start: align_down(wanted.start, unit),
+            end: align_up(wanted.end, unit),
+        },
+        io: Io::Direct,
+        reason,
+        bounce,
+    };
+    let Layout::Caller(address) = layout else {
+        segments.push(covering(part, false));
+        return;
+    };
+    let inner = ByteRange { start: align_up(part.start, unit), end: align_down(part.end, unit) };
+    let inner_address = address.wrapping_add(inner.start - window.start);
+    if inner.is_empty() || !inner_address.is_multiple_of(alignment.memory) {
+        segments.push(covering(part, true));
+        return;
+    }
+    if part.start < inner.start {
+        segments.push(covering(ByteRange { start: part.start, end: inner.start }, true));
+    }
+    segments.push(covering(inner, false));
+    if inner.end < part.end {
+        segments.push(covering(ByteRange { start: inner.end, end: part.end }, true));
+    }
+}
+
+/// The parts of a write in the order in which they must be made; a part starts only when all
+/// before it are done.
+///
+/// O_DIRECT writes whole pages only: the kernel tracks cached bytes by page, and a page that is
+/// half direct and half cached would let one half's old bytes overwrite the other's new ones. The
+/// edges follow through the page cache once the body is on the drive.
+pub(crate) fn split_write(
+    wanted: ByteRange,
+    direct: Option<Alignment>,
+    page: u64,
+    reason: Reason,
+) -> Vec<(ByteRange, Io, Reason)> {
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let Some(alignment) = direct else {
+        return vec![(wanted, Io::Buffered, reason)];
+    };
+    let unit = alignment.offset.max(page);
+    let body =
+        ByteRange { start: align_up(wanted.start, unit), end: align_down(wanted.end, unit) };
+    if body.is_empty() {
+        return vec![(wanted, Io::Buffered, Reason::UnalignedEdge)];
+    }
+    let mut parts = vec![(body, Io::Direct, reason)];
+    for edge in [
+        ByteRange { start: wanted.start, end: body.start },
+        ByteRange { start: body.end, end: wanted.end },
+    ] {
+        if !edge.is_empty() {
+            parts.push((edge, Io::Buffered, Reason::UnalignedEdge));
+        }
+    }
+    parts
+}
+
+/// Cuts a window of one part of a write into segments on the grid.
+pub(crate) fn cut_write(
+    wanted: ByteRange,
+    base: u64,
+    piece: u64,
+    io: Io,
+    reason: Reason,
+    alignment: Option<Alignment>,
+    layout: Layout,
+) -> Vec<Segment> {
+    on_grid(wanted, base, piece)
+        .map(|part| {
+            let unaligned = match (io, alignment, layout) {
+                (Io::Direct, Some(alignment), Layout::Caller(address)) => !address
+                    .wrapping_add(part.start - wanted.start)
+                    .is_multiple_of(alignment.memory),
+                _ => false,
+            };
+            Segment { wanted: part, covered: part, io, reason, bounce: unaligned }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split_strategy(wanted: ByteRange, page: u64) -> impl Strategy<Value = Split> {
+        let pages = (wanted.end / page + 2) - wanted.start / page;
+        prop_oneof![
+            Just(Split::Buffered(Reason::Resident)),
+            Just(Split::Direct(Reason::Demanded)),
+            proptest::collection::vec((0..pages, 1..8_u64), 0..12).prop_map(move |raw| {
+                let mut at = wanted.start / page * page;
+                let mut runs = Vec::new();
+                for (skip, len) in raw {
+                    let run = ByteRange::at(at + (skip % 16 + 1) * page, len * page);
+                    at = run.end;
+                    let run = run.intersect(wanted);
+                    if !run.is_empty() {
+                        runs.push(run);
+                    }
+                }
+                Split::Resident(runs)
+            }),
+        ]
+    }
+
+    fn cases() -> impl Strategy<Value = (ByteRange, Split, Alignment, u64, Layout)> {
+        let page = prop_oneof![Just(4096_u64), Just(16384), Just(65536)];
+        let unit = prop_oneof![Just(512_u64), Just(4096), Just(65536)];
+        let memory = prop_oneof![Just(4_u64), Just(512), Just(4096)];
+        (0..3_000_000_u64, 1..2_000_000_u64, page, unit, memory, any::<Option<u16>>()).prop_flat_map(
+            |(start, len, page, unit, memory, address)| {
+                let wanted = ByteRange::at(start, len);
+                let layout = match address {
+                    None => Layout::Slot,
+                    Some(a) => Layout::Caller(0x7f00_0000_0000 + u64::from(a)),
+                };
+                split_strategy(wanted, page).prop_map(move |split| {
+                    (wanted, split, Alignment { memory, offset: unit }, 1 << 17, layout)
+                })
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn every_wanted_byte_once_aligned_and_on_the_grid(
+            (wanted, split, alignment, piece, layout) in cases(),
+        ) {
+            let base = align_down(wanted.start, alignment.offset);
+            let segments = cut_read(wanted, base, piece, &split, Some(alignment), layout);
+            let mut at = wanted.start;
+            for s in &segments {
+                prop_assert_eq!(s.wanted.start, at);
+                prop_assert!(!s.wanted.is_empty());
+                prop_assert!(s.covered.start <= s.wanted.start && s.covered.end >= s.wanted.end);
+                prop_assert_eq!((s.wanted.start - base) / piece, (s.wanted.end - 1 - base) / piece);
+                prop_assert!(s.covered.start >= base);
+                match s.io {
+                    Io::Buffered => prop_assert!(s.covered == s.wanted && !s.bounce),
+                    Io::Direct => {
+                        prop_assert_eq!(s.covered.start % alignment.offset, 0);
+                        prop_assert_eq!(s.covered.end % alignment.offset, 0);
+                        prop_assert!(s.covered.len() <= piece);
+                        if let (Layout::Caller(address), false) = (layout, s.bounce) {
+                            prop_assert_eq!(s.covered, s.wanted);
+                            let at = address + (s.covered.start - wanted.start);
+                            prop_assert_eq!(at % alignment.memory, 0);
+                        }
+                    }
+                }
+                at = s.wanted.end;
+            }
+            prop_assert_eq!(at, wanted.end);
+            // Two requests never touch the same bytes of a slot at once.
+            if layout == Layout::Slot {
+                for pair in segments.windows(2) {
+                    prop_assert!(pair[0].covered.end <= pair[1].covered.start);
+                }
+            }
+        }
+
+        #[test]
+        fn without_o_direct_all_is_buffered((wanted, split, _, piece, layout) in cases()) {
+            let base = align_down(wanted.start, 4096);
+            let segments = cut_read(wanted, base, piece, &split, None, layout);
+            prop_assert!(segments.iter().all(|s| s.io == Io::Buffered && s.covered == s.wanted));
+            prop_assert_eq!(segments.iter().map(|s| s.wanted.len()).sum::<u64>(), wanted.len());
+        }
+
+        #[test]
+        fn writes_touch_their_range_only(
+            start in 0..1_000_000_u64, len in 1..1_000_000_u64, direct in any::<bool>(),
+            page in prop_oneof![Just(4096_u64), Just(65536)], address in any::<u16>(),
+        ) {
+            let wanted = ByteRange::at(start, len);
+            let alignment = direct.then_some(Alignment { memory: 512, offset: 512 });
+            let parts = split_write(wanted, alignment, page, Reason::Demanded);
+            let mut bytes = 0;
+            for (range, io, reason) in parts {
+                prop_assert_eq!(range.intersect(wanted), range);
+                if io == Io::Direct {
+                    prop_assert!(range.start % page == 0 && range.end % page == 0);
+                }
+                let layout = Layout::Caller(u64::from(address) + (range.start - start));
+                for s in cut_write(range, align_down(range.start, page), 1 << 17, io, reason, alignment, layout) {
+                    prop_assert_eq!(s.covered, s.wanted);
+                    bytes += s.wanted.len();
+                }
+            }
+            prop_assert_eq!(bytes, len);
+        }
+    }
+
+    #[test]
+    fn a_resident_page_amid_cold_ones_is_taken_from_the_cache() {
+        let wanted = ByteRange { start: 0, end: 12288 };
+        let split = Split::Resident(vec![ByteRange { start: 4096, end: 8192 }]);
+        let alignment = Alignment { memory: 512, offset: 512 };
+        let ways: Vec<_> = cut_read(wanted, 0, 1 << 20, &split, Some(alignment), Layout::Slot)
+            .iter()
+            .map(|s| (s.wanted.start, s.io, s.reason))
+            .collect();
+        assert_eq!(
+            ways,
+            [
+                (0, Io::Direct, Reason::NotResident),
+                (4096, Io::Buffered, Reason::Resident),
+                (8192, Io::Direct, Reason::NotResident)
+            ]
+        );
+    }
+}

@@ -1,0 +1,46 @@
+//! What feeds drives and the page cache: ops, the rings that run them, and the scheduler that says
+//! which comes next.
+//!
+//! A [`Ring`] belongs to one worker. Readers are workers with a [`PreadRing`] each; a drive has one
+//! worker with a [`UringRing`], or several with a `PreadRing` where io_uring is refused.
+
+mod bounce;
+mod core;
+mod op;
+mod pread;
+mod probe;
+mod scheduler;
+mod uring;
+mod window;
+mod worker;
+
+use rustix::io::Errno;
+
+pub(crate) use core::{Bell, Core};
+pub(crate) use op::{Completion, Direction, Op, Owner, Work};
+pub(crate) use pread::PreadRing;
+pub(crate) use probe::Planner;
+pub(crate) use scheduler::{
+    Claim, Copy, Effects, Limits, ReaderWork, Request, Scheduler,
+};
+pub(crate) use uring::{UringRing, Waker};
+pub(crate) use window::Slot;
+pub(crate) use worker::{Next, Reader, RingWorker};
+
+/// Runs ops: takes them in, hands them back.
+pub(crate) trait Ring {
+    /// How many more ops it takes now.
+    fn room(&self) -> usize;
+
+    /// Ops that were taken in and not handed back.
+    fn in_flight(&self) -> usize;
+
+    /// Takes an op in; the op's memory is the ring's until it is handed back.
+    fn submit(&mut self, op: Op);
+
+    /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
+    ///
+    /// # Errors
+    /// The ring itself failed; its ops are still its own.
+    fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno>;
+}

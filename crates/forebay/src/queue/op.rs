@@ -1,0 +1,79 @@
+//! One request to the kernel, and what became of it.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::file::Handle;
+use crate::plan::{Io, Segment};
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// File → memory.
+    Read,
+    /// Memory → file.
+    Write,
+}
+
+/// A window of a transfer, by its place in the scheduler.
+pub(crate) type WindowKey = usize;
+
+/// What an op does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Moves the segment's bytes.
+    Move(Direction),
+    /// Makes what was written durable; with the file's metadata or without.
+    Sync { metadata: bool },
+}
+
+/// A segment on its way through a ring.
+///
+/// The memory at `address` belongs to the window, which the scheduler keeps until the op has been
+/// completed: whoever runs an op may touch `[address, address + segment.covered.len())`, or only
+/// the wanted part of it where the segment bounces, until it hands the op back.
+#[derive(Debug, Clone)]
+pub(crate) struct Op {
+    pub(crate) owner: Owner,
+    pub(crate) file: Arc<Handle>,
+    pub(crate) work: Work,
+    pub(crate) segment: Segment,
+    /// Host address of the segment's first covered byte; of its first wanted byte where it bounces.
+    pub(crate) address: u64,
+    /// Bytes of `segment.covered` that earlier, shorter completions have moved.
+    pub(crate) moved: u64,
+    /// How often the kernel has returned nothing for it although the file goes on.
+    pub(crate) empty: u8,
+}
+
+/// On whose behalf an op runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A piece of a window.
+    Piece(WindowKey, u8),
+    /// A transfer as a whole.
+    Transfer(usize),
+}
+
+impl Op {
+    /// File offset and length of what is still to be moved.
+    pub(crate) fn rest(&self) -> (u64, u64) {
+        (self.segment.covered.start + self.moved, self.segment.covered.len() - self.moved)
+    }
+
+    pub(crate) fn is_direct(&self) -> bool {
+        self.segment.io == Io::Direct
+    }
+}
+
+/// An op that left a ring.
+#[derive(Debug)]
+pub(crate) struct Completion {
+    pub(crate) op: Op,
+    pub(crate) result: Result<u64, Errno>,
+    /// The file's size, asked where a read came back short.
+    pub(crate) size: Option<u64>,
+    /// Time from submission to completion, where it is known.
+    pub(crate) took_ns: u64,
+}

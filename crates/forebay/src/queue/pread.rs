@@ -1,0 +1,99 @@
+//! The ring of one thread: `pread` and `pwrite`, one op at a time.
+
+#![expect(unsafe_code, reason = "reads into memory that the scheduler owns for the op")]
+
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::bounce::Bounce;
+use super::op::{Completion, Direction, Op, Work};
+use super::Ring;
+use crate::file::{read_at_raw, write_at_raw};
+
+/// Runs each op in `submit`, on the caller's thread.
+#[derive(Debug)]
+pub(crate) struct PreadRing {
+    bounce: Bounce,
+    done: Option<Completion>,
+}
+
+impl PreadRing {
+    /// For segments of at most `segment` bytes.
+    pub(crate) fn new(segment: u64) -> Self {
+        Self { bounce: Bounce::new(1, segment), done: None }
+    }
+
+    fn run(&mut self, op: &Op) -> Result<u64, Errno> {
+        let direction = match op.work {
+            Work::Sync { metadata } => {
+                let synced =
+                    if metadata { rustix::fs::fsync(op.file.fd()) } else { rustix::fs::fdatasync(op.file.fd()) };
+                return synced.map(|()| 0);
+            }
+            Work::Move(direction) => direction,
+        };
+        let fd = descriptor(op)?;
+        let (offset, len) = op.rest();
+        let base = if op.segment.bounce {
+            self.bounce.enter(0, op).map_err(|_| Errno::NOMEM)?
+        } else {
+            op.address
+        };
+        let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let memory = (base + op.moved) as *mut u8;
+        // SAFETY: the op's memory (or the bounce piece) is ours until the op is handed back.
+        let moved = unsafe {
+            match direction {
+                Direction::Read => read_at_raw(fd, memory, len, offset),
+                Direction::Write => write_at_raw(fd, memory, len, offset),
+            }
+        }
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))? as u64;
+        if op.segment.bounce {
+            self.bounce.leave(base, op, moved);
+        }
+        Ok(moved)
+    }
+}
+
+/// The descriptor that an op goes through.
+pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
+    if op.is_direct() {
+        op.file.direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
+    } else {
+        Ok(op.file.fd())
+    }
+}
+
+/// The file's size, where a read came back with less than was wanted.
+pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
+    let moved = result.ok()?;
+    let reached = op.segment.covered.start + op.moved + moved;
+    let short = op.work == Work::Move(Direction::Read) && reached < op.segment.wanted.end;
+    if short { op.file.size().ok() } else { None }
+}
+
+impl Ring for PreadRing {
+    fn room(&self) -> usize {
+        1 - self.in_flight()
+    }
+
+    fn in_flight(&self) -> usize {
+        usize::from(self.done.is_some())
+    }
+
+    fn submit(&mut self, op: Op) {
+        let start = Instant::now();
+        let result = self.run(&op);
+        let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let size = size_if_short(&op, result);
+        self.done = Some(Completion { op, result, size, took_ns });
+    }
+
+    fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
+        done.extend(self.done.take());
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! Opens windows: asks the kernel what of a window is resident, and has the plan cut it.
+
+use super::op::Direction;
+use super::scheduler::Claim;
+use super::window::PIECES_MAX;
+use crate::file::Source;
+use crate::plan::{Io, Reason, Segment, Split, cut_read, cut_write};
+use crate::units::{ByteRange, KIB, align_down};
+
+/// Resident runs shorter than this are not told apart inside a partly resident window: a request
+/// of its own for each costs more than reading them from the drive with their neighbours.
+const GRAIN: u64 = 64 * KIB;
+
+/// The smallest piece at a transfer's edges: several readers begin at once, and the last copy is
+/// short. Smaller ones cost more in wake-ups than they win.
+const EDGE_PIECE_MIN: u64 = 128 * KIB;
+
+/// How windows are cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Planner {
+    pub(crate) segment: u64,
+    pub(crate) readers: usize,
+}
+
+impl Planner {
+    /// The piece size of a claimed window, and its segments.
+    pub(crate) fn plan(&self, claim: &Claim) -> (u64, Vec<Segment>) {
+        let (io, reason) = claim.way;
+        if claim.direction == Direction::Write {
+            let segments = cut_write(
+                claim.range,
+                claim.base,
+                self.segment,
+                io,
+                reason,
+                claim.alignment,
+                claim.layout,
+            );
+            return (self.segment, segments);
+        }
+        let split = match (io, reason) {
+            (Io::Buffered, reason) => Split::Buffered(reason),
+            (Io::Direct, Reason::NotResident) => split(claim),
+            (Io::Direct, reason) => Split::Direct(reason),
+        };
+        let piece = match &split {
+            Split::Direct(_) => self.segment,
+            Split::Resident(runs) if runs.as_slice() != [claim.range] => self.segment,
+            _ => self.cached_piece(claim),
+        };
+        let segments =
+            cut_read(claim.range, claim.base, piece, &split, claim.alignment, claim.layout);
+        (piece, segments)
+    }
+
+    /// Whole segments in the middle of a transfer, smaller pieces at its edges.
+    fn cached_piece(&self, claim: &Claim) -> u64 {
+        if !claim.edge {
+            return self.segment;
+        }
+        let span = claim.range.end - claim.base;
+        let share = span / (4 * self.readers as u64);
+        let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
+        share.max(1).next_power_of_two().max(least).min(self.segment).max(least.min(self.segment))
+    }
+}
+
+/// What of the window is in the page cache.
+fn split(claim: &Claim) -> Split {
+    match claim.file.residency_source() {
+        Source::InMemory => Split::Buffered(Reason::InMemory),
+        Source::Unknown(_) => try_once(claim),
+        Source::Cachestat | Source::Mincore => {
+            Split::Resident(claim.file.resident(claim.range, GRAIN))
+        }
+    }
+}
+
+/// One try of one page without waiting: the kernel starts read-ahead for what it does not find, so
+/// there is no more than one for each window.
+fn try_once(claim: &Claim) -> Split {
+    let mut page = [0; 4096];
+    let start = align_down(claim.range.start, 4096);
+    let len = usize::try_from(claim.range.intersect(ByteRange::at(start, 4096)).len()).unwrap_or(1);
+    let found = claim.file.supports_nowait()
+        && claim.file.try_read_nowait(&mut page[..len.clamp(1, 4096)], claim.range.start).is_some();
+    if found { Split::Buffered(Reason::TriedResident) } else { Split::Direct(Reason::TriedNotResident) }
+}

@@ -1,0 +1,230 @@
+//! The ring of the kernel: many ops in flight from one thread.
+//!
+//! An op stays in `ops` until its completion has been reaped; a ring that is dropped with ops in
+//! flight leaks them and its memory, since the kernel may still write there.
+
+#![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use io_uring::{IoUring, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use slab::Slab;
+
+use super::bounce::Bounce;
+use super::op::{Completion, Direction, Op, Work};
+use super::pread::{descriptor, size_if_short};
+use super::Ring;
+
+/// Completion that belongs to the waker, not to an op.
+const WAKE: u64 = u64::MAX;
+
+/// Wakes the thread that waits in a ring.
+#[derive(Debug, Clone)]
+pub(crate) struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    pub(crate) fn new() -> Result<Self, Errno> {
+        eventfd(0, EventfdFlags::CLOEXEC).map(|fd| Self(Arc::new(fd)))
+    }
+
+    pub(crate) fn wake(&self) {
+        // Only a counter at its maximum refuses, and then a wake-up is under way already.
+        let written = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+        drop(written);
+    }
+}
+
+#[derive(Debug)]
+struct Flight {
+    op: Op,
+    /// Where the kernel moves the op's bytes.
+    base: u64,
+    start: Instant,
+}
+
+/// See the module's own text.
+pub(crate) struct UringRing {
+    ring: std::mem::ManuallyDrop<IoUring>,
+    depth: usize,
+    ops: Slab<Flight>,
+    bounce: std::mem::ManuallyDrop<Bounce>,
+    /// Ops that failed before the kernel saw them.
+    refused: Vec<Completion>,
+    waker: Waker,
+    /// Where the kernel puts the waker's counter; boxed, since the kernel keeps its address.
+    woken: std::mem::ManuallyDrop<Box<[u8; 8]>>,
+    waiting_for_wake: bool,
+    unsubmitted: bool,
+}
+
+impl UringRing {
+    /// Sets up a ring for `depth` ops of at most `segment` bytes. Must be called on the thread that
+    /// will use it.
+    ///
+    /// # Errors
+    /// The kernel's: EPERM where a policy forbids io_uring, ENOSYS before Linux 5.1.
+    pub(crate) fn new(depth: usize, segment: u64, waker: Waker) -> Result<Self, Errno> {
+        let entries = u32::try_from(depth + 1).map_err(|_| Errno::INVAL)?.next_power_of_two();
+        // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
+        // that do not know the flags refuse them with EINVAL.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(entries)
+            .or_else(|_| IoUring::new(entries))
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        Ok(Self {
+            ring: std::mem::ManuallyDrop::new(ring),
+            depth,
+            ops: Slab::with_capacity(depth),
+            bounce: std::mem::ManuallyDrop::new(Bounce::new(depth, segment)),
+            refused: Vec::new(),
+            waker,
+            woken: std::mem::ManuallyDrop::new(Box::new([0; 8])),
+            waiting_for_wake: false,
+            unsubmitted: false,
+        })
+    }
+
+    fn prepare(&mut self, op: &Op, index: usize) -> Result<(io_uring::squeue::Entry, u64), Errno> {
+        let fd = types::Fd(descriptor(op)?.as_raw_fd());
+        let (offset, len) = op.rest();
+        let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
+        let base = if op.segment.bounce {
+            self.bounce.enter(index, op).map_err(|_| Errno::NOMEM)?
+        } else {
+            op.address
+        };
+        let memory = (base + op.moved) as *mut u8;
+        let entry = match op.work {
+            Work::Move(Direction::Read) => {
+                opcode::Read::new(fd, memory, len).offset(offset).build()
+            }
+            Work::Move(Direction::Write) => {
+                opcode::Write::new(fd, memory, len).offset(offset).build()
+            }
+            Work::Sync { .. } => return Err(Errno::INVAL),
+        };
+        Ok((entry.user_data(index as u64), base))
+    }
+
+    fn push(&mut self, entry: &io_uring::squeue::Entry) -> Result<(), Errno> {
+        // SAFETY: the entry's memory lives until its completion is reaped: an op's by the
+        // scheduler's promise, the bounce pieces' and the waker's because drop leaks them.
+        if unsafe { self.ring.submission().push(entry) }.is_err() {
+            return Err(Errno::AGAIN);
+        }
+        self.unsubmitted = true;
+        Ok(())
+    }
+
+    /// Asks to be told of a wake-up, once.
+    fn listen(&mut self) -> Result<(), Errno> {
+        if self.waiting_for_wake {
+            return Ok(());
+        }
+        let fd = types::Fd(self.waker.0.as_fd().as_raw_fd());
+        let entry = opcode::Read::new(fd, self.woken.as_mut_ptr(), 8).build().user_data(WAKE);
+        self.push(&entry)?;
+        self.waiting_for_wake = true;
+        Ok(())
+    }
+
+    fn collect(&mut self, done: &mut Vec<Completion>) {
+        for entry in self.ring.completion() {
+            if entry.user_data() == WAKE {
+                self.waiting_for_wake = false;
+                continue;
+            }
+            let Some(flight) =
+                usize::try_from(entry.user_data()).ok().and_then(|index| self.ops.try_remove(index))
+            else {
+                continue;
+            };
+            let result = match u64::try_from(entry.result()) {
+                Ok(moved) => Ok(moved),
+                Err(_) => Err(Errno::from_raw_os_error(-entry.result())),
+            };
+            if let (Ok(moved), true) = (result, flight.op.segment.bounce) {
+                self.bounce.leave(flight.base, &flight.op, moved);
+            }
+            let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let size = size_if_short(&flight.op, result);
+            done.push(Completion { op: flight.op, result, size, took_ns });
+        }
+    }
+}
+
+impl Ring for UringRing {
+    fn room(&self) -> usize {
+        self.depth - self.ops.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.ops.len() + self.refused.len()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let index = self.ops.vacant_key();
+        let pushed = self.prepare(&op, index).and_then(|(entry, base)| {
+            self.push(&entry)?;
+            Ok(base)
+        });
+        match pushed {
+            Ok(base) => {
+                self.ops.insert(Flight { op, base, start: Instant::now() });
+            }
+            Err(errno) => {
+                self.refused.push(Completion { op, result: Err(errno), size: None, took_ns: 0 });
+            }
+        }
+    }
+
+    fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
+        done.append(&mut self.refused);
+        let wait = wait && done.is_empty();
+        if wait {
+            self.listen()?;
+        }
+        if self.unsubmitted || wait || !self.ops.is_empty() {
+            let want = usize::from(wait);
+            match self.ring.submit_and_wait(want) {
+                Ok(_) => self.unsubmitted = false,
+                Err(e) => match Errno::from_io_error(&e) {
+                    // A signal, or a completion queue that must be emptied first.
+                    Some(Errno::INTR | Errno::BUSY | Errno::AGAIN) => {}
+                    other => return Err(other.unwrap_or(Errno::IO)),
+                },
+            }
+        }
+        self.collect(done);
+        Ok(())
+    }
+}
+
+impl Drop for UringRing {
+    fn drop(&mut self) {
+        if !self.ops.is_empty() {
+            return; // the kernel may still write into their memory, and into ours
+        }
+        // SAFETY: dropped once, here. Closing the ring cancels the waker's read; its eight bytes
+        // are leaked where that read has not been reaped, since cancelling is not instant.
+        unsafe {
+            std::mem::ManuallyDrop::drop(&mut self.ring);
+            std::mem::ManuallyDrop::drop(&mut self.bounce);
+            if !self.waiting_for_wake {
+                std::mem::ManuallyDrop::drop(&mut self.woken);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for UringRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UringRing({} of {} in flight)", self.ops.len(), self.depth)
+    }
+}

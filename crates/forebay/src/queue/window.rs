@@ -1,0 +1,186 @@
+//! The part of a transfer that is being moved at one time: one slot's worth of bytes, filled by
+//! pieces and copied by runs.
+
+use super::op::Direction;
+use crate::plan::Segment;
+use crate::units::ByteRange;
+
+/// Pieces of a window at most; a bit set holds them.
+pub(crate) const PIECES_MAX: u64 = 64;
+
+/// A slot of a link's arena, by its host address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) address: u64,
+}
+
+/// Bytes of one transfer on their way through one slot, or straight to and from host memory.
+#[derive(Debug)]
+pub(crate) struct Window {
+    pub(crate) transfer: usize,
+    pub(crate) direction: Direction,
+    /// The wanted bytes of the file.
+    pub(crate) range: ByteRange,
+    /// File offset of piece 0; at most `range.start`.
+    pub(crate) base: u64,
+    pub(crate) piece: u64,
+    pub(crate) slot: Option<Slot>,
+    /// Ops of each piece that are queued or running.
+    left: [u8; PIECES_MAX as usize],
+    /// Sum of `left`, and one while the window is being planned.
+    pub(crate) outstanding: u32,
+    filled: u64,
+    sent: u64,
+    /// Copies between the slot and the GPU that are queued or running.
+    pub(crate) copies: u32,
+    /// Segments of a write that wait for the copy from the GPU.
+    pub(crate) waiting: Vec<Segment>,
+}
+
+/// Neighbouring pieces of a slot that one copy moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The pieces, as bits.
+    pub(crate) pieces: u64,
+    /// Their wanted bytes of the file.
+    pub(crate) range: ByteRange,
+}
+
+impl Window {
+    pub(crate) fn new(
+        transfer: usize,
+        direction: Direction,
+        range: ByteRange,
+        base: u64,
+        slot: Option<Slot>,
+    ) -> Self {
+        Self {
+            transfer,
+            direction,
+            range,
+            base,
+            piece: 1,
+            slot,
+            left: [0; PIECES_MAX as usize],
+            outstanding: 1,
+            filled: 0,
+            sent: 0,
+            copies: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The piece that holds the byte at `offset`.
+    pub(crate) fn piece_of(&self, offset: u64) -> u8 {
+        let index = (offset - self.base) / self.piece;
+        debug_assert!(index < PIECES_MAX);
+        u8::try_from(index).expect("a window has at most 64 pieces")
+    }
+
+    /// Counts an op of `piece` in.
+    pub(crate) fn expect(&mut self, piece: u8) {
+        self.left[usize::from(piece)] += 1;
+        self.outstanding += 1;
+    }
+
+    /// Counts an op of `piece` out; the piece is filled with its last.
+    pub(crate) fn complete(&mut self, piece: u8) {
+        let left = &mut self.left[usize::from(piece)];
+        *left -= 1;
+        self.outstanding -= 1;
+        if *left == 0 {
+            self.filled |= 1 << piece;
+        }
+    }
+
+    /// The longest run of pieces that are filled and not yet sent.
+    pub(crate) fn longest_run(&self) -> Option<Run> {
+        let mut rest = self.filled & !self.sent;
+        let mut best = (0, 0);
+        while rest != 0 {
+            let first = rest.trailing_zeros();
+            let len = (rest >> first).trailing_ones();
+            if len > best.1 {
+                best = (first, len);
+            }
+            rest &= if first + len >= u64::BITS { 0 } else { u64::MAX << (first + len) };
+        }
+        (best.1 > 0).then(|| self.run(best.0, best.1))
+    }
+
+    fn run(&self, first: u32, len: u32) -> Run {
+        let pieces = if len >= u64::BITS { u64::MAX } else { ((1 << len) - 1) << first };
+        let start = self.base + u64::from(first) * self.piece;
+        let covered = ByteRange::at(start, u64::from(len) * self.piece);
+        Run { pieces, range: self.range.intersect_keeping_start(covered) }
+    }
+
+    /// All of a window's bytes as one run, for the copy from the GPU before a write.
+    pub(crate) fn whole(&self) -> Run {
+        Run { pieces: 0, range: self.range }
+    }
+
+    pub(crate) fn mark_sent(&mut self, pieces: u64) {
+        self.sent |= pieces;
+    }
+
+    /// Whether every filled piece has been sent.
+    pub(crate) fn all_sent(&self) -> bool {
+        self.filled & !self.sent == 0
+    }
+
+    /// Whether all pieces are filled, so that nothing is gained by waiting.
+    pub(crate) fn is_full(&self) -> bool {
+        self.outstanding == 0
+    }
+
+    /// Host address, in the slot, of the byte at `offset` of the file.
+    pub(crate) fn slot_address(&self, offset: u64) -> u64 {
+        self.slot.map_or(0, |slot| slot.address) + (offset - self.base)
+    }
+}
+
+impl ByteRange {
+    /// The bytes of `self` that `other` covers; where there are none, empty at the nearer end.
+    fn intersect_keeping_start(self, other: Self) -> Self {
+        let start = self.start.max(other.start).min(self.end);
+        Self { start, end: self.end.min(other.end).max(start) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(filled: &[u8]) -> Window {
+        let mut w =
+            Window::new(0, Direction::Read, ByteRange { start: 100, end: 6300 }, 0, None);
+        w.piece = 100;
+        w.outstanding = 0;
+        (0..63).for_each(|p| w.expect(p));
+        filled.iter().for_each(|&p| w.complete(p));
+        w
+    }
+
+    #[test]
+    fn the_longest_run_goes_first() {
+        let mut w = window(&[0, 1, 5, 6, 7, 62]);
+        let run = w.longest_run().unwrap();
+        assert_eq!(run.range, ByteRange { start: 500, end: 800 });
+        w.mark_sent(run.pieces);
+        let run = w.longest_run().unwrap();
+        assert_eq!(run.range, ByteRange { start: 100, end: 200 });
+        w.mark_sent(run.pieces);
+        assert_eq!(w.longest_run().unwrap().range, ByteRange { start: 6200, end: 6300 });
+    }
+
+    #[test]
+    fn all_pieces_are_one_run() {
+        let all: Vec<u8> = (0..63).collect();
+        let mut w = window(&all);
+        let run = w.longest_run().unwrap();
+        assert_eq!(run.range, w.range);
+        w.mark_sent(run.pieces);
+        assert!(w.all_sent() && w.is_full() && w.longest_run().is_none());
+    }
+}

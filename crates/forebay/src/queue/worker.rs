@@ -1,0 +1,206 @@
+//! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
+
+use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::core::Core;
+use super::op::{Completion, Op};
+use super::scheduler::{Claim, ReaderWork, Scheduler};
+use super::{Ring, probe};
+
+/// What a worker is to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Step again.
+    Again,
+    /// Nothing to do until something is pushed.
+    Wait,
+    /// The engine ends and nothing is left.
+    Stop,
+}
+
+/// Feeds one drive's ring.
+#[derive(Debug)]
+pub(crate) struct RingWorker<R> {
+    drive: usize,
+    ring: R,
+    taken: Vec<Op>,
+    done: Vec<Completion>,
+    marked_asleep: bool,
+}
+
+impl<R: Ring> RingWorker<R> {
+    pub(crate) fn new(drive: usize, ring: R) -> Self {
+        Self { drive, ring, taken: Vec::new(), done: Vec::new(), marked_asleep: false }
+    }
+
+    /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
+    /// be woken while it waits, so the step may block in it.
+    pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
+        let (drive, done, taken) = (self.drive, &mut self.done, &mut self.taken);
+        let was_asleep = std::mem::take(&mut self.marked_asleep);
+        let room = self.ring.room();
+        let (exhausted, idle) = core.with(|scheduler| {
+            if was_asleep {
+                scheduler.drive_woke(drive);
+            }
+            done.drain(..).for_each(|completion| scheduler.complete(completion));
+            while taken.len() < room {
+                match scheduler.take_drive_op(drive) {
+                    Some(op) => taken.push(op),
+                    None => break,
+                }
+            }
+            let exhausted = taken.len() < room;
+            if exhausted && waits {
+                scheduler.drive_sleeps(drive);
+            }
+            (exhausted, scheduler.is_idle())
+        });
+        self.marked_asleep = exhausted && waits;
+        self.taken.drain(..).for_each(|op| self.ring.submit(op));
+        if self.ring.in_flight() == 0 {
+            if core.is_stopping() && idle {
+                return Next::Stop;
+            }
+            if !waits {
+                return Next::Wait;
+            }
+        }
+        if self.ring.reap(waits, &mut self.done).is_err() {
+            // The ring's ops are still the kernel's. Give it time; nothing else is safe.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Next::Again
+    }
+
+    /// Repeats the step until the engine ends. A ring that cannot be woken waits by `bell`.
+    pub(crate) fn run(mut self, core: &Core, bell: Option<&Condvar>) {
+        loop {
+            match self.step(core, bell.is_none()) {
+                Next::Again => {}
+                Next::Stop => return,
+                Next::Wait => {
+                    let Some(bell) = bell else { continue };
+                    let mut scheduler = core.lock();
+                    match scheduler.take_drive_op(self.drive) {
+                        Some(op) => self.taken.push(op),
+                        None if core.is_stopping() && scheduler.is_idle() => return,
+                        None => {
+                            scheduler.drive_sleeps(self.drive);
+                            scheduler = wait(bell, scheduler);
+                            scheduler.drive_woke(self.drive);
+                        }
+                    }
+                    let effects = scheduler.take_effects();
+                    drop(scheduler);
+                    core.act(effects);
+                }
+            }
+        }
+    }
+}
+
+fn wait<'a>(bell: &Condvar, held: MutexGuard<'a, Scheduler>) -> MutexGuard<'a, Scheduler> {
+    bell.wait(held).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens windows and moves what goes through the page cache.
+#[derive(Debug)]
+pub(crate) struct Reader<R> {
+    ring: R,
+    done: Vec<Completion>,
+    planned: Option<(usize, u64, Vec<crate::plan::Segment>)>,
+    slots: Option<(usize, Vec<super::Slot>)>,
+}
+
+impl<R: Ring> Reader<R> {
+    pub(crate) fn new(ring: R) -> Self {
+        Self { ring, done: Vec::new(), planned: None, slots: None }
+    }
+
+    /// Hands back what the last step made.
+    fn hand_back(&mut self, scheduler: &mut Scheduler) {
+        self.done.drain(..).for_each(|completion| scheduler.complete(completion));
+        if let Some((window, piece, segments)) = self.planned.take() {
+            scheduler.opened(window, piece, segments);
+        }
+        if let Some((link, slots)) = self.slots.take() {
+            scheduler.add_slots(link, &slots);
+        }
+    }
+
+    fn work(&mut self, work: ReaderWork, planner: &probe::Planner, grow: &dyn Fn(usize) -> Vec<super::Slot>) {
+        match work {
+            ReaderWork::Op(op) => {
+                self.ring.submit(op);
+                // A ring of one thread has run the op by now.
+                let reaped = self.ring.reap(true, &mut self.done);
+                debug_assert!(reaped.is_ok());
+            }
+            ReaderWork::Open(claim) => self.planned = Some(plan(&claim, planner)),
+            ReaderWork::Grow(link) => self.slots = Some((link, grow(link))),
+        }
+    }
+
+    /// One step: hands back, takes work and does it.
+    #[cfg(test)]
+    pub(crate) fn step(
+        &mut self,
+        core: &Core,
+        planner: &probe::Planner,
+        grow: &dyn Fn(usize) -> Vec<super::Slot>,
+    ) -> Next {
+        let work = core.with(|scheduler| {
+            self.hand_back(scheduler);
+            scheduler.take_reader_work()
+        });
+        let Some(work) = work else { return Next::Wait };
+        self.work(work, planner, grow);
+        Next::Again
+    }
+
+    /// Repeats the step until the engine ends.
+    pub(crate) fn run(
+        mut self,
+        core: &Core,
+        planner: &probe::Planner,
+        grow: &dyn Fn(usize) -> Vec<super::Slot>,
+    ) {
+        loop {
+            let mut scheduler = core.lock();
+            self.hand_back(&mut scheduler);
+            let mut work = scheduler.take_reader_work();
+            let mut effects = scheduler.take_effects();
+            while work.is_none() {
+                if core.is_stopping() && scheduler.is_idle() {
+                    drop(scheduler);
+                    core.act(effects);
+                    return;
+                }
+                // What the last step made must be known to the others before this one sleeps.
+                if effects.is_some() {
+                    drop(scheduler);
+                    core.act(std::mem::take(&mut effects));
+                    scheduler = core.lock();
+                } else {
+                    scheduler = core.reader_waits(scheduler);
+                }
+                work = scheduler.take_reader_work();
+                effects = scheduler.take_effects();
+            }
+            drop(scheduler);
+            core.act(effects);
+            if let Some(work) = work {
+                self.work(work, planner, grow);
+            }
+        }
+    }
+}
+
+fn plan(claim: &Claim, planner: &probe::Planner) -> (usize, u64, Vec<crate::plan::Segment>) {
+    let start = Instant::now();
+    let (piece, segments) = planner.plan(claim);
+    claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    (claim.window, piece, segments)
+}

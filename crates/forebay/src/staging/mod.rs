@@ -1,0 +1,10 @@
+//! Between the page cache or a drive and a GPU: pinned memory, and the one thread of each GPU that
+//! talks to its copy engine.
+
+mod arena;
+mod host_memory;
+mod submitter;
+
+pub(crate) use arena::Arena;
+pub(crate) use host_memory::HostMemory;
+pub(crate) use submitter::Submitter;

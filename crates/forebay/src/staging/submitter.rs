@@ -1,0 +1,200 @@
+//! Queues the copies of one GPU and sees them done. Nobody else calls the driver for a transfer.
+//!
+//! At most two copies are queued: one runs, the next is ready behind it, and whatever is filled
+//! meanwhile leaves as one longer copy. So copies grow by themselves when the link is what binds,
+//! and bytes leave at once when it would idle.
+
+#![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Operation};
+use crate::gpu::{Device, DeviceError, DeviceResult, Event, Stream};
+use crate::queue::{Copy, Core, Direction};
+
+/// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
+/// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
+const NAP: Duration = Duration::from_micros(20);
+
+#[derive(Debug)]
+struct Queued {
+    copy: Copy,
+    event: Event,
+    since: Instant,
+}
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct Submitter {
+    link: usize,
+    device: Arc<dyn Device>,
+    /// One stream for each direction: the link carries both at once.
+    inward: Stream,
+    outward: Stream,
+    spare: Vec<Event>,
+    queued: VecDeque<Queued>,
+    done: Vec<(Copy, u64, Option<Error>)>,
+}
+
+/// What the submitter's thread is to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// A copy is under way: look again after a nap.
+    Nap,
+    /// Nothing is queued: wait until something is filled.
+    Wait,
+}
+
+impl Submitter {
+    pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
+        let inward = device.create_stream()?;
+        let outward = device.create_stream()?;
+        Ok(Self {
+            link,
+            device,
+            inward,
+            outward,
+            spare: Vec::new(),
+            queued: VecDeque::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Sees what is done, hands it back, and queues what is worth a copy now.
+    pub(crate) fn step(&mut self, core: &Core) -> Pause {
+        self.look();
+        loop {
+            let (link, queued) = (self.link, self.queued.len());
+            let done = &mut self.done;
+            let next = core.with(|scheduler| {
+                for (copy, took_ns, failed) in done.drain(..) {
+                    scheduler.copied(link, &copy, took_ns, failed);
+                }
+                let next = scheduler.next_copy(link, queued);
+                if next.is_none() && queued == 0 {
+                    scheduler.link_sleeps(link, true);
+                }
+                next
+            });
+            match next {
+                Some(copy) => self.queue(copy),
+                None if self.queued.is_empty() => return Pause::Wait,
+                None => return Pause::Nap,
+            }
+        }
+    }
+
+    /// Takes the copies that are done off the queue; a failed one takes all behind it along.
+    fn look(&mut self) {
+        while let Some(first) = self.queued.front() {
+            let failed = match self.device.is_done(first.event) {
+                Ok(false) => return,
+                Ok(true) => None,
+                Err(source) => Some(self.error(&first.copy, source)),
+            };
+            if failed.is_some() {
+                // The failed copy may be one of several in the same stream: nothing is given back
+                // before the device has stopped touching memory.
+                self.settle();
+            }
+            let Some(first) = self.queued.pop_front() else { return };
+            self.spare.push(first.event);
+            let took = u64::try_from(first.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.done.push((first.copy, took, failed));
+        }
+    }
+
+    fn settle(&self) {
+        for stream in [self.inward, self.outward] {
+            // The failure itself is reported already; this only waits.
+            let settled = self.device.synchronize(stream);
+            drop(settled);
+        }
+    }
+
+    fn queue(&mut self, copy: Copy) {
+        match self.start(&copy) {
+            Ok(event) => self.queued.push_back(Queued { copy, event, since: Instant::now() }),
+            Err(source) => {
+                // The copy may be queued although its event is not.
+                self.settle();
+                let error = self.error(&copy, source);
+                self.done.push((copy, 0, Some(error)));
+            }
+        }
+    }
+
+    fn start(&mut self, copy: &Copy) -> DeviceResult<Event> {
+        let host = NonNull::new(copy.host as *mut u8).expect("a slot is never at address zero");
+        let len = usize::try_from(copy.run.range.len()).expect("a slot fits memory");
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => self.device.create_event()?,
+        };
+        // SAFETY: the slot is the window's until the copy is handed back, and so is the GPU memory,
+        // which the transfer keeps; both are handed back only after the event.
+        let queued = unsafe {
+            match copy.direction {
+                Direction::Read => self.device.copy_to_device(self.inward, copy.device, host, len),
+                Direction::Write => self.device.copy_to_host(self.outward, host, copy.device, len),
+            }
+        };
+        let stream = match copy.direction {
+            Direction::Read => self.inward,
+            Direction::Write => self.outward,
+        };
+        match queued.and_then(|()| self.device.record(event, stream)) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                self.spare.push(event);
+                Err(error)
+            }
+        }
+    }
+
+    fn error(&self, copy: &Copy, source: DeviceError) -> Error {
+        Error::Device {
+            operation: Operation::Copy,
+            device: self.device.id(),
+            len: copy.run.range.len(),
+            source,
+        }
+    }
+
+    /// Repeats the step until the engine ends.
+    pub(crate) fn run(mut self, core: &Core, bell: &Condvar) {
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
+        loop {
+            if self.step(core) == Pause::Nap {
+                std::thread::sleep(NAP);
+                continue;
+            }
+            let mut scheduler = core.lock();
+            if scheduler.link_is_asleep(self.link) {
+                if core.is_stopping() && scheduler.is_idle() {
+                    return;
+                }
+                scheduler = bell.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
+            }
+            scheduler.link_sleeps(self.link, false);
+        }
+    }
+}
+
+impl Drop for Submitter {
+    fn drop(&mut self) {
+        self.settle();
+        let events = self.spare.drain(..).chain(self.queued.drain(..).map(|q| q.event));
+        for event in events {
+            let destroyed = self.device.destroy_event(event);
+            drop(destroyed);
+        }
+        for stream in [self.inward, self.outward] {
+            let destroyed = self.device.destroy_stream(stream);
+            drop(destroyed);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What a caller holds while bytes move: wait, poll, cancel, progress, and what was done in the end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{Error, Place, Result};
+use crate::file::Handle;
+use crate::memory::Buffer;
+use crate::plan::{Reason, Route};
+use crate::units::ByteRange;
+
+/// Whether, and how, a write is made durable before it counts as done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SyncMode {
+    /// Not at all: the bytes are in the page cache or the drive's own.
+    #[default]
+    None,
+    /// The bytes and what is needed to find them (`fdatasync`).
+    Data,
+    /// All of the file's metadata as well (`fsync`).
+    All,
+}
+
+/// What a finished transfer did.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// Bytes delivered: fewer than asked for only where a read met the end of the file.
+    pub bytes: u64,
+    /// Bytes by route and reason, most bytes first.
+    pub routes: Vec<RouteShare>,
+    /// Time by stage, summed over the threads that worked on it.
+    pub stages: Stages,
+    /// Time from the call to the end.
+    pub elapsed: Duration,
+}
+
+/// Bytes that took one route for one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouteShare {
+    /// The route.
+    pub route: Route,
+    /// Why it was taken.
+    pub reason: Reason,
+    /// How many bytes took it.
+    pub bytes: u64,
+}
+
+/// Time spent in each stage. Stages overlap, and several threads work on one stage, so the sum may
+/// be far above the elapsed time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stages {
+    /// Asking the kernel what is resident.
+    pub probe: Duration,
+    /// Reading or writing the file, from each request's submission to its completion.
+    pub file: Duration,
+    /// Copies between slots and the GPU, from queued to seen done.
+    pub copy: Duration,
+}
+
+/// The part of a transfer that caller and engine share.
+pub(crate) struct State {
+    file: Arc<Handle>,
+    range: ByteRange,
+    started: Instant,
+    done: AtomicU64,
+    bytes: [AtomicU64; Route::ALL.len() * Reason::ALL.len()],
+    probe_ns: AtomicU64,
+    file_ns: AtomicU64,
+    copy_ns: AtomicU64,
+    key: AtomicUsize,
+    end: Mutex<End>,
+    ended: Condvar,
+}
+
+/// How a transfer ended, and the memory that it owns until then.
+struct End {
+    result: Option<Result<Outcome>>,
+    buffer: Option<Buffer>,
+}
+
+impl State {
+    pub(crate) fn new(file: Arc<Handle>, range: ByteRange, buffer: Option<Buffer>) -> Self {
+        Self {
+            file,
+            range,
+            started: Instant::now(),
+            done: AtomicU64::new(0),
+            bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
+            probe_ns: AtomicU64::new(0),
+            file_ns: AtomicU64::new(0),
+            copy_ns: AtomicU64::new(0),
+            key: AtomicUsize::new(usize::MAX),
+            end: Mutex::new(End { result: None, buffer }),
+            ended: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.file.place(self.range.start, self.range.len())
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_done(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, route: Route, reason: Reason, bytes: u64) {
+        let index = route as usize * Reason::ALL.len() + reason as usize;
+        self.bytes[index].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_probe_time(&self, ns: u64) {
+        self.probe_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_file_time(&self, ns: u64) {
+        self.file_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_copy_time(&self, ns: u64) {
+        self.copy_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_key(&self, key: usize) {
+        self.key.store(key, Ordering::Relaxed);
+    }
+
+    pub(crate) fn key(&self) -> usize {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    fn routes(&self) -> Vec<RouteShare> {
+        let mut shares = Vec::new();
+        for route in Route::ALL {
+            for reason in Reason::ALL {
+                let index = route as usize * Reason::ALL.len() + reason as usize;
+                let bytes = self.bytes[index].load(Ordering::Relaxed);
+                if bytes > 0 {
+                    shares.push(RouteShare { route, reason, bytes });
+                }
+            }
+        }
+        shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+        shares
+    }
+
+    fn stages(&self) -> Stages {
+        let load = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
+        Stages {
+            probe: load(&self.probe_ns),
+            file: load(&self.file_ns),
+            copy: load(&self.copy_ns),
+        }
+    }
+
+    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory.
+    pub(crate) fn finish(&self, result: Result<u64>) {
+        let result = result.map(|bytes| Outcome {
+            bytes,
+            routes: self.routes(),
+            stages: self.stages(),
+            elapsed: self.started.elapsed(),
+        });
+        self.lock().result = Some(result);
+        self.ended.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until the transfer has drained.
+    pub(crate) fn wait(&self) -> (Result<Outcome>, Option<Buffer>) {
+        let mut end = self.lock();
+        loop {
+            if let Some(result) = end.result.clone() {
+                return (result, end.buffer.take());
+            }
+            end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
+        let pending = |end: &mut End| end.result.is_none();
+        let (end, _) = self
+            .ended
+            .wait_timeout_while(self.lock(), bound, pending)
+            .unwrap_or_else(PoisonError::into_inner);
+        end.result.clone()
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "State({}, {} bytes done)", self.place(), self.done())
+    }
+}
+
+/// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the
+/// background, and the memory that it owns is given back only then.
+#[derive(Debug)]
+pub struct Transfer {
+    state: Arc<State>,
+    engine: Engine,
+}
+
+impl Transfer {
+    pub(crate) fn new(state: Arc<State>, engine: Engine) -> Self {
+        Self { state, engine }
+    }
+
+    /// Waits for the end. The buffer that the transfer owned comes back, after an error as well.
+    ///
+    /// # Errors
+    /// The first error of the transfer; all in flight has drained by then.
+    pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
+        self.state.wait()
+    }
+
+    /// Waits for the end, at most for `bound`. When the bound expires the transfer is cancelled,
+    /// and its memory stays with the engine until nothing can touch it any more: it never comes
+    /// back from this call.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], or the first error of the transfer.
+    pub fn wait_at_most(self, bound: Duration) -> (Result<Outcome>, Option<Buffer>) {
+        match self.state.wait_for(bound) {
+            Some(_) => self.state.wait(),
+            None => {
+                let (place, done) = (self.state.place(), self.state.done());
+                (Err(Error::TimedOut { place, bound, done }), None)
+            }
+        }
+    }
+
+    /// Waits for the end for at most `bound`, and leaves the transfer as it is: `None` where it is
+    /// still on its way.
+    #[must_use]
+    pub fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
+        self.state.wait_for(bound)
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state.lock().result.is_some()
+    }
+
+    /// Stops it: nothing new starts, what is in flight drains, and waiting reports
+    /// [`Error::Cancelled`] unless it had ended before.
+    pub fn cancel(&self) {
+        self.engine.cancel(&self.state);
+    }
+
+    /// Bytes done so far, and bytes asked for.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        (self.state.done(), self.state.range.len())
+    }
+
+    /// Bytes by route and reason so far.
+    #[must_use]
+    pub fn routes(&self) -> Vec<RouteShare> {
+        self.state.routes()
+    }
+
+    /// Time by stage so far.
+    #[must_use]
+    pub fn stages(&self) -> Stages {
+        self.state.stages()
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.is_done() {
+            self.cancel();
+        }
+    }
+}

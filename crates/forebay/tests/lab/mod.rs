@@ -1,0 +1,391 @@
+//! File systems to test on: loop drives with a file system of choice, overlays, and what a machine
+//! offers without asking.
+//!
+//! A guard undoes all that it did when it is dropped, also while a test panics. What cannot be had
+//! on a machine is an `Err` with the reason; [`skip`] prints it as `skipped: REASON`.
+
+#![allow(dead_code, reason = "each test program uses its own part of this")]
+#![allow(unsafe_code, reason = "a filter on system calls is set by its address")]
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// `Err` holds why this machine cannot offer the thing.
+pub(crate) type Offer<T> = Result<T, String>;
+
+/// Says that a test, or a part of it, did not run. Written past the capture of the test harness,
+/// so that it shows although the test counts as passed.
+pub(crate) fn skip(reason: impl fmt::Display) {
+    // The harness has begun a line with the name of the test.
+    let line = format!("\nskipped: {reason}\n");
+    // A closed standard error is no reason to fail a test.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The value, or `None` after the reason for its absence was printed.
+pub(crate) fn or_skip<T>(offer: Offer<T>) -> Option<T> {
+    offer.map_err(skip).ok()
+}
+
+/// What a loop drive is formatted with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileSystem {
+    Ext4,
+    Xfs,
+    Btrfs,
+}
+
+impl FileSystem {
+    pub(crate) const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    fn make_arguments(self) -> &'static [&'static str] {
+        match self {
+            // Small file systems would get blocks of 1 KiB.
+            Self::Ext4 => &["-q", "-F", "-b", "4096"],
+            Self::Xfs | Self::Btrfs => &["-q", "-f"],
+        }
+    }
+}
+
+/// How to make a [`LoopDrive`].
+#[derive(Debug, Clone)]
+pub(crate) struct LoopOptions {
+    /// Bytes of the drive; its image is sparse. XFS wants 300 MiB at least.
+    pub(crate) size: u64,
+    /// The drive's logical block: 512 or 4096.
+    pub(crate) sector_size: u32,
+    /// What to format and mount; `None` leaves the drive bare.
+    pub(crate) file_system: Option<FileSystem>,
+    /// Where the image lies; the temporary folder by default.
+    pub(crate) image_in: PathBuf,
+}
+
+impl Default for LoopOptions {
+    fn default() -> Self {
+        Self {
+            size: 512 << 20,
+            sector_size: 512,
+            file_system: Some(FileSystem::Ext4),
+            image_in: std::env::temp_dir(),
+        }
+    }
+}
+
+/// A loop device over an image of its own, formatted and mounted in a private folder.
+#[derive(Debug)]
+pub(crate) struct LoopDrive {
+    // Unmounted and detached in `drop`, before the folder goes.
+    mounted: Option<PathBuf>,
+    device: Option<PathBuf>,
+    partitions: u32,
+    image: PathBuf,
+    size: u64,
+    folder: TempDir,
+}
+
+impl LoopDrive {
+    /// A drive with this file system and the default size and sectors.
+    pub(crate) fn with(file_system: FileSystem) -> Offer<Self> {
+        Self::new(&LoopOptions { file_system: Some(file_system), ..LoopOptions::default() })
+    }
+
+    pub(crate) fn new(options: &LoopOptions) -> Offer<Self> {
+        needs_root("a loop drive")?;
+        let folder = tempfile::Builder::new()
+            .prefix("forebay-lab-")
+            .tempdir_in(&options.image_in)
+            .map_err(|e| format!("no folder for an image: {e}"))?;
+        let image = folder.path().join("image");
+        File::create(&image)
+            .and_then(|file| file.set_len(options.size))
+            .map_err(|e| format!("no image: {e}"))?;
+        // From here on a failure drops the guard, which undoes what was done.
+        let mut drive =
+            Self { mounted: None, device: None, partitions: 0, image, size: options.size, folder };
+        let device = tool(
+            "losetup",
+            [
+                "--show".as_ref(),
+                "--find".as_ref(),
+                "--direct-io=on".as_ref(),
+                "--sector-size".as_ref(),
+                OsStr::new(&options.sector_size.to_string()),
+                drive.image.as_os_str(),
+            ],
+        )?;
+        let device = PathBuf::from(device.trim());
+        drive.device = Some(device.clone());
+        if let Some(file_system) = options.file_system {
+            drive.format_and_mount(&device, file_system)?;
+        }
+        Ok(drive)
+    }
+
+    fn format_and_mount(&mut self, device: &Path, file_system: FileSystem) -> Offer<()> {
+        let name = file_system.name();
+        let arguments = file_system.make_arguments().iter().map(OsStr::new);
+        tool(&format!("mkfs.{name}"), arguments.chain([device.as_os_str()]))?;
+        let target = self.folder.path().join("mounted");
+        fs::create_dir(&target).map_err(|e| format!("no mount point: {e}"))?;
+        tool("mount", ["-t".as_ref(), name.as_ref(), device.as_os_str(), target.as_os_str()])?;
+        self.mounted = Some(target);
+        Ok(())
+    }
+
+    /// Where its file system is mounted.
+    ///
+    /// # Panics
+    /// If it was made without one.
+    pub(crate) fn path(&self) -> &Path {
+        self.mounted.as_deref().expect("the drive was made with a file system")
+    }
+
+    /// Its block device, such as `/dev/loop3`.
+    pub(crate) fn device(&self) -> &Path {
+        self.device.as_deref().expect("a drive has its device until it is dropped")
+    }
+
+    /// The kernel's name for it, such as `loop3`.
+    pub(crate) fn name(&self) -> String {
+        let name = self.device().file_name().expect("a device has a name");
+        name.to_str().expect("the kernel's names are text").to_owned()
+    }
+
+    /// Makes the next partition of a bare drive and returns its device.
+    pub(crate) fn partition(&mut self, start: u64, len: u64) -> Offer<PathBuf> {
+        let number = self.partitions + 1;
+        let sectors = [u64::from(number), start / 512, len / 512].map(|n| n.to_string());
+        let sectors = sectors.iter().map(OsStr::new);
+        tool("addpart", std::iter::once(self.device().as_os_str()).chain(sectors))?;
+        self.partitions = number;
+        let path = PathBuf::from(format!("{}p{number}", self.device().display()));
+        path.exists().then_some(path).ok_or_else(|| "no node for a partition here".into())
+    }
+
+    /// Where byte 0 of `file` lies on the drive, on ext4 and xfs; the following bytes follow as
+    /// far as the first extent reaches. The file must have been written out.
+    pub(crate) fn position_of(&self, file: &Path) -> Offer<u64> {
+        let listing = tool("filefrag", ["-v".as_ref(), "-b512".as_ref(), file.as_os_str()])?;
+        listing
+            .lines()
+            .find_map(|line| {
+                let (number, rest) = line.trim().split_once(':')?;
+                let physical = (number == "0").then(|| rest.split(':').nth(1))??;
+                let first = physical.split("..").next()?.trim();
+                first.parse::<u64>().ok()
+            })
+            .map(|sector| sector * 512)
+            .ok_or_else(|| format!("no extent in what filefrag says:\n{listing}"))
+    }
+
+    /// Takes the drive's bytes from `len` on away: whoever reads them from the drive gets EIO.
+    /// What is in the page cache stays readable, so evict it first.
+    pub(crate) fn cut(&self, len: u64) {
+        self.resize_image(len);
+    }
+
+    /// Gives the room back; what was cut away is now zeros.
+    pub(crate) fn restore(&self) {
+        self.resize_image(self.size);
+    }
+
+    fn resize_image(&self, len: u64) {
+        let image = OpenOptions::new().write(true).open(&self.image).expect("the image is ours");
+        image.set_len(len).expect("an image can be resized");
+    }
+}
+
+impl Drop for LoopDrive {
+    fn drop(&mut self) {
+        if let Some(target) = self.mounted.take() {
+            unmount(&target);
+        }
+        if let Some(device) = self.device.take() {
+            for number in 1..=self.partitions {
+                let number = number.to_string();
+                undo("delpart", [device.as_os_str(), OsStr::new(&number)]);
+            }
+            undo("losetup", ["--detach".as_ref(), device.as_os_str()]);
+        }
+    }
+}
+
+/// An overlay with a folder of choice below and an upper folder of its own.
+#[derive(Debug)]
+pub(crate) struct Overlay {
+    mounted: PathBuf,
+    _folder: TempDir,
+}
+
+impl Overlay {
+    /// Lays a new folder, which is made in `upper_in`, over `lower`.
+    pub(crate) fn over(lower: &Path, upper_in: &Path) -> Offer<Self> {
+        needs_root("an overlay")?;
+        let folder = tempfile::Builder::new()
+            .prefix("forebay-lab-")
+            .tempdir_in(upper_in)
+            .map_err(|e| format!("no folder for an overlay: {e}"))?;
+        let part = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir(&path).map(|()| path).map_err(|e| format!("no folder: {e}"))
+        };
+        let (upper, work, mounted) = (part("upper")?, part("work")?, part("mounted")?);
+        let settings = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            lower.display(),
+            upper.display(),
+            work.display()
+        );
+        let arguments = ["-t", "overlay", "overlay", "-o", &settings].map(OsStr::new).into_iter();
+        tool("mount", arguments.chain([mounted.as_os_str()]))?;
+        Ok(Self { mounted, _folder: folder })
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.mounted
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        unmount(&self.mounted);
+    }
+}
+
+/// A folder in memory, where `/dev/shm` is one.
+pub(crate) fn memory_folder() -> Offer<TempDir> {
+    let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| format!("no mounts: {e}"))?;
+    if !mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
+        return Err("/dev/shm is no tmpfs here".into());
+    }
+    tempfile::tempdir_in("/dev/shm").map_err(|e| format!("no folder in /dev/shm: {e}"))
+}
+
+/// Runs `action` on a thread that is nobody: user and group 65534, no other group, no privilege.
+/// Other threads stay who they are.
+pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
+    use rustix::process::{Gid, Uid};
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    needs_root("becoming another user")?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
+            set_thread_groups(&[])
+                .and_then(|()| set_thread_res_gid(group, group, group))
+                .and_then(|()| set_thread_res_uid(user, user, user))
+                .map_err(|e| format!("cannot become another user: {e}"))?;
+            Ok(action())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Runs `action` on a thread, and on the threads that it starts, where the system call `number`
+/// fails with `errno`: ENOSYS as on an older kernel, EPERM as in a container.
+pub(crate) fn without_call<T: Send>(
+    number: i64,
+    errno: i32,
+    action: impl FnOnce() -> T + Send,
+) -> Offer<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            refuse_call(number, errno)?;
+            Ok(action())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Puts a filter on this thread that nobody can take off again.
+fn refuse_call(number: i64, errno: i32) -> Offer<()> {
+    let number = u32::try_from(number).map_err(|_| "no such system call here".to_owned())?;
+    let errno = u32::try_from(errno).map_err(|_| "no such error".to_owned())?;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // Load the call's number; is it this one?; refuse; allow.
+    let mut steps = [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 1, number),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | errno),
+        step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: steps.as_mut_ptr() };
+    let mode = libc::SECCOMP_MODE_FILTER;
+    // SAFETY: both calls change this thread alone, and the program outlives the second, which
+    // copies it.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) != 0
+    };
+    if refused { Err("no filter on system calls here".into()) } else { Ok(()) }
+}
+
+/// `len` bytes that differ from position to position, by a xorshift from `seed`.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+fn needs_root(what: &str) -> Offer<()> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(format!("{what} takes root")) }
+}
+
+/// Runs a tool and returns what it printed; the error holds what it complained about.
+fn tool<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Offer<String> {
+    // Tools for administrators are not on everybody's path.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new(name)
+        .args(arguments)
+        .env("PATH", path)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|e| format!("no `{name}`: {e}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        Err(format!("`{name}` failed: {}", complaint.trim()))
+    }
+}
+
+fn unmount(target: &Path) {
+    // A descriptor that another thread just forked away keeps a mount busy for a moment.
+    for _ in 0..50 {
+        if tool("umount", [target.as_os_str()]).is_ok() {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    undo("umount", ["--lazy".as_ref(), target.as_os_str()]);
+}
+
+fn undo<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) {
+    if let Err(reason) = tool(name, arguments) {
+        // A panic here would end the whole test program, so it is only said.
+        let _ = std::io::stderr().write_all(format!("left behind: {reason}\n").as_bytes());
+    }
+}
