@@ -1,8 +1,10 @@
 //! Running other programs, finding them, and talking to the person who started the chore.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 
 /// A chore stops with a message for a person; nobody matches on the cause.
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
@@ -60,21 +62,53 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command and hands on each line of its stdout as it comes; says whether it succeeded.
-pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(&str)) -> Result<bool> {
+/// Where a line of a command's output came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Runs a command and hands on each line of its output as it comes; says whether it succeeded.
+pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str)) -> Result<bool> {
     let name = typed(command);
     let failed = |error| format!("cannot run `{name}`: {error}");
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-    if let Some(stdout) = child.stdout.take() {
-        let mut reader = BufReader::new(stdout);
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let (sender, lines) = mpsc::channel();
+    let readers = [
+        child.stdout.take().map(|pipe| forward(pipe, Stream::Stdout, sender.clone())),
+        child.stderr.take().map(|pipe| forward(pipe, Stream::Stderr, sender)),
+    ];
+    // Ends when both pipes are closed, by the command and by all that it started.
+    for (stream, line) in lines {
+        take(stream, &line);
+    }
+    for reader in readers.into_iter().flatten() {
+        let _ = reader.join();
+    }
+    child.wait().map(|status| status.success()).map_err(failed)
+}
+
+/// Reads lines in a thread of its own, so that neither pipe fills while the other is read.
+fn forward(
+    pipe: impl Read + Send + 'static,
+    stream: Stream,
+    sender: mpsc::Sender<(Stream, String)>,
+) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let mut reader = BufReader::new(pipe);
         let mut line = Vec::new();
         // A test may print what is no UTF-8; that must not end the reading.
         while matches!(reader.read_until(b'\n', &mut line), Ok(n) if n > 0) {
-            take(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches(['\n', '\r']).to_owned();
+            if sender.send((stream, text)).is_err() {
+                return;
+            }
             line.clear();
         }
-    }
-    child.wait().map(|status| status.success()).map_err(failed)
+    })
 }
 
 /// Where a program lies, looking into `PATH` and the folders of system programs.
@@ -101,4 +135,23 @@ pub(crate) fn full_path() -> std::ffi::OsString {
 /// Whether this process may mount, attach loop devices and install packages.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_streams_are_read_to_their_end() {
+        let mut lines = Vec::new();
+        let script = "echo one; echo two >&2; printf 'three'; exit 3";
+        let succeeded = each_line(Command::new("sh").args(["-c", script]), |stream, line| {
+            lines.push((stream, line.to_owned()));
+        });
+        assert_eq!(succeeded, Ok(false));
+        lines.sort_by_key(|(stream, _)| *stream == Stream::Stderr);
+        let expected =
+            [(Stream::Stdout, "one"), (Stream::Stdout, "three"), (Stream::Stderr, "two")];
+        assert_eq!(lines, expected.map(|(stream, line)| (stream, line.to_owned())));
+    }
 }

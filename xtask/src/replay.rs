@@ -47,11 +47,7 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
         let mut output = TestOutput::default();
         let mut command = Command::new(folder.join("tests").join(&test.file));
         command.arg("--show-output").args(extra).current_dir(&work);
-        let succeeded = process::each_line(surround(&mut command, folder), |line| {
-            if output.take(line) {
-                say!("{line}");
-            }
-        });
+        let succeeded = output.run(surround(&mut command, folder));
         // One executable that cannot be started must not hide the others' results.
         if let Err(message) = &succeeded {
             say!(err, "error: {message}");

@@ -1,13 +1,15 @@
 //! Counts what passed, failed and was skipped, from the output of test executables and from the
 //! chore's own steps.
 //!
-//! Tests print `skipped: WHAT: REASON` where the machine lacks something. The executables run
-//! with `--show-output`, which brings those lines out after the tests, one by one and whole;
-//! everything else that passing tests printed is left out of what the person sees.
+//! Tests print `skipped: WHAT: REASON` where the machine lacks something, by `println!` or past the
+//! harness to stderr. The executables run with `--show-output`, which brings the former out after
+//! the tests, whole; all else that passing tests printed is left out of what the person sees.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::process::Command;
 
-use crate::process::say;
+use crate::process::{self, Result, Stream, say};
 
 /// The start of the line by which a test says that it did not run.
 const SKIPPED: &str = "skipped: ";
@@ -95,10 +97,29 @@ pub(crate) struct TestOutput {
 }
 
 impl TestOutput {
+    /// Runs a command that runs tests, shows what the person should see, and says whether it
+    /// succeeded.
+    pub(crate) fn run(&mut self, command: &mut Command) -> Result<bool> {
+        if std::io::stderr().is_terminal() {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        process::each_line(command, |stream, line| match stream {
+            Stream::Stdout if self.take(line) => say!("{line}"),
+            Stream::Stderr if !self.take_skip(line) => say!(err, "{line}"),
+            _ => {}
+        })
+    }
+
+    /// Takes a line in if it tells of a skip.
+    fn take_skip(&mut self, line: &str) -> bool {
+        let Some(what) = line.strip_prefix(SKIPPED) else { return false };
+        self.skipped.push(what.trim().into());
+        true
+    }
+
     /// Takes one line in, and says whether the person should see it.
-    pub(crate) fn take(&mut self, line: &str) -> bool {
-        if let Some(what) = line.strip_prefix(SKIPPED) {
-            self.skipped.push(what.trim().into());
+    fn take(&mut self, line: &str) -> bool {
+        if self.take_skip(line) {
             return false;
         }
         if let Some(result) = line.strip_prefix("test result: ") {
@@ -188,6 +209,15 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert_eq!(lines.last().unwrap(), "3 passed, 1 failed, 3 skipped");
         assert!(lines.contains(&"skipped: gpu: no `libcuda.so.1` (2 times)".into()));
         assert!(lines.contains(&"failed: tests: c".into()));
+    }
+
+    #[test]
+    fn skips_are_taken_from_both_streams() {
+        let mut output = TestOutput::default();
+        let script = "echo skipped: a: b; echo skipped: c >&2";
+        assert_eq!(output.run(Command::new("sh").args(["-c", script])), Ok(true));
+        output.skipped.sort();
+        assert_eq!(output.skipped, ["a: b", "c"]);
     }
 
     #[test]

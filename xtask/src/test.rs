@@ -72,11 +72,7 @@ fn component(report: &mut Report, name: &str, mut version: Command, mut step: Co
 fn tests(report: &mut Report, name: &str, mut cargo: Command, extra: &[&str]) -> Result<()> {
     let mut output = TestOutput::default();
     cargo.args(["--", "--show-output"]).args(extra);
-    let succeeded = process::each_line(&mut cargo, |line| {
-        if output.take(line) {
-            say!("{line}");
-        }
-    })?;
+    let succeeded = output.run(&mut cargo)?;
     report.add(name, &output, succeeded);
     Ok(())
 }
@@ -117,11 +113,7 @@ fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) 
     let library = target.join("debug/libforebay.rlib");
     command.arg("--extern").arg(format!("forebay={}", library.display()));
     let mut output = TestOutput::default();
-    let succeeded = process::each_line(&mut command, |line| {
-        if output.take(line) {
-            say!("{line}");
-        }
-    })?;
+    let succeeded = output.run(&mut command)?;
     report.add("README's examples", &output, succeeded);
     Ok(())
 }

@@ -145,15 +145,13 @@ pub(crate) fn evict(file: &File) -> Result<(), Stop> {
     }
 }
 
-/// The depth at which `fio` reads a file fastest, by one run of each.
+/// The depth at which `fio` reads a file fastest, by the median of three runs of each.
 pub(crate) fn best_depth(fio: &Fio, path: &Path, len: u64, file: &File) -> Result<u32, Stop> {
-    let mut best = (f64::INFINITY, 32);
-    for depth in [4, 8, 16, 32, 64] {
+    const DEPTHS: [u32; 4] = [8, 16, 32, 64];
+    let series = interleave(3, &DEPTHS.map(|depth| depth.to_string()), |side| {
         evict(file)?;
-        let sample = fio.sequential(path, len, depth)?;
-        if sample.seconds < best.0 {
-            best = (sample.seconds, depth);
-        }
-    }
-    Ok(best.1)
+        fio.sequential(path, len, DEPTHS[side])
+    })?;
+    let fastest = fastest(&series).and_then(|series| series.name.parse().ok());
+    fastest.ok_or_else(|| Stop::Fail("no depth of `fio` was measured".into()))
 }
