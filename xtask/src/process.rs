@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 /// A chore stops with a message for a person; nobody matches on the cause.
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
@@ -24,6 +25,9 @@ pub(crate) use say;
 
 /// Folders that hold system programs, also where `PATH` of an ordinary user leaves them out.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// How long nothing must come from a command that has ended before its output counts as whole.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// The cargo that runs this chore.
 pub(crate) fn cargo() -> Command {
@@ -76,16 +80,20 @@ pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str
     let mut child =
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (sender, lines) = mpsc::channel();
-    let readers = [
-        child.stdout.take().map(|pipe| forward(pipe, Stream::Stdout, sender.clone())),
-        child.stderr.take().map(|pipe| forward(pipe, Stream::Stderr, sender)),
-    ];
-    // Ends when both pipes are closed, by the command and by all that it started.
-    for (stream, line) in lines {
-        take(stream, &line);
+    if let Some(pipe) = child.stdout.take() {
+        forward(pipe, Stream::Stdout, sender.clone());
     }
-    for reader in readers.into_iter().flatten() {
-        let _ = reader.join();
+    if let Some(pipe) = child.stderr.take() {
+        forward(pipe, Stream::Stderr, sender);
+    }
+    // A server that a test left behind may hold the pipes open for ever: once the command has
+    // ended, silence is the end.
+    loop {
+        match lines.recv_timeout(SILENCE) {
+            Ok((stream, line)) => take(stream, &line),
+            Err(RecvTimeoutError::Timeout) if child.try_wait().is_ok_and(|end| end.is_none()) => {}
+            Err(_) => break,
+        }
     }
     child.wait().map(|status| status.success()).map_err(failed)
 }
@@ -95,7 +103,7 @@ fn forward(
     pipe: impl Read + Send + 'static,
     stream: Stream,
     sender: mpsc::Sender<(Stream, String)>,
-) -> JoinHandle<()> {
+) {
     thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
         let mut line = Vec::new();
@@ -108,7 +116,7 @@ fn forward(
             }
             line.clear();
         }
-    })
+    });
 }
 
 /// Where a program lies, looking into `PATH` and the folders of system programs.
@@ -140,6 +148,17 @@ pub(crate) fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_left_behind_is_not_waited_for() {
+        let script = "sleep 1000 & echo $!";
+        let mut server = String::new();
+        let succeeded = each_line(Command::new("sh").args(["-c", script]), |_, line| {
+            server = line.to_owned();
+        });
+        assert_eq!(succeeded, Ok(true));
+        must_succeed(Command::new("kill").arg(&server)).unwrap();
+    }
 
     #[test]
     fn both_streams_are_read_to_their_end() {

@@ -269,3 +269,65 @@ impl<'a> Shared<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay::gpu::GpuSelector;
+    use forebay::{Engine, Options};
+
+    use super::*;
+    use crate::{data, lab};
+
+    fn simulated() -> Gpu {
+        let engine = Engine::new(Options::default()).unwrap();
+        let selector: GpuSelector = "sim".parse().unwrap();
+        let device = engine.device(&selector).unwrap().unwrap();
+        Gpu { engine, device }
+    }
+
+    #[test]
+    fn the_recipe_brings_every_byte_also_of_a_last_short_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let gpu = simulated();
+        // Less than one segment, all slots twice and a bit, and sizes between.
+        for len in [1000, SLOT_LEN, SLOT_LEN + 1, 2 * SLOTS * SLOT_LEN + SEGMENT_LEN + 17] {
+            let _ = std::fs::remove_file(&path);
+            data::write(&path, len).unwrap();
+            let mut target = gpu.allocate(len).unwrap();
+            target.fill(0x5A).unwrap();
+            let mut plain = Plain::for_recipe(&gpu).unwrap();
+            plain.recipe(&File::open(&path).unwrap(), &mut target, len).unwrap();
+            lab::verify(&target, len).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_ends_early_stops_the_recipe() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let gpu = simulated();
+        data::write(&path, 20 * MIB).unwrap();
+        let len = 200 * MIB;
+        let mut target = gpu.allocate(len).unwrap();
+        let mut plain = Plain::for_recipe(&gpu).unwrap();
+        assert!(plain.recipe(&File::open(&path).unwrap(), &mut target, len).is_err());
+    }
+
+    #[test]
+    fn a_target_that_was_not_written_or_one_byte_short_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let gpu = simulated();
+        data::write(&path, MIB).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut target = gpu.allocate(MIB).unwrap();
+        target.fill(0x5A).unwrap();
+        assert!(lab::verify(&target, MIB).is_err());
+        let mut plain = Plain::new(&gpu, MIB).unwrap();
+        plain.small(&file, 0, &mut target, MIB - 1).unwrap();
+        assert!(lab::verify(&target, MIB).is_err());
+        plain.small(&file, 0, &mut target, MIB).unwrap();
+        lab::verify(&target, MIB).unwrap();
+    }
+}
