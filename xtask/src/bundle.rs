@@ -35,7 +35,7 @@ pub(crate) struct Manifest {
     pub(crate) commit: String,
     /// The compiler's version.
     pub(crate) rustc: String,
-    /// The test executables, in the order in which cargo would run them.
+    /// The test executables, in the order in which they run.
     pub(crate) tests: Vec<TestExecutable>,
     /// What could not be brought along, as `WHAT: REASON`.
     pub(crate) skipped: Vec<String>,
@@ -58,7 +58,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         commit: commit(root),
         rustc: process::output(Command::new("rustc").arg("--version"))?.trim().into(),
         tests: Vec::new(),
-        skipped: vec!["documentation tests: they need cargo".into()],
+        skipped: vec!["documentation tests and the README's examples: they need cargo".into()],
     };
     say!(err, "building the tests and programs");
     let built = executables(root)?;
@@ -129,7 +129,10 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>> {
         "--no-run",
         "--message-format=json-render-diagnostics",
     ]);
-    Ok(process::output(&mut cargo)?.lines().filter_map(executable).collect())
+    // Cargo announces them as they are built; their order must not change from bundle to bundle.
+    let mut built: Vec<_> = process::output(&mut cargo)?.lines().filter_map(executable).collect();
+    built.sort();
+    Ok(built)
 }
 
 /// The test executable that one of cargo's messages announces.

@@ -26,8 +26,8 @@ pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Result<bool> {
         ["--all"] => tests(&folder, &manifest, &["--include-ignored"]),
         ["bench", rest @ ..] => {
             let mut bars = Command::new(folder.join("bin/forebay-bars"));
-            bars.args(rest).env("FOREBAY_COMMIT", &manifest.commit);
-            process::succeeds(surround(&mut bars, &folder))
+            bars.args(rest);
+            process::succeeds(surround(&mut bars, &folder, &manifest))
         }
         _ => Err("a bundle takes no argument, `--all`, or `bench [ARGUMENT]...`".into()),
     }
@@ -47,7 +47,7 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
         let mut output = TestOutput::default();
         let mut command = Command::new(folder.join("tests").join(&test.file));
         command.arg("--show-output").args(extra).current_dir(&work);
-        let succeeded = output.run(surround(&mut command, folder));
+        let succeeded = output.run(surround(&mut command, folder, manifest));
         // One executable that cannot be started must not hide the others' results.
         if let Err(message) = &succeeded {
             say!(err, "error: {message}");
@@ -57,19 +57,19 @@ fn tests(folder: &Path, manifest: &Manifest, extra: &[&str]) -> Result<bool> {
     say!("\n== bars in miniature");
     let mut bars = Command::new(folder.join("bin/forebay-bars"));
     bars.args(BARS).current_dir(&work);
-    report.step("bars in miniature", process::succeeds(surround(&mut bars, folder))?);
+    report.step("bars in miniature", process::succeeds(surround(&mut bars, folder, manifest))?);
     Ok(report.finish())
 }
 
 /// Gives a command what cargo and the repository would give it.
-fn surround<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
+fn surround<'a>(command: &'a mut Command, folder: &Path, manifest: &Manifest) -> &'a mut Command {
     let mut path = OsString::from(folder.join("bin"));
     path.push(":");
     path.push(process::full_path());
     command
         .env("PATH", path)
         .env("FOREBAY_BIN", folder.join("bin/forebay"))
-        .env("FOREBAY_BUNDLE", folder)
+        .env("FOREBAY_COMMIT", &manifest.commit)
         // Snapshots are compared only; asking cargo for the workspace would fail here.
         .env("INSTA_WORKSPACE_ROOT", folder)
         .env("INSTA_UPDATE", "no")

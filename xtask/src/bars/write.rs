@@ -34,36 +34,37 @@ fn measure(lab: &Lab, new: bool) -> Result<Measured, Stop> {
     data::fill(pinned.as_mut_slice().unwrap_or_default(), 0);
 
     let mut measured = Measured::default();
-    let mut ways = vec![Way::Plain, Way::Engine];
-    // What could gain more is archived beside, and dropped where this file cannot have it.
-    for way in [Way::Preallocated, Way::Direct] {
+    let once = |way: Way| {
         prepare(&path, new, len)?;
-        match way.run(&gpu, &path, &source, &pinned, len) {
+        way.run(&gpu, &path, &source, &pinned, len)
+    };
+    let (_, route) = once(Way::Engine)?;
+    measured.notes.push(format!("{}, {route}", format_size(len)));
+    check(&path, len)?;
+    let sample = |rounds, ways: &[Way]| {
+        let sides: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
+        interleave(rounds, &sides, |side| Ok(once(ways[side])?.0))
+    };
+    let series = sample(lab.rounds(5), &[Way::Plain, Way::Engine])?;
+    let ratio = series[1].rate() / series[0].rate();
+    let cpu = series[1].cpu_s_per_gb() / series[0].cpu_s_per_gb();
+    measured.checks.push(Check::new("rate of one plain writer", ratio, Bound::AtLeast(0.95)));
+    measured.checks.push(Check::new("CPU of one plain writer", cpu, Bound::AtMost(1.3)));
+    measured.series = series;
+
+    // What could gain more is archived beside, where this file can have it.
+    for way in [Way::Preallocated, Way::Direct] {
+        match once(way) {
             Ok((_, route)) => {
                 measured.notes.push(format!("{}: {route}", way.name()));
-                ways.push(way);
+                measured.series.extend(sample(lab.rounds(2), &[way])?);
             }
             Err(Stop::Fail(reason) | Stop::Skip(reason)) => {
                 measured.notes.push(format!("without `{}`: {reason}", way.name()));
             }
         }
     }
-    prepare(&path, new, len)?;
-    let (_, route) = Way::Engine.run(&gpu, &path, &source, &pinned, len)?;
-    measured.notes.push(format!("{}, {route}", format_size(len)));
-    check(&path, len)?;
-
-    let sides: Vec<String> = ways.iter().map(|way| way.name().to_owned()).collect();
-    let series = interleave(lab.rounds(5), &sides, |side| {
-        prepare(&path, new, len)?;
-        Ok(ways[side].run(&gpu, &path, &source, &pinned, len)?.0)
-    })?;
     fs::remove_file(&path)?;
-    let ratio = series[1].rate() / series[0].rate();
-    let cpu = series[1].cpu_s_per_gb() / series[0].cpu_s_per_gb();
-    measured.checks.push(Check::new("rate of one plain writer", ratio, Bound::AtLeast(0.95)));
-    measured.checks.push(Check::new("CPU of one plain writer", cpu, Bound::AtMost(1.3)));
-    measured.series = series;
     Ok(measured)
 }
 
