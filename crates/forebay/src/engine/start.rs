@@ -101,10 +101,15 @@ impl Engine {
             exact: call.options.exact,
             sync: call.options.sync,
         };
-        self.inner.core.with(|scheduler| {
-            let key = scheduler.start(request);
+        let claim = self.inner.core.with(|scheduler| {
+            let (key, claim) = scheduler.start(request);
             state.set_key(key);
+            claim
         });
+        if let Some(claim) = claim {
+            let (piece, segments) = self.inner.planner.plan(&claim);
+            self.inner.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
+        }
         Ok(state)
     }
 

@@ -1,5 +1,7 @@
 //! Opens windows: asks the kernel what of a window is resident, and has the plan cut it.
 
+use std::time::Instant;
+
 use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
@@ -25,6 +27,13 @@ pub(crate) struct Planner {
 impl Planner {
     /// The piece size of a claimed window, and its segments.
     pub(crate) fn plan(&self, claim: &Claim) -> (u64, Vec<Segment>) {
+        let start = Instant::now();
+        let plan = self.cut(claim);
+        claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        plan
+    }
+
+    fn cut(&self, claim: &Claim) -> (u64, Vec<Segment>) {
         let (io, reason) = claim.way;
         if claim.direction == Direction::Write {
             let segments = cut_write(

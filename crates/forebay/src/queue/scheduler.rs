@@ -243,8 +243,9 @@ impl Scheduler {
 
     // --- transfers ---
 
-    /// Takes a transfer in and returns its key.
-    pub(crate) fn start(&mut self, request: Request) -> usize {
+    /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
+    /// plans on its own thread: that spares a small transfer the way through a reader.
+    pub(crate) fn start(&mut self, request: Request) -> (usize, Option<Claim>) {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
         let key = self.transfers.insert(Active {
@@ -257,9 +258,23 @@ impl Scheduler {
             synced: false,
             listed: false,
         });
-        self.list(key);
         self.finish_if_done(key);
-        key
+        let Some(active) = self.transfers.get(key) else { return (key, None) };
+        let slot = match active.request.link {
+            None => None,
+            Some(link) if self.links[link].waiting.is_empty() => match self.links[link].free.pop() {
+                Some(slot) => Some(slot),
+                None => {
+                    self.list(key);
+                    return (key, None);
+                }
+            },
+            Some(_) => {
+                self.list(key);
+                return (key, None);
+            }
+        };
+        (key, Some(self.open(key, slot)))
     }
 
     /// Stops a transfer if `key` still is that of `state`.

@@ -1,11 +1,10 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
 use std::sync::{Condvar, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use super::core::Core;
 use super::op::{Completion, Op};
-use super::scheduler::{Claim, ReaderWork, Scheduler};
+use super::scheduler::{ReaderWork, Scheduler};
 use super::{Ring, probe};
 
 /// What a worker is to do after a step.
@@ -138,7 +137,10 @@ impl<R: Ring> Reader<R> {
                 let reaped = self.ring.reap(true, &mut self.done);
                 debug_assert!(reaped.is_ok());
             }
-            ReaderWork::Open(claim) => self.planned = Some(plan(&claim, planner)),
+            ReaderWork::Open(claim) => {
+                let (piece, segments) = planner.plan(&claim);
+                self.planned = Some((claim.window, piece, segments));
+            }
             ReaderWork::Grow(link) => self.slots = Some((link, grow(link))),
         }
     }
@@ -196,11 +198,4 @@ impl<R: Ring> Reader<R> {
             }
         }
     }
-}
-
-fn plan(claim: &Claim, planner: &probe::Planner) -> (usize, u64, Vec<crate::plan::Segment>) {
-    let start = Instant::now();
-    let (piece, segments) = planner.plan(claim);
-    claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    (claim.window, piece, segments)
 }
