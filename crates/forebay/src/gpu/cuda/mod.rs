@@ -28,11 +28,13 @@ pub(crate) fn driver() -> Result<&'static CudaTable, String> {
 /// The CUDA GPUs of this machine, or why there are none.
 pub(super) fn visible() -> Result<Vec<DeviceInfo>, String> {
     let gpus = driver().and_then(|cuda| info::all(cuda).map_err(|error| error.to_string()));
-    match gpus {
-        Ok(gpus) if gpus.is_empty() => Err("the driver reports no GPU".into()),
-        other => other,
-    }
-    .map_err(|reason| match std::env::var("CUDA_VISIBLE_DEVICES") {
+    let reason = match gpus {
+        Ok(gpus) if gpus.is_empty() => "the driver reports no GPU".to_owned(),
+        Err(reason) if reason.contains("CUDA_ERROR_NO_DEVICE") => reason,
+        other => return other,
+    };
+    // The variable hides GPUs; whoever sees none should hear of it.
+    Err(match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(value) => format!("{reason} (CUDA_VISIBLE_DEVICES is `{value}`)"),
         Err(_) => reason,
     })
