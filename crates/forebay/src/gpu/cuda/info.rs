@@ -101,7 +101,7 @@ fn driver_version(cuda: &CudaTable) -> String {
     })
 }
 
-/// The version in the first line of `/proc/driver/nvidia/version`: its first word of digits and dots.
+/// The version in `/proc/driver/nvidia/version`: the first line's first word of digits and dots.
 fn parse_proc_version(text: &str) -> Option<String> {
     let version = |word: &&str| {
         word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')

@@ -175,19 +175,19 @@ impl Resolver {
         };
         NonNull::new(address).filter(|_| status == SUCCESS).ok_or_else(|| {
             let name = name.to_string_lossy();
-            match early_name(status) {
-                Some(known) => format!("the driver does not give `{name}`: {known} ({status})"),
+            match early_error(status) {
+                Some((error, meaning)) => format!("no `{name}`: {error} ({status}): {meaning}"),
                 None => format!("the driver has no `{name}` (error {status})"),
             }
         })
     }
 }
 
-/// The errors that come before the driver can name them itself.
-fn early_name(status: Status) -> Option<&'static str> {
+/// Name and meaning of the errors that come before the driver can name them itself.
+fn early_error(status: Status) -> Option<(&'static str, &'static str)> {
     Some(match status {
-        34 => "CUDA_ERROR_STUB_LIBRARY, this is a library to link against, without a driver",
-        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, the library and the kernel module differ",
+        34 => ("CUDA_ERROR_STUB_LIBRARY", "the library is one to link against, without a driver"),
+        803 => ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "the library and the kernel module differ"),
         _ => return None,
     })
 }
@@ -235,10 +235,13 @@ impl CudaTable {
 
     #[cold]
     pub(crate) fn error(&self, call: &'static str, status: Status) -> DeviceError {
-        let name = self
-            .text(self.get_error_name, status)
-            .unwrap_or_else(|| format!("CUDA_ERROR_{status}"));
-        let detail = self.text(self.get_error_string, status).unwrap_or_default();
+        let early = early_error(status);
+        let name = self.text(self.get_error_name, status);
+        let detail = self.text(self.get_error_string, status);
+        let name = name.or_else(|| early.map(|(name, _)| name.to_owned()));
+        let detail = detail.or_else(|| early.map(|(_, meaning)| meaning.to_owned()));
+        let name = name.unwrap_or_else(|| format!("CUDA_ERROR_{status}"));
+        let detail = detail.unwrap_or_default();
         DeviceError { call, code: status, name, detail }
     }
 

@@ -1,4 +1,4 @@
-//! The CUDA device against the simulated driver: contexts, handles, errors, the filling of the table.
+//! The CUDA device against the simulated driver: contexts, handles, errors, the table's filling.
 
 #![expect(unsafe_code, reason = "copies by raw address, and plays a C library")]
 
@@ -67,6 +67,7 @@ fn errors_carry_the_drivers_own_words() {
     assert_eq!(error.to_string(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
     let error = TABLE.error("cuInit", 12_345);
     assert_eq!(error.to_string(), "cuInit: CUDA_ERROR_12345 (12345)");
+    assert_eq!(TABLE.error("cuInit", 34).name, "CUDA_ERROR_STUB_LIBRARY");
     assert_eq!(table::version_text(12_080), "12.8");
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong in the simulated GPU: its error numbers, and the dice that seeded faults come from.
+//! What goes wrong in the simulated GPU: its errors, and the dice that seeded faults come from.
 
 use crate::gpu::DeviceError;
 
