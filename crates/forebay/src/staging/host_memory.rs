@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::{Error, Operation, Result};
-use crate::gpu::Device;
+use crate::gpu::{Device, DeviceKind};
 
 /// Alignment of every mapping: the huge page of x86-64 and of arm64 with 4 KiB pages. Where huge
 /// pages are larger the kernel uses what fits; nothing but speed depends on it.
@@ -108,7 +108,11 @@ impl HostMemory {
 
     /// Pins it for `device`; once for each device.
     pub(crate) fn register(&mut self, device: &Arc<dyn Device>) -> Result<()> {
-        if self.registered.iter().any(|known| known.id().kind == device.id().kind) {
+        let known = |other: &Arc<dyn Device>| {
+            Arc::ptr_eq(other, device)
+                || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
+        };
+        if self.registered.iter().any(known) {
             return Ok(()); // registered as portable: known to every GPU of the kind
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
