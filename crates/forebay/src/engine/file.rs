@@ -336,7 +336,12 @@ impl File {
     ) -> Result<Outcome> {
         self.check_writable(direction, offset, span.len)?;
         let call = Call { file: &self.handle, direction, offset, span, options };
-        self.engine.start(&call, None)?.wait().0
+        if let Some(done) = self.engine.read_small(&call) {
+            return done;
+        }
+        let state = self.engine.start(&call, None)?;
+        self.engine.help(&state);
+        state.wait().0
     }
 
     fn start(

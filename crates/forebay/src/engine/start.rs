@@ -32,7 +32,7 @@ impl Call<'_> {
         }
     }
 
-    fn range(&self) -> Result<ByteRange> {
+    pub(super) fn range(&self) -> Result<ByteRange> {
         // The kernel's offsets are signed.
         match self.offset.checked_add(self.span.len) {
             Some(end) if i64::try_from(end).is_ok() => Ok(ByteRange { start: self.offset, end }),

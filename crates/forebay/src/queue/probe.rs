@@ -68,9 +68,9 @@ impl Planner {
             return self.segment;
         }
         let span = claim.range.end - claim.base;
-        let share = span / (4 * self.readers as u64);
+        let share = (span / (4 * self.readers as u64)).max(1).next_power_of_two();
         let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
-        share.max(1).next_power_of_two().max(least).min(self.segment).max(least.min(self.segment))
+        share.clamp(least, (self.segment / 4).max(least)).min(self.segment)
     }
 }
 

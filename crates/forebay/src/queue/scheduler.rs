@@ -415,7 +415,8 @@ impl Scheduler {
         };
         let window = Window::new(key, request.direction, range, base, slot);
         let window = self.windows.insert(window);
-        if let (Some(link), Direction::Read) = (request.link, request.direction) {
+        let filled_link = request.link.filter(|_| request.direction == Direction::Read);
+        if let Some(link) = filled_link {
             self.links[link].filling.push(window);
         }
         let claim = Claim {
@@ -430,6 +431,9 @@ impl Scheduler {
             way: (io, reason),
             edge: first || last,
         };
+        if let Some(link) = filled_link {
+            self.wake_link(link); // so that it is awake when the first piece is filled
+        }
         self.list(key);
         claim
     }
@@ -566,6 +570,39 @@ impl Scheduler {
             }
         }
         self.claim().map(ReaderWork::Open).or_else(|| self.link_to_grow().map(ReaderWork::Grow))
+    }
+
+    /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
+    /// come first.
+    pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let transfers = &self.transfers;
+        let is_of = |key: usize| {
+            transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+        };
+        let may_open = self.openable.front().is_some_and(|&key| is_of(key));
+        if may_open && self.cached.len() < self.limits.readers
+            && let Some(claim) = self.claim()
+        {
+            return Some(ReaderWork::Open(claim));
+        }
+        while let Some(op) = self.cached.front() {
+            let key = match op.owner {
+                Owner::Piece(window, _) => self.windows[window].transfer,
+                Owner::Transfer(key) => key,
+            };
+            let own = self
+                .transfers
+                .get(key)
+                .is_some_and(|active| Arc::ptr_eq(&active.request.state, state));
+            if !own {
+                return None;
+            }
+            let op = self.cached.pop_front()?;
+            if self.is_wanted(&op) {
+                return Some(ReaderWork::Op(op));
+            }
+        }
+        None
     }
 
     /// The next op for a drive's ring; `None`: nothing.

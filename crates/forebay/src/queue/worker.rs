@@ -1,11 +1,12 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
-use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use super::core::Core;
 use super::op::{Completion, Op};
 use super::scheduler::{ReaderWork, Scheduler};
 use super::{Ring, probe};
+use crate::transfer::State;
 
 /// What a worker is to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,6 +161,20 @@ impl<R: Ring> Reader<R> {
         let Some(work) = work else { return Next::Wait };
         self.work(work, planner, grow);
         Next::Again
+    }
+
+    /// Works for one transfer until there is nothing to do for it.
+    pub(crate) fn help(mut self, core: &Core, planner: &probe::Planner, state: &Arc<State>) {
+        loop {
+            let work = core.with(|scheduler| {
+                self.hand_back(scheduler);
+                scheduler.take_work_of(state)
+            });
+            match work {
+                Some(work) => self.work(work, planner, &|_| Vec::new()),
+                None => return,
+            }
+        }
     }
 
     /// Repeats the step until the engine ends.
