@@ -157,11 +157,7 @@ impl State {
 
     fn stages(&self) -> Stages {
         let load = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
-        Stages {
-            probe: load(&self.probe_ns),
-            file: load(&self.file_ns),
-            copy: load(&self.copy_ns),
-        }
+        Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
     /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory.

@@ -21,7 +21,9 @@ fn host_reads_match() {
     let engine = Engine::new(Options::default()).unwrap();
     let file = engine.open(&path).unwrap();
     for cold in [false, true] {
-        for (offset, len) in [(0, 40_000_123), (1, 4096), (4095, 2), (123_456, 33_333_333), (40_000_000, 4096)] {
+        for (offset, len) in
+            [(0, 40_000_123), (1, 4096), (4095, 2), (123_456, 33_333_333), (40_000_000, 4096)]
+        {
             if cold {
                 fs::File::open(&path).unwrap().sync_all().unwrap();
                 file.evict().unwrap();

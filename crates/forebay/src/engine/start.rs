@@ -138,7 +138,8 @@ impl Engine {
                 }
                 Route::Staged | Route::Cached if !on_gpu => Err(call.unavailable(
                     route,
-                    "the memory is the host's, so no slot lies on the way; the route is `host`".into(),
+                    "the memory is the host's, so no slot lies on the way; the route is `host`"
+                        .into(),
                 )),
                 Route::Staged => around()
                     .map(|alignment| Ok((alignment, Reason::Demanded)))
@@ -150,11 +151,7 @@ impl Engine {
         Ok(self.best_way(call, around))
     }
 
-    fn best_way(
-        &self,
-        call: &Call<'_>,
-        around: impl Fn() -> Result<Alignment, String>,
-    ) -> Way {
+    fn best_way(&self, call: &Call<'_>, around: impl Fn() -> Result<Alignment, String>) -> Way {
         if call.direction == Direction::Write {
             return Err(Reason::WriteThroughCache);
         }

@@ -93,5 +93,9 @@ fn try_once(claim: &Claim) -> Split {
     let len = usize::try_from(claim.range.intersect(ByteRange::at(start, 4096)).len()).unwrap_or(1);
     let found = claim.file.supports_nowait()
         && claim.file.try_read_nowait(&mut page[..len.clamp(1, 4096)], claim.range.start).is_some();
-    if found { Split::Buffered(Reason::TriedResident) } else { Split::Direct(Reason::TriedNotResident) }
+    if found {
+        Split::Buffered(Reason::TriedResident)
+    } else {
+        Split::Direct(Reason::TriedNotResident)
+    }
 }

@@ -130,7 +130,12 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    fn work(&mut self, work: ReaderWork, planner: &probe::Planner, grow: &dyn Fn(usize) -> Vec<super::Slot>) {
+    fn work(
+        &mut self,
+        work: ReaderWork,
+        planner: &probe::Planner,
+        grow: &dyn Fn(usize) -> Vec<super::Slot>,
+    ) {
         match work {
             ReaderWork::Op(op) => {
                 self.ring.submit(op);
@@ -166,10 +171,12 @@ impl<R: Ring> Reader<R> {
     /// Works for one transfer until there is nothing to do for it.
     pub(crate) fn help(mut self, core: &Core, planner: &probe::Planner, state: &Arc<State>) {
         loop {
-            let work = core.with(|scheduler| {
-                self.hand_back(scheduler);
-                scheduler.take_work_of(state)
-            });
+            let mut scheduler = core.lock();
+            self.hand_back(&mut scheduler);
+            let work = scheduler.take_work_of(state);
+            let effects = scheduler.take_effects();
+            drop(scheduler);
+            core.act(effects.less_one_if(work.is_some()));
             match work {
                 Some(work) => self.work(work, planner, &|_| Vec::new()),
                 None => return,
@@ -207,7 +214,7 @@ impl<R: Ring> Reader<R> {
                 effects = scheduler.take_effects();
             }
             drop(scheduler);
-            core.act(effects);
+            core.act(effects.less_one_if(work.is_some()));
             if let Some(work) = work {
                 self.work(work, planner, grow);
             }

@@ -67,13 +67,12 @@ impl HostMemory {
         let first = (start as usize).next_multiple_of(align);
         let pointer = NonNull::new(start.cast::<u8>().wrapping_add(first - start as usize))
             .expect("a mapping is never at address zero");
-        let memory = Self { pointer, len, mapping: (start as usize, whole), registered: Vec::new() };
+        let memory =
+            Self { pointer, len, mapping: (start as usize, whole), registered: Vec::new() };
         if align == HUGE {
             // SAFETY: the range lies inside the mapping just made; the advice changes no byte. A
             // kernel without huge pages refuses, which costs speed only.
-            let advised =
-                unsafe { madvise(pointer.as_ptr().cast(), len, Advice::LinuxHugepage) };
-            drop(advised);
+            let _ = unsafe { madvise(pointer.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
         Ok(memory)
     }
@@ -159,8 +158,7 @@ impl Drop for HostMemory {
             }
         }
         // SAFETY: the mapping made in `map_untouched`, unmapped once.
-        let unmapped = unsafe { munmap(self.mapping.0 as *mut _, self.mapping.1) };
-        drop(unmapped);
+        let _ = unsafe { munmap(self.mapping.0 as *mut _, self.mapping.1) };
     }
 }
 
