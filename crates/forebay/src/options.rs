@@ -103,8 +103,13 @@ impl Options {
         let bad = |name: &str, value: String, expected: &str| {
             Err(Error::BadOption { name: name.into(), value, expected: expected.into() })
         };
-        if !self.slot_size.is_power_of_two() || !(256 * KIB..=1024 * MIB).contains(&self.slot_size) {
-            return bad("FOREBAY_SLOT_SIZE", self.slot_size.to_string(), expected("FOREBAY_SLOT_SIZE"));
+        if !self.slot_size.is_power_of_two() || !(256 * KIB..=1024 * MIB).contains(&self.slot_size)
+        {
+            return bad(
+                "FOREBAY_SLOT_SIZE",
+                self.slot_size.to_string(),
+                expected("FOREBAY_SLOT_SIZE"),
+            );
         }
         if !self.segment_size.is_power_of_two()
             || self.segment_size < 4 * KIB
@@ -117,7 +122,11 @@ impl Options {
         if let Some(size) = self.arena_size
             && size < 2 * self.slot_size
         {
-            return bad("FOREBAY_ARENA_SIZE", size.to_string(), "at least two slots (32 MiB by default)");
+            return bad(
+                "FOREBAY_ARENA_SIZE",
+                size.to_string(),
+                "at least two slots (32 MiB by default)",
+            );
         }
         if self.readers.is_some_and(|n| !(1..=1024).contains(&n)) {
             let value = self.readers.unwrap_or_default().to_string();
@@ -127,7 +136,11 @@ impl Options {
             return bad("FOREBAY_DEPTH", self.depth.to_string(), expected("FOREBAY_DEPTH"));
         }
         if self.small_size > MIB {
-            return bad("FOREBAY_SMALL_SIZE", self.small_size.to_string(), expected("FOREBAY_SMALL_SIZE"));
+            return bad(
+                "FOREBAY_SMALL_SIZE",
+                self.small_size.to_string(),
+                expected("FOREBAY_SMALL_SIZE"),
+            );
         }
         Ok(())
     }

@@ -82,6 +82,8 @@ pub(crate) struct State {
 struct End {
     result: Option<Result<Outcome>>,
     buffer: Option<Buffer>,
+    /// Threads that wait: telling nobody would cost a system call as well.
+    waiting: usize,
 }
 
 impl State {
@@ -96,7 +98,7 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
-            end: Mutex::new(End { result: None, buffer }),
+            end: Mutex::new(End { result: None, buffer, waiting: 0 }),
             ended: Condvar::new(),
         }
     }
@@ -155,11 +157,7 @@ impl State {
 
     fn stages(&self) -> Stages {
         let load = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
-        Stages {
-            probe: load(&self.probe_ns),
-            file: load(&self.file_ns),
-            copy: load(&self.copy_ns),
-        }
+        Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
     /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory.
@@ -170,8 +168,13 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
-        self.lock().result = Some(result);
-        self.ended.notify_all();
+        let mut end = self.lock();
+        end.result = Some(result);
+        let waiting = end.waiting > 0;
+        drop(end);
+        if waiting {
+            self.ended.notify_all();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
@@ -185,16 +188,21 @@ impl State {
             if let Some(result) = end.result.clone() {
                 return (result, end.buffer.take());
             }
+            end.waiting += 1;
             end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+            end.waiting -= 1;
         }
     }
 
     fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
         let pending = |end: &mut End| end.result.is_none();
-        let (end, _) = self
+        let mut end = self.lock();
+        end.waiting += 1;
+        let (mut end, _) = self
             .ended
-            .wait_timeout_while(self.lock(), bound, pending)
+            .wait_timeout_while(end, bound, pending)
             .unwrap_or_else(PoisonError::into_inner);
+        end.waiting -= 1;
         end.result.clone()
     }
 }

@@ -160,7 +160,8 @@ mod tests {
         assert_eq!(parse_size("64kB"), Some(64_000));
         assert_eq!(parse_size("1.5G"), Some(GIB + GIB / 2));
         assert_eq!(parse_size("10 GB"), Some(10_000_000_000));
-        for bad in ["", "K", "-1", "1.", ".5", "1Q", "1kib", "99999999999G", "1..2", "1e9", "0x10"] {
+        for bad in ["", "K", "-1", "1.", ".5", "1Q", "1kib", "99999999999G", "1..2", "1e9", "0x10"]
+        {
             assert_eq!(parse_size(bad), None, "{bad}");
         }
     }

@@ -15,7 +15,6 @@ use crate::queue::Direction;
 use crate::transfer::{Outcome, SyncMode, Transfer};
 use crate::units::ByteRange;
 
-
 /// How to open a file. The default is to read one that exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -142,6 +141,12 @@ impl File {
     #[must_use]
     pub fn drive_model(&self) -> Option<String> {
         self.handle.drive().model()
+    }
+
+    /// Whether the kernel takes that device for a spinning disk; `None` where it does not say.
+    #[must_use]
+    pub fn is_rotational(&self) -> Option<bool> {
+        self.handle.drive().rotational()
     }
 
     /// Why its bytes cannot go around the page cache; `None` where they can.
@@ -336,7 +341,12 @@ impl File {
     ) -> Result<Outcome> {
         self.check_writable(direction, offset, span.len)?;
         let call = Call { file: &self.handle, direction, offset, span, options };
-        self.engine.start(&call, None)?.wait().0
+        if let Some(done) = self.engine.read_small(&call) {
+            return done;
+        }
+        let state = self.engine.start(&call, None)?;
+        self.engine.help(&state);
+        state.wait().0
     }
 
     fn start(

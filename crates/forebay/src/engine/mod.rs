@@ -5,6 +5,7 @@
 //! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
 mod file;
+mod small;
 mod start;
 mod threads;
 
@@ -19,7 +20,7 @@ use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::Options;
-use crate::queue::{Core, Limits, Planner, Scheduler};
+use crate::queue::{Core, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::{Arena, HostMemory};
 use crate::topology::DriveKey;
 use crate::transfer::State;
@@ -53,6 +54,7 @@ struct Link {
     index: usize,
     /// Whether it has its first slots.
     has_slots: bool,
+    lanes: Arc<small::Lanes>,
 }
 
 impl Engine {
@@ -177,8 +179,17 @@ impl Engine {
         }
         let slots_max = self.inner.arena.add_link(device);
         let index = self.inner.threads.start_submitter(&self.inner.core, device, slots_max)?;
-        links.push(Link { device: Arc::clone(device), index, has_slots: false });
+        let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
+        links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
         Ok(index)
+    }
+
+    /// What small reads to a GPU go through.
+    fn lanes(&self, device: &Arc<dyn Device>) -> Result<Arc<small::Lanes>> {
+        let index = self.link(device)?;
+        let links = self.links();
+        let link = links.iter().find(|link| link.index == index).expect("added above");
+        Ok(Arc::clone(&link.lanes))
     }
 
     /// The link of a GPU, with slots.
@@ -210,6 +221,13 @@ impl Engine {
             }
         }
         Ok(index)
+    }
+
+    /// Works as a reader for one transfer as long as there is something to do for it, then waits:
+    /// the caller's thread is awake, and the others have to be woken.
+    pub(crate) fn help(&self, state: &Arc<State>) {
+        let inner = &self.inner;
+        Reader::new(PreadRing::new(inner.planner.segment)).help(&inner.core, &inner.planner, state);
     }
 
     /// Starts the readers, once.

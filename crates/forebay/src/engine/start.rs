@@ -32,7 +32,7 @@ impl Call<'_> {
         }
     }
 
-    fn range(&self) -> Result<ByteRange> {
+    pub(super) fn range(&self) -> Result<ByteRange> {
         // The kernel's offsets are signed.
         match self.offset.checked_add(self.span.len) {
             Some(end) if i64::try_from(end).is_ok() => Ok(ByteRange { start: self.offset, end }),
@@ -101,10 +101,15 @@ impl Engine {
             exact: call.options.exact,
             sync: call.options.sync,
         };
-        self.inner.core.with(|scheduler| {
-            let key = scheduler.start(request);
+        let claim = self.inner.core.with(|scheduler| {
+            let (key, claim) = scheduler.start(request);
             state.set_key(key);
+            claim
         });
+        if let Some(claim) = claim {
+            let (piece, segments) = self.inner.planner.plan(&claim);
+            self.inner.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
+        }
         Ok(state)
     }
 
@@ -133,7 +138,8 @@ impl Engine {
                 }
                 Route::Staged | Route::Cached if !on_gpu => Err(call.unavailable(
                     route,
-                    "the memory is the host's, so no slot lies on the way; the route is `host`".into(),
+                    "the memory is the host's, so no slot lies on the way; the route is `host`"
+                        .into(),
                 )),
                 Route::Staged => around()
                     .map(|alignment| Ok((alignment, Reason::Demanded)))
@@ -145,11 +151,7 @@ impl Engine {
         Ok(self.best_way(call, around))
     }
 
-    fn best_way(
-        &self,
-        call: &Call<'_>,
-        around: impl Fn() -> Result<Alignment, String>,
-    ) -> Way {
+    fn best_way(&self, call: &Call<'_>, around: impl Fn() -> Result<Alignment, String>) -> Way {
         if call.direction == Direction::Write {
             return Err(Reason::WriteThroughCache);
         }

@@ -54,7 +54,12 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    fn spawn(&self, name: String, what: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    fn spawn(
+        &self,
+        name: String,
+        what: &'static str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
         *self.alive.lock() += 1;
         let leave = Leave(Arc::clone(&self.alive));
         // The thread is not joined: its last act is to count itself out.
@@ -73,7 +78,12 @@ impl Threads {
     }
 
     /// Starts the readers at the first call; at least one must start.
-    pub(super) fn start_readers(&self, core: &Arc<Core>, planner: Planner, arena: &Arc<Arena>) -> Result<()> {
+    pub(super) fn start_readers(
+        &self,
+        core: &Arc<Core>,
+        planner: Planner,
+        arena: &Arc<Arena>,
+    ) -> Result<()> {
         let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
         if *started {
             return Ok(());
@@ -103,11 +113,8 @@ impl Threads {
         slots_max: usize,
     ) -> Result<usize> {
         let (link, bell) = core.add_link(slots_max);
-        let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| Error::Device {
-            operation: Operation::Copy,
-            device: device.id(),
-            len: 0,
-            source,
+        let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| {
+            Error::Device { operation: Operation::Copy, device: device.id(), len: 0, source }
         })?;
         let core = Arc::clone(core);
         self.spawn(format!("forebay-copy-{link}"), "copy thread", move || {

@@ -41,6 +41,7 @@ pub(crate) unsafe fn read_at_raw(
 }
 
 /// Writes `source` at `offset`; fewer bytes than asked is no error.
+#[cfg(test)]
 pub(crate) fn write_at(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<usize> {
     // SAFETY: the borrow covers all that the call reads.
     unsafe { write_at_raw(fd, source.as_ptr(), source.len(), offset) }

@@ -17,8 +17,8 @@ use std::sync::OnceLock;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
-pub(crate) use calls::{page_size, read_at, read_at_raw, write_at, write_at_raw};
-pub(crate) use direct::{Alignment, Direct};
+pub(crate) use calls::{page_size, read_at_raw, write_at_raw};
+pub(crate) use direct::Direct;
 pub(crate) use kind::{FileSystem, Kind};
 pub use residency::Residency;
 pub(crate) use residency::Source;

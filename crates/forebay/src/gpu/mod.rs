@@ -55,7 +55,8 @@ pub struct DeviceInfo {
     pub uuid: String,
     /// `DDDD:BB:DD.F`, lower case, as in `/sys/bus/pci/devices`.
     pub pci_address: String,
-    /// The driver's version, as `580.159`, or the highest CUDA version it speaks where the former cannot be read.
+    /// The driver's version, as `580.159`, or the highest CUDA version that it speaks where the
+    /// former cannot be read; of a simulated GPU its settings.
     pub driver: String,
     /// Bytes of memory on the device.
     pub memory: u64,

@@ -1,4 +1,4 @@
-//! From what a person writes (`0`, `GPU-…`, `0000:1b:00.0`, `none`, `sim:bandwidth=50GB/s`) to a GPU.
+//! From what a person writes (`0`, `GPU-…`, `0000:1b:00.0`, `none`, `sim:latency=5us`) to a GPU.
 
 use std::fmt;
 use std::str::FromStr;

@@ -113,21 +113,35 @@ fn runs(
             for run in resident {
                 // A direct neighbour reads whole aligned units, so a resident run gives up the
                 // units that it holds only in part; the window's own edges are nobody else's.
-                let start =
-                    if run.start <= wanted.start { wanted.start } else { align_up(run.start, alignment.offset) };
-                let end =
-                    if run.end >= wanted.end { wanted.end } else { align_down(run.end, alignment.offset) };
+                let start = if run.start <= wanted.start {
+                    wanted.start
+                } else {
+                    align_up(run.start, alignment.offset)
+                };
+                let end = if run.end >= wanted.end {
+                    wanted.end
+                } else {
+                    align_down(run.end, alignment.offset)
+                };
                 if end <= start || start < at {
                     continue;
                 }
                 if start > at {
-                    all.push((ByteRange { start: at, end: start }, Io::Direct, Reason::NotResident));
+                    all.push((
+                        ByteRange { start: at, end: start },
+                        Io::Direct,
+                        Reason::NotResident,
+                    ));
                 }
                 all.push((ByteRange { start, end }, Io::Buffered, Reason::Resident));
                 at = end;
             }
             if at < wanted.end {
-                all.push((ByteRange { start: at, end: wanted.end }, Io::Direct, Reason::NotResident));
+                all.push((
+                    ByteRange { start: at, end: wanted.end },
+                    Io::Direct,
+                    Reason::NotResident,
+                ));
             }
             all
         }
@@ -205,8 +219,7 @@ pub(crate) fn split_write(
         return vec![(wanted, Io::Buffered, reason)];
     };
     let unit = alignment.offset.max(page);
-    let body =
-        ByteRange { start: align_up(wanted.start, unit), end: align_down(wanted.end, unit) };
+    let body = ByteRange { start: align_up(wanted.start, unit), end: align_down(wanted.end, unit) };
     if body.is_empty() {
         return vec![(wanted, Io::Buffered, Reason::UnalignedEdge)];
     }
@@ -275,8 +288,8 @@ mod tests {
         let page = prop_oneof![Just(4096_u64), Just(16384), Just(65536)];
         let unit = prop_oneof![Just(512_u64), Just(4096), Just(65536)];
         let memory = prop_oneof![Just(4_u64), Just(512), Just(4096)];
-        (0..3_000_000_u64, 1..2_000_000_u64, page, unit, memory, any::<Option<u16>>()).prop_flat_map(
-            |(start, len, page, unit, memory, address)| {
+        (0..3_000_000_u64, 1..2_000_000_u64, page, unit, memory, any::<Option<u16>>())
+            .prop_flat_map(|(start, len, page, unit, memory, address)| {
                 let wanted = ByteRange::at(start, len);
                 let layout = match address {
                     None => Layout::Slot,
@@ -285,8 +298,7 @@ mod tests {
                 split_strategy(wanted, page).prop_map(move |split| {
                     (wanted, split, Alignment { memory, offset: unit }, 1 << 17, layout)
                 })
-            },
-        )
+            })
     }
 
     proptest! {

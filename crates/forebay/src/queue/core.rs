@@ -64,8 +64,10 @@ impl Core {
 
     pub(crate) fn act(&self, effects: Effects) {
         let sleepers = self.readers_asleep.load(Ordering::Relaxed);
-        for _ in 0..effects.readers.min(sleepers) {
-            self.readers.notify_one();
+        if effects.readers >= sleepers && sleepers > 1 {
+            self.readers.notify_all(); // one system call instead of many
+        } else {
+            (0..effects.readers.min(sleepers)).for_each(|_| self.readers.notify_one());
         }
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);

@@ -17,15 +17,13 @@ mod worker;
 use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
-pub(crate) use op::{Completion, Direction, Op, Owner, Work};
+pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
-pub(crate) use scheduler::{
-    Claim, Copy, Effects, Limits, ReaderWork, Request, Scheduler,
-};
+pub(crate) use scheduler::{Copy, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
-pub(crate) use worker::{Next, Reader, RingWorker};
+pub(crate) use worker::{Reader, RingWorker};
 
 /// Runs ops: takes them in, hands them back.
 pub(crate) trait Ring {

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::Ring;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work};
-use super::Ring;
 use crate::file::{read_at_raw, write_at_raw};
 
 /// Runs each op in `submit`, on the caller's thread.
@@ -28,8 +28,11 @@ impl PreadRing {
     fn run(&mut self, op: &Op) -> Result<u64, Errno> {
         let direction = match op.work {
             Work::Sync { metadata } => {
-                let synced =
-                    if metadata { rustix::fs::fsync(op.file.fd()) } else { rustix::fs::fdatasync(op.file.fd()) };
+                let synced = if metadata {
+                    rustix::fs::fsync(op.file.fd())
+                } else {
+                    rustix::fs::fdatasync(op.file.fd())
+                };
                 return synced.map(|()| 0);
             }
             Work::Move(direction) => direction,

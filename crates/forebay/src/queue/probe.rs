@@ -1,5 +1,7 @@
 //! Opens windows: asks the kernel what of a window is resident, and has the plan cut it.
 
+use std::time::Instant;
+
 use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
@@ -25,6 +27,13 @@ pub(crate) struct Planner {
 impl Planner {
     /// The piece size of a claimed window, and its segments.
     pub(crate) fn plan(&self, claim: &Claim) -> (u64, Vec<Segment>) {
+        let start = Instant::now();
+        let plan = self.cut(claim);
+        claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        plan
+    }
+
+    fn cut(&self, claim: &Claim) -> (u64, Vec<Segment>) {
         let (io, reason) = claim.way;
         if claim.direction == Direction::Write {
             let segments = cut_write(
@@ -59,9 +68,9 @@ impl Planner {
             return self.segment;
         }
         let span = claim.range.end - claim.base;
-        let share = span / (4 * self.readers as u64);
+        let share = (span / (4 * self.readers as u64)).max(1).next_power_of_two();
         let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
-        share.max(1).next_power_of_two().max(least).min(self.segment).max(least.min(self.segment))
+        share.clamp(least, (self.segment / 4).max(least)).min(self.segment)
     }
 }
 
@@ -84,5 +93,9 @@ fn try_once(claim: &Claim) -> Split {
     let len = usize::try_from(claim.range.intersect(ByteRange::at(start, 4096)).len()).unwrap_or(1);
     let found = claim.file.supports_nowait()
         && claim.file.try_read_nowait(&mut page[..len.clamp(1, 4096)], claim.range.start).is_some();
-    if found { Split::Buffered(Reason::TriedResident) } else { Split::Direct(Reason::TriedNotResident) }
+    if found {
+        Split::Buffered(Reason::TriedResident)
+    } else {
+        Split::Direct(Reason::TriedNotResident)
+    }
 }

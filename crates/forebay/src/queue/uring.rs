@@ -14,10 +14,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use slab::Slab;
 
+use super::Ring;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work};
 use super::pread::{descriptor, size_if_short};
-use super::Ring;
 
 /// Completion that belongs to the waker, not to an op.
 const WAKE: u64 = u64::MAX;
@@ -33,8 +33,7 @@ impl Waker {
 
     pub(crate) fn wake(&self) {
         // Only a counter at its maximum refuses, and then a wake-up is under way already.
-        let written = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
-        drop(written);
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
@@ -140,8 +139,9 @@ impl UringRing {
                 self.waiting_for_wake = false;
                 continue;
             }
-            let Some(flight) =
-                usize::try_from(entry.user_data()).ok().and_then(|index| self.ops.try_remove(index))
+            let Some(flight) = usize::try_from(entry.user_data())
+                .ok()
+                .and_then(|index| self.ops.try_remove(index))
             else {
                 continue;
             };

@@ -153,8 +153,7 @@ mod tests {
     use super::*;
 
     fn window(filled: &[u8]) -> Window {
-        let mut w =
-            Window::new(0, Direction::Read, ByteRange { start: 100, end: 6300 }, 0, None);
+        let mut w = Window::new(0, Direction::Read, ByteRange { start: 100, end: 6300 }, 0, None);
         w.piece = 100;
         w.outstanding = 0;
         (0..63).for_each(|p| w.expect(p));

@@ -1,12 +1,12 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
-use std::sync::{Condvar, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 
 use super::core::Core;
 use super::op::{Completion, Op};
-use super::scheduler::{Claim, ReaderWork, Scheduler};
+use super::scheduler::{ReaderWork, Scheduler};
 use super::{Ring, probe};
+use crate::transfer::State;
 
 /// What a worker is to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +130,12 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    fn work(&mut self, work: ReaderWork, planner: &probe::Planner, grow: &dyn Fn(usize) -> Vec<super::Slot>) {
+    fn work(
+        &mut self,
+        work: ReaderWork,
+        planner: &probe::Planner,
+        grow: &dyn Fn(usize) -> Vec<super::Slot>,
+    ) {
         match work {
             ReaderWork::Op(op) => {
                 self.ring.submit(op);
@@ -138,7 +143,10 @@ impl<R: Ring> Reader<R> {
                 let reaped = self.ring.reap(true, &mut self.done);
                 debug_assert!(reaped.is_ok());
             }
-            ReaderWork::Open(claim) => self.planned = Some(plan(&claim, planner)),
+            ReaderWork::Open(claim) => {
+                let (piece, segments) = planner.plan(&claim);
+                self.planned = Some((claim.window, piece, segments));
+            }
             ReaderWork::Grow(link) => self.slots = Some((link, grow(link))),
         }
     }
@@ -158,6 +166,22 @@ impl<R: Ring> Reader<R> {
         let Some(work) = work else { return Next::Wait };
         self.work(work, planner, grow);
         Next::Again
+    }
+
+    /// Works for one transfer until there is nothing to do for it.
+    pub(crate) fn help(mut self, core: &Core, planner: &probe::Planner, state: &Arc<State>) {
+        loop {
+            let mut scheduler = core.lock();
+            self.hand_back(&mut scheduler);
+            let work = scheduler.take_work_of(state);
+            let effects = scheduler.take_effects();
+            drop(scheduler);
+            core.act(effects.less_one_if(work.is_some()));
+            match work {
+                Some(work) => self.work(work, planner, &|_| Vec::new()),
+                None => return,
+            }
+        }
     }
 
     /// Repeats the step until the engine ends.
@@ -190,17 +214,10 @@ impl<R: Ring> Reader<R> {
                 effects = scheduler.take_effects();
             }
             drop(scheduler);
-            core.act(effects);
+            core.act(effects.less_one_if(work.is_some()));
             if let Some(work) = work {
                 self.work(work, planner, grow);
             }
         }
     }
-}
-
-fn plan(claim: &Claim, planner: &probe::Planner) -> (usize, u64, Vec<crate::plan::Segment>) {
-    let start = Instant::now();
-    let (piece, segments) = planner.plan(claim);
-    claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    (claim.window, piece, segments)
 }

@@ -88,10 +88,9 @@ impl Arena {
         });
         match reserved {
             Ok(_) => Ok(len),
-            Err(_) => Err(Error::HostMemory {
-                len: self.slot_size,
-                source: rustix::io::Errno::NOMEM,
-            }),
+            Err(_) => {
+                Err(Error::HostMemory { len: self.slot_size, source: rustix::io::Errno::NOMEM })
+            }
         }
     }
 }

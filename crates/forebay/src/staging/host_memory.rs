@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::error::{Error, Operation, Result};
-use crate::gpu::Device;
+use crate::gpu::{Device, DeviceKind};
 
 /// Alignment of every mapping: the huge page of x86-64 and of arm64 with 4 KiB pages. Where huge
 /// pages are larger the kernel uses what fits; nothing but speed depends on it.
@@ -67,13 +67,12 @@ impl HostMemory {
         let first = (start as usize).next_multiple_of(align);
         let pointer = NonNull::new(start.cast::<u8>().wrapping_add(first - start as usize))
             .expect("a mapping is never at address zero");
-        let memory = Self { pointer, len, mapping: (start as usize, whole), registered: Vec::new() };
+        let memory =
+            Self { pointer, len, mapping: (start as usize, whole), registered: Vec::new() };
         if align == HUGE {
             // SAFETY: the range lies inside the mapping just made; the advice changes no byte. A
             // kernel without huge pages refuses, which costs speed only.
-            let advised =
-                unsafe { madvise(pointer.as_ptr().cast(), len, Advice::LinuxHugepage) };
-            drop(advised);
+            let _ = unsafe { madvise(pointer.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
         Ok(memory)
     }
@@ -108,7 +107,11 @@ impl HostMemory {
 
     /// Pins it for `device`; once for each device.
     pub(crate) fn register(&mut self, device: &Arc<dyn Device>) -> Result<()> {
-        if self.registered.iter().any(|known| known.id().kind == device.id().kind) {
+        let known = |other: &Arc<dyn Device>| {
+            Arc::ptr_eq(other, device)
+                || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
+        };
+        if self.registered.iter().any(known) {
             return Ok(()); // registered as portable: known to every GPU of the kind
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
@@ -155,8 +158,7 @@ impl Drop for HostMemory {
             }
         }
         // SAFETY: the mapping made in `map_untouched`, unmapped once.
-        let unmapped = unsafe { munmap(self.mapping.0 as *mut _, self.mapping.1) };
-        drop(unmapped);
+        let _ = unsafe { munmap(self.mapping.0 as *mut _, self.mapping.1) };
     }
 }
 

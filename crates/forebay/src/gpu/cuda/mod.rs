@@ -1,19 +1,41 @@
 //! NVIDIA GPUs through our own table of driver functions.
+//!
+//! The library is loaded once for the process, when it is first asked for; a failure to load it is
+//! remembered with its reason. What the driver says about GPUs is asked anew each time.
+
+mod device;
+mod handles;
+mod info;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
 
 use super::DeviceInfo;
-use super::sim::SimDevice;
+pub use device::CudaDevice;
+use table::CudaTable;
 
-/// An NVIDIA GPU.
-#[derive(Debug)]
-pub struct CudaDevice {}
+/// The driver's library, as the loader finds it.
+const LIBRARY: &str = "libcuda.so.1";
 
-impl CudaDevice {
-    pub(super) fn open(_index: u32) -> Result<SimDevice, String> {
-        Err("this build has no CUDA table yet".into())
-    }
+/// The driver of this machine, or why it cannot be used.
+pub(crate) fn driver() -> Result<&'static CudaTable, String> {
+    static DRIVER: OnceLock<Result<CudaTable, String>> = OnceLock::new();
+    DRIVER.get_or_init(|| CudaTable::load(LIBRARY)).as_ref().map_err(Clone::clone)
 }
 
-/// The CUDA GPUs of this machine.
+/// The CUDA GPUs of this machine, or why there are none.
 pub(super) fn visible() -> Result<Vec<DeviceInfo>, String> {
-    Err("this build has no CUDA table yet".into())
+    let gpus = driver().and_then(|cuda| info::all(cuda).map_err(|error| error.to_string()));
+    let reason = match gpus {
+        Ok(gpus) if gpus.is_empty() => "the driver reports no GPU".to_owned(),
+        Err(reason) if reason.contains("CUDA_ERROR_NO_DEVICE") => reason,
+        other => return other,
+    };
+    // The variable hides GPUs; whoever sees none should hear of it.
+    Err(match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(value) => format!("{reason} (CUDA_VISIBLE_DEVICES is `{value}`)"),
+        Err(_) => reason,
+    })
 }

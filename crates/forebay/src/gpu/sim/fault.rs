@@ -1,4 +1,4 @@
-//! What goes wrong in the simulated GPU: its error numbers, and the dice that seeded faults come from.
+//! What goes wrong in the simulated GPU: its errors, and the dice that seeded faults come from.
 
 use crate::gpu::DeviceError;
 
@@ -24,7 +24,7 @@ pub(super) enum Fault {
     /// Memory given back while a queued copy touches it.
     InUse,
     /// A copy that the seed chose to fail.
-    CopyFault,
+    CopyFailed,
 }
 
 impl Fault {
@@ -40,7 +40,7 @@ impl Fault {
             Self::NotRegistered => (7, "SIM_ERROR_NOT_REGISTERED"),
             Self::AlreadyRegistered => (8, "SIM_ERROR_ALREADY_REGISTERED"),
             Self::InUse => (9, "SIM_ERROR_IN_USE"),
-            Self::CopyFault => (10, "SIM_ERROR_COPY_FAULT"),
+            Self::CopyFailed => (10, "SIM_ERROR_COPY_FAULT"),
         }
     }
 

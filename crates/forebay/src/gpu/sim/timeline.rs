@@ -272,7 +272,7 @@ impl Timeline {
                 self.let_go(host, device);
                 if fails && let Some(state) = self.streams.get_mut(&stream) {
                     let detail = format!("copy {number} of the seed {}", self.config.seed);
-                    let failure = (number, Fault::CopyFault.in_call(direction.call(), detail));
+                    let failure = (number, Fault::CopyFailed.in_call(direction.call(), detail));
                     state.fresh.get_or_insert_with(|| failure.clone());
                     state.unreported.get_or_insert(failure);
                 }

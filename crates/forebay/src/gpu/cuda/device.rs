@@ -1,0 +1,376 @@
+//! An NVIDIA GPU behind the [`Device`] trait, through its primary context.
+//!
+//! Other libraries of the process (PyTorch, the CUDA runtime) use the same context, so their
+//! memory is ours to copy to. Each call makes it current if it is not, and then puts back what the
+//! caller had. The calls of the data path allocate nothing and take no lock.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{self, NonNull};
+
+use super::handles::{Handles, InUse};
+use super::table::{CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
+use super::{driver, info};
+use crate::gpu::{
+    AddressKind, Device, DeviceError, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream,
+};
+
+/// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
+const REGISTER_PORTABLE: c_uint = 1;
+/// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
+const STREAM_NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`: an event that only marks a place is cheaper.
+const EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
+const MEMORY_TYPE_HOST: c_uint = 1;
+const MEMORY_TYPE_DEVICE: c_uint = 2;
+
+/// The context of a device: an opaque pointer that every thread may use.
+#[derive(Debug, Clone, Copy)]
+struct Context(Opaque);
+
+// SAFETY: the driver's contexts are made for use by several threads; the pointer is never followed.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// An NVIDIA GPU. It keeps the GPU's primary context alive as long as it lives.
+#[derive(Debug)]
+pub struct CudaDevice {
+    cuda: &'static CudaTable,
+    ordinal: Ordinal,
+    context: Context,
+    info: DeviceInfo,
+    streams: Handles,
+    events: Handles,
+}
+
+impl CudaDevice {
+    /// Opens the GPU of this index of the driver's order.
+    ///
+    /// # Errors
+    /// Why it cannot be had, as text for a person.
+    pub fn open(index: u32) -> Result<Self, String> {
+        Self::open_with(driver()?, index).map_err(|error| error.to_string())
+    }
+
+    pub(super) fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
+        let (ordinal, info) = info::one(cuda, index)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: the ordinal is the driver's, the output outlives the call; `drop` releases it.
+        let status = unsafe { (cuda.primary_ctx_retain)(&raw mut context, ordinal) };
+        cuda.check("cuDevicePrimaryCtxRetain", status)?;
+        let context = Context(context);
+        Ok(Self { cuda, ordinal, context, info, streams: Handles::new(), events: Handles::new() })
+    }
+
+    /// Makes our context current until the guard goes, unless it is current already.
+    #[inline]
+    fn enter(&self) -> DeviceResult<Current<'_>> {
+        let mut current = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.ctx_get_current)(&raw mut current) };
+        self.cuda.check("cuCtxGetCurrent", status)?;
+        let pushed = current != self.context.0;
+        if pushed {
+            // SAFETY: the context is retained as long as `self` lives.
+            let status = unsafe { (self.cuda.ctx_push_current)(self.context.0) };
+            self.cuda.check("cuCtxPushCurrent", status)?;
+        }
+        Ok(Current { cuda: self.cuda, pushed })
+    }
+
+    #[inline]
+    fn stream(&self, call: &'static str, stream: Stream) -> DeviceResult<InUse<'_>> {
+        self.streams.enter(stream.0).ok_or_else(|| self.unknown(call, "stream"))
+    }
+
+    #[inline]
+    fn event(&self, call: &'static str, event: Event) -> DeviceResult<InUse<'_>> {
+        self.events.enter(event.0).ok_or_else(|| self.unknown(call, "event"))
+    }
+
+    #[cold]
+    fn unknown(&self, call: &'static str, what: &str) -> DeviceError {
+        let detail = format!("no {what} of this device, or one that is destroyed");
+        DeviceError { detail, ..self.cuda.error(call, ERROR_INVALID_HANDLE) }
+    }
+
+    fn too_many(&self, call: &'static str, what: &str) -> DeviceError {
+        let detail = format!("too many {what} are alive on this device");
+        DeviceError { detail, ..self.cuda.error(call, ERROR_INVALID_HANDLE) }
+    }
+}
+
+/// Our context, current on this thread while this lives.
+struct Current<'a> {
+    cuda: &'a CudaTable,
+    pushed: bool,
+}
+
+impl Drop for Current<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = ptr::null_mut();
+            // It fails only where the driver is shutting down, and nothing is left to put right.
+            // SAFETY: `enter` pushed the context on this thread: the guard is never sent.
+            let _ = unsafe { (self.cuda.ctx_pop_current)(&raw mut popped) };
+        }
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let (streams, events) = (self.streams.drain(), self.events.drain());
+        if let Ok(_current) = self.enter() {
+            // Failures here mean that the driver is shutting down and has destroyed them itself.
+            for event in events {
+                // SAFETY: ours, alive, and no call uses it: nobody else has `self` any more.
+                let _ = unsafe { (self.cuda.event_destroy)(event) };
+            }
+            for stream in streams {
+                // SAFETY: as above.
+                let _ = unsafe { (self.cuda.stream_destroy)(stream) };
+            }
+        }
+        // SAFETY: retained once in `open_with`.
+        let _ = unsafe { (self.cuda.primary_ctx_release)(self.ordinal) };
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn memory(&self) -> DeviceResult<(u64, u64)> {
+        let _current = self.enter()?;
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: the outputs outlive the call.
+        let status = unsafe { (self.cuda.mem_get_info)(&raw mut free, &raw mut total) };
+        self.cuda.check("cuMemGetInfo", status)?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn allocate(&self, len: u64) -> DeviceResult<u64> {
+        let _current = self.enter()?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let mut address = 0;
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.mem_alloc)(&raw mut address, len) };
+        self.cuda.check("cuMemAlloc", status)?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller gives back what `allocate` gave, once, with nothing queued on it.
+        let status = unsafe { (self.cuda.mem_free)(address) };
+        self.cuda.check("cuMemFree", status)
+    }
+
+    unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller keeps the memory mapped until it is unregistered.
+        let status =
+            unsafe { (self.cuda.mem_host_register)(host.as_ptr().cast(), len, REGISTER_PORTABLE) };
+        self.cuda.check("cuMemHostRegister", status)
+    }
+
+    unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller registered it, and nothing is queued on it.
+        let status = unsafe { (self.cuda.mem_host_unregister)(host.as_ptr().cast()) };
+        self.cuda.check("cuMemHostUnregister", status)
+    }
+
+    fn create_stream(&self) -> DeviceResult<Stream> {
+        let _current = self.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.stream_create)(&raw mut raw, STREAM_NON_BLOCKING) };
+        self.cuda.check("cuStreamCreate", status)?;
+        self.streams.insert(raw).map(Stream).ok_or_else(|| {
+            // SAFETY: just made, and known to nobody.
+            let _ = unsafe { (self.cuda.stream_destroy)(raw) };
+            self.too_many("cuStreamCreate", "streams")
+        })
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
+        let call = "cuStreamDestroy";
+        let raw = self.streams.remove(stream.0).ok_or_else(|| self.unknown(call, "stream"))?;
+        let _current = self.enter()?;
+        // SAFETY: it was alive, and no call uses it any more.
+        let status = unsafe { (self.cuda.stream_destroy)(raw) };
+        self.cuda.check(call, status)
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        let _current = self.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.event_create)(&raw mut raw, EVENT_DISABLE_TIMING) };
+        self.cuda.check("cuEventCreate", status)?;
+        self.events.insert(raw).map(Event).ok_or_else(|| {
+            // SAFETY: just made, and known to nobody.
+            let _ = unsafe { (self.cuda.event_destroy)(raw) };
+            self.too_many("cuEventCreate", "events")
+        })
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        let call = "cuEventDestroy";
+        let raw = self.events.remove(event.0).ok_or_else(|| self.unknown(call, "event"))?;
+        let _current = self.enter()?;
+        // SAFETY: it was alive, and no call uses it any more.
+        let status = unsafe { (self.cuda.event_destroy)(raw) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        stream: Stream,
+        target: u64,
+        source: NonNull<u8>,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let call = "cuMemcpyHtoDAsync";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        let source = source.as_ptr().cast_const().cast();
+        // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
+        let status = unsafe { (self.cuda.memcpy_htod_async)(target, source, len, stream.raw) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        stream: Stream,
+        target: NonNull<u8>,
+        source: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let call = "cuMemcpyDtoHAsync";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        let target = target.as_ptr().cast();
+        // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
+        let status = unsafe { (self.cuda.memcpy_dtoh_async)(target, source, len, stream.raw) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
+        let call = "cuMemsetD8Async";
+        let stream = self.stream(call, stream)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.enter()?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // SAFETY: the caller keeps the range valid until the fill is done; the stream is alive.
+        let status = unsafe { (self.cuda.memset_d8_async)(address, byte, len, stream.raw) };
+        self.cuda.check(call, status)
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        let call = "cuEventRecord";
+        let event = self.event(call, event)?;
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        // SAFETY: both are alive.
+        let status = unsafe { (self.cuda.event_record)(event.raw, stream.raw) };
+        self.cuda.check(call, status)
+    }
+
+    fn is_done(&self, event: Event) -> DeviceResult<bool> {
+        let call = "cuEventQuery";
+        let event = self.event(call, event)?;
+        let _current = self.enter()?;
+        // SAFETY: it is alive.
+        let status = unsafe { (self.cuda.event_query)(event.raw) };
+        if status == ERROR_NOT_READY {
+            return Ok(false);
+        }
+        self.cuda.check(call, status).map(|()| true)
+    }
+
+    fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
+        let call = "cuStreamWaitEvent";
+        let stream = self.stream(call, stream)?;
+        let event = self.event(call, event)?;
+        let _current = self.enter()?;
+        // SAFETY: both are alive; there are no flags.
+        let status = unsafe { (self.cuda.stream_wait_event)(stream.raw, event.raw, 0) };
+        self.cuda.check(call, status)
+    }
+
+    fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        let call = "cuStreamSynchronize";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        // SAFETY: it is alive.
+        let status = unsafe { (self.cuda.stream_synchronize)(stream.raw) };
+        self.cuda.check(call, status)
+    }
+
+    fn address_kind(&self, address: u64) -> AddressKind {
+        self.attributes(address).map_or(AddressKind::Unknown, Attributes::kind)
+    }
+}
+
+/// What the driver knows of an address; all zero where it knows nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Attributes {
+    memory_type: c_uint,
+    managed: c_uint,
+    ordinal: c_int,
+    start: u64,
+    len: usize,
+}
+
+impl CudaDevice {
+    fn attributes(&self, address: u64) -> DeviceResult<Attributes> {
+        /// `CU_POINTER_ATTRIBUTE_` and `MEMORY_TYPE`, `IS_MANAGED`, `DEVICE_ORDINAL`,
+        /// `RANGE_START_ADDR`, `RANGE_SIZE`.
+        const WANTED: [c_uint; 5] = [2, 8, 9, 11, 12];
+        let mut found = Attributes::default();
+        let mut wanted = WANTED;
+        let mut outputs: [*mut c_void; WANTED.len()] = [
+            (&raw mut found.memory_type).cast(),
+            (&raw mut found.managed).cast(),
+            (&raw mut found.ordinal).cast(),
+            (&raw mut found.start).cast(),
+            (&raw mut found.len).cast(),
+        ];
+        let _current = self.enter()?;
+        // SAFETY: as many outputs as attributes, each of the size that the driver documents; the
+        // address itself is only looked up.
+        let status = unsafe {
+            let (wanted, outputs) = (wanted.as_mut_ptr(), outputs.as_mut_ptr());
+            (self.cuda.pointer_get_attributes)(5, wanted, outputs, address)
+        };
+        self.cuda.check("cuPointerGetAttributes", status)?;
+        Ok(found)
+    }
+}
+
+impl Attributes {
+    fn kind(self) -> AddressKind {
+        if self.managed != 0 {
+            return AddressKind::Managed;
+        }
+        match (self.memory_type, u32::try_from(self.ordinal)) {
+            (MEMORY_TYPE_DEVICE, Ok(index)) => AddressKind::Device {
+                device: DeviceId { kind: DeviceKind::Cuda, index },
+                base: self.start,
+                len: self.len as u64,
+            },
+            (MEMORY_TYPE_HOST, _) => AddressKind::PinnedHost,
+            _ => AddressKind::Unknown,
+        }
+    }
+}

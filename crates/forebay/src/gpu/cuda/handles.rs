@@ -1,0 +1,190 @@
+//! Which streams and events of the driver are ours and alive.
+//!
+//! The driver follows a stale pointer wherever it leads, and the calls that take a handle are safe
+//! ones. So a handle that callers hold is a number that is never given out twice, and one
+//! compare-and-swap before a call finds out whether it is alive and keeps it so until the call
+//! returns. No call takes a lock but those that make and destroy.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Handles of one kind and device that can be alive at once.
+const SLOTS: u64 = 4096;
+
+/// The part of a slot's state that counts the calls in progress.
+const CALLS: u64 = 0xFFFF;
+/// The part that says that the handle is alive. Above it stands its serial number.
+const ALIVE: u64 = CALLS + 1;
+const SERIAL: u64 = ALIVE << 1;
+
+/// One number for each handle of the process, so that no other device's handle is taken for ours.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
+#[derive(Debug)]
+struct Slot {
+    state: AtomicU64,
+    raw: AtomicPtr<c_void>,
+}
+
+/// The driver's pointers behind the handles of one kind and device.
+#[derive(Debug)]
+pub(super) struct Handles {
+    slots: Box<[Slot]>,
+    free: Mutex<Vec<u64>>,
+}
+
+impl Handles {
+    pub(super) fn new() -> Self {
+        let empty = |_| Slot { state: AtomicU64::new(0), raw: AtomicPtr::new(ptr::null_mut()) };
+        Self {
+            slots: (0..SLOTS).map(empty).collect(),
+            free: Mutex::new((0..SLOTS).rev().collect()),
+        }
+    }
+
+    /// A handle for `raw`; `None` where too many are alive.
+    pub(super) fn insert(&self, raw: *mut c_void) -> Option<u64> {
+        let index = self.free().pop()?;
+        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
+        let handle = serial * SLOTS + index;
+        let slot = self.slot(handle);
+        slot.raw.store(raw, Ordering::Relaxed);
+        slot.state.store(serial * SERIAL + ALIVE, Ordering::Release);
+        Some(handle)
+    }
+
+    /// Keeps the handle alive for a call; `None` where it is none of ours or destroyed.
+    #[inline]
+    pub(super) fn enter(&self, handle: u64) -> Option<InUse<'_>> {
+        let slot = self.slot(handle);
+        let alive = alive_state(handle);
+        let count_up =
+            |state: u64| (state & !CALLS == alive && state & CALLS != CALLS).then(|| state + 1);
+        slot.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, count_up).ok()?;
+        Some(InUse { slot, raw: slot.raw.load(Ordering::Relaxed) })
+    }
+
+    /// Ends the handle and returns its pointer once no call uses it any more.
+    pub(super) fn remove(&self, handle: u64) -> Option<*mut c_void> {
+        let slot = self.slot(handle);
+        let alive = alive_state(handle);
+        let end = |state: u64| (state & !CALLS == alive).then(|| state - ALIVE);
+        slot.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, end).ok()?;
+        while slot.state.load(Ordering::Acquire) & CALLS != 0 {
+            // Only a caller that destroys what another thread still waits on comes here.
+            thread::sleep(Duration::from_micros(50));
+        }
+        let raw = slot.raw.swap(ptr::null_mut(), Ordering::Relaxed);
+        slot.state.store(0, Ordering::Release);
+        self.free().push(handle % SLOTS);
+        Some(raw)
+    }
+
+    /// The pointers of all handles that are still alive, which end.
+    pub(super) fn drain(&mut self) -> Vec<*mut c_void> {
+        let take = |slot: &mut Slot| {
+            *slot.state.get_mut() = 0;
+            std::mem::replace(slot.raw.get_mut(), ptr::null_mut())
+        };
+        self.slots.iter_mut().map(take).filter(|raw| !raw.is_null()).collect()
+    }
+
+    fn slot(&self, handle: u64) -> &Slot {
+        let index = usize::try_from(handle % SLOTS).expect("a slot's index is small");
+        &self.slots[index]
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The state of a slot that holds this handle alive, with no call in progress. No slot is ever in
+/// the state of a number that was not given out: its serial is zero or in nobody's slot.
+const fn alive_state(handle: u64) -> u64 {
+    (handle / SLOTS).wrapping_mul(SERIAL) | ALIVE
+}
+
+/// A handle that stays alive as long as this.
+#[derive(Debug)]
+pub(super) struct InUse<'a> {
+    slot: &'a Slot,
+    pub(super) raw: *mut c_void,
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        self.slot.state.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    fn raw(number: usize) -> *mut c_void {
+        ptr::without_provenance_mut(number)
+    }
+
+    #[test]
+    fn a_handle_lives_from_insert_to_remove() {
+        let handles = Handles::new();
+        let handle = handles.insert(raw(8)).unwrap();
+        assert_eq!(handles.enter(handle).unwrap().raw, raw(8));
+        assert_eq!(handles.remove(handle), Some(raw(8)));
+        assert!(handles.enter(handle).is_none());
+        assert_eq!(handles.remove(handle), None);
+        let later = handles.insert(raw(8)).unwrap();
+        assert_ne!(later, handle);
+        assert!(handles.enter(handle).is_none());
+    }
+
+    #[test]
+    fn numbers_that_were_never_given_out_are_refused() {
+        let (handles, other) = (Handles::new(), Handles::new());
+        let foreign = other.insert(raw(8)).unwrap();
+        handles.insert(raw(16)).unwrap();
+        for number in [0, 1, 4096, foreign, u64::MAX, u64::MAX - 4095] {
+            assert!(handles.enter(number).is_none(), "{number}");
+            assert_eq!(handles.remove(number), None);
+        }
+    }
+
+    #[test]
+    fn there_is_a_most_and_drain_finds_all() {
+        let mut handles = Handles::new();
+        let given: Vec<_> = (1..=4096).map(|n| handles.insert(raw(n)).unwrap()).collect();
+        assert_eq!(handles.insert(raw(1)), None);
+        handles.remove(given[7]).unwrap();
+        assert!(handles.insert(raw(5000)).is_some());
+        assert_eq!(handles.drain().len(), 4096);
+        assert!(handles.enter(given[0]).is_none());
+    }
+
+    #[test]
+    fn remove_waits_for_calls_in_progress() {
+        let handles = Handles::new();
+        let handle = handles.insert(raw(8)).unwrap();
+        let in_use = handles.enter(handle).unwrap();
+        let left = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let remover = scope.spawn(|| {
+                assert_eq!(handles.remove(handle), Some(raw(8)));
+                assert!(left.load(Ordering::SeqCst));
+            });
+            // Once the other thread has ended the handle, nobody can enter it any more.
+            while handles.enter(handle).is_some() {
+                thread::yield_now();
+            }
+            left.store(true, Ordering::SeqCst);
+            drop(in_use);
+            remover.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,271 @@
+//! The CUDA driver's functions, as a table that is filled from `libcuda.so.1` at run time.
+//!
+//! Nothing is linked, so one build runs with any driver from CUDA 12.0 on and on machines without
+//! one. A name alone does not fix a signature: several functions changed theirs and kept their
+//! name. So each entry is asked for by `cuGetProcAddress` at the CUDA version whose signature is
+//! declared here, and every later driver still answers with that one. The versions are those of
+//! the `PFN_` types in NVIDIA's `cudaTypedefs.h`.
+
+#![expect(unsafe_code, reason = "loads a library and declares its functions")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem;
+use std::ptr::{self, NonNull};
+
+use libloading::Library;
+
+use crate::gpu::{DeviceError, DeviceResult};
+
+/// `CUresult`.
+pub(crate) type Status = c_int;
+/// `CUdevice`: an ordinal.
+pub(crate) type Ordinal = c_int;
+/// `CUcontext`, `CUstream` and `CUevent`: opaque pointers of the driver.
+pub(crate) type Opaque = *mut c_void;
+/// `CUdeviceptr`.
+pub(crate) type Address = u64;
+
+pub(crate) const SUCCESS: Status = 0;
+pub(crate) const ERROR_INVALID_HANDLE: Status = 400;
+pub(crate) const ERROR_NOT_READY: Status = 600;
+
+/// The oldest driver that is promised to work.
+const VERSION_MIN: c_int = 12_000;
+
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: stream 0 is the legacy one. No call here uses stream 0.
+const LEGACY_STREAM: u64 = 1;
+
+type MemcpyBatchAsync = unsafe extern "C" fn(
+    *mut Address,
+    *mut Address,
+    *mut usize,
+    usize,
+    *mut c_void,
+    *mut usize,
+    usize,
+    *mut usize,
+    Opaque,
+) -> Status;
+
+macro_rules! cuda_table {
+    ($($field:ident: $name:literal since $version:literal fn($($argument:ty),*);)*) => {
+        /// The driver's functions, each at the version whose signature stands here.
+        #[derive(Debug)]
+        pub(crate) struct CudaTable {
+            $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Status,)*
+            /// `cuMemcpyBatchAsync` as of CUDA 12.8, which has an argument for the index of the
+            /// copy that failed. CUDA 13.0 dropped that argument under the same name; asked for at
+            /// 12.8, newer drivers answer with this one. Absent before 12.8.
+            #[cfg_attr(not(test), expect(dead_code, reason = "copies in batches come later"))]
+            pub(crate) memcpy_batch_async: Option<MemcpyBatchAsync>,
+        }
+
+        impl CudaTable {
+            /// Asks `resolver` for every entry; a missing required one is the error.
+            fn fill(resolver: &Resolver) -> Result<Self, String> {
+                Ok(Self {
+                    $($field: {
+                        let address = resolver.find($name, $version)?;
+                        // SAFETY: the driver says that this is the function of this name as of
+                        // this version, whose signature is the field's.
+                        unsafe {
+                            mem::transmute::<
+                                NonNull<c_void>,
+                                unsafe extern "C" fn($($argument),*) -> Status,
+                            >(address)
+                        }
+                    },)*
+                    memcpy_batch_async: resolver.find(c"cuMemcpyBatchAsync", 12_080).ok().map(
+                        |address| {
+                            // SAFETY: as above.
+                            unsafe { mem::transmute::<NonNull<c_void>, MemcpyBatchAsync>(address) }
+                        },
+                    ),
+                })
+            }
+
+            /// Name, version and address of every required entry.
+            #[cfg(test)]
+            pub(crate) fn entries(&self) -> Vec<(&'static CStr, c_int, Opaque)> {
+                vec![$(($name, $version, self.$field as Opaque),)*]
+            }
+        }
+    };
+}
+
+cuda_table! {
+    init: c"cuInit" since 2_000 fn(c_uint);
+    driver_get_version: c"cuDriverGetVersion" since 2_020 fn(*mut c_int);
+    get_error_name: c"cuGetErrorName" since 6_000 fn(Status, *mut *const c_char);
+    get_error_string: c"cuGetErrorString" since 6_000 fn(Status, *mut *const c_char);
+    device_get_count: c"cuDeviceGetCount" since 2_000 fn(*mut c_int);
+    device_get: c"cuDeviceGet" since 2_000 fn(*mut Ordinal, c_int);
+    device_get_name: c"cuDeviceGetName" since 2_000 fn(*mut c_char, c_int, Ordinal);
+    device_get_uuid: c"cuDeviceGetUuid" since 11_040 fn(*mut [u8; 16], Ordinal);
+    device_get_pci_bus_id: c"cuDeviceGetPCIBusId" since 4_010 fn(*mut c_char, c_int, Ordinal);
+    device_total_mem: c"cuDeviceTotalMem" since 3_020 fn(*mut usize, Ordinal);
+    primary_ctx_retain: c"cuDevicePrimaryCtxRetain" since 7_000 fn(*mut Opaque, Ordinal);
+    primary_ctx_release: c"cuDevicePrimaryCtxRelease" since 11_000 fn(Ordinal);
+    ctx_get_current: c"cuCtxGetCurrent" since 4_000 fn(*mut Opaque);
+    ctx_push_current: c"cuCtxPushCurrent" since 4_000 fn(Opaque);
+    ctx_pop_current: c"cuCtxPopCurrent" since 4_000 fn(*mut Opaque);
+    mem_get_info: c"cuMemGetInfo" since 3_020 fn(*mut usize, *mut usize);
+    mem_alloc: c"cuMemAlloc" since 3_020 fn(*mut Address, usize);
+    mem_free: c"cuMemFree" since 3_020 fn(Address);
+    mem_host_register: c"cuMemHostRegister" since 6_050 fn(*mut c_void, usize, c_uint);
+    mem_host_unregister: c"cuMemHostUnregister" since 4_000 fn(*mut c_void);
+    memcpy_htod_async: c"cuMemcpyHtoDAsync" since 3_020 fn(Address, *const c_void, usize, Opaque);
+    memcpy_dtoh_async: c"cuMemcpyDtoHAsync" since 3_020 fn(*mut c_void, Address, usize, Opaque);
+    memset_d8_async: c"cuMemsetD8Async" since 3_020 fn(Address, u8, usize, Opaque);
+    pointer_get_attributes: c"cuPointerGetAttributes" since 7_000
+        fn(c_uint, *mut c_uint, *mut *mut c_void, Address);
+    stream_create: c"cuStreamCreate" since 2_000 fn(*mut Opaque, c_uint);
+    stream_destroy: c"cuStreamDestroy" since 4_000 fn(Opaque);
+    stream_synchronize: c"cuStreamSynchronize" since 2_000 fn(Opaque);
+    stream_wait_event: c"cuStreamWaitEvent" since 3_020 fn(Opaque, Opaque, c_uint);
+    event_create: c"cuEventCreate" since 2_000 fn(*mut Opaque, c_uint);
+    event_record: c"cuEventRecord" since 2_000 fn(Opaque, Opaque);
+    event_query: c"cuEventQuery" since 2_000 fn(Opaque);
+    event_destroy: c"cuEventDestroy" since 4_000 fn(Opaque);
+}
+
+/// `cuGetProcAddress`, in either of its forms.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Resolver {
+    /// From CUDA 12.0 on; the last argument tells why there is no function.
+    Second(unsafe extern "C" fn(*const c_char, *mut Opaque, c_int, u64, *mut c_int) -> Status),
+    /// From CUDA 11.3 on.
+    First(unsafe extern "C" fn(*const c_char, *mut Opaque, c_int, u64) -> Status),
+}
+
+impl Resolver {
+    fn in_library(library: &Library, path: &str) -> Result<Self, String> {
+        // SAFETY: the driver's function of this name has this signature from CUDA 12.0 on.
+        if let Ok(function) = unsafe { library.get(c"cuGetProcAddress_v2") } {
+            return Ok(Self::Second(*function));
+        }
+        // SAFETY: the driver's function of this name has this signature from CUDA 11.3 on.
+        match unsafe { library.get(c"cuGetProcAddress") } {
+            Ok(function) => Ok(Self::First(*function)),
+            Err(_) => Err(format!(
+                "`{path}` has no cuGetProcAddress: it is no NVIDIA driver of CUDA 12.0 or later"
+            )),
+        }
+    }
+
+    fn find(&self, name: &CStr, version: c_int) -> Result<NonNull<c_void>, String> {
+        let mut address = ptr::null_mut();
+        // SAFETY: the name ends in a zero, and the outputs outlive the call.
+        let status = unsafe {
+            match self {
+                Self::Second(function) => {
+                    let mut detail = 0;
+                    function(
+                        name.as_ptr(),
+                        &raw mut address,
+                        version,
+                        LEGACY_STREAM,
+                        &raw mut detail,
+                    )
+                }
+                Self::First(function) => {
+                    function(name.as_ptr(), &raw mut address, version, LEGACY_STREAM)
+                }
+            }
+        };
+        NonNull::new(address).filter(|_| status == SUCCESS).ok_or_else(|| {
+            let name = name.to_string_lossy();
+            match early_error(status) {
+                Some((error, meaning)) => format!("no `{name}`: {error} ({status}): {meaning}"),
+                None => format!("the driver has no `{name}` (error {status})"),
+            }
+        })
+    }
+}
+
+/// Name and meaning of the errors that come before the driver can name them itself.
+fn early_error(status: Status) -> Option<(&'static str, &'static str)> {
+    Some(match status {
+        34 => ("CUDA_ERROR_STUB_LIBRARY", "the library is one to link against, without a driver"),
+        803 => ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "the library and the kernel module differ"),
+        _ => return None,
+    })
+}
+
+impl CudaTable {
+    /// Loads a driver library and starts the driver.
+    pub(crate) fn load(path: &str) -> Result<Self, String> {
+        // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
+        let library = unsafe { Library::new(path) }
+            .map_err(|error| format!("no {}", loader_reason(path, &error)))?;
+        let resolver = Resolver::in_library(&library, path)?;
+        // The table's functions lie in the library, so it stays loaded as long as the process.
+        mem::forget(library);
+        Self::start(&resolver)
+    }
+
+    /// Fills the table and starts the driver.
+    pub(crate) fn start(resolver: &Resolver) -> Result<Self, String> {
+        let table = Self::fill(resolver)?;
+        let version = table.cuda_version().map_err(|error| error.to_string())?;
+        if version < VERSION_MIN {
+            let (old, oldest) = (version_text(version), version_text(VERSION_MIN));
+            return Err(format!("the driver speaks CUDA {old}, at least {oldest} is needed"));
+        }
+        // SAFETY: zero is the only flag there is.
+        let status = unsafe { (table.init)(0) };
+        table.check("cuInit", status).map_err(|error| error.to_string())?;
+        Ok(table)
+    }
+
+    /// The highest CUDA version that the driver speaks, as 1000 × major + 10 × minor.
+    pub(crate) fn cuda_version(&self) -> DeviceResult<c_int> {
+        let mut version = 0;
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.driver_get_version)(&raw mut version) };
+        self.check("cuDriverGetVersion", status)?;
+        Ok(version)
+    }
+
+    /// Turns a status into a result.
+    #[inline]
+    pub(crate) fn check(&self, call: &'static str, status: Status) -> DeviceResult<()> {
+        if status == SUCCESS { Ok(()) } else { Err(self.error(call, status)) }
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, call: &'static str, status: Status) -> DeviceError {
+        let early = early_error(status);
+        let name = self.text(self.get_error_name, status);
+        let detail = self.text(self.get_error_string, status);
+        let name = name.or_else(|| early.map(|(name, _)| name.to_owned()));
+        let detail = detail.or_else(|| early.map(|(_, meaning)| meaning.to_owned()));
+        let name = name.unwrap_or_else(|| format!("CUDA_ERROR_{status}"));
+        let detail = detail.unwrap_or_default();
+        DeviceError { call, code: status, name, detail }
+    }
+
+    fn text(
+        &self,
+        ask: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+        status: Status,
+    ) -> Option<String> {
+        let mut text = ptr::null();
+        // SAFETY: the output outlives the call.
+        let known = unsafe { ask(status, &raw mut text) } == SUCCESS && !text.is_null();
+        // SAFETY: a text that the driver gives is a constant of the library that ends in a zero.
+        known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+/// `13.0` for 13000.
+pub(crate) fn version_text(version: c_int) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// The loader's own words, which begin with the path: the error's display names only the call.
+fn loader_reason(path: &str, error: &libloading::Error) -> String {
+    let source = std::error::Error::source(error);
+    let words = source.map_or_else(|| error.to_string(), ToString::to_string);
+    if words.starts_with(path) { words } else { format!("{path}: {words}") }
+}

@@ -1,0 +1,230 @@
+//! The CUDA device against the simulated driver: contexts, handles, errors, the table's filling.
+
+#![expect(unsafe_code, reason = "copies by raw address, and plays a C library")]
+
+use std::ffi::{c_char, c_int};
+use std::ptr::{self, NonNull};
+
+use super::device::CudaDevice;
+use super::table::{CudaTable, Opaque, Resolver, Status};
+use super::{info, table};
+use crate::gpu::sim::table::{FAILING, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack};
+use crate::gpu::{AddressKind, Device, DeviceError, DeviceKind, Event, Stream};
+
+fn open(index: u32) -> CudaDevice {
+    CudaDevice::open_with(&TABLE, index).unwrap()
+}
+
+fn name(result: Result<(), DeviceError>) -> String {
+    result.expect_err("it must be refused").name
+}
+
+#[test]
+fn a_missing_library_is_named() {
+    let reason = CudaTable::load("libcuda-of-nobody.so.1").unwrap_err();
+    assert!(reason.starts_with("no libcuda-of-nobody.so.1: "), "{reason}");
+    assert!(reason.contains("cannot open shared object file"), "{reason}");
+}
+
+#[test]
+fn a_library_that_is_no_driver_is_refused() {
+    let reason = CudaTable::load("libm.so.6").unwrap_err();
+    assert!(reason.contains("`libm.so.6` has no cuGetProcAddress"), "{reason}");
+}
+
+#[test]
+fn the_table_is_filled_by_name() {
+    let filled = CudaTable::start(&RESOLVER).unwrap();
+    assert_eq!(filled.entries(), TABLE.entries());
+    assert!(filled.memcpy_batch_async.is_none());
+}
+
+unsafe extern "C" fn knows_nothing(_: *const c_char, _: *mut Opaque, _: c_int, _: u64) -> Status {
+    500
+}
+
+unsafe extern "C" fn is_a_stub(
+    _: *const c_char,
+    _: *mut Opaque,
+    _: c_int,
+    _: u64,
+    _: *mut c_int,
+) -> Status {
+    34
+}
+
+#[test]
+fn a_driver_without_functions_says_so() {
+    let reason = CudaTable::start(&Resolver::First(knows_nothing)).unwrap_err();
+    assert_eq!(reason, "the driver has no `cuInit` (error 500)");
+    let reason = CudaTable::start(&Resolver::Second(is_a_stub)).unwrap_err();
+    assert!(reason.contains("CUDA_ERROR_STUB_LIBRARY"), "{reason}");
+}
+
+#[test]
+fn errors_carry_the_drivers_own_words() {
+    let error = TABLE.error("cuMemAlloc", 2);
+    assert_eq!(error.to_string(), "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory");
+    let error = TABLE.error("cuInit", 12_345);
+    assert_eq!(error.to_string(), "cuInit: CUDA_ERROR_12345 (12345)");
+    assert_eq!(TABLE.error("cuInit", 34).name, "CUDA_ERROR_STUB_LIBRARY");
+    assert_eq!(table::version_text(12_080), "12.8");
+}
+
+#[test]
+fn gpus_are_described() {
+    let gpus = info::all(&TABLE).unwrap();
+    assert_eq!(gpus.len(), 8);
+    assert_eq!(gpus[1].id.to_string(), "cuda:1");
+    assert_eq!(gpus[1].name, "Simulated H200");
+    assert_eq!(gpus[1].uuid, "GPU-01010101-0101-0101-0101-010101010101");
+    assert_eq!(gpus[1].pci_address, "0000:a1:00.0");
+    assert_eq!(gpus[SMALL as usize].memory, 1 << 20);
+    assert!(!gpus[1].driver.is_empty());
+    let error = CudaDevice::open_with(&TABLE, u32::MAX).unwrap_err();
+    assert_eq!(error.name, "CUDA_ERROR_INVALID_DEVICE");
+}
+
+#[test]
+fn the_primary_context_is_kept_as_long_as_the_device() {
+    let index = PLAIN[0];
+    let (first, second) = (open(index), open(index));
+    assert_eq!(retained(index), 2);
+    drop(first);
+    assert_eq!(retained(index), 1);
+    second.allocate(16).unwrap();
+    drop(second);
+    assert_eq!(retained(index), 0);
+    assert!(stack().is_empty());
+}
+
+#[test]
+fn bytes_go_there_and_back_and_the_stack_stays_as_it_was() {
+    let [ours, callers] = [PLAIN[1], PLAIN[2]];
+    let (device, callers_device) = (open(ours), open(callers));
+    let mut bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    let expected = bytes.clone();
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let len = bytes.len();
+    // No context, another GPU's, and our own: the caller finds each again.
+    for given in [None, Some(callers), Some(ours)] {
+        if let Some(index) = given {
+            push(index);
+        }
+        let before = stack();
+        let stream = device.create_stream().unwrap();
+        let event = device.create_event().unwrap();
+        let memory = device.allocate(len as u64).unwrap();
+        // SAFETY: the vector stays where it is; every copy is waited for.
+        unsafe {
+            device.register(start, len).unwrap();
+            device.copy_to_device(stream, memory, start, len).unwrap();
+            device.record(event, stream).unwrap();
+            device.wait_event(stream, event).unwrap();
+            device.synchronize(stream).unwrap();
+            bytes.fill(0);
+            device.copy_to_host(stream, start, memory, len).unwrap();
+            device.synchronize(stream).unwrap();
+            assert!(bytes == expected);
+            device.fill(stream, memory, 3, len as u64).unwrap();
+            device.fill(stream, memory, 4, 0).unwrap();
+            device.copy_to_host(stream, start, memory, len).unwrap();
+            device.synchronize(stream).unwrap();
+            assert!(bytes.iter().all(|&byte| byte == 3));
+            bytes.copy_from_slice(&expected);
+            device.unregister(start).unwrap();
+            device.free(memory).unwrap();
+        }
+        assert!(device.is_done(event).unwrap());
+        assert_eq!(device.memory().unwrap(), (16 << 30, 16 << 30));
+        device.destroy_event(event).unwrap();
+        device.destroy_stream(stream).unwrap();
+        assert_eq!(stack(), before);
+    }
+    drop((device, callers_device));
+    assert_eq!(stack(), [callers as usize, ours as usize]);
+}
+
+#[test]
+fn a_copy_that_is_not_done_is_not_reported_as_done() {
+    let device = open(SLOW);
+    let mut bytes = vec![0_u8; 64];
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
+    let memory = device.allocate(64).unwrap();
+    // SAFETY: the copy never runs: its link takes a minute, and the memory outlives the test.
+    unsafe {
+        device.register(start, 64).unwrap();
+        device.copy_to_device(stream, memory, start, 64).unwrap();
+    }
+    device.record(event, stream).unwrap();
+    assert_eq!(device.is_done(event), Ok(false));
+    std::mem::forget(bytes);
+}
+
+#[test]
+fn errors_of_the_driver_come_back_by_name() {
+    let device = open(SMALL);
+    assert_eq!(device.allocate(2 << 20).unwrap_err().name, "CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(device.allocate(u64::MAX).unwrap_err().call, "cuMemAlloc");
+    assert!(stack().is_empty());
+    let device = open(FAILING);
+    let mut bytes = vec![0_u8; 64];
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
+    let memory = device.allocate(64).unwrap();
+    // SAFETY: the copies are waited for, or refused.
+    unsafe {
+        let unregistered = device.copy_to_device(stream, memory, start, 64);
+        assert_eq!(name(unregistered), "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED");
+        device.register(start, 64).unwrap();
+        let twice = device.register(start, 64);
+        assert_eq!(name(twice), "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED");
+        device.copy_to_device(stream, memory, start, 64).unwrap();
+        device.record(event, stream).unwrap();
+        assert_eq!(device.is_done(event).unwrap_err().name, "CUDA_ERROR_LAUNCH_FAILED");
+        device.unregister(start).unwrap();
+    }
+    assert!(stack().is_empty());
+}
+
+#[test]
+fn handles_of_nobody_never_reach_the_driver() {
+    let (device, other) = (open(PLAIN[3]), open(PLAIN[3]));
+    let (stream, event) = (other.create_stream().unwrap(), other.create_event().unwrap());
+    let own_event = device.create_event().unwrap();
+    for bad in [stream, Stream(0), Stream(u64::MAX)] {
+        assert_eq!(name(device.synchronize(bad)), "CUDA_ERROR_INVALID_HANDLE");
+        assert_eq!(name(device.destroy_stream(bad)), "CUDA_ERROR_INVALID_HANDLE");
+        assert_eq!(name(device.record(own_event, bad)), "CUDA_ERROR_INVALID_HANDLE");
+    }
+    for bad in [event, Event(0), Event(8)] {
+        let error = device.is_done(bad).unwrap_err();
+        assert_eq!((error.call, error.code), ("cuEventQuery", 400));
+        assert_eq!(name(device.destroy_event(bad)), "CUDA_ERROR_INVALID_HANDLE");
+    }
+    other.destroy_stream(stream).unwrap();
+    assert_eq!(name(other.synchronize(stream)), "CUDA_ERROR_INVALID_HANDLE");
+}
+
+#[test]
+fn addresses_are_known_for_what_they_are() {
+    let index = PLAIN[4];
+    let device = open(index);
+    let mut bytes = vec![0_u8; 64];
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let number = start.addr().get() as u64;
+    assert_eq!(device.address_kind(number), AddressKind::Unknown);
+    // SAFETY: the vector outlives the registration.
+    unsafe { device.register(start, 64).unwrap() };
+    assert_eq!(device.address_kind(number + 63), AddressKind::PinnedHost);
+    // SAFETY: nothing is queued on it.
+    unsafe { device.unregister(start).unwrap() };
+    let memory = device.allocate(4096).unwrap();
+    let AddressKind::Device { device: found, base, len } = device.address_kind(memory + 4095)
+    else {
+        panic!("it is device memory");
+    };
+    assert_eq!((found.kind, found.index, base, len), (DeviceKind::Cuda, index, memory, 4096));
+    assert_eq!(device.address_kind(ptr::null::<u8>().addr() as u64), AddressKind::Unknown);
+}

@@ -1,0 +1,99 @@
+//! Which runs of which windows the submitter of a link copies next.
+
+use super::{Copy, Scheduler};
+use crate::error::Error;
+use crate::queue::op::{Direction, WindowKey};
+use crate::queue::window::Run;
+use crate::units::ByteRange;
+
+impl Scheduler {
+    /// The next copy for a link whose `queued` earlier ones are not done; `None`: nothing that is
+    /// worth its 2.7 µs of the link now.
+    pub(crate) fn next_copy(&mut self, link: usize, queued: usize) -> Option<Copy> {
+        if queued >= 2 {
+            return None;
+        }
+        while let Some(key) = self.links[link].unloading.pop_front() {
+            let run = self.windows[key].whole();
+            if self.transfers[self.windows[key].transfer].stopped {
+                self.windows[key].waiting.clear();
+                self.close_if_done(key);
+                continue;
+            }
+            return Some(self.begin_copy(link, key, run));
+        }
+        loop {
+            let (key, run) = self.best_run(link, queued)?;
+            let window = &mut self.windows[key];
+            let active = &self.transfers[window.transfer];
+            let end = if active.stopped { 0 } else { active.end };
+            let range = ByteRange { start: run.range.start, end: run.range.end.min(end) };
+            window.mark_sent(run.pieces);
+            if range.is_empty() {
+                self.close_if_done(key);
+                continue;
+            }
+            return Some(self.begin_copy(link, key, Run { range, ..run }));
+        }
+    }
+
+    /// A full window's rest, oldest first; else, where the link would idle, the longest run.
+    fn best_run(&self, link: usize, queued: usize) -> Option<(WindowKey, Run)> {
+        let mut best: Option<(WindowKey, Run)> = None;
+        for &key in &self.links[link].filling {
+            let window = &self.windows[key];
+            let Some(run) = window.longest_run() else { continue };
+            if window.is_full() {
+                return Some((key, run));
+            }
+            if best.is_none_or(|(_, other)| run.range.len() > other.range.len()) {
+                best = Some((key, run));
+            }
+        }
+        best.filter(|(_, run)| queued == 0 || run.range.len() * 2 >= self.limits.slot_size)
+    }
+
+    fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
+        let window = &mut self.windows[key];
+        window.copies += 1;
+        self.links[link].copies += 1;
+        let request = &self.transfers[window.transfer].request;
+        Copy {
+            window: key,
+            direction: window.direction,
+            run,
+            host: window.slot_address(run.range.start),
+            device: request.address + (run.range.start - request.range.start),
+        }
+    }
+
+    /// Takes a copy back from the GPU.
+    pub(crate) fn copied(&mut self, link: usize, copy: &Copy, took_ns: u64, failed: Option<Error>) {
+        let window = &mut self.windows[copy.window];
+        window.copies -= 1;
+        self.links[link].copies -= 1;
+        let key = window.transfer;
+        let segments = std::mem::take(&mut window.waiting);
+        let active = &self.transfers[key];
+        active.request.state.add_copy_time(took_ns);
+        match failed {
+            Some(error) => self.fail(key, error),
+            None if copy.direction == Direction::Read => {
+                active.request.state.add_done(copy.run.range.len());
+            }
+            None if !active.stopped => self.push_segments(copy.window, &segments),
+            None => {}
+        }
+        self.close_if_done(copy.window);
+    }
+
+    /// A link where a transfer waits for a slot while nothing is copied: more slots would help.
+    pub(super) fn link_to_grow(&mut self) -> Option<usize> {
+        self.links.iter_mut().position(|link| {
+            let starves = !link.waiting.is_empty() && link.copies == 0 && link.unloading.is_empty();
+            let grows = starves && !link.growing && link.slots < link.slots_max;
+            link.growing |= grows;
+            grows
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! The state of everything that an engine moves, and every decision about what happens next.
+//!
+//! No I/O, no clock, no thread: workers ask for work and hand results back, under one lock that is
+//! never held across a system call or a call into a GPU's driver. So one thread can step it all in
+//! tests, and a seed replays exactly.
+//!
+//! A transfer is cut into windows. A window is opened (planned), its segments become ops on the
+//! lists below, and it closes when its last op and last copy are done. A transfer ends with its
+//! last window; after an error or a cancel nothing new starts and what is in flight drains.
+
+mod copies;
+mod ops;
+mod transfers;
+mod windows;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use slab::Slab;
+
+use super::op::{Direction, Op, WindowKey};
+use super::window::{Run, Slot, Window};
+use crate::error::Error;
+use crate::file::Handle;
+use crate::plan::{Alignment, Io, Layout, Reason};
+use crate::transfer::{State, SyncMode};
+use crate::units::ByteRange;
+
+/// Everything that the scheduler must know to move one transfer.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) state: Arc<State>,
+    pub(crate) file: Arc<Handle>,
+    pub(crate) direction: Direction,
+    pub(crate) range: ByteRange,
+    /// Where a read will meet the end of the file, else the range's end.
+    pub(crate) end: u64,
+    /// Host or GPU address of the byte at `range.start`.
+    pub(crate) address: u64,
+    /// The GPU's link; `None` for host memory.
+    pub(crate) link: Option<usize>,
+    pub(crate) drive: usize,
+    /// What must be moved, in order; a part starts when all before it are done.
+    pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
+    pub(crate) alignment: Option<Alignment>,
+    pub(crate) exact: bool,
+    pub(crate) sync: SyncMode,
+}
+
+#[derive(Debug)]
+struct Active {
+    request: Request,
+    /// Next byte of the first part that is in no window yet.
+    cursor: u64,
+    /// Windows that are not closed.
+    open: u32,
+    /// Where a read found the end of the file, if before the range's.
+    end: u64,
+    error: Option<Error>,
+    /// Set by the first error and by a cancel: nothing new starts.
+    stopped: bool,
+    synced: bool,
+    /// Whether it stands in `openable` or in its link's `waiting`.
+    listed: bool,
+}
+
+/// A window that was claimed and has to be planned by whoever claimed it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) window: WindowKey,
+    pub(crate) state: Arc<State>,
+    pub(crate) file: Arc<Handle>,
+    pub(crate) direction: Direction,
+    pub(crate) range: ByteRange,
+    pub(crate) base: u64,
+    pub(crate) layout: Layout,
+    pub(crate) alignment: Option<Alignment>,
+    /// The way that the part takes, for a write.
+    pub(crate) way: (Io, Reason),
+    /// Whether it is the first or the last of its transfer.
+    pub(crate) edge: bool,
+}
+
+/// What a reader is to do next.
+#[derive(Debug)]
+pub(crate) enum ReaderWork {
+    /// Run this op.
+    Op(Op),
+    /// Plan this window and call [`Scheduler::opened`].
+    Open(Claim),
+    /// Make more slots for this link and call [`Scheduler::add_slots`].
+    Grow(usize),
+}
+
+/// A copy between a slot and a GPU.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copy {
+    pub(crate) window: WindowKey,
+    pub(crate) direction: Direction,
+    pub(crate) run: Run,
+    /// Address in the slot.
+    pub(crate) host: u64,
+    /// Address on the GPU.
+    pub(crate) device: u64,
+}
+
+/// What has to be told to others after the lock is released.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// New work items for readers.
+    pub(crate) readers: usize,
+    /// Drives whose sleeping worker has work.
+    pub(crate) drives: Vec<usize>,
+    /// Links whose sleeping submitter has work.
+    pub(crate) links: Vec<usize>,
+    /// Transfers that ended.
+    pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
+}
+
+#[derive(Debug, Default)]
+struct Drive {
+    ready: VecDeque<Op>,
+    /// Workers that wait for work.
+    asleep: usize,
+}
+
+#[derive(Debug)]
+struct Link {
+    free: Vec<Slot>,
+    slots: usize,
+    slots_max: usize,
+    growing: bool,
+    /// Open windows of reads, oldest first.
+    filling: Vec<WindowKey>,
+    /// Windows of writes that wait for their copy from the GPU.
+    unloading: VecDeque<WindowKey>,
+    /// Transfers that wait for a slot.
+    waiting: VecDeque<usize>,
+    copies: u32,
+    asleep: bool,
+}
+
+impl Effects {
+    /// Without the one work item that the reader who holds these effects has just taken itself.
+    pub(crate) fn less_one_if(mut self, taken: bool) -> Self {
+        self.readers = self.readers.saturating_sub(usize::from(taken));
+        self
+    }
+
+    /// Whether there is anything to tell.
+    pub(crate) fn is_some(&self) -> bool {
+        self.readers > 0
+            || !(self.drives.is_empty() && self.links.is_empty() && self.finished.is_empty())
+    }
+}
+
+/// The limits that the scheduler keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) slot_size: u64,
+    pub(crate) readers: usize,
+    /// Open windows of one transfer to or from host memory.
+    pub(crate) host_windows: u32,
+}
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    limits: Limits,
+    transfers: Slab<Active>,
+    windows: Slab<Window>,
+    /// Transfers that may open a window, in turn.
+    openable: VecDeque<usize>,
+    /// Ops through the page cache.
+    cached: VecDeque<Op>,
+    drives: Vec<Drive>,
+    links: Vec<Link>,
+    /// Files that are being written through the page cache, with the ops that wait: more than one
+    /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
+    writers: HashMap<(u64, u64), VecDeque<Op>>,
+    effects: Effects,
+}
+
+impl Scheduler {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            transfers: Slab::new(),
+            windows: Slab::new(),
+            openable: VecDeque::new(),
+            cached: VecDeque::new(),
+            drives: Vec::new(),
+            links: Vec::new(),
+            writers: HashMap::new(),
+            effects: Effects::default(),
+        }
+    }
+
+    pub(crate) fn add_drive(&mut self) -> usize {
+        self.drives.push(Drive::default());
+        self.drives.len() - 1
+    }
+
+    pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
+        self.links.push(Link {
+            free: Vec::new(),
+            slots: 0,
+            slots_max,
+            growing: false,
+            filling: Vec::new(),
+            unloading: VecDeque::new(),
+            waiting: VecDeque::new(),
+            copies: 0,
+            asleep: false,
+        });
+        self.links.len() - 1
+    }
+
+    /// Gives a link slots, or none where they could not be had.
+    pub(crate) fn add_slots(&mut self, link: usize, slots: &[Slot]) {
+        let state = &mut self.links[link];
+        state.growing = false;
+        state.slots += slots.len();
+        if slots.is_empty() {
+            state.slots_max = state.slots; // the machine gives no more: do not ask again
+        }
+        state.free.extend_from_slice(slots);
+        for _ in slots {
+            self.admit_waiting(link);
+        }
+    }
+
+    /// What became of the calls since the last time: to be acted on without the lock.
+    pub(crate) fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Whether nothing is in flight or queued.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.transfers.is_empty()
+    }
+
+    /// Notes that a worker of the drive sleeps until its next op.
+    pub(crate) fn drive_sleeps(&mut self, drive: usize) {
+        self.drives[drive].asleep += 1;
+    }
+
+    /// Notes that it woke by itself.
+    pub(crate) fn drive_woke(&mut self, drive: usize) {
+        let asleep = &mut self.drives[drive].asleep;
+        *asleep = asleep.saturating_sub(1);
+    }
+
+    /// Notes that a link's submitter sleeps until something is filled, or that it woke.
+    pub(crate) fn link_sleeps(&mut self, link: usize, asleep: bool) {
+        self.links[link].asleep = asleep;
+    }
+
+    /// Whether nothing has been pushed since the submitter fell asleep.
+    pub(crate) fn link_is_asleep(&self, link: usize) -> bool {
+        self.links[link].asleep
+    }
+
+    fn wake_drive(&mut self, drive: usize) {
+        let state = &mut self.drives[drive];
+        if state.asleep > 0 {
+            state.asleep -= 1;
+            self.effects.drives.push(drive);
+        }
+    }
+
+    fn wake_link(&mut self, link: usize) {
+        let state = &mut self.links[link];
+        if state.asleep {
+            state.asleep = false;
+            self.effects.links.push(link);
+        }
+    }
+}

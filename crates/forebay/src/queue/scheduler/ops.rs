@@ -1,0 +1,199 @@
+//! How ops are handed out, and what their completions mean.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{ReaderWork, Scheduler};
+use crate::error::{Error, Operation};
+use crate::plan::{Io, Route};
+use crate::queue::op::{Completion, Direction, Op, Owner, Work};
+use crate::transfer::State;
+use crate::units::align_down;
+
+/// How often the kernel may return nothing for bytes that the file still has.
+const EMPTY_READS_MAX: u8 = 3;
+
+impl Scheduler {
+    /// What a reader does next; `None`: nothing.
+    pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        // Windows are opened ahead, while the other readers still have pieces to fill.
+        if self.cached.len() < self.limits.readers
+            && let Some(claim) = self.claim()
+        {
+            return Some(ReaderWork::Open(claim));
+        }
+        while let Some(op) = self.cached.pop_front() {
+            if self.is_wanted(&op) {
+                return Some(ReaderWork::Op(op));
+            }
+        }
+        self.claim().map(ReaderWork::Open).or_else(|| self.link_to_grow().map(ReaderWork::Grow))
+    }
+
+    /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
+    /// come first.
+    pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let transfers = &self.transfers;
+        let is_of = |key: usize| {
+            transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+        };
+        let may_open = self.openable.front().is_some_and(|&key| is_of(key));
+        if may_open
+            && self.cached.len() < self.limits.readers
+            && let Some(claim) = self.claim()
+        {
+            return Some(ReaderWork::Open(claim));
+        }
+        while let Some(op) = self.cached.front() {
+            let key = match op.owner {
+                Owner::Piece(window, _) => self.windows[window].transfer,
+                Owner::Transfer(key) => key,
+            };
+            let own = self
+                .transfers
+                .get(key)
+                .is_some_and(|active| Arc::ptr_eq(&active.request.state, state));
+            if !own {
+                return None;
+            }
+            let op = self.cached.pop_front()?;
+            if self.is_wanted(&op) {
+                return Some(ReaderWork::Op(op));
+            }
+        }
+        None
+    }
+
+    /// The next op for a drive's ring; `None`: nothing.
+    pub(crate) fn take_drive_op(&mut self, drive: usize) -> Option<Op> {
+        while let Some(op) = self.drives[drive].ready.pop_front() {
+            if self.is_wanted(&op) {
+                return Some(op);
+            }
+        }
+        None
+    }
+
+    /// Whether an op's transfer still wants it; if not, the op is counted out.
+    fn is_wanted(&mut self, op: &Op) -> bool {
+        let (Owner::Piece(window, _), Work::Move(direction)) = (op.owner, op.work) else {
+            return true;
+        };
+        let active = &self.transfers[self.windows[window].transfer];
+        let past_end = direction == Direction::Read && op.segment.wanted.start >= active.end;
+        if !active.stopped && !past_end {
+            return true;
+        }
+        self.count_out(op);
+        false
+    }
+
+    fn count_out(&mut self, op: &Op) {
+        if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
+            self.next_write(op.file.identity());
+        }
+        let Owner::Piece(key, piece) = op.owner else { return };
+        let window = &mut self.windows[key];
+        window.complete(piece);
+        if let Some(link) = self.transfers[window.transfer].request.link {
+            self.wake_link(link);
+        }
+        self.close_if_done(key);
+    }
+
+    /// Takes an op back from a ring.
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        let Completion { mut op, result, size, took_ns } = completion;
+        let key = match op.owner {
+            Owner::Piece(window, _) => self.windows[window].transfer,
+            Owner::Transfer(key) => key,
+        };
+        let state = Arc::clone(&self.transfers[key].request.state);
+        state.add_file_time(took_ns);
+        let Work::Move(direction) = op.work else {
+            if let Err(errno) = result {
+                self.fail_op(key, &op, errno);
+            }
+            self.transfers[key].open -= 1;
+            self.finish_if_done(key);
+            return;
+        };
+        match result {
+            Err(Errno::INTR | Errno::AGAIN) => return self.requeue(op),
+            Err(errno) => self.fail_op(key, &op, errno),
+            Ok(moved) => {
+                op.moved += moved;
+                let reached = op.segment.covered.start + op.moved;
+                if reached < op.segment.wanted.end {
+                    if direction == Direction::Write && moved > 0 {
+                        return self.requeue(restart_aligned(op));
+                    }
+                    match size {
+                        Some(size) if direction == Direction::Read && reached >= size => {
+                            let active = &mut self.transfers[key];
+                            active.end = active.end.min(reached);
+                        }
+                        _ => {
+                            op.empty += u8::from(moved == 0);
+                            if op.empty < EMPTY_READS_MAX {
+                                return self.requeue(restart_aligned(op));
+                            }
+                            self.fail_op(key, &op, Errno::IO);
+                        }
+                    }
+                }
+                let until = reached.min(op.segment.wanted.end);
+                let bytes = until.saturating_sub(op.segment.wanted.start);
+                let link = self.transfers[key].request.link;
+                state.add_bytes(route(link, op.segment.io), op.segment.reason, bytes);
+                if link.is_none() || direction == Direction::Write {
+                    state.add_done(bytes);
+                }
+            }
+        }
+        self.count_out(&op);
+    }
+
+    /// Puts an op that is not done back, first in line.
+    fn requeue(&mut self, op: Op) {
+        if op.is_direct() {
+            let Owner::Piece(window, _) = op.owner else { return };
+            let drive = self.transfers[self.windows[window].transfer].request.drive;
+            self.drives[drive].ready.push_front(op);
+            self.wake_drive(drive);
+        } else {
+            self.cached.push_front(op);
+            self.effects.readers += 1;
+        }
+    }
+
+    fn fail_op(&mut self, key: usize, op: &Op, errno: Errno) {
+        let (operation, range) = match op.work {
+            Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
+            Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
+            Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
+        };
+        let place = op.file.place(range.start, range.len());
+        self.fail(key, Error::Io { operation, place, source: errno });
+    }
+}
+
+/// The route of bytes that go between a file, by `io`, and a GPU or the host.
+fn route(link: Option<usize>, io: Io) -> Route {
+    match (link, io) {
+        (None, _) => Route::Host,
+        (Some(_), Io::Direct) => Route::Staged,
+        (Some(_), Io::Buffered) => Route::Cached,
+    }
+}
+
+/// A direct op goes on only at an aligned place: what came beyond the last one is read again.
+fn restart_aligned(mut op: Op) -> Op {
+    if op.is_direct()
+        && let Ok(direct) = op.file.direct()
+    {
+        op.moved = align_down(op.moved, direct.alignment().offset.into());
+    }
+    op
+}

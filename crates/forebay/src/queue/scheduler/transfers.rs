@@ -1,0 +1,138 @@
+//! How transfers begin, take turns, fail and end.
+
+use std::sync::Arc;
+
+use super::{Active, Claim, Request, Scheduler};
+use crate::error::Error;
+use crate::plan::{Io, Reason, Segment};
+use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
+use crate::transfer::{State, SyncMode};
+use crate::units::ByteRange;
+
+impl Scheduler {
+    /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
+    /// plans on its own thread: that spares a small transfer the way through a reader.
+    pub(crate) fn start(&mut self, request: Request) -> (usize, Option<Claim>) {
+        let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
+        let end = request.end;
+        let key = self.transfers.insert(Active {
+            request,
+            cursor,
+            open: 0,
+            end,
+            error: None,
+            stopped: false,
+            synced: false,
+            listed: false,
+        });
+        self.finish_if_done(key);
+        let Some(active) = self.transfers.get(key) else { return (key, None) };
+        let slot = match active.request.link {
+            None => None,
+            Some(link) if self.links[link].waiting.is_empty() => {
+                match self.links[link].free.pop() {
+                    Some(slot) => Some(slot),
+                    None => {
+                        self.list(key);
+                        return (key, None);
+                    }
+                }
+            }
+            Some(_) => {
+                self.list(key);
+                return (key, None);
+            }
+        };
+        (key, Some(self.open(key, slot)))
+    }
+
+    /// Stops a transfer if `key` still is that of `state`.
+    pub(crate) fn cancel(&mut self, key: usize, state: &Arc<State>) {
+        if self.transfers.get(key).is_some_and(|a| Arc::ptr_eq(&a.request.state, state)) {
+            let error = Error::Cancelled { place: state.place(), done: state.done() };
+            self.fail(key, error);
+            self.finish_if_done(key);
+        }
+    }
+
+    pub(super) fn fail(&mut self, key: usize, error: Error) {
+        let active = &mut self.transfers[key];
+        active.error.get_or_insert(error);
+        active.stopped = true;
+        if active.listed {
+            active.listed = false;
+            self.openable.retain(|&k| k != key);
+            for link in &mut self.links {
+                link.waiting.retain(|&k| k != key);
+            }
+        }
+        // Windows whose copies now never come are closed by whoever completes their last op, except
+        // those that wait for nothing else.
+        let stuck: Vec<WindowKey> =
+            self.windows.iter().filter(|(_, w)| w.transfer == key).map(|(k, _)| k).collect();
+        for window in stuck {
+            self.close_if_done(window);
+        }
+    }
+
+    /// Puts a transfer with bytes left on the list of those that may open a window.
+    pub(super) fn list(&mut self, key: usize) {
+        let windows_max = self.limits.host_windows;
+        let active = &mut self.transfers[key];
+        if active.request.direction == Direction::Read && active.cursor >= active.end {
+            active.request.parts.clear();
+        }
+        let room = active.request.link.is_some() || active.open < windows_max;
+        let next_part = active.request.parts.front();
+        // A part begins only when all windows of the part before it are closed.
+        let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
+        let barrier = begins && active.open > 0;
+        if active.listed || active.stopped || next_part.is_none() || !room || barrier {
+            return;
+        }
+        active.listed = true;
+        self.openable.push_back(key);
+        self.effects.readers += 1;
+    }
+
+    pub(super) fn finish_if_done(&mut self, key: usize) {
+        let Some(active) = self.transfers.get_mut(key) else { return };
+        let more = !active.request.parts.is_empty() && !active.stopped;
+        if more || active.open > 0 {
+            return;
+        }
+        if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
+            active.synced = true;
+            active.open += 1;
+            let at = ByteRange::at(active.request.range.start, 0);
+            let op = Op {
+                owner: Owner::Transfer(key),
+                file: Arc::clone(&active.request.file),
+                work: Work::Sync { metadata: active.request.sync == SyncMode::All },
+                segment: Segment {
+                    wanted: at,
+                    covered: at,
+                    io: Io::Buffered,
+                    reason: Reason::Demanded,
+                    bounce: false,
+                },
+                address: 0,
+                moved: 0,
+                empty: 0,
+            };
+            self.push_cached(op);
+            return;
+        }
+        let active = self.transfers.remove(key);
+        let start = active.request.range.start;
+        let got = active.end.max(start) - start;
+        let result = match active.error {
+            Some(error) => Err(error),
+            None if active.request.exact && got < active.request.range.len() => {
+                Err(Error::EndOfFile { place: active.request.state.place(), got })
+            }
+            None => Ok(got),
+        };
+        self.effects.finished.push((active.request.state, result));
+    }
+}

@@ -1,0 +1,198 @@
+//! How windows open, become ops, and close.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use super::{Claim, Scheduler};
+use crate::plan::{Io, Layout, Segment};
+use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
+use crate::queue::window::{Slot, Window};
+use crate::units::{ByteRange, align_down};
+
+impl Scheduler {
+    /// The next window to be planned, where one may be opened now.
+    pub(crate) fn claim(&mut self) -> Option<Claim> {
+        while let Some(key) = self.openable.pop_front() {
+            let active = &mut self.transfers[key];
+            active.listed = false;
+            let slot = match active.request.link {
+                None => None,
+                Some(link) => match self.links[link].free.pop() {
+                    Some(slot) => Some(slot),
+                    None => {
+                        active.listed = true;
+                        self.links[link].waiting.push_back(key);
+                        continue;
+                    }
+                },
+            };
+            return Some(self.open(key, slot));
+        }
+        None
+    }
+
+    pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
+        let slot_size = self.limits.slot_size;
+        let active = &mut self.transfers[key];
+        let request = &mut active.request;
+        let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
+        let unit = request.alignment.map_or(1, |a| a.offset);
+        let first = active.cursor == request.range.start;
+        let base = align_down(active.cursor, unit);
+        let range =
+            ByteRange { start: active.cursor, end: part.end.min(base.saturating_add(slot_size)) };
+        active.cursor = range.end;
+        active.open += 1;
+        if range.end == part.end {
+            request.parts.pop_front();
+            if let Some(next) = request.parts.front() {
+                active.cursor = next.0.start;
+            }
+        }
+        let last = request.parts.is_empty();
+        let layout = match slot {
+            Some(_) => Layout::Slot,
+            None => Layout::Caller(request.address + (range.start - request.range.start)),
+        };
+        let window = Window::new(key, request.direction, range, base, slot);
+        let window = self.windows.insert(window);
+        let filled_link = request.link.filter(|_| request.direction == Direction::Read);
+        if let Some(link) = filled_link {
+            self.links[link].filling.push(window);
+        }
+        let claim = Claim {
+            window,
+            state: Arc::clone(&request.state),
+            file: Arc::clone(&request.file),
+            direction: request.direction,
+            range,
+            base,
+            layout,
+            alignment: request.alignment,
+            way: (io, reason),
+            edge: first || last,
+        };
+        if let Some(link) = filled_link {
+            self.wake_link(link); // so that it is awake when the first piece is filled
+        }
+        self.list(key);
+        claim
+    }
+
+    /// Takes in the plan of a claimed window.
+    pub(crate) fn opened(&mut self, window: WindowKey, piece: u64, segments: Vec<Segment>) {
+        let state = &mut self.windows[window];
+        state.piece = piece;
+        if state.direction == Direction::Write && state.slot.is_some() {
+            state.waiting = segments;
+            let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
+            self.links[link].unloading.push_back(window);
+            self.wake_link(link);
+        } else {
+            self.push_segments(window, &segments);
+        }
+        self.windows[window].outstanding -= 1;
+        self.close_if_done(window);
+    }
+
+    pub(super) fn push_segments(&mut self, key: WindowKey, segments: &[Segment]) {
+        let window = &mut self.windows[key];
+        let request = &self.transfers[window.transfer].request;
+        let drive = request.drive;
+        let mut ops = Vec::with_capacity(segments.len());
+        for segment in segments {
+            let first = if segment.bounce { segment.wanted.start } else { segment.covered.start };
+            let address = match window.slot {
+                Some(_) => window.slot_address(first),
+                None => request.address + (first - request.range.start),
+            };
+            let piece = window.piece_of(segment.wanted.start);
+            window.expect(piece);
+            ops.push(Op {
+                owner: Owner::Piece(key, piece),
+                file: Arc::clone(&request.file),
+                work: Work::Move(request.direction),
+                segment: *segment,
+                address,
+                moved: 0,
+                empty: 0,
+            });
+        }
+        for op in ops {
+            match (op.segment.io, op.work) {
+                (Io::Direct, _) => {
+                    self.drives[drive].ready.push_back(op);
+                    self.wake_drive(drive);
+                }
+                (Io::Buffered, Work::Move(Direction::Write)) => self.push_write(op),
+                (Io::Buffered, _) => self.push_cached(op),
+            }
+        }
+    }
+
+    pub(super) fn push_cached(&mut self, op: Op) {
+        self.cached.push_back(op);
+        self.effects.readers += 1;
+    }
+
+    /// Queues a write through the page cache behind those of the same file.
+    fn push_write(&mut self, op: Op) {
+        match self.writers.entry(op.file.identity()) {
+            Entry::Occupied(mut waiting) => {
+                waiting.get_mut().push_back(op);
+            }
+            Entry::Vacant(idle) => {
+                idle.insert(VecDeque::new());
+                self.push_cached(op);
+            }
+        }
+    }
+
+    /// Lets the next write of a file go, first in line: the same thread takes it, with warm caches.
+    pub(super) fn next_write(&mut self, file: (u64, u64)) {
+        let Some(waiting) = self.writers.get_mut(&file) else { return };
+        match waiting.pop_front() {
+            Some(op) => {
+                self.cached.push_front(op);
+                self.effects.readers += 1;
+            }
+            None => {
+                self.writers.remove(&file);
+            }
+        }
+    }
+
+    pub(super) fn close_if_done(&mut self, key: WindowKey) {
+        let Some(window) = self.windows.get(key) else { return };
+        let stopped = self.transfers[window.transfer].stopped;
+        let copied = match window.direction {
+            Direction::Read => window.slot.is_none() || window.all_sent(),
+            Direction::Write => window.waiting.is_empty(),
+        };
+        if window.outstanding > 0 || window.copies > 0 || !(copied || stopped) {
+            return;
+        }
+        let window = self.windows.remove(key);
+        let transfer = window.transfer;
+        let link = self.transfers[transfer].request.link;
+        if let (Some(link), Some(slot)) = (link, window.slot) {
+            let state = &mut self.links[link];
+            state.filling.retain(|&k| k != key);
+            state.unloading.retain(|&k| k != key);
+            state.free.push(slot);
+            self.admit_waiting(link);
+        }
+        self.transfers[transfer].open -= 1;
+        self.list(transfer);
+        self.finish_if_done(transfer);
+    }
+
+    /// A slot came free: the transfer that has waited longest may open a window.
+    pub(super) fn admit_waiting(&mut self, link: usize) {
+        if let Some(key) = self.links[link].waiting.pop_front() {
+            self.openable.push_front(key);
+            self.effects.readers += 1;
+        }
+    }
+}
