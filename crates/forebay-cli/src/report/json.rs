@@ -1,0 +1,254 @@
+//! Results as JSON, version 1; docs/json-schema.md describes every key.
+//!
+//! The types can be read back too, so that programs in Rust need no parser of their own. What does
+//! not apply to a row is null.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::stats::Spread;
+
+/// The version of the schema: it grows when a key changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// One run of `forebay bench`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// A row for each ceiling and each way, in the order of the table.
+    pub results: Vec<Row>,
+    /// What a reader of the numbers should know, as sentences.
+    pub warnings: Vec<String>,
+}
+
+/// The machine and the command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// The kernel's name and release.
+    pub kernel: String,
+    /// The processor.
+    pub cpu: Cpu,
+    /// Host memory.
+    pub memory: HostMemoryFacts,
+    /// The GPU; null where the target is host memory.
+    pub gpu: Option<Gpu>,
+    /// The GPU driver's version.
+    pub driver: Option<String>,
+    /// The file system that the file is on.
+    pub file_system: Option<FileSystem>,
+    /// The drive below it.
+    pub drive: Option<Drive>,
+    /// Versions of the programs that measured.
+    pub versions: Versions,
+    /// The command, as it may be typed again.
+    pub command: String,
+    /// When the run began, in seconds since 1970.
+    pub unix_time: u64,
+}
+
+/// The processor.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Its name; empty where the system does not tell.
+    pub model: String,
+    /// Threads that can run at once.
+    pub cores: usize,
+}
+
+/// Host memory, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostMemoryFacts {
+    /// All of it.
+    pub total: u64,
+    /// What could be had when the run began.
+    pub available: u64,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its name here, as `cuda:0`.
+    pub id: String,
+    /// The vendor's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its PCI address.
+    pub pci_address: Option<String>,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Whether host memory plays it.
+    pub simulated: bool,
+}
+
+/// A file system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileSystem {
+    /// Its type, as `ext4`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// What is mounted there.
+    pub source: String,
+}
+
+/// A drive, or whatever block device is seen first below the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Drive {
+    /// Its name, as `nvme0n1`.
+    pub name: String,
+    /// Its model.
+    pub model: Option<String>,
+    /// Bytes on it.
+    pub size: Option<u64>,
+    /// Whether the kernel takes it for a spinning disk.
+    pub rotational: Option<bool>,
+}
+
+/// Versions of the programs that measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Versions {
+    /// This command's.
+    pub forebay: String,
+    /// `fio`'s, where it is installed.
+    pub fio: Option<String>,
+}
+
+/// A ceiling, or a way to move bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum MethodName {
+    /// Ceiling: copies between pinned memory and the GPU, or in host memory by several threads.
+    Link,
+    /// Ceiling: O_DIRECT at depth.
+    Storage,
+    /// Ceiling: `fio`.
+    Fio,
+    /// `read` into pageable memory, then copy.
+    Standard,
+    /// Map the file, then copy.
+    Mmap,
+    /// This engine.
+    Forebay,
+}
+
+impl MethodName {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Storage => "storage",
+            Self::Fio => "fio",
+            Self::Standard => "standard",
+            Self::Mmap => "mmap",
+            Self::Forebay => "forebay",
+        }
+    }
+
+    /// Whether it is a ceiling.
+    #[must_use]
+    pub const fn is_ceiling(self) -> bool {
+        matches!(self, Self::Link | Self::Storage | Self::Fio)
+    }
+}
+
+/// From or to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the file to memory.
+    Read,
+    /// From memory to the file.
+    Write,
+}
+
+impl Direction {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// Where the file's pages were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cache {
+    /// Dropped from the page cache before. A cold write counts once its bytes are on the drive.
+    Cold,
+    /// In the page cache.
+    Resident,
+}
+
+impl Cache {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Resident => "resident",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The ceiling or the way.
+    pub method: MethodName,
+    /// The route that the engine took; several are joined by `+`.
+    pub route: Option<String>,
+    /// Why, or which way the bytes went.
+    pub reason: Option<String>,
+    /// From or to the file.
+    pub direction: Direction,
+    /// Where the file's pages were.
+    pub cache: Option<Cache>,
+    /// The memory: `host`, `cuda:0`, `sim:0`.
+    pub target: String,
+    /// The files.
+    pub paths: Option<Vec<String>>,
+    /// Bytes of one sample.
+    pub bytes: u64,
+    /// Every sample.
+    pub seconds: Vec<f64>,
+    /// What the samples say.
+    pub bytes_per_second: Spread,
+    /// The ceiling that binds.
+    pub limit: Option<Limit>,
+    /// The median as a share of that ceiling.
+    pub share_of_limit: Option<f64>,
+    /// Processor seconds for each 1e9 bytes, the median.
+    pub cpu_s_per_gb: Option<f64>,
+    /// Whether every byte of every sample was right; null for ceilings.
+    pub verified: Option<bool>,
+    /// Whether the run's target was a simulated GPU.
+    pub simulated: bool,
+}
+
+/// A ceiling's value: its best sample.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Which ceiling.
+    pub name: MethodName,
+    /// Its best sample.
+    pub bytes_per_second: f64,
+}
+
+impl Report {
+    /// The report as text, with a line feed at its end.
+    ///
+    /// # Errors
+    /// None that a report of numbers and text can cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
