@@ -20,7 +20,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Arguments, Verb};
-use failure::Failure;
 
 /// Runs the command that `arguments` name, the program's own name first.
 ///

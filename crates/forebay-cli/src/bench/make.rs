@@ -1,7 +1,7 @@
 //! Fills scratch files, and keeps them from filling a disk.
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -33,18 +33,34 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     };
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
     file.set_len(len).map_err(failed)?;
-    let mut step = vec![0; whole(STEP.min(len))];
-    let mut start = 0;
-    while start < len {
-        let bytes = &mut step[..whole(STEP.min(len - start))];
+    put_range(&file, pattern, 0, len).map_err(failed)?;
+    file.sync_all().map_err(failed)
+}
+
+/// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into `path`, a file
+/// of ours.
+///
+/// # Errors
+/// The system's.
+pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(path);
+    let written = file.and_then(|file| put_range(&file, pattern, start, end));
+    let text = || format!("cannot write to `{}` at {start}", path.display());
+    written.map_err(|error| Failure::io(text(), &error))
+}
+
+fn put_range(file: &File, pattern: Pattern, mut start: u64, end: u64) -> io::Result<()> {
+    let mut step = vec![0; whole(STEP.min(end.saturating_sub(start)))];
+    while start < end {
+        let bytes = &mut step[..whole(STEP.min(end - start))];
         each_piece(bytes, whole(PIECE), cores(), |at, bytes| {
             pattern.fill(start + at, bytes);
-            Ok::<(), Failure>(())
+            Ok::<(), io::Error>(())
         })?;
-        file.write_all_at(bytes, start).map_err(failed)?;
+        file.write_all_at(bytes, start)?;
         start += bytes.len() as u64;
     }
-    file.sync_all().map_err(failed)
+    Ok(())
 }
 
 /// Room on a file system, in bytes.

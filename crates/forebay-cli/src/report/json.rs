@@ -232,6 +232,9 @@ pub struct Row {
     pub verified: Option<bool>,
     /// Whether the run's target was a simulated GPU.
     pub simulated: bool,
+    /// The `--size` that the row belongs to, for the table.
+    #[serde(skip)]
+    pub size: u64,
 }
 
 /// A ceiling's value: its best sample.

@@ -1,1 +1,160 @@
-//! The table.
+//! Results as a table for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table};
+use forebay::units::format_size;
+
+use super::json::{Environment, MethodName, Report, Row};
+
+const HEADINGS: [&str; 9] = [
+    "method",
+    "direction",
+    "cache",
+    "GB/s (min–max)",
+    "of limit",
+    "CPU s/GB",
+    "bound by",
+    "data",
+    "route and reason",
+];
+
+/// The whole report: the machine, then one table for each size.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut text = header(report);
+    for size in sizes(report) {
+        let rows: Vec<&Row> = report.results.iter().filter(|row| row.size == size).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}{}", format_size(size), note(report));
+        text.push_str(&table(&rows));
+    }
+    text
+}
+
+/// The sizes in the order of the rows.
+fn sizes(report: &Report) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for row in &report.results {
+        if !sizes.contains(&row.size) {
+            sizes.push(row.size);
+        }
+    }
+    sizes
+}
+
+fn note(report: &Report) -> &'static str {
+    if report.results.iter().any(|row| row.simulated) { ", simulated GPU" } else { "" }
+}
+
+fn header(report: &Report) -> String {
+    let facts = &report.environment;
+    let mut text = String::new();
+    let path = report.results.iter().find_map(|row| row.paths.as_ref()?.first());
+    let _ = writeln!(
+        text,
+        "machine  {} × {}, {} memory, {}",
+        facts.cpu.cores,
+        facts.cpu.model,
+        format_size(facts.memory.total),
+        facts.kernel
+    );
+    let path = path.map_or("", String::as_str);
+    let _ = writeln!(text, "file     {path}{}", place(facts));
+    let _ = writeln!(text, "target   {}", target(facts));
+    text
+}
+
+fn place(facts: &Environment) -> String {
+    let mut text = String::new();
+    if let Some(file_system) = &facts.file_system {
+        let _ = write!(text, ", {}", file_system.kind);
+    }
+    if let Some(drive) = &facts.drive {
+        let _ = write!(text, " on {}", drive.name);
+        if let Some(model) = &drive.model {
+            let _ = write!(text, " ({model})");
+        }
+    }
+    text
+}
+
+fn target(facts: &Environment) -> String {
+    let Some(gpu) = &facts.gpu else { return "host memory, no GPU".into() };
+    let mut text = format!("{}, {}", gpu.id, gpu.name);
+    if gpu.simulated && !gpu.name.contains("simulated") {
+        text.push_str(" (simulated)");
+    }
+    for part in [&gpu.uuid, &gpu.pci_address].into_iter().flatten() {
+        let _ = write!(text, ", {part}");
+    }
+    if let Some(driver) = &facts.driver {
+        let _ = write!(text, ", driver {driver}");
+    }
+    text
+}
+
+fn table(rows: &[&Row]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(HEADINGS);
+    for row in rows {
+        table.add_row(cells(row));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if (3..6).contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(row: &Row) -> [String; 9] {
+    let none = || "–".to_owned();
+    let rates = row.bytes_per_second;
+    let route = match (&row.route, &row.reason) {
+        (Some(route), Some(reason)) => format!("{route}: {reason}"),
+        (Some(text), None) | (None, Some(text)) => text.clone(),
+        (None, None) => none(),
+    };
+    let route = if row.simulated { format!("{route} (simulated)") } else { route };
+    let method = match row.method {
+        MethodName::Link | MethodName::Storage | MethodName::Fio => {
+            format!("{} (ceiling)", row.method.name())
+        }
+        method => method.name().to_owned(),
+    };
+    [
+        method,
+        row.direction.name().to_owned(),
+        row.cache.map_or_else(none, |cache| cache.name().to_owned()),
+        format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max)),
+        row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
+        row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
+        row.limit.map_or_else(none, |limit| limit.name.name().to_owned()),
+        match row.verified {
+            None => none(),
+            Some(true) => "right".to_owned(),
+            Some(false) => "WRONG".to_owned(),
+        },
+        route,
+    ]
+}
+
+/// A rate in GB/s (1e9) with three digits that count.
+#[must_use]
+pub fn rate(bytes_per_second: f64) -> String {
+    let rate = bytes_per_second / 1e9;
+    match rate {
+        100.0.. => format!("{rate:.0}"),
+        10.0.. => format!("{rate:.1}"),
+        _ if rate >= 1.0 => format!("{rate:.2}"),
+        _ => format!("{rate:.3}"),
+    }
+}

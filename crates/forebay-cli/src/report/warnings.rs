@@ -1,1 +1,162 @@
-//! The warnings.
+//! What a reader of the numbers should know, each with the next thing to try.
+
+use std::fmt;
+
+use forebay::units::format_size;
+
+use super::json::{Report, Row};
+
+/// Samples further apart than this share of their median are called unsteady.
+const SPREAD_MAX: f64 = 0.25;
+/// A way that is faster than its limit by this was not bound by it.
+const SHARE_MAX: f64 = 1.05;
+/// Samples shorter than this say little.
+const SECONDS_MIN: f64 = 0.002;
+
+/// Something that a reader of the numbers should know.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Warning {
+    /// There is no GPU, and why.
+    HostTarget(String),
+    /// The GPU is simulated.
+    Simulated,
+    /// The file system keeps its files in memory.
+    InMemory(String),
+    /// Rows are missing because the file cannot be brought where it should be.
+    LeftOut {
+        /// Which row.
+        row: String,
+        /// Why.
+        reason: String,
+    },
+    /// Only the start of a file is read.
+    Part {
+        /// How much.
+        len: u64,
+        /// All of it.
+        whole: u64,
+    },
+    /// `fio` is not installed.
+    NoFio,
+    /// Scratch of crashed runs was removed.
+    Leftovers(usize),
+    /// What the engine says about itself.
+    Engine(String),
+    /// Samples far apart.
+    Unsteady {
+        /// Which row.
+        row: String,
+        /// How far, as a share of the median.
+        spread: f64,
+        /// How many there were.
+        count: usize,
+    },
+    /// Samples too short.
+    Short {
+        /// Which row.
+        row: String,
+    },
+    /// A way that beats its ceiling.
+    AboveLimit {
+        /// Which row.
+        row: String,
+        /// Its share.
+        share: f64,
+    },
+    /// Wrong bytes.
+    Wrong {
+        /// Which row.
+        row: String,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostTarget(reason) => write!(
+                f,
+                "the target is host memory: {reason}; `--gpu sim` shows every row with a simulated \
+                 GPU"
+            ),
+            Self::Simulated => f.write_str(
+                "the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out \
+                 on a machine with a GPU",
+            ),
+            Self::InMemory(kind) => write!(
+                f,
+                "no cold rows and no storage ceiling: {kind} keeps its files in memory; give a \
+                 path on a drive"
+            ),
+            Self::LeftOut { row, reason } => write!(f, "{row} is left out: {reason}"),
+            Self::Part { len, whole } => write!(
+                f,
+                "only the first {} of {} are read, to end in time; `--size {whole}` reads all",
+                format_size(*len),
+                format_size(*whole)
+            ),
+            Self::NoFio => f.write_str(
+                "`fio` is not installed: install it for a second opinion on the storage",
+            ),
+            Self::Leftovers(1) => f.write_str("removed the scratch that a crashed run had left"),
+            Self::Leftovers(count) => {
+                write!(f, "removed the scratch that {count} crashed runs had left")
+            }
+            Self::Engine(note) => f.write_str(note),
+            Self::Unsteady { row, spread, count } => write!(
+                f,
+                "{row}: its {count} samples differ by {:.0} %; end other work on this machine, or \
+                 try `--repeats {}`",
+                spread * 100.0,
+                (count * 3).max(9)
+            ),
+            Self::Short { row } => {
+                write!(f, "{row}: its samples are shorter than 2 ms; try a larger `--size`")
+            }
+            Self::AboveLimit { row, share } => write!(
+                f,
+                "{row} reached {:.0} % of its limit: the ceiling varied, or a cache below the file \
+                 system answered; try more `--repeats` or a larger `--size`",
+                share * 100.0
+            ),
+            Self::Wrong { row } => write!(
+                f,
+                "{row} moved wrong data: its speed means nothing; look whether the file changed \
+                 meanwhile, and at the kernel's log"
+            ),
+        }
+    }
+}
+
+/// A row's name in warnings.
+#[must_use]
+pub fn name_of(row: &Row, sizes: bool) -> String {
+    let mut name = format!("`{}` {}", row.method.name(), row.direction.name());
+    if let Some(cache) = row.cache {
+        name = format!("{name}, {}", cache.name());
+    }
+    if sizes { format!("{name}, {}", format_size(row.bytes)) } else { name }
+}
+
+/// What the rows themselves give reason to say.
+#[must_use]
+pub fn about(report: &Report) -> Vec<Warning> {
+    let methods = || report.results.iter().filter(|row| !row.method.is_ceiling());
+    let sizes = methods().any(|row| methods().any(|other| other.bytes != row.bytes));
+    let mut warnings = Vec::new();
+    for row in &report.results {
+        let name = name_of(row, sizes);
+        if row.verified == Some(false) {
+            warnings.push(Warning::Wrong { row: name.clone() });
+        }
+        let spread = row.bytes_per_second.relative();
+        if row.seconds.iter().any(|seconds| *seconds < SECONDS_MIN) {
+            warnings.push(Warning::Short { row: name });
+        } else if let Some(share) = row.share_of_limit.filter(|share| *share > SHARE_MAX) {
+            warnings.push(Warning::AboveLimit { row: name, share });
+        } else if spread > SPREAD_MAX && !row.method.is_ceiling() {
+            let count = row.seconds.len();
+            warnings.push(Warning::Unsteady { row: name, spread, count });
+        }
+    }
+    warnings
+}
