@@ -55,8 +55,15 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Measure how fast bytes move, by every way, against what the machine can do
+    ///
+    /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
+    /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy) and
+    /// `forebay`. Every byte that a way moved is checked. Without a GPU the target is host memory.
     Bench(BenchArgs),
     /// Move a file to the GPU (or host memory) and say what moved and how
+    ///
+    /// The engine takes the fastest route that this file and this machine have, and says why it
+    /// was that one.
     Read(ReadArgs),
     /// Print completions for a shell
     Completions {
@@ -69,19 +76,12 @@ pub enum Verb {
 
 /// What `forebay bench` takes.
 #[derive(Debug, Clone, Args)]
-#[command(
-    long_about = "Measure how fast bytes move between a file and the GPU, by every way, against \
-                  what the machine can do.\n\nOne interleaved run measures the ceilings (the link \
-                  to the GPU, the storage) and the ways to make the move: `standard` (read into \
-                  pageable memory, then copy), `mmap` (map, then copy) and `forebay`. Every byte \
-                  that a way moved is checked. Without a GPU the target is host memory.",
-    after_long_help = "Examples:\n  \
+#[command(after_long_help = "Examples:\n  \
         forebay bench                                  a scratch file in this folder\n  \
         forebay bench model.safetensors                a file of yours; it is never written\n  \
         forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
         forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
-        forebay bench --json >run.json                 for a program to read"
-)]
+        forebay bench --json >run.json                 for a program to read")]
 pub struct BenchArgs {
     /// File or block device to read; without one, a scratch file is made in this folder
     ///

@@ -18,7 +18,16 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
 pub(crate) fn man_page() -> Result<()> {
     let mut page = Vec::new();
     render(&mut page).map_err(|error| Failure::io("cannot write the manual page", &error))?;
-    io::stdout().write_all(&page).map_err(|error| Failure::stdout(&error))
+    let page = without_repeats(&String::from_utf8_lossy(&page));
+    io::stdout().write_all(page.as_bytes()).map_err(|error| Failure::stdout(&error))
+}
+
+/// Each section brings its own definition of the apostrophe; one is enough.
+fn without_repeats(page: &str) -> String {
+    let definition = |line: &&str| line.starts_with(".ie \\n(.g") || line.starts_with(".el .ds");
+    let mut lines: Vec<&str> = page.lines().filter(definition).take(2).collect();
+    lines.extend(page.lines().filter(|line| !definition(line)));
+    lines.join("\n") + "\n"
 }
 
 fn render(page: &mut Vec<u8>) -> io::Result<()> {

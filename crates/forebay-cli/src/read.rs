@@ -19,6 +19,8 @@ use crate::report::table;
 
 /// Bytes that come back from the target at a time.
 const STEP: u64 = 16 * MIB;
+/// Bytes per second below which a speed in GB/s says nothing.
+const SPEED_MIN: f64 = 1e6;
 
 /// Runs the verb.
 pub(crate) fn command(args: &ReadArgs) -> Result<()> {
@@ -185,9 +187,11 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64
     if let (Some(route), Some(reason)) = routes(&outcome.routes) {
         lines.push(("route", format!("{route}: {reason}")));
     }
-    if outcome.bytes > 0 {
-        let speed = table::rate(rate(outcome.bytes, seconds));
-        lines.push(("speed", format!("{speed} GB/s in {seconds:.6} s")));
+    let speed = rate(outcome.bytes, seconds);
+    if speed >= SPEED_MIN {
+        lines.push(("speed", format!("{} GB/s in {seconds:.6} s", table::rate(speed))));
+    } else {
+        lines.push(("time", format!("{seconds:.6} s")));
     }
     if let Some(sum) = sum {
         lines.push(("xxh3-64", format!("{sum:016x}")));

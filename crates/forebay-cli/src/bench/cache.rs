@@ -117,7 +117,7 @@ mod tests {
         }
 
         fn residency(&self, _len: u64) -> Result<Residency> {
-            Ok(self.stays.clone())
+            Ok(self.stays)
         }
     }
 

@@ -32,6 +32,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use self::ceilings::storage::Storage;
 use self::line::{Line, Setting};
 use self::make::Room;
+use self::methods::{Job, Method as _};
 use self::run::Run;
 use self::size::{Means, Passes};
 use self::subject::Subject;
@@ -49,6 +50,8 @@ const WAYS: u32 = 3;
 const LOOK: Duration = Duration::from_millis(400);
 /// Bytes that are looked at.
 const LOOK_LEN: u64 = 64 * MIB;
+/// Bytes that show whether a route can be had.
+const TRY_LEN: u64 = MIB;
 /// Bytes per second where the storage cannot be looked at.
 const UNKNOWN_RATE: f64 = 1e9;
 
@@ -129,6 +132,7 @@ impl Bench<'_> {
         if storage && !fio && self.directions.contains(&Direction::Read) {
             warnings.push(Warning::NoFio);
         }
+        self.try_route(&subject)?;
         let sizes = self.sizes(&subject, &caches, in_memory.is_some(), warnings)?;
         subject.check(&sizes, self.write)?;
         let largest = sizes.iter().copied().max().unwrap_or(MIB);
@@ -140,10 +144,7 @@ impl Bench<'_> {
         for size in sizes {
             let mut lines = line::plan(&self.directions, &caches, storage, fio);
             self.measure(&subject, &mut memory, size, &mut lines)?;
-            let left_out = lines.iter().filter_map(|line| {
-                Some(Warning::LeftOut { row: line.name(), reason: line.left_out.clone()? })
-            });
-            warnings.extend(left_out);
+            warnings.extend(left_out(&lines));
             let setting = Setting {
                 size,
                 target: memory.name(),
@@ -181,6 +182,20 @@ impl Bench<'_> {
         });
         bar.finish_and_clear();
         result
+    }
+
+    /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
+    /// before anything is made for it.
+    fn try_route(&self, subject: &Subject) -> Result<()> {
+        let Some(route) = self.args.route else { return Ok(()) };
+        let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
+        subject.make_read(len)?;
+        let mut memory = self.target.allocate(&self.engine, len)?;
+        let mut forebay = methods::forebay::Forebay::new(self.engine.clone(), Some(route));
+        let path = subject.read_path();
+        let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
+        forebay.open(&job, &memory)?;
+        forebay.read(&job, &mut memory).map(drop)
     }
 
     /// Where the file's pages are to be, as far as the file system lets them.
@@ -230,6 +245,20 @@ impl Bench<'_> {
             None => suitable,
         }])
     }
+}
+
+/// The lines that could not be measured, those with the same reason together.
+fn left_out(lines: &[Line]) -> Vec<Warning> {
+    let mut found: Vec<(Vec<String>, &str)> = Vec::new();
+    for line in lines {
+        let Some(reason) = &line.left_out else { continue };
+        match found.iter_mut().find(|(_, other)| other == reason) {
+            Some((rows, _)) => rows.push(line.name()),
+            None => found.push((vec![line.name()], reason)),
+        }
+    }
+    let warning = |(rows, reason): (_, &str)| Warning::LeftOut { rows, reason: reason.into() };
+    found.into_iter().map(warning).collect()
 }
 
 /// Looks roughly at the speed of the storage: by reading the user's file, else by writing scratch.

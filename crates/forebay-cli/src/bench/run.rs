@@ -103,8 +103,12 @@ impl<'a> Run<'a> {
         if any(Direction::Write) {
             self.written = self.subject.make_write(self.len)?;
         }
-        for line in lines.iter().filter(|line| line.method == MethodName::Forebay) {
-            self.warm(line)?;
+        for direction in [Direction::Read, Direction::Write] {
+            let ours =
+                |line: &&Line| line.method == MethodName::Forebay && line.direction == direction;
+            if let Some(line) = lines.iter().find(ours) {
+                self.warm(line)?;
+            }
         }
         Ok(())
     }

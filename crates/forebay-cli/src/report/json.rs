@@ -255,3 +255,161 @@ impl Report {
         serde_json::to_string_pretty(self).map(|text| text + "\n")
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn row(method: MethodName, cache: Option<Cache>, seconds: [f64; 3]) -> Row {
+        let bytes = 1 << 30;
+        let limit = cache.map(|cache| match cache {
+            Cache::Cold => Limit { name: MethodName::Storage, bytes_per_second: 3.3e9 },
+            Cache::Resident => Limit { name: MethodName::Link, bytes_per_second: 55.5e9 },
+        });
+        let bytes_per_second = Spread::of_rates(bytes, &seconds).unwrap();
+        let ours = method == MethodName::Forebay;
+        Row {
+            method,
+            route: ours.then(|| "cached".into()),
+            reason: ours.then(|| "resident in the page cache".into()),
+            direction: Direction::Read,
+            cache,
+            target: "cuda:0".into(),
+            paths: (method != MethodName::Link).then(|| vec!["model.safetensors".into()]),
+            bytes,
+            seconds: seconds.into(),
+            bytes_per_second,
+            limit,
+            share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
+            cpu_s_per_gb: Some(0.125),
+            verified: cache.map(|_| true),
+            simulated: false,
+            size: bytes,
+        }
+    }
+
+    /// A report of fixed data.
+    pub(crate) fn report() -> Report {
+        Report {
+            schema: SCHEMA,
+            environment: Environment {
+                kernel: "Linux 6.18.0".into(),
+                cpu: Cpu { model: "Some CPU".into(), cores: 16 },
+                memory: HostMemoryFacts { total: 128 << 30, available: 100 << 30 },
+                gpu: Some(Gpu {
+                    id: "cuda:0".into(),
+                    name: "NVIDIA H200".into(),
+                    uuid: Some("GPU-1234".into()),
+                    pci_address: Some("0000:1b:00.0".into()),
+                    memory: 140 << 30,
+                    simulated: false,
+                }),
+                driver: Some("580.159".into()),
+                file_system: Some(FileSystem {
+                    kind: "ext4".into(),
+                    mount_point: "/data".into(),
+                    source: "/dev/nvme0n1p1".into(),
+                }),
+                drive: Some(Drive {
+                    name: "nvme0n1".into(),
+                    model: Some("Fast One".into()),
+                    size: Some(1 << 40),
+                    rotational: Some(false),
+                }),
+                versions: Versions { forebay: "0.1.0".into(), fio: Some("fio-3.33".into()) },
+                command: "forebay bench model.safetensors".into(),
+                unix_time: 1_700_000_000,
+            },
+            results: vec![
+                row(MethodName::Link, None, [0.0195, 0.0194, 0.0193]),
+                row(MethodName::Standard, Some(Cache::Cold), [0.5, 0.51, 0.49]),
+                row(MethodName::Forebay, Some(Cache::Resident), [0.0197, 0.0196, 0.0198]),
+            ],
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_schema() {
+        let mut report = report();
+        report.results.truncate(1);
+        report.results[0].seconds.truncate(1);
+        insta::assert_snapshot!(report.to_text().unwrap(), @r#"
+        {
+          "schema": 1,
+          "environment": {
+            "kernel": "Linux 6.18.0",
+            "cpu": {
+              "model": "Some CPU",
+              "cores": 16
+            },
+            "memory": {
+              "total": 137438953472,
+              "available": 107374182400
+            },
+            "gpu": {
+              "id": "cuda:0",
+              "name": "NVIDIA H200",
+              "uuid": "GPU-1234",
+              "pci_address": "0000:1b:00.0",
+              "memory": 150323855360,
+              "simulated": false
+            },
+            "driver": "580.159",
+            "file_system": {
+              "type": "ext4",
+              "mount_point": "/data",
+              "source": "/dev/nvme0n1p1"
+            },
+            "drive": {
+              "name": "nvme0n1",
+              "model": "Fast One",
+              "size": 1099511627776,
+              "rotational": false
+            },
+            "versions": {
+              "forebay": "0.1.0",
+              "fio": "fio-3.33"
+            },
+            "command": "forebay bench model.safetensors",
+            "unix_time": 1700000000
+          },
+          "results": [
+            {
+              "method": "link",
+              "route": null,
+              "reason": null,
+              "direction": "read",
+              "cache": null,
+              "target": "cuda:0",
+              "paths": null,
+              "bytes": 1073741824,
+              "seconds": [
+                0.0195
+              ],
+              "bytes_per_second": {
+                "median": 55347516701.03093,
+                "min": 55063683282.051285,
+                "max": 55634291398.96373
+              },
+              "limit": null,
+              "share_of_limit": null,
+              "cpu_s_per_gb": 0.125,
+              "verified": null,
+              "simulated": false
+            }
+          ],
+          "warnings": []
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_report_is_read_back() {
+        let mut report = report();
+        let text = report.to_text().unwrap();
+        // The table's own grouping is no part of the schema.
+        report.results.iter_mut().for_each(|row| row.size = 0);
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+}

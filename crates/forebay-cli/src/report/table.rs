@@ -158,3 +158,47 @@ pub fn rate(bytes_per_second: f64) -> String {
         _ => format!("{rate:.3}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::tests::report;
+
+    #[test]
+    fn a_table_for_each_size() {
+        let mut report = report();
+        report.results[1].size = 5 << 30;
+        report.results[1].verified = Some(false);
+        insta::assert_snapshot!(render(&report), @"
+        machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
+        file     model.safetensors, ext4 on nvme0n1 (Fast One)
+        target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+
+        1 GiB
+        method          direction  cache       GB/s (min–max)  of limit  CPU s/GB  bound by  data   route and reason
+        link (ceiling)  read       –         55.3 (55.1–55.6)         –     0.125  –         –      –
+        forebay         read       resident  54.5 (54.2–54.8)      98 %     0.125  link      right  cached: resident in the page cache
+
+        5 GiB
+        method    direction  cache    GB/s (min–max)  of limit  CPU s/GB  bound by  data   route and reason
+        standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WRONG  –
+        ");
+    }
+
+    #[test]
+    fn a_simulated_gpu_is_named_everywhere() {
+        let mut report = report();
+        let gpu = report.environment.gpu.as_mut().unwrap();
+        (gpu.simulated, gpu.id, gpu.name) = (true, "sim:0".into(), "played".into());
+        report.results.iter_mut().for_each(|row| row.simulated = true);
+        let text = render(&report);
+        // The target, the table's head, and each row.
+        assert_eq!(text.matches("simulated").count(), 2 + report.results.len(), "{text}");
+    }
+
+    #[test]
+    fn rates_have_three_digits() {
+        let rates = [54.62e9, 5.4e9, 0.1234e9, 123.4e9, 9.999e9].map(rate);
+        assert_eq!(rates, ["54.6", "5.40", "0.123", "123", "10.00"]);
+    }
+}

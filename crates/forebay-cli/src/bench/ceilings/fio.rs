@@ -44,11 +44,14 @@ impl Fio {
     /// `fio` cannot tell anything.
     ///
     /// # Errors
-    /// None yet; the file's own errors are found by others.
+    /// There is no current folder.
     pub fn open(path: &Path, len: u64) -> Result<Result<Self, String>> {
         let len = align_down(len, MIB);
+        // Absolute, for `fio` runs in another folder.
+        let path = std::path::absolute(path)
+            .map_err(|error| Failure::io(format!("cannot find `{}`", path.display()), &error))?;
         let Some(filename) = path.to_str().map(escaped) else {
-            return Ok(Err("the path is no text".into()));
+            return Ok(Err("`fio` takes no path that is not UTF-8".into()));
         };
         if len == 0 {
             return Ok(Err("the file is smaller than one request".into()));

@@ -1,7 +1,8 @@
 //! Our own engine, by the route that it chooses or by one that the user demands.
 
 use ::forebay::{
-    Engine, File, OpenOptions, Outcome, RequestOptions, Route, RouteShare, Source, SyncMode, Target,
+    Engine, File, OpenOptions, Outcome, Reason, RequestOptions, Route, RouteShare, Source,
+    SyncMode, Target,
 };
 
 use super::{Job, Method, Moved};
@@ -81,21 +82,22 @@ fn moved(outcome: &Outcome) -> Moved {
 /// there are several.
 #[must_use]
 pub fn routes(shares: &[RouteShare]) -> (Option<String>, Option<String>) {
+    let moved = shares.iter().filter(|share| share.bytes > 0);
+    let parts: Vec<_> = moved.map(|share| (share.route, share.reason, share.bytes)).collect();
+    describe(&parts)
+}
+
+fn describe(parts: &[(Route, Reason, u64)]) -> (Option<String>, Option<String>) {
     let mut names: Vec<&str> = Vec::new();
-    for share in shares.iter().filter(|share| share.bytes > 0) {
-        if !names.contains(&share.route.name()) {
-            names.push(share.route.name());
+    for (route, ..) in parts {
+        if !names.contains(&route.name()) {
+            names.push(route.name());
         }
     }
-    let total: u64 = shares.iter().map(|share| share.bytes).sum();
-    let several = shares.iter().filter(|share| share.bytes > 0).count() > 1;
-    let reasons = shares.iter().filter(|share| share.bytes > 0).map(|share| {
-        if several {
-            let percent = percent(share.bytes, total);
-            format!("{percent} {}: {}", share.route, share.reason)
-        } else {
-            share.reason.to_string()
-        }
+    let total: u64 = parts.iter().map(|(.., bytes)| bytes).sum();
+    let reasons = parts.iter().map(|(route, reason, bytes)| match parts.len() {
+        1 => reason.to_string(),
+        _ => format!("{} {route}: {reason}", percent(*bytes, total)),
     });
     let reasons = reasons.collect::<Vec<_>>().join("; ");
     (!names.is_empty()).then(|| (names.join("+"), reasons)).unzip()
@@ -108,28 +110,26 @@ fn percent(part: u64, total: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ::forebay::Reason;
-
     use super::*;
 
     #[test]
     fn routes_name_every_part() {
-        let share = |route, reason, bytes| RouteShare { route, reason, bytes };
         assert_eq!(routes(&[]), (None, None));
         assert_eq!(
-            routes(&[share(Route::Cached, Reason::Resident, 5)]),
+            describe(&[(Route::Cached, Reason::Resident, 5)]),
             (Some("cached".into()), Some("resident in the page cache".into()))
         );
-        let (route, reason) = routes(&[
-            share(Route::Staged, Reason::NotResident, 999),
-            share(Route::Cached, Reason::Resident, 1),
-            share(Route::Host, Reason::Demanded, 0),
+        let (route, reason) = describe(&[
+            (Route::Staged, Reason::NotResident, 999),
+            (Route::Cached, Reason::Resident, 1),
         ]);
-        assert_eq!(route.unwrap(), "staged+cached");
+        assert_eq!(route.as_deref(), Some("staged+cached"));
         assert_eq!(
-            reason.unwrap(),
-            "99 % staged: not resident, read from the drive with O_DIRECT; \
-             <1 % cached: resident in the page cache"
+            reason.as_deref(),
+            Some(
+                "99 % staged: not resident, read from the drive with O_DIRECT; \
+                 <1 % cached: resident in the page cache"
+            )
         );
     }
 }
