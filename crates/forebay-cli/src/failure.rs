@@ -91,7 +91,7 @@ impl Failure {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{error}error:{error:#} {}", self.message);
         for cause in &self.causes {
-            let _ = writeln!(text, "  caused by: {cause}");
+            let _ = writeln!(text, "  caused by: {}", lower(cause));
         }
         if let Some(remedy) = &self.hint {
             let _ = writeln!(text, "{hint}hint:{hint:#} {remedy}");
@@ -103,6 +103,18 @@ impl Failure {
     pub fn print(&self) {
         // Where stderr is gone there is nobody left to tell.
         let _ = anstream::stderr().write_all(self.text().as_bytes());
+    }
+}
+
+/// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
+/// such as `EIO` and `CUDA` stay as they are.
+fn lower(text: &str) -> String {
+    let mut letters = text.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -144,7 +156,7 @@ mod tests {
         };
         insta::assert_snapshot!(plain(&error.into()), @r"
         error: cannot read `model-3.safetensors` at 8192+1048576 on nvme1n1
-          caused by: Input/output error (os error 5)
+          caused by: input/output error (os error 5)
         hint: the drive or its file system failed: look at the kernel's log (`dmesg`)
         ");
     }
@@ -158,9 +170,10 @@ mod tests {
         };
         let failure = Failure::from(error);
         assert!(failure.usage);
-        insta::assert_snapshot!(plain(&failure), @r"
-        error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024
-        ");
+        insta::assert_snapshot!(
+            plain(&failure),
+            @"error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024"
+        );
     }
 
     #[test]

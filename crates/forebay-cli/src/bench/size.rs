@@ -1,6 +1,6 @@
 //! How much is moved where the user does not say: pure arithmetic on what the machine has.
 
-use forebay::units::{GIB, MIB};
+use forebay::units::{GIB, KIB, MIB};
 
 use crate::report::json::{Cache, Direction};
 
@@ -11,6 +11,8 @@ const SECONDS: f64 = 20.0;
 const MEMORY_RATE: f64 = 4e9;
 /// What is worth measuring at all, unless there is no room for it.
 const LEN_MIN: u64 = 16 * MIB;
+/// Less than this is never proposed, however little room there is.
+const LEN_LAST: u64 = 64 * KIB;
 /// More than this shows nothing new.
 const LEN_MAX: u64 = 8 * GIB;
 
@@ -78,7 +80,7 @@ pub fn suitable(means: Means, passes: Passes, repeats: u32) -> u64 {
     let room = means.room.map_or(LEN_MAX, |room| room / 4);
     let gpu = means.gpu_memory.map_or(LEN_MAX, |memory| memory / 2);
     let bound = (means.memory / copies).min(room).min(gpu);
-    while len > MIB && (len > bound || (len > LEN_MIN && as_float(len) > timely)) {
+    while len > LEN_LAST && (len > bound || (len > LEN_MIN && as_float(len) > timely)) {
         len /= 2;
     }
     len
@@ -133,6 +135,6 @@ mod tests {
             assert!(suitable(means, passes, 3) <= bound, "{means:?}");
         }
         let nothing = Means { memory: 0, room: Some(0), ..means() };
-        assert_eq!(suitable(nothing, passes, 3), MIB);
+        assert_eq!(suitable(nothing, passes, 3), LEN_LAST);
     }
 }
