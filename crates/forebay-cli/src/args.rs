@@ -19,7 +19,7 @@ const STYLES: Styles = Styles::styled()
 const EXAMPLES: &str = "\
 Examples:
   forebay bench                          measure a scratch file in this folder
-  forebay bench model.safetensors        measure reading a file of yours; it is never written
+  forebay bench model.safetensors        measure reading your file; it is never written
   forebay bench --size 1G,8G --repeats 5 choose how much and how often
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
   forebay read model.safetensors         move a file to the GPU and say how it went";
@@ -40,7 +40,7 @@ NO_COLOR switches colours off.";
     name = "forebay",
     version,
     styles = STYLES,
-    max_term_width = 100,
+    max_term_width = 90,
     disable_help_subcommand = true,
     after_help = "`forebay VERB --help` tells more, with examples.",
     after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"),
@@ -184,7 +184,7 @@ pub fn definition() -> clap::Command {
 }
 
 fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "it takes a size such as `64K`, `1.5GiB` or `2GB`".into())
+    parse_size(text).ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
 }
 
 fn positive_size(text: &str) -> Result<u64, String> {
@@ -199,5 +199,5 @@ fn gpu(text: &str) -> Result<GpuSelector, String> {
 }
 
 fn route(text: &str) -> Result<Route, String> {
-    text.parse().map_err(|_| "it takes `direct`, `staged`, `cached` or `host`".into())
+    text.parse().map_err(|_| "it is `direct`, `staged`, `cached` or `host`".into())
 }

@@ -3,8 +3,12 @@
 //! `args` reads the command line, one module stands for each verb ([`bench`], `read`, `manual`),
 //! [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to stderr.
 //!
-//! Unsafe code is expected in three modules: `bench::memory` and `bench::methods::mmap` (mappings),
-//! `bench::cpu` (`getrusage`), and `bench::ceilings::link` (copies by raw address).
+//! # Unsafe modules
+//!
+//! - `bench/memory.rs`: anonymous mappings
+//! - `bench/methods/mmap.rs`: mappings of files
+//! - `bench/cpu.rs`: `getrusage`
+//! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 
 pub mod args;
 pub mod bench;

@@ -1,4 +1,4 @@
-//! `forebay read`: moves a range of a file to the target by the engine, and says what moved and how.
+//! `forebay read`: moves a range of a file to the target by the engine, and says how.
 
 use std::fs::{self, File};
 use std::hash::Hasher as _;

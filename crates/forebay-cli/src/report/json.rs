@@ -329,79 +329,99 @@ pub(crate) mod tests {
         }
     }
 
+    /// As it stands in a report.
+    fn text(part: impl Serialize) -> String {
+        serde_json::to_string_pretty(&part).unwrap()
+    }
+
     #[test]
-    fn keys_are_those_of_the_schema() {
-        let mut report = report();
-        report.results.truncate(1);
-        report.results[0].seconds.truncate(1);
-        insta::assert_snapshot!(report.to_text().unwrap(), @r#"
+    fn keys_of_the_environment_are_those_of_the_schema() {
+        insta::assert_snapshot!(text(report().environment), @r#"
         {
-          "schema": 1,
-          "environment": {
-            "kernel": "Linux 6.18.0",
-            "cpu": {
-              "model": "Some CPU",
-              "cores": 16
-            },
-            "memory": {
-              "total": 137438953472,
-              "available": 107374182400
-            },
-            "gpu": {
-              "id": "cuda:0",
-              "name": "NVIDIA H200",
-              "uuid": "GPU-1234",
-              "pci_address": "0000:1b:00.0",
-              "memory": 150323855360,
-              "simulated": false
-            },
-            "driver": "580.159",
-            "file_system": {
-              "type": "ext4",
-              "mount_point": "/data",
-              "source": "/dev/nvme0n1p1"
-            },
-            "drive": {
-              "name": "nvme0n1",
-              "model": "Fast One",
-              "size": 1099511627776,
-              "rotational": false
-            },
-            "versions": {
-              "forebay": "0.1.0",
-              "fio": "fio-3.33"
-            },
-            "command": "forebay bench model.safetensors",
-            "unix_time": 1700000000
+          "kernel": "Linux 6.18.0",
+          "cpu": {
+            "model": "Some CPU",
+            "cores": 16
           },
-          "results": [
-            {
-              "method": "link",
-              "route": null,
-              "reason": null,
-              "direction": "read",
-              "cache": null,
-              "target": "cuda:0",
-              "paths": null,
-              "bytes": 1073741824,
-              "seconds": [
-                0.0195
-              ],
-              "bytes_per_second": {
-                "median": 55347516701.03093,
-                "min": 55063683282.051285,
-                "max": 55634291398.96373
-              },
-              "limit": null,
-              "share_of_limit": null,
-              "cpu_s_per_gb": 0.125,
-              "verified": null,
-              "simulated": false
-            }
-          ],
-          "warnings": []
+          "memory": {
+            "total": 137438953472,
+            "available": 107374182400
+          },
+          "gpu": {
+            "id": "cuda:0",
+            "name": "NVIDIA H200",
+            "uuid": "GPU-1234",
+            "pci_address": "0000:1b:00.0",
+            "memory": 150323855360,
+            "simulated": false
+          },
+          "driver": "580.159",
+          "file_system": {
+            "type": "ext4",
+            "mount_point": "/data",
+            "source": "/dev/nvme0n1p1"
+          },
+          "drive": {
+            "name": "nvme0n1",
+            "model": "Fast One",
+            "size": 1099511627776,
+            "rotational": false
+          },
+          "versions": {
+            "forebay": "0.1.0",
+            "fio": "fio-3.33"
+          },
+          "command": "forebay bench model.safetensors",
+          "unix_time": 1700000000
         }
         "#);
+    }
+
+    #[test]
+    fn keys_of_a_row_are_those_of_the_schema() {
+        insta::assert_snapshot!(text(&report().results[2]), @r#"
+        {
+          "method": "forebay",
+          "route": "cached",
+          "reason": "resident in the page cache",
+          "direction": "read",
+          "cache": "resident",
+          "target": "cuda:0",
+          "paths": [
+            "model.safetensors"
+          ],
+          "bytes": 1073741824,
+          "seconds": [
+            0.0197,
+            0.0196,
+            0.0198
+          ],
+          "bytes_per_second": {
+            "median": 54504661116.751274,
+            "min": 54229385050.50504,
+            "max": 54782746122.44898
+          },
+          "limit": {
+            "name": "link",
+            "bytes_per_second": 55500000000.0
+          },
+          "share_of_limit": 0.9820659660675906,
+          "cpu_s_per_gb": 0.125,
+          "verified": true,
+          "simulated": false
+        }
+        "#);
+        let ceiling = text(&report().results[0]);
+        for key in ["route", "reason", "cache", "paths", "limit", "share_of_limit", "verified"] {
+            assert!(ceiling.contains(&format!("\"{key}\": null")), "{key}: {ceiling}");
+        }
+    }
+
+    #[test]
+    fn keys_of_a_report_are_those_of_the_schema() {
+        let value: serde_json::Value = serde_json::from_str(&report().to_text().unwrap()).unwrap();
+        let keys: Vec<_> = value.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["environment", "results", "schema", "warnings"]);
     }
 
     #[test]

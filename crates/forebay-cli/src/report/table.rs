@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
-use super::json::{Environment, MethodName, Report, Row};
+use super::json::{Environment, Report, Row};
 
 const HEADINGS: [&str; 9] = [
     "method",
@@ -16,7 +16,7 @@ const HEADINGS: [&str; 9] = [
     "CPU s/GB",
     "bound by",
     "data",
-    "route and reason",
+    "route",
 ];
 
 /// The whole report: the machine, then one table for each size.
@@ -98,8 +98,9 @@ fn table(rows: &[&Row]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     table.set_header(HEADINGS);
+    let mut reasons = Vec::new();
     for row in rows {
-        table.add_row(cells(row));
+        table.add_row(cells(row, &mut reasons));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -112,38 +113,43 @@ fn table(rows: &[&Row]) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    for (index, reason) in reasons.iter().enumerate() {
+        let _ = writeln!(text, "[{}] {reason}", index + 1);
+    }
     text
 }
 
-fn cells(row: &Row) -> [String; 9] {
+/// One line; its reason stands below the table, once for all lines that have it.
+fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 9] {
     let none = || "–".to_owned();
     let rates = row.bytes_per_second;
-    let route = match (&row.route, &row.reason) {
-        (Some(route), Some(reason)) => format!("{route}: {reason}"),
-        (Some(text), None) | (None, Some(text)) => text.clone(),
-        (None, None) => none(),
-    };
-    let route = if row.simulated { format!("{route} (simulated)") } else { route };
-    let method = match row.method {
-        MethodName::Link | MethodName::Storage | MethodName::Fio => {
-            format!("{} (ceiling)", row.method.name())
-        }
-        method => method.name().to_owned(),
-    };
+    let mut route: Vec<String> = row.route.iter().cloned().collect();
+    if row.simulated {
+        route.push("simulated".into());
+    }
+    if let Some(reason) = row.reason.as_deref() {
+        let found = reasons.iter().position(|other| *other == reason);
+        let index = found.unwrap_or_else(|| {
+            reasons.push(reason);
+            reasons.len() - 1
+        });
+        route.push(format!("[{}]", index + 1));
+    }
+    let limit = row.limit.map(|limit| limit.name.name());
     [
-        method,
+        row.method.name().to_owned(),
         row.direction.name().to_owned(),
         row.cache.map_or_else(none, |cache| cache.name().to_owned()),
         format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max)),
         row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
         row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
-        row.limit.map_or_else(none, |limit| limit.name.name().to_owned()),
+        if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
         match row.verified {
             None => none(),
             Some(true) => "right".to_owned(),
             Some(false) => "WRONG".to_owned(),
         },
-        route,
+        if route.is_empty() { none() } else { route.join(" ") },
     ]
 }
 
@@ -170,19 +176,20 @@ mod tests {
         report.results[1].size = 5 << 30;
         report.results[1].verified = Some(false);
         insta::assert_snapshot!(render(&report), @"
-        machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
-        file     model.safetensors, ext4 on nvme0n1 (Fast One)
-        target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
+file     model.safetensors, ext4 on nvme0n1 (Fast One)
+target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
-        1 GiB
-        method          direction  cache       GB/s (min–max)  of limit  CPU s/GB  bound by  data   route and reason
-        link (ceiling)  read       –         55.3 (55.1–55.6)         –     0.125  –         –      –
-        forebay         read       resident  54.5 (54.2–54.8)      98 %     0.125  link      right  cached: resident in the page cache
+1 GiB
+method   direction  cache       GB/s (min–max)  of limit  CPU s/GB  bound by   data   route
+link     read       –         55.3 (55.1–55.6)         –     0.125  (ceiling)  –      –
+forebay  read       resident  54.5 (54.2–54.8)      98 %     0.125  link       right  cached [1]
+[1] resident in the page cache
 
-        5 GiB
-        method    direction  cache    GB/s (min–max)  of limit  CPU s/GB  bound by  data   route and reason
-        standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WRONG  –
-        ");
+5 GiB
+method    direction  cache    GB/s (min–max)  of limit  CPU s/GB  bound by  data   route
+standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WRONG  –
+");
     }
 
     #[test]

@@ -199,21 +199,44 @@ mod tests {
             Warning::AboveLimit { row: row(), share: 1.2 },
             Warning::Wrong { row: row() },
         ];
-        let text: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let text: Vec<String> =
+            warnings.iter().map(|warning| wrapped(&warning.to_string())).collect();
         insta::assert_snapshot!(text.join("\n"), @"
-        the target is host memory: no driver; `--gpu sim` shows every row with a simulated GPU
-        the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out on a machine with a GPU
-        no cold rows and no storage ceiling: tmpfs keeps its files in memory; give a path on a drive
+        the target is host memory: no driver; `--gpu sim` shows every row with a
+          simulated GPU
+        the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out
+          on a machine with a GPU
+        no cold rows and no storage ceiling: tmpfs keeps its files in memory; give a
+          path on a drive
         left out: `mmap` read, cold; `standard` read, cold: why
-        only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120` reads all
+        only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120`
+          reads all
         `fio` is not installed: install it for a second opinion on the storage
         removed the scratch that a crashed run had left
         removed the scratch that 2 crashed runs had left
-        unsteady, by up to 50 %: `mmap` read, cold; `standard` read, cold; end other work on this machine, or try `--repeats 9`
-        samples shorter than 2 ms say little: `mmap` read, cold; `standard` read, cold; try a larger `--size`
-        `mmap` read, cold reached 120 % of its limit: the ceiling varied, or a cache below the file system answered; try more `--repeats` or a larger `--size`
-        `mmap` read, cold moved wrong data: its speed means nothing; look whether the file changed meanwhile, and at the kernel's log
+        unsteady, by up to 50 %: `mmap` read, cold; `standard` read, cold; end other
+          work on this machine, or try `--repeats 9`
+        samples shorter than 2 ms say little: `mmap` read, cold; `standard` read, cold;
+          try a larger `--size`
+        `mmap` read, cold reached 120 % of its limit: the ceiling varied, or a cache
+          below the file system answered; try more `--repeats` or a larger `--size`
+        `mmap` read, cold moved wrong data: its speed means nothing; look whether the
+          file changed meanwhile, and at the kernel's log
         ");
+    }
+
+    /// Lines that fit into this file.
+    fn wrapped(text: &str) -> String {
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let line = lines.last_mut().unwrap();
+            match line.len() {
+                0 => line.push_str(word),
+                len if len + word.len() < 80 => *line = format!("{line} {word}"),
+                _ => lines.push(format!("  {word}")),
+            }
+        }
+        lines.join("\n")
     }
 
     #[test]

@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn a_report_is_read_behind_notes() {
         let text = r#"note: something
-            {"jobs": [{"error": 0, "read": {"runtime": 250, "io_bytes": 500}, "usr_cpu": 4.0, "sys_cpu": 16.0}]}"#;
+            {"jobs": [{"error": 0, "usr_cpu": 4.0, "sys_cpu": 16.0,
+                       "read": {"runtime": 250, "io_bytes": 500}}]}"#;
         let spent = parse(text, 1000).unwrap();
         assert!((spent.seconds - 0.5).abs() < 1e-9);
         assert!((spent.cpu_seconds - 0.1).abs() < 1e-9);
