@@ -12,6 +12,7 @@ mod threads;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
 
@@ -23,7 +24,7 @@ use crate::options::Options;
 use crate::queue::{Core, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::{Arena, HostMemory};
 use crate::topology::DriveKey;
-use crate::transfer::State;
+use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
 /// readers and a drive's ring busy while the next is planned.
@@ -165,6 +166,20 @@ impl Engine {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
+    /// where the bound expires first or the slice is empty.
+    #[must_use]
+    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
+        let ended = || transfers.iter().position(Transfer::is_done);
+        if transfers.is_empty() {
+            return None;
+        }
+        ended().or_else(|| {
+            self.inner.core.wait_for_end(bound, || ended().is_some());
+            ended()
+        })
     }
 
     pub(crate) fn cancel(&self, state: &Arc<State>) {

@@ -11,7 +11,7 @@ use super::resource;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::options::{Options, RingChoice};
-use crate::queue::{Bell, Core, Planner, PreadRing, Reader, RingWorker, UringRing, Waker};
+use crate::queue::{Bell, Core, Idlers, Planner, PreadRing, Reader, RingWorker, UringRing, Waker};
 use crate::staging::{Arena, Submitter};
 
 /// How long the last handle waits for the threads to end. They end at once unless a drive or a GPU
@@ -112,13 +112,13 @@ impl Threads {
         device: &Arc<dyn Device>,
         slots_max: usize,
     ) -> Result<usize> {
-        let (link, bell) = core.add_link(slots_max);
+        let (link, idlers) = core.add_link(slots_max);
         let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| {
             Error::Device { operation: Operation::Copy, device: device.id(), len: 0, source }
         })?;
         let core = Arc::clone(core);
         self.spawn(format!("forebay-copy-{link}"), "copy thread", move || {
-            submitter.run(&core, &bell);
+            submitter.run(&core, &idlers);
         })?;
         Ok(link)
     }
@@ -171,13 +171,13 @@ impl Threads {
     }
 
     fn start_pread(&self, core: &Arc<Core>, options: &Options) -> Result<usize> {
-        let bell = Arc::new(Condvar::new());
-        let drive = core.add_drive(Bell::Condvar(Arc::clone(&bell)));
+        let idlers = Arc::new(Idlers::default());
+        let drive = core.add_drive(Bell::List(Arc::clone(&idlers)));
         for index in 0..options.depth.min(PREAD_WORKERS_MAX) {
-            let (core, bell) = (Arc::clone(core), Arc::clone(&bell));
+            let (core, idlers) = (Arc::clone(core), Arc::clone(&idlers));
             let segment = options.segment_size;
             let run = move || {
-                RingWorker::new(drive, PreadRing::new(segment)).run(&core, Some(&bell));
+                RingWorker::new(drive, PreadRing::new(segment)).run(&core, Some(&idlers));
             };
             match self.spawn(format!("forebay-drive-{index}"), "drive threads", run) {
                 Err(error) if index == 0 => return Err(error),

@@ -1,53 +1,69 @@
-//! The scheduler behind its lock, and the bells that wake those who wait for it.
+//! The scheduler behind its lock, and how those who wait for it are woken.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
 
+use super::idlers::Idlers;
 use super::scheduler::{Effects, Scheduler};
 use super::uring::Waker;
 
-/// How a sleeping thread is told of work.
+/// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
+/// that sleeps on it is back only after 50.
+const LOCK_TRIES: usize = 200;
+
+/// Readers that one thread wakes; each of them wakes as many more while there is work. So ten are
+/// awake after three wake-ups' time, not ten.
+const WAKE_AT_ONCE: usize = 2;
+
+/// How the workers of a drive are told of work.
 #[derive(Debug, Clone)]
 pub(crate) enum Bell {
-    /// It waits for the scheduler's lock.
-    Condvar(Arc<Condvar>),
+    /// They sleep on a list.
+    List(Arc<Idlers>),
     /// It waits in a ring.
     Ring(Waker),
-}
-
-impl Bell {
-    fn ring(&self) {
-        match self {
-            Self::Condvar(bell) => bell.notify_one(),
-            Self::Ring(waker) => waker.wake(),
-        }
-    }
 }
 
 /// What all threads of an engine share.
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
-    readers: Condvar,
-    readers_asleep: AtomicUsize,
+    pub(crate) readers: Idlers,
     drives: RwLock<Vec<Bell>>,
-    links: RwLock<Vec<Arc<Condvar>>>,
+    links: RwLock<Vec<Arc<Idlers>>>,
     stopping: AtomicBool,
+    ends: Ends,
+}
+
+/// Lets callers wait for the end of any transfer.
+#[derive(Debug, Default)]
+struct Ends {
+    waiting: AtomicUsize,
+    count: Mutex<u64>,
+    bell: Condvar,
 }
 
 impl Core {
     pub(crate) fn new(scheduler: Scheduler) -> Self {
         Self {
             scheduler: Mutex::new(scheduler),
-            readers: Condvar::new(),
-            readers_asleep: AtomicUsize::new(0),
+            readers: Idlers::default(),
             drives: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
             stopping: AtomicBool::new(false),
+            ends: Ends::default(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {
+        for _ in 0..LOCK_TRIES {
+            match self.scheduler.try_lock() {
+                Ok(held) => return held,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(_)) => break,
+            }
+        }
         // A panic under the lock is a bug of ours; what follows still drains what it can.
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,27 +78,33 @@ impl Core {
         answer
     }
 
+    /// Tells those whom it concerns. Not under the lock.
     pub(crate) fn act(&self, effects: Effects) {
-        let sleepers = self.readers_asleep.load(Ordering::Relaxed);
-        if effects.readers >= sleepers && sleepers > 1 {
-            self.readers.notify_all(); // one system call instead of many
-        } else {
-            (0..effects.readers.min(sleepers)).for_each(|_| self.readers.notify_one());
+        if effects.readers > 0 {
+            self.readers.wake(effects.readers.min(WAKE_AT_ONCE));
         }
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
-            effects.drives.iter().for_each(|&drive| bells[drive].ring());
+            for &drive in &effects.drives {
+                match &bells[drive] {
+                    Bell::List(idlers) => idlers.wake(1),
+                    Bell::Ring(waker) => waker.wake(),
+                }
+            }
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
-            effects.links.iter().for_each(|&link| bells[link].notify_one());
+            effects.links.iter().for_each(|&link| bells[link].wake(1));
         }
-        let ended = !effects.finished.is_empty();
+        if effects.finished.is_empty() {
+            return;
+        }
         for (state, result) in effects.finished {
             state.finish(result);
         }
-        if ended && self.is_stopping() {
-            self.ring_all(); // it may have been the last thing that they waited for
+        self.ends.tell();
+        if self.is_stopping() {
+            self.wake_all(); // it may have been the last thing that they waited for
         }
     }
 
@@ -93,23 +115,17 @@ impl Core {
         self.with(Scheduler::add_drive)
     }
 
-    /// Adds a link and the bell of its submitter.
-    pub(crate) fn add_link(&self, slots_max: usize) -> (usize, Arc<Condvar>) {
-        let bell = Arc::new(Condvar::new());
+    /// Adds a link, and where its submitter sleeps.
+    pub(crate) fn add_link(&self, slots_max: usize) -> (usize, Arc<Idlers>) {
+        let idlers = Arc::new(Idlers::default());
         let mut bells = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        bells.push(Arc::clone(&bell));
-        (self.with(|s| s.add_link(slots_max)), bell)
+        bells.push(Arc::clone(&idlers));
+        (self.with(|s| s.add_link(slots_max)), idlers)
     }
 
-    /// Puts a reader to sleep until there is work for one.
-    pub(crate) fn reader_waits<'a>(
-        &self,
-        scheduler: MutexGuard<'a, Scheduler>,
-    ) -> MutexGuard<'a, Scheduler> {
-        self.readers_asleep.fetch_add(1, Ordering::Relaxed);
-        let woken = self.readers.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
-        self.readers_asleep.fetch_sub(1, Ordering::Relaxed);
-        woken
+    /// Sleeps until `ready` is true, asked again whenever a transfer has ended; at most `bound`.
+    pub(crate) fn wait_for_end(&self, bound: Duration, ready: impl Fn() -> bool) {
+        self.ends.wait(bound, ready);
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -122,19 +138,50 @@ impl Core {
         let scheduler = self.lock();
         self.stopping.store(true, Ordering::Release);
         drop(scheduler);
-        self.ring_all();
+        self.wake_all();
     }
 
-    fn ring_all(&self) {
-        self.readers.notify_all();
+    fn wake_all(&self) {
+        self.readers.wake_all();
         for bell in &*self.drives.read().unwrap_or_else(PoisonError::into_inner) {
             match bell {
-                Bell::Condvar(bell) => bell.notify_all(),
+                Bell::List(idlers) => idlers.wake_all(),
                 Bell::Ring(waker) => waker.wake(),
             }
         }
-        for bell in &*self.links.read().unwrap_or_else(PoisonError::into_inner) {
-            bell.notify_all();
+        for idlers in &*self.links.read().unwrap_or_else(PoisonError::into_inner) {
+            idlers.wake_all();
         }
+    }
+}
+
+impl Ends {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        // Either this sees the waiter, or the waiter sees the end that came before this.
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.lock() += 1;
+            self.bell.notify_all();
+        }
+    }
+
+    fn wait(&self, bound: Duration, ready: impl Fn() -> bool) {
+        let until = Instant::now().checked_add(bound);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut count = self.lock();
+        while !ready() {
+            let left = until.map_or(bound, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.bell.wait_timeout(count, left);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(count);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

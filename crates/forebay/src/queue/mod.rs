@@ -6,6 +6,7 @@
 
 mod bounce;
 mod core;
+mod idlers;
 mod op;
 mod pread;
 mod probe;
@@ -17,6 +18,7 @@ mod worker;
 use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
+pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;

@@ -1,8 +1,9 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::core::Core;
+use super::idlers::{Idlers, Sleeper};
 use super::op::{Completion, Op};
 use super::scheduler::{ReaderWork, Scheduler};
 use super::{Ring, probe};
@@ -74,35 +75,35 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken waits by `bell`.
-    pub(crate) fn run(mut self, core: &Core, bell: Option<&Condvar>) {
+    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
+    pub(crate) fn run(mut self, core: &Core, idlers: Option<&Idlers>) {
+        let sleeper = Arc::default();
         loop {
-            match self.step(core, bell.is_none()) {
-                Next::Again => {}
-                Next::Stop => return,
-                Next::Wait => {
-                    let Some(bell) = bell else { continue };
-                    let mut scheduler = core.lock();
-                    match scheduler.take_drive_op(self.drive) {
-                        Some(op) => self.taken.push(op),
-                        None if core.is_stopping() && scheduler.is_idle() => return,
-                        None => {
-                            scheduler.drive_sleeps(self.drive);
-                            scheduler = wait(bell, scheduler);
-                            scheduler.drive_woke(self.drive);
-                        }
-                    }
-                    let effects = scheduler.take_effects();
-                    drop(scheduler);
-                    core.act(effects);
-                }
+            match (self.step(core, idlers.is_none()), idlers) {
+                (Next::Stop, _) => return,
+                (Next::Wait, Some(idlers)) => self.sleep(core, idlers, &sleeper),
+                _ => {}
             }
         }
     }
-}
 
-fn wait<'a>(bell: &Condvar, held: MutexGuard<'a, Scheduler>) -> MutexGuard<'a, Scheduler> {
-    bell.wait(held).unwrap_or_else(PoisonError::into_inner)
+    fn sleep(&mut self, core: &Core, idlers: &Idlers, sleeper: &Arc<Sleeper>) {
+        let mut scheduler = core.lock();
+        match scheduler.take_drive_op(self.drive) {
+            Some(op) => self.taken.push(op),
+            None if core.is_stopping() && scheduler.is_idle() => {}
+            None => {
+                scheduler.drive_sleeps(self.drive);
+                idlers.enlist(sleeper);
+                drop(scheduler);
+                sleeper.sleep();
+                scheduler = core.lock();
+            }
+        }
+        let effects = scheduler.take_effects();
+        drop(scheduler);
+        core.act(effects);
+    }
 }
 
 /// Opens windows and moves what goes through the page cache.
@@ -191,32 +192,25 @@ impl<R: Ring> Reader<R> {
         planner: &probe::Planner,
         grow: &dyn Fn(usize) -> Vec<super::Slot>,
     ) {
+        let sleeper = Arc::default();
         loop {
             let mut scheduler = core.lock();
             self.hand_back(&mut scheduler);
-            let mut work = scheduler.take_reader_work();
-            let mut effects = scheduler.take_effects();
-            while work.is_none() {
-                if core.is_stopping() && scheduler.is_idle() {
-                    drop(scheduler);
-                    core.act(effects);
-                    return;
-                }
-                // What the last step made must be known to the others before this one sleeps.
-                if effects.is_some() {
-                    drop(scheduler);
-                    core.act(std::mem::take(&mut effects));
-                    scheduler = core.lock();
-                } else {
-                    scheduler = core.reader_waits(scheduler);
-                }
-                work = scheduler.take_reader_work();
-                effects = scheduler.take_effects();
+            let work = scheduler.take_reader_work();
+            let effects = scheduler.take_effects().less_one_if(work.is_some());
+            let ends = work.is_none() && core.is_stopping() && scheduler.is_idle();
+            let sleeps = work.is_none() && !ends && !effects.is_some();
+            if sleeps {
+                core.readers.enlist(&sleeper);
             }
             drop(scheduler);
-            core.act(effects.less_one_if(work.is_some()));
-            if let Some(work) = work {
-                self.work(work, planner, grow);
+            // What the last step made must be known to the others before this one sleeps.
+            core.act(effects);
+            match work {
+                Some(work) => self.work(work, planner, grow),
+                None if ends => return,
+                None if sleeps => sleeper.sleep(),
+                None => {}
             }
         }
     }

@@ -25,6 +25,7 @@ impl Scheduler {
         }
         while let Some(op) = self.cached.pop_front() {
             if self.is_wanted(&op) {
+                self.effects.readers += self.cached.len(); // more than one reader is of use
                 return Some(ReaderWork::Op(op));
             }
         }
@@ -59,6 +60,7 @@ impl Scheduler {
             }
             let op = self.cached.pop_front()?;
             if self.is_wanted(&op) {
+                self.effects.readers += self.cached.len();
                 return Some(ReaderWork::Op(op));
             }
         }
