@@ -1,4 +1,5 @@
-//! What a caller holds while bytes move: wait, poll, cancel, progress, and what was done in the end.
+//! What a caller holds while bytes move: wait, poll, cancel, progress, and in the end what was
+//! done.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -297,7 +297,8 @@ impl File {
         Ok(self.handle.residency(range))
     }
 
-    /// Writes this file's dirty pages out and drops its pages from the page cache; says what stayed.
+    /// Writes this file's dirty pages out and drops its pages from the page cache; says what
+    /// stayed.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).

@@ -69,7 +69,7 @@ impl Planner {
         }
         let span = claim.range.end - claim.base;
         let share = (span / (4 * self.readers as u64)).max(1).next_power_of_two();
-        let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
+        let least = span.div_ceil(PIECES_MAX as u64).next_power_of_two().max(EDGE_PIECE_MIN);
         share.clamp(least, (self.segment / 4).max(least)).min(self.segment)
     }
 }
