@@ -107,7 +107,7 @@ impl Engine {
             claim
         });
         if let Some(claim) = claim {
-            let (piece, segments) = self.inner.planner.plan(&claim);
+            let (piece, segments) = self.inner.tools.planner.plan(&claim);
             self.inner.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
         }
         Ok(state)

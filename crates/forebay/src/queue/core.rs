@@ -1,9 +1,8 @@
 //! The scheduler behind its lock, and the bells that wake those who wait for it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
-use super::scheduler::{Effects, Scheduler};
+use super::scheduler::{Crew, Effects, Scheduler};
 use super::uring::Waker;
 
 /// How a sleeping thread is told of work.
@@ -13,6 +12,9 @@ pub(crate) enum Bell {
     Condvar(Arc<Condvar>),
     /// It waits in a ring.
     Ring(Waker),
+    /// It is stepped by a test.
+    #[cfg(test)]
+    Counted(Arc<std::sync::atomic::AtomicUsize>),
 }
 
 impl Bell {
@@ -20,6 +22,17 @@ impl Bell {
         match self {
             Self::Condvar(bell) => bell.notify_one(),
             Self::Ring(waker) => waker.wake(),
+            #[cfg(test)]
+            Self::Counted(rung) => {
+                rung.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn ring_times(&self, times: usize, all: bool) {
+        match self {
+            Self::Condvar(bell) if all && times > 1 => bell.notify_all(), // one call instead of many
+            _ => (0..times).for_each(|_| self.ring()),
         }
     }
 }
@@ -28,22 +41,19 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
-    readers: Condvar,
-    readers_asleep: AtomicUsize,
+    readers: Bell,
     drives: RwLock<Vec<Bell>>,
-    links: RwLock<Vec<Arc<Condvar>>>,
-    stopping: AtomicBool,
+    links: RwLock<Vec<Bell>>,
 }
 
 impl Core {
-    pub(crate) fn new(scheduler: Scheduler) -> Self {
+    /// For readers that are woken by `readers`.
+    pub(crate) fn new(scheduler: Scheduler, readers: Bell) -> Self {
         Self {
             scheduler: Mutex::new(scheduler),
-            readers: Condvar::new(),
-            readers_asleep: AtomicUsize::new(0),
+            readers,
             drives: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
-            stopping: AtomicBool::new(false),
         }
     }
 
@@ -62,27 +72,18 @@ impl Core {
         answer
     }
 
-    pub(crate) fn act(&self, effects: Effects) {
-        let sleepers = self.readers_asleep.load(Ordering::Relaxed);
-        if effects.readers >= sleepers && sleepers > 1 {
-            self.readers.notify_all(); // one system call instead of many
-        } else {
-            (0..effects.readers.min(sleepers)).for_each(|_| self.readers.notify_one());
-        }
+    fn act(&self, effects: Effects) {
+        self.readers.ring_times(effects.readers, effects.all_readers);
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
             effects.drives.iter().for_each(|&drive| bells[drive].ring());
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
-            effects.links.iter().for_each(|&link| bells[link].notify_one());
+            effects.links.iter().for_each(|&link| bells[link].ring());
         }
-        let ended = !effects.finished.is_empty();
         for (state, result) in effects.finished {
             state.finish(result);
-        }
-        if ended && self.is_stopping() {
-            self.ring_all(); // it may have been the last thing that they waited for
         }
     }
 
@@ -90,51 +91,26 @@ impl Core {
     pub(crate) fn add_drive(&self, bell: Bell) -> usize {
         let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
         bells.push(bell);
-        self.with(Scheduler::add_drive)
+        self.lock().add_drive()
     }
 
-    /// Adds a link and the bell of its submitter.
-    pub(crate) fn add_link(&self, slots_max: usize) -> (usize, Arc<Condvar>) {
-        let bell = Arc::new(Condvar::new());
+    /// Adds a link whose submitter is woken by `bell`.
+    pub(crate) fn add_link(&self, slots_max: usize, bell: Bell) -> usize {
         let mut bells = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        bells.push(Arc::clone(&bell));
-        (self.with(|s| s.add_link(slots_max)), bell)
+        bells.push(bell);
+        self.lock().add_link(slots_max)
     }
 
-    /// Puts a reader to sleep until there is work for one.
-    pub(crate) fn reader_waits<'a>(
-        &self,
-        scheduler: MutexGuard<'a, Scheduler>,
-    ) -> MutexGuard<'a, Scheduler> {
-        self.readers_asleep.fetch_add(1, Ordering::Relaxed);
-        let woken = self.readers.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
-        self.readers_asleep.fetch_sub(1, Ordering::Relaxed);
-        woken
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+    /// Blocks one of `crew`, who was counted in as asleep, until it is called.
+    pub(crate) fn wait(&self, crew: Crew, bell: &Condvar) {
+        let mut scheduler = self.lock();
+        while !scheduler.is_called(crew) {
+            scheduler = bell.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Asks all threads to end once nothing is in flight.
     pub(crate) fn stop(&self) {
-        // Under the lock, so that nobody checks before and falls asleep after.
-        let scheduler = self.lock();
-        self.stopping.store(true, Ordering::Release);
-        drop(scheduler);
-        self.ring_all();
-    }
-
-    fn ring_all(&self) {
-        self.readers.notify_all();
-        for bell in &*self.drives.read().unwrap_or_else(PoisonError::into_inner) {
-            match bell {
-                Bell::Condvar(bell) => bell.notify_all(),
-                Bell::Ring(waker) => waker.wake(),
-            }
-        }
-        for bell in &*self.links.read().unwrap_or_else(PoisonError::into_inner) {
-            bell.notify_all();
-        }
+        self.with(Scheduler::stop);
     }
 }

@@ -17,6 +17,14 @@ const EMPTY_READS_MAX: u8 = 3;
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        let work = self.next_reader_work();
+        // Nobody has to be called for what this reader does itself, nor for what is gone.
+        let taken = if work.is_some() { 1 } else { self.effects.work };
+        self.effects.work = self.effects.work.saturating_sub(taken);
+        work
+    }
+
+    fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
         if self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -34,11 +42,17 @@ impl Scheduler {
     /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
     /// come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let transfers = &self.transfers;
-        let is_of = |key: usize| {
-            transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+        let work = self.next_work_of(state);
+        self.effects.work = match work {
+            Some(_) => self.effects.work.saturating_sub(1),
+            // Whoever was spared so far has to take over what this thread leaves behind.
+            None => self.effects.work.max(self.cached.len() + self.openable.len()),
         };
-        let may_open = self.openable.front().is_some_and(|&key| is_of(key));
+        work
+    }
+
+    fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let may_open = self.openable.front().is_some_and(|&key| self.is_of(key, state));
         if may_open
             && self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -46,15 +60,7 @@ impl Scheduler {
             return Some(ReaderWork::Open(claim));
         }
         while let Some(op) = self.cached.front() {
-            let key = match op.owner {
-                Owner::Piece(window, _) => self.windows[window].transfer,
-                Owner::Transfer(key) => key,
-            };
-            let own = self
-                .transfers
-                .get(key)
-                .is_some_and(|active| Arc::ptr_eq(&active.request.state, state));
-            if !own {
+            if !self.is_of(self.transfer_of(op), state) {
                 return None;
             }
             let op = self.cached.pop_front()?;
@@ -63,6 +69,18 @@ impl Scheduler {
             }
         }
         None
+    }
+
+    fn is_of(&self, key: usize, state: &Arc<State>) -> bool {
+        self.transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+    }
+
+    /// The transfer that an op belongs to.
+    fn transfer_of(&self, op: &Op) -> usize {
+        match op.owner {
+            Owner::Piece(window, _) => self.windows[window].transfer,
+            Owner::Transfer(key) => key,
+        }
     }
 
     /// The next op for a drive's ring; `None`: nothing.
@@ -97,7 +115,7 @@ impl Scheduler {
         let window = &mut self.windows[key];
         window.complete(piece);
         if let Some(link) = self.transfers[window.transfer].request.link {
-            self.wake_link(link);
+            self.call_link(link);
         }
         self.close_if_done(key);
     }
@@ -105,10 +123,7 @@ impl Scheduler {
     /// Takes an op back from a ring.
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
-        let key = match op.owner {
-            Owner::Piece(window, _) => self.windows[window].transfer,
-            Owner::Transfer(key) => key,
-        };
+        let key = self.transfer_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
         let Work::Move(direction) = op.work else {
@@ -161,10 +176,10 @@ impl Scheduler {
             let Owner::Piece(window, _) = op.owner else { return };
             let drive = self.transfers[self.windows[window].transfer].request.drive;
             self.drives[drive].ready.push_front(op);
-            self.wake_drive(drive);
+            self.call_drive(drive);
         } else {
             self.cached.push_front(op);
-            self.effects.readers += 1;
+            self.effects.work += 1;
         }
     }
 

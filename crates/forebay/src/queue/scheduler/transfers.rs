@@ -92,7 +92,7 @@ impl Scheduler {
         }
         active.listed = true;
         self.openable.push_back(key);
-        self.effects.readers += 1;
+        self.effects.work += 1;
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {
@@ -134,5 +134,8 @@ impl Scheduler {
             None => Ok(got),
         };
         self.effects.finished.push((active.request.state, result));
+        if self.has_ended() {
+            self.call_all();
+        }
     }
 }
