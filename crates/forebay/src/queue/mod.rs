@@ -10,6 +10,8 @@ mod op;
 mod pread;
 mod probe;
 mod scheduler;
+#[cfg(test)]
+mod sim;
 mod uring;
 mod window;
 mod worker;

@@ -36,6 +36,12 @@ impl<R: Ring> RingWorker<R> {
         Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
     }
 
+    /// The ring, and what it has handed over since the last step.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (&R, &[Completion]) {
+        (&self.ring, &self.done)
+    }
+
     /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
     /// be woken while it waits, so the step may block in it.
     pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
@@ -115,6 +121,12 @@ pub(crate) struct Reader<R> {
 impl<R: Ring> Reader<R> {
     pub(crate) fn new(ring: R) -> Self {
         Self { ring, done: Vec::new(), planned: None, slots: None, asleep: false }
+    }
+
+    /// The ring, and what it has handed over since the last step.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (&R, &[Completion]) {
+        (&self.ring, &self.done)
     }
 
     /// Waits for what the last step began.

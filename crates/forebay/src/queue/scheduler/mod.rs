@@ -8,6 +8,8 @@
 //! lists below, and it closes when its last op and last copy are done. A transfer ends with its
 //! last window; after an error or a cancel nothing new starts and what is in flight drains.
 
+#[cfg(test)]
+mod checks;
 mod copies;
 mod ops;
 mod sleepers;
@@ -231,7 +233,7 @@ impl Scheduler {
     /// What became of the calls since the last time: to be acted on without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
-        effects.readers = self.readers.call(effects.work);
+        effects.readers += self.readers.call(effects.work);
         effects.all_readers = self.readers.asleep() == 0;
         effects
     }

@@ -76,7 +76,7 @@ impl Scheduler {
     }
 
     /// The transfer that an op belongs to.
-    fn transfer_of(&self, op: &Op) -> usize {
+    pub(super) fn transfer_of(&self, op: &Op) -> usize {
         match op.owner {
             Owner::Piece(window, _) => self.windows[window].transfer,
             Owner::Transfer(key) => key,

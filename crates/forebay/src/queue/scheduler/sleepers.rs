@@ -84,7 +84,7 @@ impl Scheduler {
 
     /// Calls everybody: the engine ends.
     pub(super) fn call_all(&mut self) {
-        self.effects.work += self.readers.asleep();
+        self.effects.readers += self.readers.call(usize::MAX);
         for drive in 0..self.drives.len() {
             (0..self.drives[drive].sleepers.asleep()).for_each(|_| self.call_drive(drive));
         }

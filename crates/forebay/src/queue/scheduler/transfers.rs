@@ -59,13 +59,7 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         active.error.get_or_insert(error);
         active.stopped = true;
-        if active.listed {
-            active.listed = false;
-            self.openable.retain(|&k| k != key);
-            for link in &mut self.links {
-                link.waiting.retain(|&k| k != key);
-            }
-        }
+        self.unlist(key);
         // Windows whose copies now never come are closed by whoever completes their last op, except
         // those that wait for nothing else.
         let stuck: Vec<WindowKey> =
@@ -75,13 +69,31 @@ impl Scheduler {
         }
     }
 
+    /// Takes a transfer that will open nothing more off its list.
+    fn unlist(&mut self, key: usize) {
+        let active = &mut self.transfers[key];
+        if !std::mem::take(&mut active.listed) {
+            return;
+        }
+        let link = active.request.link;
+        self.openable.retain(|&k| k != key);
+        if let Some(link) = link {
+            self.links[link].waiting.retain(|&k| k != key);
+            // It may have stood there for a slot that came free: the next in line takes it.
+            self.admit_waiting(link);
+        }
+    }
+
     /// Puts a transfer with bytes left on the list of those that may open a window.
     pub(super) fn list(&mut self, key: usize) {
         let windows_max = self.limits.host_windows;
         let active = &mut self.transfers[key];
         if active.request.direction == Direction::Read && active.cursor >= active.end {
+            // A window has met the end of the file meanwhile.
             active.request.parts.clear();
+            self.unlist(key);
         }
+        let active = &mut self.transfers[key];
         let room = active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part begins only when all windows of the part before it are closed.

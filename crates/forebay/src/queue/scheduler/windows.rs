@@ -188,8 +188,11 @@ impl Scheduler {
         self.finish_if_done(transfer);
     }
 
-    /// A slot came free: the transfer that has waited longest may open a window.
+    /// Where a slot is free, lets the transfer that has waited longest open a window.
     pub(super) fn admit_waiting(&mut self, link: usize) {
+        if self.links[link].free.is_empty() {
+            return;
+        }
         if let Some(key) = self.links[link].waiting.pop_front() {
             self.openable.push_front(key);
             self.effects.work += 1;
