@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
-use crate::plan::{Io, Route};
+use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, Work};
 use crate::transfer::State;
 use crate::units::align_down;
@@ -124,8 +124,12 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
         let key = self.transfer_of(&op);
+        let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
+        if let Err(Errno::INTR | Errno::AGAIN) = result {
+            return self.requeue(op);
+        }
         let Work::Move(direction) = op.work else {
             if let Err(errno) = result {
                 self.fail_op(key, &op, errno);
@@ -135,14 +139,13 @@ impl Scheduler {
             return;
         };
         match result {
-            Err(Errno::INTR | Errno::AGAIN) => return self.requeue(op),
             Err(errno) => self.fail_op(key, &op, errno),
             Ok(moved) => {
                 op.moved += moved;
                 let reached = op.segment.covered.start + op.moved;
                 if reached < op.segment.wanted.end {
                     if direction == Direction::Write && moved > 0 {
-                        return self.requeue(restart_aligned(op));
+                        return self.requeue(restart_aligned(op, alignment));
                     }
                     match size {
                         Some(size) if direction == Direction::Read && reached >= size => {
@@ -152,7 +155,7 @@ impl Scheduler {
                         _ => {
                             op.empty += u8::from(moved == 0);
                             if op.empty < EMPTY_READS_MAX {
-                                return self.requeue(restart_aligned(op));
+                                return self.requeue(restart_aligned(op, alignment));
                             }
                             self.fail_op(key, &op, Errno::IO);
                         }
@@ -203,12 +206,10 @@ fn route(link: Option<usize>, io: Io) -> Route {
     }
 }
 
-/// A direct op goes on only at an aligned place: what came beyond the last one is read again.
-fn restart_aligned(mut op: Op) -> Op {
-    if op.is_direct()
-        && let Ok(direct) = op.file.direct()
-    {
-        op.moved = align_down(op.moved, direct.alignment().offset.into());
+/// A direct op goes on only at an aligned place: what came beyond the last one is moved again.
+fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
+    if let (true, Some(alignment)) = (op.is_direct(), alignment) {
+        op.moved = align_down(op.moved, alignment.offset);
     }
     op
 }

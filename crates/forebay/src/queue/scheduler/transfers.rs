@@ -27,6 +27,9 @@ impl Scheduler {
         });
         self.finish_if_done(key);
         let Some(active) = self.transfers.get(key) else { return (key, None) };
+        if active.request.parts.is_empty() {
+            return (key, None); // nothing to move; its sync is under way
+        }
         let slot = match active.request.link {
             None => None,
             Some(link) if self.links[link].waiting.is_empty() => {

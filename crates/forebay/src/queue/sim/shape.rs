@@ -115,8 +115,8 @@ pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Conten
             let bytes = bytes[..len].to_vec();
             let shrinks = dice.roll(0.4);
             let size_max = if dice.roll(0.2) { below(dice, 8 * slot) } else { u64::MAX };
-            let offset = one_of(dice, &[512, 4096]);
-            let alignment = Alignment { memory: one_of(dice, &[4, 512, 4096]), offset };
+            let (memory, offset) = (one_of(dice, &[4, 512, 4096]), one_of(dice, &[512, 4096]));
+            let alignment = Alignment::of(memory, offset);
             Contents {
                 handles: vec![open(), open()],
                 expected: bytes.clone(),

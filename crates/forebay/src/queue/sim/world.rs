@@ -190,7 +190,9 @@ impl World {
         }
         let some = 1 + below(&mut self.dice, most);
         match self.file_of(op).alignment.filter(|_| op.is_direct()) {
-            Some(alignment) if !self.dice.roll(faults.odd) => align_down(some, alignment.offset),
+            Some(alignment) if !self.dice.roll(faults.odd) => {
+                align_down(some, alignment.offset).max(alignment.offset).min(most)
+            }
             _ => some,
         }
     }
