@@ -195,6 +195,20 @@ impl State {
         }
     }
 
+    pub(crate) fn is_done(&self) -> bool {
+        self.lock().result.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> &Arc<Handle> {
+        &self.file
+    }
+
+    #[cfg(test)]
+    pub(crate) fn range(&self) -> ByteRange {
+        self.range
+    }
+
     fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
         let pending = |end: &mut End| end.result.is_none();
         let mut end = self.lock();
@@ -261,7 +275,7 @@ impl Transfer {
     /// Whether it has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.state.lock().result.is_some()
+        self.state.is_done()
     }
 
     /// Stops it: nothing new starts, what is in flight drains, and waiting reports

@@ -22,6 +22,14 @@ pub(crate) struct Alignment {
     pub(crate) offset: u64,
 }
 
+impl Alignment {
+    /// For files whose requests keep to these. Offsets keep to the memory's alignment as well, so
+    /// that a request may end and go on at any aligned offset.
+    pub(crate) fn of(memory: u64, offset: u64) -> Self {
+        Self { memory, offset: offset.max(memory) }
+    }
+}
+
 /// How the bytes of a window are to be split between the page cache and the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Split {

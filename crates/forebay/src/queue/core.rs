@@ -1,6 +1,6 @@
-//! The scheduler behind its lock, and how those who wait for it are woken.
+//! The scheduler behind its lock, and the bells that wake those who wait for it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -12,27 +12,38 @@ use super::uring::Waker;
 /// that sleeps on it is back only after 50.
 const LOCK_TRIES: usize = 200;
 
-/// Readers that one thread wakes; each of them wakes as many more while there is work. So ten are
-/// awake after three wake-ups' time, not ten.
-const WAKE_AT_ONCE: usize = 2;
-
-/// How the workers of a drive are told of work.
+/// How a sleeping thread is told of work.
 #[derive(Debug, Clone)]
 pub(crate) enum Bell {
-    /// They sleep on a list.
+    /// It sleeps among others of its kind.
     List(Arc<Idlers>),
     /// It waits in a ring.
     Ring(Waker),
+    /// It is stepped by a test.
+    #[cfg(test)]
+    Counted(Arc<AtomicUsize>),
+}
+
+impl Bell {
+    fn ring(&self) {
+        match self {
+            Self::List(idlers) => idlers.call(),
+            Self::Ring(waker) => waker.wake(),
+            #[cfg(test)]
+            Self::Counted(rung) => {
+                rung.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 /// What all threads of an engine share.
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
-    pub(crate) readers: Idlers,
+    readers: Bell,
     drives: RwLock<Vec<Bell>>,
-    links: RwLock<Vec<Arc<Idlers>>>,
-    stopping: AtomicBool,
+    links: RwLock<Vec<Bell>>,
     ends: Ends,
 }
 
@@ -45,13 +56,13 @@ struct Ends {
 }
 
 impl Core {
-    pub(crate) fn new(scheduler: Scheduler) -> Self {
+    /// For readers that are woken by `readers`.
+    pub(crate) fn new(scheduler: Scheduler, readers: Bell) -> Self {
         Self {
             scheduler: Mutex::new(scheduler),
-            readers: Idlers::default(),
+            readers,
             drives: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
-            stopping: AtomicBool::new(false),
             ends: Ends::default(),
         }
     }
@@ -78,23 +89,15 @@ impl Core {
         answer
     }
 
-    /// Tells those whom it concerns. Not under the lock.
-    pub(crate) fn act(&self, effects: Effects) {
-        if effects.readers > 0 {
-            self.readers.wake(effects.readers.min(WAKE_AT_ONCE));
-        }
+    fn act(&self, effects: Effects) {
+        (0..effects.readers).for_each(|_| self.readers.ring());
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
-            for &drive in &effects.drives {
-                match &bells[drive] {
-                    Bell::List(idlers) => idlers.wake(1),
-                    Bell::Ring(waker) => waker.wake(),
-                }
-            }
+            effects.drives.iter().for_each(|&drive| bells[drive].ring());
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
-            effects.links.iter().for_each(|&link| bells[link].wake(1));
+            effects.links.iter().for_each(|&link| bells[link].ring());
         }
         if effects.finished.is_empty() {
             return;
@@ -103,24 +106,20 @@ impl Core {
             state.finish(result);
         }
         self.ends.tell();
-        if self.is_stopping() {
-            self.wake_all(); // it may have been the last thing that they waited for
-        }
     }
 
     /// Adds a drive whose workers are woken by `bell`.
     pub(crate) fn add_drive(&self, bell: Bell) -> usize {
         let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
         bells.push(bell);
-        self.with(Scheduler::add_drive)
+        self.lock().add_drive()
     }
 
-    /// Adds a link, and where its submitter sleeps.
-    pub(crate) fn add_link(&self, slots_max: usize) -> (usize, Arc<Idlers>) {
-        let idlers = Arc::new(Idlers::default());
+    /// Adds a link whose submitter is woken by `bell`.
+    pub(crate) fn add_link(&self, slots_max: usize, bell: Bell) -> usize {
         let mut bells = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        bells.push(Arc::clone(&idlers));
-        (self.with(|s| s.add_link(slots_max)), idlers)
+        bells.push(bell);
+        self.lock().add_link(slots_max)
     }
 
     /// Sleeps until `ready` is true, asked again whenever a transfer has ended; at most `bound`.
@@ -128,30 +127,9 @@ impl Core {
         self.ends.wait(bound, ready);
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
     /// Asks all threads to end once nothing is in flight.
     pub(crate) fn stop(&self) {
-        // Under the lock, so that nobody checks before and falls asleep after.
-        let scheduler = self.lock();
-        self.stopping.store(true, Ordering::Release);
-        drop(scheduler);
-        self.wake_all();
-    }
-
-    fn wake_all(&self) {
-        self.readers.wake_all();
-        for bell in &*self.drives.read().unwrap_or_else(PoisonError::into_inner) {
-            match bell {
-                Bell::List(idlers) => idlers.wake_all(),
-                Bell::Ring(waker) => waker.wake(),
-            }
-        }
-        for idlers in &*self.links.read().unwrap_or_else(PoisonError::into_inner) {
-            idlers.wake_all();
-        }
+        self.with(Scheduler::stop);
     }
 }
 

@@ -11,6 +11,8 @@ mod op;
 mod pread;
 mod probe;
 mod scheduler;
+#[cfg(test)]
+mod sim;
 mod uring;
 mod window;
 mod worker;
@@ -22,10 +24,10 @@ pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
-pub(crate) use scheduler::{Copy, Limits, Request, Scheduler};
+pub(crate) use scheduler::{Claim, Copy, Crew, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
-pub(crate) use worker::{Reader, RingWorker};
+pub(crate) use worker::{Plan, Reader, RingWorker, Tools};
 
 /// Runs ops: takes them in, hands them back.
 pub(crate) trait Ring {

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::{ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
-use crate::plan::{Io, Route};
+use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, Work};
 use crate::transfer::State;
 use crate::units::align_down;
@@ -17,6 +17,15 @@ const EMPTY_READS_MAX: u8 = 3;
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        let work = self.next_reader_work();
+        // Nobody has to be called for what this reader does itself, nor for what is gone.
+        let taken = if work.is_some() { 1 } else { self.effects.work };
+        self.effects.work = self.effects.work.saturating_sub(taken);
+        self.call_more(work.is_some());
+        work
+    }
+
+    fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
         if self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -25,7 +34,6 @@ impl Scheduler {
         }
         while let Some(op) = self.cached.pop_front() {
             if self.is_wanted(&op) {
-                self.effects.readers += self.cached.len(); // more than one reader is of use
                 return Some(ReaderWork::Op(op));
             }
         }
@@ -35,11 +43,25 @@ impl Scheduler {
     /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
     /// come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let transfers = &self.transfers;
-        let is_of = |key: usize| {
-            transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+        let work = self.next_work_of(state);
+        self.effects.work = match work {
+            Some(_) => self.effects.work.saturating_sub(1),
+            // Whoever was spared so far has to take over what this thread leaves behind.
+            None => self.effects.work.max(self.cached.len() + self.openable.len()),
         };
-        let may_open = self.openable.front().is_some_and(|&key| is_of(key));
+        self.call_more(work.is_some());
+        work
+    }
+
+    /// Who has taken work calls others to what is left: only a few are called at once.
+    fn call_more(&mut self, has_taken: bool) {
+        if has_taken {
+            self.effects.work = self.effects.work.max(self.cached.len());
+        }
+    }
+
+    fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let may_open = self.openable.front().is_some_and(|&key| self.is_of(key, state));
         if may_open
             && self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -47,24 +69,27 @@ impl Scheduler {
             return Some(ReaderWork::Open(claim));
         }
         while let Some(op) = self.cached.front() {
-            let key = match op.owner {
-                Owner::Piece(window, _) => self.windows[window].transfer,
-                Owner::Transfer(key) => key,
-            };
-            let own = self
-                .transfers
-                .get(key)
-                .is_some_and(|active| Arc::ptr_eq(&active.request.state, state));
-            if !own {
+            if !self.is_of(self.transfer_of(op), state) {
                 return None;
             }
             let op = self.cached.pop_front()?;
             if self.is_wanted(&op) {
-                self.effects.readers += self.cached.len();
                 return Some(ReaderWork::Op(op));
             }
         }
         None
+    }
+
+    fn is_of(&self, key: usize, state: &Arc<State>) -> bool {
+        self.transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+    }
+
+    /// The transfer that an op belongs to.
+    pub(super) fn transfer_of(&self, op: &Op) -> usize {
+        match op.owner {
+            Owner::Piece(window, _) => self.windows[window].transfer,
+            Owner::Transfer(key) => key,
+        }
     }
 
     /// The next op for a drive's ring; `None`: nothing.
@@ -99,7 +124,7 @@ impl Scheduler {
         let window = &mut self.windows[key];
         window.complete(piece);
         if let Some(link) = self.transfers[window.transfer].request.link {
-            self.wake_link(link);
+            self.call_link(link);
         }
         self.close_if_done(key);
     }
@@ -107,12 +132,13 @@ impl Scheduler {
     /// Takes an op back from a ring.
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
-        let key = match op.owner {
-            Owner::Piece(window, _) => self.windows[window].transfer,
-            Owner::Transfer(key) => key,
-        };
+        let key = self.transfer_of(&op);
+        let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
+        if let Err(Errno::INTR | Errno::AGAIN) = result {
+            return self.requeue(op);
+        }
         let Work::Move(direction) = op.work else {
             if let Err(errno) = result {
                 self.fail_op(key, &op, errno);
@@ -122,14 +148,13 @@ impl Scheduler {
             return;
         };
         match result {
-            Err(Errno::INTR | Errno::AGAIN) => return self.requeue(op),
             Err(errno) => self.fail_op(key, &op, errno),
             Ok(moved) => {
                 op.moved += moved;
                 let reached = op.segment.covered.start + op.moved;
                 if reached < op.segment.wanted.end {
                     if direction == Direction::Write && moved > 0 {
-                        return self.requeue(restart_aligned(op));
+                        return self.requeue(restart_aligned(op, alignment));
                     }
                     match size {
                         Some(size) if direction == Direction::Read && reached >= size => {
@@ -139,7 +164,7 @@ impl Scheduler {
                         _ => {
                             op.empty += u8::from(moved == 0);
                             if op.empty < EMPTY_READS_MAX {
-                                return self.requeue(restart_aligned(op));
+                                return self.requeue(restart_aligned(op, alignment));
                             }
                             self.fail_op(key, &op, Errno::IO);
                         }
@@ -163,10 +188,10 @@ impl Scheduler {
             let Owner::Piece(window, _) = op.owner else { return };
             let drive = self.transfers[self.windows[window].transfer].request.drive;
             self.drives[drive].ready.push_front(op);
-            self.wake_drive(drive);
+            self.call_drive(drive);
         } else {
             self.cached.push_front(op);
-            self.effects.readers += 1;
+            self.effects.work += 1;
         }
     }
 
@@ -190,12 +215,10 @@ fn route(link: Option<usize>, io: Io) -> Route {
     }
 }
 
-/// A direct op goes on only at an aligned place: what came beyond the last one is read again.
-fn restart_aligned(mut op: Op) -> Op {
-    if op.is_direct()
-        && let Ok(direct) = op.file.direct()
-    {
-        op.moved = align_down(op.moved, direct.alignment().offset.into());
+/// A direct op goes on only at an aligned place: what came beyond the last one is moved again.
+fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
+    if let (true, Some(alignment)) = (op.is_direct(), alignment) {
+        op.moved = align_down(op.moved, alignment.offset);
     }
     op
 }
