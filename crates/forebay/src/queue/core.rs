@@ -81,15 +81,20 @@ impl Core {
 
     /// Runs `step` under the lock, then tells those whom it concerns.
     pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> T {
-        let mut scheduler = self.lock();
-        let answer = step(&mut scheduler);
-        let effects = scheduler.take_effects();
-        drop(scheduler);
+        let (answer, effects) = self.hold(step);
         self.act(effects);
         answer
     }
 
-    fn act(&self, effects: Effects) {
+    /// Runs `step` under the lock; the effects are to be given to [`act`](Self::act) soon.
+    pub(crate) fn hold<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> (T, Effects) {
+        let mut scheduler = self.lock();
+        let answer = step(&mut scheduler);
+        (answer, scheduler.take_effects())
+    }
+
+    /// Tells those whom the effects concern. Not under the lock.
+    pub(crate) fn act(&self, effects: Effects) {
         (0..effects.readers).for_each(|_| self.readers.ring());
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);

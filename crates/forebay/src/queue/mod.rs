@@ -40,6 +40,9 @@ pub(crate) trait Ring {
     /// Takes an op in; the op's memory is the ring's until it is handed back.
     fn submit(&mut self, op: Op);
 
+    /// Lets the kernel see what was taken in, without waiting for anything.
+    fn flush(&mut self) {}
+
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ impl<R: Ring> RingWorker<R> {
         let crew = Crew::Drive(self.drive);
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
-        let ended = core.with(|scheduler| {
+        let (ended, effects) = core.hold(|scheduler| {
             if std::mem::take(asleep) {
                 scheduler.wakes(crew);
             }
@@ -68,10 +68,18 @@ impl<R: Ring> RingWorker<R> {
             }
             ended
         });
+        if waits {
+            // The drive gets its next requests before those who wait for the last are woken: they
+            // may take this thread's core.
+            self.submit();
+            core.act(effects);
+        } else {
+            core.act(effects);
+            self.submit();
+        }
         if ended {
             return Next::Stop;
         }
-        self.taken.drain(..).for_each(|op| self.ring.submit(op));
         if self.asleep && !waits {
             return Next::Wait;
         }
@@ -80,6 +88,11 @@ impl<R: Ring> RingWorker<R> {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         Next::Again
+    }
+
+    fn submit(&mut self) {
+        self.taken.drain(..).for_each(|op| self.ring.submit(op));
+        self.ring.flush();
     }
 
     /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
