@@ -347,7 +347,7 @@ impl File {
         }
         let state = self.engine.start(&call, None)?;
         self.engine.help(&state);
-        state.wait().0
+        if call.span.gpu.is_some() { state.wait_awake().0 } else { state.wait().0 }
     }
 
     fn start(

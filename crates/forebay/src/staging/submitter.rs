@@ -195,6 +195,8 @@ impl Submitter {
                 active = Instant::now();
             }
             match self.step(core, active.elapsed() < LINGER) {
+                // The last copy that is queued: the link idles from its end until it is seen.
+                Pause::Nap if self.queued.len() == 1 => std::thread::yield_now(),
                 Pause::Nap => std::thread::sleep(NAP),
                 Pause::Wait => {
                     idlers.sleep();

@@ -111,8 +111,8 @@ pub(crate) struct Copy {
 }
 
 /// Readers that one thread calls; each of them calls as many more while there is work. So ten are
-/// awake after about three wake-ups' time, not ten.
-const CALLED_AT_ONCE: usize = 2;
+/// awake after about two wake-ups' time, not ten.
+const CALLED_AT_ONCE: usize = 4;
 
 /// What has to be told to others after the lock is released.
 #[derive(Debug, Default)]
