@@ -102,8 +102,8 @@ fn faults(dice: &mut Dice) -> Faults {
     let mut share = |choices: &[f64]| one_of(dice, choices);
     Faults {
         again: share(&[0.0, 0.05, 0.2]),
-        short: share(&[0.0, 0.1, 0.4]),
-        odd: share(&[0.0, 0.0, 0.3]),
+        short: share(&[0.0, 0.1, 0.4, 1.0]),
+        odd: share(&[0.0, 0.0, 0.3, 1.0]),
         empty: share(&[0.0, 0.0, 0.02]),
         hard: share(&[0.0, 0.0, 0.003, 0.03]),
         late: share(&[0.0, 0.02]),
