@@ -11,8 +11,8 @@ use crate::queue::op::{Completion, Direction, Op, Owner, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
-/// How often the kernel may return nothing for bytes that the file still has.
-const EMPTY_READS_MAX: u8 = 3;
+/// How often in a row the kernel may bring an op no further although there is more to move.
+const EMPTY_MAX: u8 = 3;
 
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
@@ -104,11 +104,9 @@ impl Scheduler {
 
     /// Whether an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
-        let (Owner::Piece(window, _), Work::Move(direction)) = (op.owner, op.work) else {
-            return true;
-        };
-        let active = &self.transfers[self.windows[window].transfer];
-        let past_end = direction == Direction::Read && op.segment.wanted.start >= active.end;
+        let active = &self.transfers[self.transfer_of(op)];
+        let reads = op.work == Work::Move(Direction::Read);
+        let past_end = reads && op.segment.wanted.start >= active.end;
         if !active.stopped && !past_end {
             return true;
         }
@@ -120,7 +118,13 @@ impl Scheduler {
         if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
             self.next_write(op.file.identity());
         }
-        let Owner::Piece(key, piece) = op.owner else { return };
+        let (key, piece) = match op.owner {
+            Owner::Piece(window, piece) => (window, piece),
+            Owner::Transfer(key) => {
+                self.transfers[key].open -= 1;
+                return self.finish_if_done(key);
+            }
+        };
         let window = &mut self.windows[key];
         window.complete(piece);
         if let Some(link) = self.transfers[window.transfer].request.link {
@@ -143,32 +147,25 @@ impl Scheduler {
             if let Err(errno) = result {
                 self.fail_op(key, &op, errno);
             }
-            self.transfers[key].open -= 1;
-            self.finish_if_done(key);
-            return;
+            return self.count_out(&op);
         };
         match result {
             Err(errno) => self.fail_op(key, &op, errno),
             Ok(moved) => {
+                let before = op.moved;
                 op.moved += moved;
                 let reached = op.segment.covered.start + op.moved;
-                if reached < op.segment.wanted.end {
-                    if direction == Direction::Write && moved > 0 {
-                        return self.requeue(restart_aligned(op, alignment));
+                let at_end = direction == Direction::Read && size.is_some_and(|s| reached >= s);
+                if reached < op.segment.wanted.end && at_end {
+                    let active = &mut self.transfers[key];
+                    active.end = active.end.min(reached);
+                } else if reached < op.segment.wanted.end {
+                    op = restart_aligned(op, alignment);
+                    op.empty = if op.moved > before { 0 } else { op.empty + 1 };
+                    if op.empty < EMPTY_MAX {
+                        return self.requeue(op);
                     }
-                    match size {
-                        Some(size) if direction == Direction::Read && reached >= size => {
-                            let active = &mut self.transfers[key];
-                            active.end = active.end.min(reached);
-                        }
-                        _ => {
-                            op.empty += u8::from(moved == 0);
-                            if op.empty < EMPTY_READS_MAX {
-                                return self.requeue(restart_aligned(op, alignment));
-                            }
-                            self.fail_op(key, &op, Errno::IO);
-                        }
-                    }
+                    self.fail_op(key, &op, Errno::IO);
                 }
                 let until = reached.min(op.segment.wanted.end);
                 let bytes = until.saturating_sub(op.segment.wanted.start);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::memory::Memory;
+use super::memory::{Memory, all_are};
 use super::ring::SimRing;
 use super::world::{Contents, World};
 use crate::error::{Error, Result};
@@ -106,7 +106,13 @@ impl Job {
             self.memory.bytes(); // the guards hold nevertheless
             return;
         }
-        for (index, &byte) in self.memory.bytes().iter().enumerate() {
+        let bytes = self.memory.bytes();
+        let count = got.map_or(0, |got| usize::try_from(got).expect("a small transfer"));
+        let (first, rest) = bytes.split_at(count);
+        if first == &self.bytes[..count] && all_are(rest, UNTOUCHED) {
+            return;
+        }
+        for (index, &byte) in bytes.iter().enumerate() {
             let right = self.bytes.get(index).copied();
             let delivered = got.is_some_and(|got| (index as u64) < got);
             let fits = Some(byte) == right
@@ -126,6 +132,10 @@ impl Job {
             assert!(there.is_some() || self.bytes.is_empty(), "bytes are missing");
         }
         file.expected.resize(file.expected.len().max(end), 0);
+        if start < end && file.bytes[start..end] == self.bytes[..end - start] {
+            file.expected[start..end].copy_from_slice(&file.bytes[start..end]);
+            return;
+        }
         for index in start..end {
             let (byte, old) = (file.bytes[index], file.expected[index]);
             let new = self.bytes[index - start];

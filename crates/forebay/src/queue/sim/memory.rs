@@ -13,6 +13,12 @@ use crate::staging::HostMemory;
 const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0xA5;
 
+/// Whether all of `bytes` are `byte`; many at a time, since tests are not optimised.
+pub(super) fn all_are(bytes: &[u8], byte: u8) -> bool {
+    let pattern = [byte; 4096];
+    bytes.chunks(4096).all(|part| *part == pattern[..part.len()])
+}
+
 /// See the module's own text.
 pub(super) struct Memory {
     /// The bytes themselves, or a copy of those on the GPU.
@@ -58,9 +64,8 @@ impl Memory {
         });
         let bytes = self.host.bytes();
         let (inside, behind) = (self.at, self.at + self.len);
-        let intact = |part: &[u8]| part.iter().all(|&byte| byte == GUARD_BYTE);
-        assert!(intact(&bytes[..inside]), "bytes were written before the memory");
-        assert!(intact(&bytes[behind..]), "bytes were written behind the memory");
+        assert!(all_are(&bytes[..inside], GUARD_BYTE), "bytes were written before the memory");
+        assert!(all_are(&bytes[behind..], GUARD_BYTE), "bytes were written behind the memory");
         &bytes[inside..behind]
     }
 

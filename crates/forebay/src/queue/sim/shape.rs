@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::world::{Contents, Faults, below};
+use super::world::{Contents, Faults, below, noise};
 use crate::file::{Handle, OpenHow};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
@@ -25,6 +25,14 @@ pub(super) struct Shape {
     pub(super) transfers: usize,
     /// How many may be on their way at once.
     pub(super) at_once: usize,
+    /// Shares of the transfers that write (where a file may be written), go to or from a GPU, go
+    /// around the page cache where they can, and are waited for by a caller who helps.
+    pub(super) writes: f64,
+    pub(super) on_gpu: f64,
+    pub(super) direct: f64,
+    pub(super) blocking: f64,
+    /// Share of the files that are cut while they are read.
+    pub(super) shrinking: f64,
     /// Chance of a cancel in each step.
     pub(super) cancels: f64,
     /// Chance of a cut file in each step.
@@ -34,7 +42,7 @@ pub(super) struct Shape {
     /// Steps that a submitter goes on without work before it sleeps.
     pub(super) linger: u64,
     pub(super) faults: Faults,
-    /// Time of a byte on the link, in picoseconds.
+    /// Time that each copy takes.
     pub(super) link_latency_us: u64,
 }
 
@@ -75,6 +83,11 @@ impl Shape {
             slots: (slots, slots + count(dice, 0, 2)),
             transfers: count(dice, 2, 12),
             at_once: count(dice, 1, 8),
+            writes: one_of(dice, &[0.1, 0.5, 1.0]),
+            on_gpu: one_of(dice, &[0.0, 0.5, 1.0]),
+            direct: one_of(dice, &[0.0, 0.5, 1.0]),
+            blocking: one_of(dice, &[0.0, 0.3, 1.0]),
+            shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),
             stops_early: dice.roll(0.2),
@@ -89,12 +102,12 @@ fn faults(dice: &mut Dice) -> Faults {
     let mut share = |choices: &[f64]| one_of(dice, choices);
     Faults {
         again: share(&[0.0, 0.05, 0.2]),
-        short: share(&[0.0, 0.1, 0.4]),
-        odd: share(&[0.0, 0.0, 0.3]),
+        short: share(&[0.0, 0.1, 0.4, 1.0]),
+        odd: share(&[0.0, 0.0, 0.3, 1.0]),
         empty: share(&[0.0, 0.0, 0.02]),
         hard: share(&[0.0, 0.0, 0.003, 0.03]),
         late: share(&[0.0, 0.02]),
-        calls: share(&[0.0, 0.0, 0.02]),
+        calls: share(&[0.0, 0.0, 0.02, 0.2]),
         copies: share(&[0.0, 0.0, 0.05]),
         slots: share(&[0.0, 0.5]),
     }
@@ -109,11 +122,9 @@ pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Conten
         .map(|index| {
             let path = folder.join(format!("file-{index}"));
             let open = || Arc::new(Handle::open(&path, &how).expect("a new file"));
-            let len = count(dice, 0, 5 * slot);
-            let bytes: Vec<u8> =
-                (0..len.div_ceil(8)).flat_map(|_| dice.next().to_le_bytes()).collect();
-            let bytes = bytes[..len].to_vec();
-            let shrinks = dice.roll(0.4);
+            let len = below(dice, 5 * slot + 1);
+            let bytes = noise(dice, len);
+            let shrinks = dice.roll(shape.shrinking);
             let size_max = if dice.roll(0.2) { below(dice, 8 * slot) } else { u64::MAX };
             let (memory, offset) = (one_of(dice, &[4, 512, 4096]), one_of(dice, &[512, 4096]));
             let alignment = Alignment::of(memory, offset);

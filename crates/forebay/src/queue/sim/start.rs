@@ -9,7 +9,7 @@ use super::device::FaultyDevice;
 use super::job::{Caller, Job, UNTOUCHED};
 use super::memory::Memory;
 use super::shape::Shape;
-use super::world::{World, below};
+use super::world::{World, below, noise};
 use crate::gpu::Device;
 use crate::plan::{Alignment, Io, Reason, Split, split_write};
 use crate::queue::op::Direction;
@@ -103,7 +103,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     let index = usize::try_from(below(dice, files.len() as u64)).ok()?;
     let file = &files[index];
     let size = file.bytes.len() as u64;
-    let writes = !file.shrinks && dice.roll(0.5);
+    let writes = !file.shrinks && dice.roll(shape.writes);
     let direction = if writes { Direction::Write } else { Direction::Read };
     let len_max = [16, PAGE, shape.segment, slot, 3 * slot, 5 * slot];
     let len_max = len_max[usize::try_from(below(dice, 6)).ok()?];
@@ -118,10 +118,10 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     if writes && jobs.iter().filter(meets).any(|job| job.direction == Direction::Write) {
         return None;
     }
-    let link = (shape.gpus > 0 && dice.roll(0.6))
+    let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
         .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
     let way = match file.alignment {
-        Some(alignment) if dice.roll(0.8) => {
+        Some(alignment) if dice.roll(shape.direct) => {
             let demanded = writes || dice.roll(0.2);
             let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
             Ok((alignment, reason))
@@ -142,7 +142,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         way,
         exact: !writes && dice.roll(0.3),
         sync,
-        blocking: dice.roll(0.3),
+        blocking: dice.roll(shape.blocking),
         skew: if dice.roll(0.5) { 0 } else { below(dice, PAGE) },
     })
 }
@@ -163,9 +163,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         let World { dice, files, .. } = &mut *world;
         let file = &files[wish.file];
         let bytes = match wish.direction {
-            Direction::Write => {
-                (0..wish.range.len()).map(|_| dice.next().to_le_bytes()[0]).collect()
-            }
+            Direction::Write => noise(dice, wish.range.len()),
             Direction::Read if wish.end > wish.range.start => {
                 let place = |offset| usize::try_from(offset).expect("a small file");
                 file.bytes[place(wish.range.start)..place(wish.end)].to_vec()

@@ -23,6 +23,15 @@ pub(super) fn below(dice: &mut Dice, end: u64) -> u64 {
     dice.next() % end
 }
 
+/// `len` bytes of which no two places look alike.
+pub(super) fn noise(dice: &mut Dice, len: u64) -> Vec<u8> {
+    let len = usize::try_from(len).expect("a small file");
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&dice.next().to_le_bytes()));
+    bytes.truncate(len);
+    bytes
+}
+
 /// Shares of the ops that meet each fault.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
@@ -66,8 +75,9 @@ struct Touched {
     id: u64,
     range: ByteRange,
     written: bool,
-    /// The file of a write through the page cache.
-    cached_write: Option<(u64, u64)>,
+    /// The file of a write, and whether it goes through the page cache.
+    writes: Option<((u64, u64), Io)>,
+    transfer: *const State,
 }
 
 /// See the module's own text.
@@ -115,13 +125,17 @@ impl World {
         };
         self.check_place(op, base, direction, state.range());
         let written = direction == Direction::Read;
-        let cached_write = (!written && op.segment.io == Io::Buffered).then(|| op.file.identity());
-        let new = Touched { id: self.begun, range, written, cached_write };
+        let writes = (!written).then(|| (op.file.identity(), op.segment.io));
+        let transfer = Arc::as_ptr(state);
+        let new = Touched { id: self.begun, range, written, writes, transfer };
         for other in &self.touched {
             let meets = !other.range.intersect(range).is_empty();
             assert!(!meets || !(written || other.written), "{new:?} meets {other:?}");
-            let two = cached_write.is_some() && other.cached_write == cached_write;
-            assert!(!two, "two writes to one file through the page cache: {new:?} and {other:?}");
+            let (Some(one), Some(two)) = (writes, other.writes) else { continue };
+            let both = one == two && one.1 == Io::Buffered;
+            assert!(!both, "two writes to one file through the page cache: {new:?}, {other:?}");
+            let mixed = transfer == other.transfer && one.1 != two.1;
+            assert!(!mixed, "an edge is written beside the body: {new:?}, {other:?}");
         }
         self.touched.push(new);
         self.begun
