@@ -26,7 +26,9 @@ impl Scheduler {
             listed: false,
         });
         self.finish_if_done(key);
-        let Some(active) = self.transfers.get(key) else { return (key, None) };
+        // A sync of no bytes goes on without a window.
+        let left = |active: &&Active| !active.request.parts.is_empty();
+        let Some(active) = self.transfers.get(key).filter(left) else { return (key, None) };
         let slot = match active.request.link {
             None => None,
             Some(link) if self.links[link].waiting.is_empty() => {
