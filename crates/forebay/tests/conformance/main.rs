@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use case::{Case, Memory, case_or_skip, make_cold};
 use forebay::{Options, RingChoice};
-use lab::{FileSystem, LoopDrive, LoopOptions, Offer, Overlay, Watchdog, child, or_skip};
+use lab::watchdog::Watchdog;
+use lab::{FileSystem, LoopDrive, LoopOptions, Offer, Overlay, child, or_skip};
 
 const RINGS: [RingChoice; 2] = [RingChoice::Uring, RingChoice::Pread];
 

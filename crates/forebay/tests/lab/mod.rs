@@ -20,9 +20,7 @@ use tempfile::TempDir;
 
 pub(crate) mod child;
 pub(crate) mod fuse;
-mod watchdog;
-
-pub(crate) use watchdog::Watchdog;
+pub(crate) mod watchdog;
 
 /// `Err` holds why this machine cannot offer the thing.
 pub(crate) type Offer<T> = Result<T, String>;
