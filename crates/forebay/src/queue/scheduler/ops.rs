@@ -11,8 +11,9 @@ use crate::queue::op::{Completion, Direction, Op, Owner, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
-/// How often the kernel may return nothing for bytes that the file still has.
-const EMPTY_READS_MAX: u8 = 3;
+/// How often the kernel may move nothing, or less than the unit of O_DIRECT, of bytes that the file
+/// still has or takes.
+const EMPTY_MAX: u8 = 3;
 
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
@@ -123,21 +124,20 @@ impl Scheduler {
             Err(Errno::INTR | Errno::AGAIN) => return self.requeue(op),
             Err(errno) => self.fail_op(key, &op, errno),
             Ok(moved) => {
+                let before = op.moved;
                 op.moved += moved;
                 let reached = op.segment.covered.start + op.moved;
                 if reached < op.segment.wanted.end {
-                    if direction == Direction::Write && moved > 0 {
-                        return self.requeue(restart_aligned(op));
-                    }
                     match size {
                         Some(size) if direction == Direction::Read && reached >= size => {
                             let active = &mut self.transfers[key];
                             active.end = active.end.min(reached);
                         }
                         _ => {
-                            op.empty += u8::from(moved == 0);
-                            if op.empty < EMPTY_READS_MAX {
-                                return self.requeue(restart_aligned(op));
+                            op = restart_aligned(op);
+                            op.empty += u8::from(op.moved <= before);
+                            if op.empty < EMPTY_MAX {
+                                return self.requeue(op);
                             }
                             self.fail_op(key, &op, Errno::IO);
                         }
