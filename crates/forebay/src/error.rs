@@ -229,6 +229,9 @@ impl Error {
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
             }
+            Self::Resource { what: "io_uring", .. } => {
+                "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
+            }
             Self::Resource { .. } => {
                 "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
             }
