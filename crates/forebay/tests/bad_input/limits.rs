@@ -1,6 +1,7 @@
 //! Processes that may not have much: locked memory, threads, descriptors, address space.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
-use crate::{sim, small_engine};
+use crate::{small_engine, try_sim};
 
 /// Lowers a limit of this process; root could raise it again.
 fn limit(resource: Resource, most: u64) {
@@ -38,7 +39,7 @@ fn move_all(engine: &Engine, path: &Path, len: usize) -> Result<()> {
         assert!(target == bytes);
     }
     file.evict()?;
-    let gpu = sim(engine, "sim");
+    let gpu = try_sim(engine, "sim")?;
     let (buffer, _) = file.read_whole(Some(gpu))?;
     let mut target = vec![0; len];
     buffer.download(0, &mut target)?;
@@ -117,9 +118,10 @@ fn no_more_descriptors() {
     let path = folder.path().join("data");
     let before = getrlimit(Resource::Nofile).current.unwrap_or(1 << 16);
     for extra in 0..8 {
-        let used = fs::read_dir("/proc/self/fd").expect("this process").count() as u64 - 1;
+        // The number that the next descriptor will have.
+        let next = fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
         let engine = small_engine(|_| {});
-        limit(Resource::Nofile, used + extra);
+        limit(Resource::Nofile, u64::from(next.cast_unsigned()) + extra);
         let moved = move_all(&engine, &path, 5_000_001);
         let notes = engine.notes();
         limit(Resource::Nofile, before);
@@ -166,8 +168,8 @@ fn no_more_memory() {
         let moved = move_all(&engine, &path, 2_000_001);
         limit(Resource::As, before);
         let error = moved.expect_err("no room for the slots");
-        let said = error.to_string();
-        assert!(matches!(&error, Error::HostMemory { .. } | Error::Resource { .. }), "{said}");
+        let known = matches!(&error, Error::HostMemory { .. } | Error::Resource { .. });
+        assert!(known || error.errno() == Some(libc::ENOMEM), "{error:?}");
         assert!(error.hint().is_some());
         move_all(&engine, &path, 2_000_001).expect("memory enough");
     }

@@ -32,8 +32,12 @@ fn small_engine(change: impl FnOnce(&mut Options)) -> Engine {
 
 /// A simulated GPU of the engine.
 fn sim(engine: &Engine, settings: &str) -> DeviceId {
-    let wanted: GpuSelector = settings.parse().expect("settings of a simulated GPU");
-    engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id()
+    try_sim(engine, settings).expect("a simulated GPU")
+}
+
+fn try_sim(engine: &Engine, settings: &str) -> Result<DeviceId, Error> {
+    let wanted: GpuSelector = settings.parse()?;
+    Ok(engine.device(&wanted)?.expect("a GPU").id())
 }
 
 /// What an error says, what caused it, and the remedy: `-` for what there is not.

@@ -39,6 +39,9 @@ pub(crate) struct Faults {
     pub(crate) read_most: Option<usize>,
     /// Writes take at most so many bytes.
     pub(crate) write_most: Option<usize>,
+    /// No page cache: every read is the server's, and a short one is no end of the file to the
+    /// kernel. Counts when the file is opened.
+    pub(crate) uncached: bool,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
     /// What the file says its size is.
@@ -252,7 +255,10 @@ impl Request {
 impl State {
     /// `None`: the request waits.
     fn reply(&mut self, request: &Request) -> Option<Reply> {
-        let opened = || Reply::Body(vec![0; 16]);
+        let opened = || {
+            let uncached = u32::from(self.faults.uncached);
+            Reply::Body([[0; 8].as_slice(), &uncached.to_ne_bytes(), &[0; 4]].concat())
+        };
         Some(match request.code {
             1 if request.body.strip_suffix(b"\0") == Some(NAME) => Reply::Body(self.entry()),
             1 => Reply::Error(libc::ENOENT),
@@ -264,7 +270,8 @@ impl State {
             {
                 Reply::Error(libc::EINVAL)
             }
-            14 | 27 => opened(),
+            14 => opened(),
+            27 => Reply::Body(vec![0; 16]),
             15 => return self.read(request),
             16 => return self.write(request),
             17 => Reply::Body(vec![0; 80]),
