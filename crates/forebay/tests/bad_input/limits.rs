@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
-use crate::{small_engine, try_sim};
+use crate::{sim, small_engine, try_sim};
 
 /// Lowers a limit of this process; root could raise it again.
 fn limit(resource: Resource, most: u64) {
@@ -152,25 +152,38 @@ fn no_more_memory() {
     let _watchdog = Watchdog::start();
     let folder = open_folder();
     let path = folder.path().join("data");
+    let before = getrlimit(Resource::As).current.unwrap_or(1 << 46);
+    let engine = small_engine(|options| {
+        options.slot_size = 64 << 20;
+        options.segment_size = 1 << 20;
+    });
+    let bytes = pattern(3, 2_000_001);
+    fs::write(&path, &bytes).expect("a file");
+    let file = engine.open(&path).expect("the file opens");
+    // A thread that cannot be made whole ends the process in the standard library, so all threads
+    // are there before.
+    file.evict().expect("an eviction");
+    file.read_whole(None).expect("all bytes");
+    let gpu = sim(&engine, "sim");
     let status = fs::read_to_string("/proc/self/status").expect("this process");
     let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
     let used: u64 = used
         .and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok())
         .expect("the size of this process");
-    let before = getrlimit(Resource::As).current.unwrap_or(1 << 46);
-    // With room for the caller's own memory, but not for slots of 64 MiB or for many stacks.
-    for extra in [96 << 20, 192 << 20] {
-        let engine = small_engine(|options| {
-            options.slot_size = 64 << 20;
-            options.segment_size = 1 << 20;
-        });
-        limit(Resource::As, (used << 10) + extra);
-        let moved = move_all(&engine, &path, 2_000_001);
-        limit(Resource::As, before);
-        let error = moved.expect_err("no room for the slots");
-        let known = matches!(&error, Error::HostMemory { .. } | Error::Resource { .. });
-        assert!(known || error.errno() == Some(libc::ENOMEM), "{error:?}");
-        assert!(error.hint().is_some());
-        move_all(&engine, &path, 2_000_001).expect("memory enough");
+    limit(Resource::As, (used << 10) + (160 << 20));
+    let moved = file.read_whole(Some(gpu));
+    let allocated = engine.allocate_pinned(1 << 30);
+    limit(Resource::As, before);
+    for (error, message) in [
+        (moved.expect_err("no room for slots"), "cannot allocate 256 MiB of host memory"),
+        (allocated.expect_err("no room for it"), "cannot allocate 1 GiB of host memory"),
+    ] {
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.errno(), Some(libc::ENOMEM));
+        assert!(error.is_retryable() && error.hint().is_some());
     }
+    let (buffer, _) = file.read_whole(Some(gpu)).expect("memory enough");
+    let mut got = vec![0; bytes.len()];
+    buffer.download(0, &mut got).expect("a download");
+    assert!(got == bytes);
 }
