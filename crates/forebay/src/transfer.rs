@@ -174,7 +174,7 @@ impl State {
     pub(crate) fn finish(&self, result: Result<u64>) {
         let result = result.map(|bytes| Outcome {
             bytes,
-            routes: self.routes(),
+            routes: trimmed(self.routes(), bytes),
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
@@ -258,6 +258,20 @@ impl State {
         end.waiting -= 1;
         end.result.clone()
     }
+}
+
+/// Shares that add up to `bytes`: where a file shrank while it was read, some were read beyond the
+/// end that was found later.
+fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
+    let sum: u64 = shares.iter().map(|share| share.bytes).sum();
+    let mut excess = sum.saturating_sub(bytes);
+    for share in &mut shares {
+        let less = excess.min(share.bytes);
+        share.bytes -= less;
+        excess -= less;
+    }
+    shares.retain(|share| share.bytes > 0);
+    shares
 }
 
 impl fmt::Debug for State {

@@ -85,7 +85,7 @@ impl HostMemory {
         } else {
             std::thread::available_parallelism().map_or(1, usize::from).min(8)
         };
-        let share = self.len.div_ceil(threads).next_multiple_of(HUGE.max(page));
+        let share = self.len.max(1).div_ceil(threads).next_multiple_of(HUGE.max(page));
         let first = self.pointer.as_ptr() as usize;
         let touch = move |start: usize, end: usize| {
             for at in (start..end).step_by(page) {
@@ -111,8 +111,9 @@ impl HostMemory {
             Arc::ptr_eq(other, device)
                 || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
         };
-        if self.registered.iter().any(known) {
-            return Ok(()); // registered as portable: known to every GPU of the kind
+        // Registered as portable: known to every GPU of the kind. Of no bytes there is nothing.
+        if self.len == 0 || self.registered.iter().any(known) {
+            return Ok(());
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
         unsafe { device.register(self.pointer, self.len) }.map_err(|source| Error::Device {
@@ -168,6 +169,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zero_and_writable() {
+        assert!(HostMemory::map(0).unwrap().bytes().is_empty());
         for len in [1, 4096, HUGE - 1, HUGE, 24 << 20] {
             let mut memory = HostMemory::map(len).unwrap();
             assert_eq!(memory.len(), len);
