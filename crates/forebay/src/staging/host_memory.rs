@@ -85,7 +85,7 @@ impl HostMemory {
         } else {
             std::thread::available_parallelism().map_or(1, usize::from).min(8)
         };
-        let share = self.len.div_ceil(threads).next_multiple_of(HUGE.max(page));
+        let share = self.len.max(1).div_ceil(threads).next_multiple_of(HUGE.max(page));
         let first = self.pointer.as_ptr() as usize;
         let touch = move |start: usize, end: usize| {
             for at in (start..end).step_by(page) {
@@ -111,7 +111,7 @@ impl HostMemory {
             Arc::ptr_eq(other, device)
                 || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
         };
-        if self.registered.iter().any(known) {
+        if self.len == 0 || self.registered.iter().any(known) {
             return Ok(()); // registered as portable: known to every GPU of the kind
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
@@ -168,11 +168,11 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zero_and_writable() {
-        for len in [1, 4096, HUGE - 1, HUGE, 24 << 20] {
+        for len in [0, 1, 4096, HUGE - 1, HUGE, 24 << 20] {
             let mut memory = HostMemory::map(len).unwrap();
             assert_eq!(memory.len(), len);
             assert!(memory.bytes().iter().all(|&b| b == 0));
-            memory.bytes_mut()[len - 1] = 7;
+            memory.bytes_mut().last_mut().into_iter().for_each(|last| *last = 7);
             if len >= HUGE {
                 assert!(memory.address().is_multiple_of(HUGE as u64));
             }
