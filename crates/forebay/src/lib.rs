@@ -7,6 +7,8 @@ pub mod error;
 mod file;
 pub mod gpu;
 mod memory;
+#[doc(hidden)]
+pub mod micro;
 mod options;
 pub mod plan;
 mod queue;
