@@ -229,6 +229,9 @@ impl Error {
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
             }
+            Self::Resource { what: "io_uring", .. } => {
+                "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
+            }
             Self::Resource { .. } => {
                 "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)".into()
             }
@@ -282,6 +285,7 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
             Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
+            Errno::NOMEM => "raise the memory limit of this process",
             Errno::MFILE | Errno::NFILE => "raise the limit on open files (`ulimit -n`)",
             Errno::INVAL if matches!(operation, Operation::Read | Operation::Write) => {
                 "the file system refuses this alignment: `FOREBAY_DIRECT_IO=off` avoids O_DIRECT"

@@ -4,7 +4,7 @@
 //! Not part of the public interface.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -114,7 +114,7 @@ impl DataPath {
     /// The file's or the host's.
     pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
         let limits = Limits { slot_size: slot, readers: 1, host_windows: 4 };
-        let bell = || Bell::Condvar(Arc::new(Condvar::new()));
+        let bell = || Bell::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell());
         let drive = core.add_drive(bell());
         let device: Arc<dyn Device> =
@@ -183,7 +183,7 @@ impl DataPath {
             self.reader.step(&self.core, &self.tools);
             match link {
                 None => drop(self.worker.step(&self.core, false)),
-                Some(_) => drop(self.submitter.step(&self.core)),
+                Some(_) => drop(self.submitter.step(&self.core, true)),
             }
         }
         state.wait().0.map(|outcome| outcome.bytes)

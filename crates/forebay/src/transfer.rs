@@ -1,7 +1,8 @@
-//! What a caller holds while bytes move: wait, poll, cancel, progress, and what was done in the end.
+//! What a caller holds while bytes move: wait, poll, cancel, progress, and in the end what was
+//! done.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,12 @@ use crate::file::Handle;
 use crate::memory::Buffer;
 use crate::plan::{Reason, Route};
 use crate::units::ByteRange;
+
+/// The most that a waiting thread is awake for before an end that it expects.
+const AWAKE_MAX: Duration = Duration::from_millis(1);
+
+/// When a waiting thread looks for the first time how a transfer gets on.
+const FIRST_LOOK: Duration = Duration::from_micros(500);
 
 /// Whether, and how, a write is made durable before it counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,8 +81,10 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
+    /// Set once `end` holds the result; read without its lock.
+    ended: AtomicBool,
     end: Mutex<End>,
-    ended: Condvar,
+    bell: Condvar,
 }
 
 /// How a transfer ended, and the memory that it owns until then.
@@ -99,7 +108,8 @@ impl State {
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
             end: Mutex::new(End { result: None, buffer, waiting: 0 }),
-            ended: Condvar::new(),
+            ended: AtomicBool::new(false),
+            bell: Condvar::new(),
         }
     }
 
@@ -164,7 +174,7 @@ impl State {
     pub(crate) fn finish(&self, result: Result<u64>) {
         let result = result.map(|bytes| Outcome {
             bytes,
-            routes: self.routes(),
+            routes: trimmed(self.routes(), bytes),
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
@@ -172,13 +182,42 @@ impl State {
         end.result = Some(result);
         let waiting = end.waiting > 0;
         drop(end);
+        self.ended.store(true, Ordering::Release);
         if waiting {
-            self.ended.notify_all();
+            self.bell.notify_all();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
+    /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
+    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most 1 ms.
+    pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
+        loop {
+            let (elapsed, done) = (self.started.elapsed(), self.done());
+            let awake = (elapsed / 5).min(AWAKE_MAX);
+            let left = match (self.range.len().saturating_sub(done), done) {
+                (_, 0) => awake + elapsed.max(FIRST_LOOK),
+                (left, done) => elapsed.mul_f64(float(left) / float(done)),
+            };
+            if left > awake {
+                if self.wait_for(left - awake).is_some() {
+                    return self.wait();
+                }
+                continue;
+            }
+            let until = Instant::now() + awake;
+            while Instant::now() < until {
+                if self.ended.load(Ordering::Acquire) {
+                    return self.wait();
+                }
+                std::thread::yield_now();
+            }
+            return self.wait();
+        }
     }
 
     /// Blocks until the transfer has drained.
@@ -189,7 +228,7 @@ impl State {
                 return (result, end.buffer.take());
             }
             end.waiting += 1;
-            end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+            end = self.bell.wait(end).unwrap_or_else(PoisonError::into_inner);
             end.waiting -= 1;
         }
     }
@@ -213,7 +252,7 @@ impl State {
         let mut end = self.lock();
         end.waiting += 1;
         let (mut end, _) = self
-            .ended
+            .bell
             .wait_timeout_while(end, bound, pending)
             .unwrap_or_else(PoisonError::into_inner);
         end.waiting -= 1;
@@ -221,10 +260,30 @@ impl State {
     }
 }
 
+/// Shares that add up to `bytes`: where a file shrank while it was read, some were read beyond the
+/// end that was found later.
+fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
+    let sum: u64 = shares.iter().map(|share| share.bytes).sum();
+    let mut excess = sum.saturating_sub(bytes);
+    for share in &mut shares {
+        let less = excess.min(share.bytes);
+        share.bytes -= less;
+        excess -= less;
+    }
+    shares.retain(|share| share.bytes > 0);
+    shares
+}
+
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "State({}, {} bytes done)", self.place(), self.done())
     }
+}
+
+/// `bytes` for a ratio; what is lost above 2^53 does not matter to one.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 /// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the

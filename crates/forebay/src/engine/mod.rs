@@ -11,7 +11,8 @@ mod threads;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
 
@@ -21,10 +22,10 @@ use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::Options;
-use crate::queue::{Bell, Core, Limits, Planner, PreadRing, Reader, Scheduler};
+use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::{Arena, HostMemory};
 use crate::topology::DriveKey;
-use crate::transfer::State;
+use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
 /// readers and a drive's ring busy while the next is planned.
@@ -41,7 +42,7 @@ struct Inner {
     options: Options,
     core: Arc<Core>,
     /// Wakes the readers.
-    bell: Arc<Condvar>,
+    bell: Arc<Idlers>,
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
@@ -69,8 +70,8 @@ impl Engine {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
         let limits = Limits { slot_size: options.slot_size, readers, host_windows: HOST_WINDOWS };
-        let bell = Arc::new(Condvar::new());
-        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::Condvar(Arc::clone(&bell))));
+        let bell = Arc::<Idlers>::default();
+        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
         Ok(Self {
             inner: Arc::new(Inner {
                 core,
@@ -171,6 +172,20 @@ impl Engine {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
+    /// where the bound expires first or the slice is empty.
+    #[must_use]
+    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
+        let ended = || transfers.iter().position(Transfer::is_done);
+        if transfers.is_empty() {
+            return None;
+        }
+        ended().or_else(|| {
+            self.inner.core.wait_for_end(bound, || ended().is_some());
+            ended()
+        })
     }
 
     pub(crate) fn cancel(&self, state: &Arc<State>) {

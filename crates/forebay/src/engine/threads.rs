@@ -12,7 +12,8 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Plan, Planner, PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Bell, Claim, Core, Idlers, Plan, Planner, PreadRing, Reader, RingWorker, Slot, Tools,
+    UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -102,7 +103,7 @@ impl Threads {
         &self,
         core: &Arc<Core>,
         tools: &ReaderTools,
-        bell: &Arc<Condvar>,
+        bell: &Arc<Idlers>,
     ) -> Result<()> {
         let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
         if *started {
@@ -130,8 +131,8 @@ impl Threads {
         device: &Arc<dyn Device>,
         slots_max: usize,
     ) -> Result<usize> {
-        let bell = Arc::new(Condvar::new());
-        let link = core.add_link(slots_max, Bell::Condvar(Arc::clone(&bell)));
+        let bell = Arc::<Idlers>::default();
+        let link = core.add_link(slots_max, Bell::List(Arc::clone(&bell)));
         let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| {
             Error::Device { operation: Operation::Copy, device: device.id(), len: 0, source }
         })?;
@@ -190,8 +191,8 @@ impl Threads {
     }
 
     fn start_pread(&self, core: &Arc<Core>, options: &Options) -> Result<usize> {
-        let bell = Arc::new(Condvar::new());
-        let drive = core.add_drive(Bell::Condvar(Arc::clone(&bell)));
+        let bell = Arc::<Idlers>::default();
+        let drive = core.add_drive(Bell::List(Arc::clone(&bell)));
         for index in 0..options.depth.min(PREAD_WORKERS_MAX) {
             let (core, bell) = (Arc::clone(core), Arc::clone(&bell));
             let segment = options.segment_size;

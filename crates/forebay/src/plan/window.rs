@@ -370,7 +370,8 @@ mod tests {
                     prop_assert!(range.start % page == 0 && range.end % page == 0);
                 }
                 let layout = Layout::Caller(u64::from(address) + (range.start - start));
-                for s in cut_write(range, align_down(range.start, page), 1 << 17, io, reason, alignment, layout) {
+                let base = align_down(range.start, page);
+                for s in cut_write(range, base, 1 << 17, io, reason, alignment, layout) {
                     prop_assert_eq!(s.covered, s.wanted);
                     bytes += s.wanted.len();
                 }

@@ -1,38 +1,38 @@
 //! The scheduler behind its lock, and the bells that wake those who wait for it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
 
-use super::scheduler::{Crew, Effects, Scheduler};
+use super::idlers::Idlers;
+use super::scheduler::{Effects, Scheduler};
 use super::uring::Waker;
+
+/// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
+/// that sleeps on it is back only after 50.
+const LOCK_TRIES: usize = 200;
 
 /// How a sleeping thread is told of work.
 #[derive(Debug, Clone)]
 pub(crate) enum Bell {
-    /// It waits for the scheduler's lock.
-    Condvar(Arc<Condvar>),
+    /// It sleeps among others of its kind.
+    List(Arc<Idlers>),
     /// It waits in a ring.
     Ring(Waker),
     /// It is stepped by a test.
     #[cfg(test)]
-    Counted(Arc<std::sync::atomic::AtomicUsize>),
+    Counted(Arc<AtomicUsize>),
 }
 
 impl Bell {
     fn ring(&self) {
         match self {
-            Self::Condvar(bell) => bell.notify_one(),
+            Self::List(idlers) => idlers.call(),
             Self::Ring(waker) => waker.wake(),
             #[cfg(test)]
             Self::Counted(rung) => {
-                rung.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                rung.fetch_add(1, Ordering::Relaxed);
             }
-        }
-    }
-
-    fn ring_times(&self, times: usize, all: bool) {
-        match self {
-            Self::Condvar(bell) if all && times > 1 => bell.notify_all(), // one call instead of many
-            _ => (0..times).for_each(|_| self.ring()),
         }
     }
 }
@@ -44,6 +44,15 @@ pub(crate) struct Core {
     readers: Bell,
     drives: RwLock<Vec<Bell>>,
     links: RwLock<Vec<Bell>>,
+    ends: Ends,
+}
+
+/// Lets callers wait for the end of any transfer.
+#[derive(Debug, Default)]
+struct Ends {
+    waiting: AtomicUsize,
+    count: Mutex<u64>,
+    bell: Condvar,
 }
 
 impl Core {
@@ -54,26 +63,39 @@ impl Core {
             readers,
             drives: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
+            ends: Ends::default(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {
+        for _ in 0..LOCK_TRIES {
+            match self.scheduler.try_lock() {
+                Ok(held) => return held,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(_)) => break,
+            }
+        }
         // A panic under the lock is a bug of ours; what follows still drains what it can.
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `step` under the lock, then tells those whom it concerns.
     pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> T {
-        let mut scheduler = self.lock();
-        let answer = step(&mut scheduler);
-        let effects = scheduler.take_effects();
-        drop(scheduler);
+        let (answer, effects) = self.hold(step);
         self.act(effects);
         answer
     }
 
-    fn act(&self, effects: Effects) {
-        self.readers.ring_times(effects.readers, effects.all_readers);
+    /// Runs `step` under the lock; the effects are to be given to [`act`](Self::act) soon.
+    pub(crate) fn hold<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> (T, Effects) {
+        let mut scheduler = self.lock();
+        let answer = step(&mut scheduler);
+        (answer, scheduler.take_effects())
+    }
+
+    /// Tells those whom the effects concern. Not under the lock.
+    pub(crate) fn act(&self, effects: Effects) {
+        (0..effects.readers).for_each(|_| self.readers.ring());
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
             effects.drives.iter().for_each(|&drive| bells[drive].ring());
@@ -82,9 +104,13 @@ impl Core {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
             effects.links.iter().for_each(|&link| bells[link].ring());
         }
+        if effects.finished.is_empty() {
+            return;
+        }
         for (state, result) in effects.finished {
             state.finish(result);
         }
+        self.ends.tell();
     }
 
     /// Adds a drive whose workers are woken by `bell`.
@@ -101,16 +127,44 @@ impl Core {
         self.lock().add_link(slots_max)
     }
 
-    /// Blocks one of `crew`, who was counted in as asleep, until it is called.
-    pub(crate) fn wait(&self, crew: Crew, bell: &Condvar) {
-        let mut scheduler = self.lock();
-        while !scheduler.is_called(crew) {
-            scheduler = bell.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Sleeps until `ready` is true, asked again whenever a transfer has ended; at most `bound`.
+    pub(crate) fn wait_for_end(&self, bound: Duration, ready: impl Fn() -> bool) {
+        self.ends.wait(bound, ready);
     }
 
     /// Asks all threads to end once nothing is in flight.
     pub(crate) fn stop(&self) {
         self.with(Scheduler::stop);
+    }
+}
+
+impl Ends {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        // Either this sees the waiter, or the waiter sees the end that came before this.
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.lock() += 1;
+            self.bell.notify_all();
+        }
+    }
+
+    fn wait(&self, bound: Duration, ready: impl Fn() -> bool) {
+        let until = Instant::now().checked_add(bound);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut count = self.lock();
+        while !ready() {
+            let left = until.map_or(bound, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.bell.wait_timeout(count, left);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(count);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -6,6 +6,7 @@
 
 mod bounce;
 mod core;
+mod idlers;
 mod op;
 mod pread;
 mod probe;
@@ -19,6 +20,7 @@ mod worker;
 use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
+pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
@@ -37,6 +39,9 @@ pub(crate) trait Ring {
 
     /// Takes an op in; the op's memory is the ring's until it is handed back.
     fn submit(&mut self, op: Op);
+
+    /// Lets the kernel see what was taken in, without waiting for anything.
+    fn flush(&mut self) {}
 
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///

@@ -74,9 +74,7 @@ impl Window {
 
     /// The piece that holds the byte at `offset`.
     pub(crate) fn piece_of(&self, offset: u64) -> u8 {
-        let index = (offset - self.base) / self.piece;
-        debug_assert!(index < PIECES_MAX);
-        u8::try_from(index).expect("a window has at most 64 pieces")
+        u8::try_from((offset - self.base) / self.piece).expect("a window has at most 64 pieces")
     }
 
     /// Counts an op of `piece` in.

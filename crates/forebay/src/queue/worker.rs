@@ -1,9 +1,10 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 use super::Ring;
 use super::core::Core;
+use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
 use crate::plan::Segment;
@@ -48,7 +49,7 @@ impl<R: Ring> RingWorker<R> {
         let crew = Crew::Drive(self.drive);
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
-        let ended = core.with(|scheduler| {
+        let (ended, effects) = core.hold(|scheduler| {
             if std::mem::take(asleep) {
                 scheduler.wakes(crew);
             }
@@ -67,10 +68,18 @@ impl<R: Ring> RingWorker<R> {
             }
             ended
         });
+        if waits {
+            // The drive gets its next requests before those who wait for the last are woken: they
+            // may take this thread's core.
+            self.submit();
+            core.act(effects);
+        } else {
+            core.act(effects);
+            self.submit();
+        }
         if ended {
             return Next::Stop;
         }
-        self.taken.drain(..).for_each(|op| self.ring.submit(op));
         if self.asleep && !waits {
             return Next::Wait;
         }
@@ -81,15 +90,18 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken waits by `bell`.
-    pub(crate) fn run(mut self, core: &Core, bell: Option<&Condvar>) {
+    fn submit(&mut self) {
+        self.taken.drain(..).for_each(|op| self.ring.submit(op));
+        self.ring.flush();
+    }
+
+    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
+    pub(crate) fn run(mut self, core: &Core, idlers: Option<&Idlers>) {
         loop {
-            match self.step(core, bell.is_none()) {
+            match self.step(core, idlers.is_none()) {
                 Next::Again => {}
                 Next::Stop => return,
-                Next::Wait => {
-                    bell.into_iter().for_each(|bell| core.wait(Crew::Drive(self.drive), bell))
-                }
+                Next::Wait => idlers.into_iter().for_each(Idlers::sleep),
             }
         }
     }
@@ -193,11 +205,11 @@ impl<R: Ring> Reader<R> {
     }
 
     /// Repeats the step until the engine ends.
-    pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, bell: &Condvar) {
+    pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, idlers: &Idlers) {
         loop {
             match self.step(core, tools) {
                 Next::Again => {}
-                Next::Wait => core.wait(Crew::Readers, bell),
+                Next::Wait => idlers.sleep(),
                 Next::Stop => return,
             }
         }

@@ -111,8 +111,9 @@ impl HostMemory {
             Arc::ptr_eq(other, device)
                 || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
         };
+        // Registered as portable: known to every GPU of the kind. Of no bytes there is nothing.
         if self.len == 0 || self.registered.iter().any(known) {
-            return Ok(()); // registered as portable: known to every GPU of the kind
+            return Ok(());
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
         unsafe { device.register(self.pointer, self.len) }.map_err(|source| Error::Device {
@@ -168,11 +169,12 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_zero_and_writable() {
-        for len in [0, 1, 4096, HUGE - 1, HUGE, 24 << 20] {
+        assert!(HostMemory::map(0).unwrap().bytes().is_empty());
+        for len in [1, 4096, HUGE - 1, HUGE, 24 << 20] {
             let mut memory = HostMemory::map(len).unwrap();
             assert_eq!(memory.len(), len);
             assert!(memory.bytes().iter().all(|&b| b == 0));
-            memory.bytes_mut().last_mut().into_iter().for_each(|last| *last = 7);
+            memory.bytes_mut()[len - 1] = 7;
             if len >= HUGE {
                 assert!(memory.address().is_multiple_of(HUGE as u64));
             }

@@ -18,6 +18,10 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub(crate) mod child;
+pub(crate) mod fuse;
+pub(crate) mod watchdog;
+
 /// `Err` holds why this machine cannot offer the thing.
 pub(crate) type Offer<T> = Result<T, String>;
 
@@ -311,6 +315,11 @@ pub(crate) fn without_call<T: Send>(
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Whether the kernel lets this process use io_uring.
+pub(crate) fn has_uring() -> bool {
+    io_uring::IoUring::new(2).is_ok()
 }
 
 /// Puts a filter on this thread that nobody can take off again.

@@ -21,6 +21,7 @@ impl Scheduler {
         // Nobody has to be called for what this reader does itself, nor for what is gone.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
+        self.call_more(work.is_some());
         work
     }
 
@@ -48,7 +49,15 @@ impl Scheduler {
             // Whoever was spared so far has to take over what this thread leaves behind.
             None => self.effects.work.max(self.cached.len() + self.openable.len()),
         };
+        self.call_more(work.is_some());
         work
+    }
+
+    /// Who has taken work calls others to what is left: only a few are called at once.
+    fn call_more(&mut self, has_taken: bool) {
+        if has_taken {
+            self.effects.work = self.effects.work.max(self.cached.len());
+        }
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {

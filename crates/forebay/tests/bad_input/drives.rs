@@ -1,0 +1,284 @@
+//! Drives and file systems that fail in the middle.
+
+use std::fs;
+use std::path::PathBuf;
+
+use forebay::{
+    DirectIo, Engine, Error, File, OpenOptions, Operation, RequestOptions, Result, RingChoice,
+    Route,
+};
+use rustix::io::Errno;
+
+use crate::lab::fuse::Fuse;
+use crate::lab::{FileSystem, LoopDrive, LoopOptions, or_skip, pattern, watchdog::Watchdog};
+use crate::{assert_adds_up, assert_says, sim, small_engine};
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 8 * MIB;
+
+/// Where the drive ends all of a sudden.
+const CUT: usize = 3 * MIB + 512 * 1024;
+
+/// The engines that a failure must look the same to.
+fn engines() -> Vec<(&'static str, Engine)> {
+    let with = |ring, direct_io| {
+        small_engine(|options| {
+            options.ring = ring;
+            options.direct_io = direct_io;
+        })
+    };
+    let mut engines = vec![
+        ("pread", with(RingChoice::Pread, DirectIo::Auto)),
+        ("page cache", with(RingChoice::Pread, DirectIo::Off)),
+    ];
+    if crate::lab::has_uring() {
+        engines.push(("io_uring", with(RingChoice::Uring, DirectIo::Auto)));
+    }
+    engines
+}
+
+/// An error of a read that touches the byte at `bad`, of bytes inside `offset + len`.
+#[track_caller]
+fn assert_failed<T: std::fmt::Debug>(
+    result: Result<T>,
+    file: &File,
+    (offset, len): (usize, usize),
+    bad: usize,
+) {
+    let error = result.expect_err("the drive failed");
+    let Error::Io { operation: Operation::Read, place, source: Errno::IO } = &error else {
+        panic!("no EIO: {error}");
+    };
+    let (start, end) = (place.offset as usize, (place.offset + place.len) as usize);
+    assert!(offset <= start && end <= offset + len, "{place} in {offset}+{len}");
+    assert!(end > bad, "{place} holds what failed at {bad}");
+    assert_eq!(place.drive.as_deref(), file.drive());
+    let drive = file.drive().map_or(String::new(), |drive| format!(" on {drive}"));
+    let message =
+        format!("cannot read `{}` at {start}+{}{drive}", file.path().display(), place.len);
+    let hint = "the drive or its file system failed: look at the kernel's log (`dmesg`)";
+    assert_says(Err::<(), _>(error), &message, "Input/output error (os error 5)", hint);
+}
+
+/// A drive with a file whose bytes from `CUT` on are gone.
+fn cut_drive(file_system: FileSystem) -> Option<(LoopDrive, PathBuf, Vec<u8>)> {
+    let drive = or_skip(LoopDrive::with(file_system))?;
+    let path = drive.path().join("data");
+    let bytes = pattern(9, SIZE);
+    fs::write(&path, &bytes).expect("room for a file");
+    fs::File::open(&path).and_then(|file| file.sync_all()).expect("a sync");
+    let position = or_skip(drive.position_of(&path))?;
+    let engine = small_engine(|_| {});
+    engine.open(&path).and_then(|file| file.evict()).expect("an eviction");
+    drive.cut(position + CUT as u64);
+    Some((drive, path, bytes))
+}
+
+#[test]
+fn bytes_that_a_drive_has_lost() {
+    let _watchdog = Watchdog::start();
+    for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
+        let Some((drive, path, bytes)) = cut_drive(file_system) else { return };
+        for (name, engine) in engines() {
+            println!("{file_system:?}, {name}");
+            let file = engine.open(&path).expect("the file opens");
+            let gpu = sim(&engine, "sim");
+            for range in [(0, SIZE), (CUT - 5000, 20_000), (CUT + 4096, 100), (SIZE - 1, 1)] {
+                let (offset, len) = range;
+                let mut target = vec![0xee; len];
+                assert_failed(file.read(offset as u64, &mut target), &file, range, CUT);
+                let mut buffer = engine.allocate(gpu, len as u64).expect("memory");
+                assert_failed(file.read(offset as u64, &mut buffer), &file, range, CUT);
+                let options = RequestOptions::default();
+                let started = file.start_read(offset as u64, buffer, &options).expect("a start");
+                let (result, buffer) = started.wait();
+                assert_failed(result, &file, range, CUT);
+                assert_eq!(buffer.expect("it comes back").len(), len as u64);
+            }
+            // What the drive still has arrives, and the engine goes on.
+            let mut target = vec![0; CUT - 4096];
+            let outcome = file.read(0, &mut target).expect("these bytes are there");
+            assert_adds_up(&outcome);
+            assert!(target == bytes[..CUT - 4096]);
+        }
+        drive.restore();
+    }
+}
+
+#[test]
+fn bytes_that_a_file_system_refuses() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(4, SIZE);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    fuse.set(|faults| faults.fail_at = Some(CUT as u64));
+    for (name, engine) in engines() {
+        println!("{name}");
+        let file = engine.open(fuse.path()).expect("the file opens");
+        let gpu = sim(&engine, "sim");
+        let mut buffer = engine.allocate(gpu, SIZE as u64).expect("memory");
+        assert_failed(file.read(0, &mut vec![0; SIZE]), &file, (0, SIZE), CUT);
+        assert_failed(file.read(0, &mut buffer), &file, (0, SIZE), CUT);
+        let mut target = vec![0; MIB];
+        file.read(CUT as u64 + 4 * MIB as u64 / 2, &mut target).expect("other bytes are there");
+        assert!(target == bytes[CUT + 2 * MIB..][..MIB]);
+    }
+}
+
+#[test]
+fn reads_and_writes_that_come_back_short() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(6, 700_001);
+    for most in [1 << 16, 12_288, 5000, 999] {
+        for (name, engine) in engines() {
+            println!("{name}, {most}");
+            let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+            fuse.set(|faults| faults.uncached = true);
+            let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+            assert!(file.no_direct_io().is_none());
+            fuse.set(|faults| faults.read_most = Some(most));
+            let gpu = sim(&engine, "sim");
+            let mut target = vec![0; bytes.len()];
+            let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
+            for read in [file.read_exact(0, &mut target), file.read_exact(0, &mut buffer)] {
+                match read {
+                    Ok(outcome) => assert_adds_up(&outcome),
+                    // Less than one aligned unit at a time is no progress that O_DIRECT allows.
+                    Err(Error::Io { source: Errno::IO, .. }) if most < 4096 => continue,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            if most >= 4096 {
+                let mut on_gpu = vec![0; bytes.len()];
+                buffer.download(0, &mut on_gpu).expect("a download");
+                assert!(target == bytes && on_gpu == bytes);
+            }
+            fuse.set(|faults| faults.write_most = Some(most));
+            let other = pattern(7, 300_000);
+            file.write(12_345, &other).expect("all bytes");
+            file.sync_all().expect("a sync");
+            let mut model = bytes.clone();
+            model[12_345..][..other.len()].copy_from_slice(&other);
+            assert!(fuse.content() == model);
+        }
+    }
+}
+
+#[test]
+fn a_size_that_is_a_lie() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(8, 2_000_000);
+    for (name, engine) in engines() {
+        println!("{name}");
+        let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+        fuse.set(|faults| faults.size = Some(5_000_000));
+        let file = engine.open(fuse.path()).expect("the file opens");
+        let mut target = vec![0; 5_000_000];
+        // The file goes on by its size and has no bytes there: an error, or zeros from the kernel,
+        // but never an endless wait.
+        match file.read(0, &mut target) {
+            Ok(outcome) => {
+                assert_adds_up(&outcome);
+                let got = usize::try_from(outcome.bytes).expect("small");
+                assert!(target[..got.min(bytes.len())] == bytes[..got.min(bytes.len())]);
+                assert!(target[got.min(bytes.len())..got].iter().all(|byte| *byte == 0));
+            }
+            Err(error) => assert_eq!(error.errno(), Some(libc::EIO), "{error}"),
+        }
+        fuse.set(|faults| faults.size = Some(1_000_000));
+        let file = engine.open(fuse.path()).expect("the file opens");
+        let outcome = file.read(0, &mut target).expect("what the size says");
+        assert_eq!(outcome.bytes, 1_000_000);
+        assert!(target[..1_000_000] == bytes[..1_000_000]);
+    }
+}
+
+/// A small file system with a file that must survive, and a full one beside it in a moment.
+fn small_drive() -> Option<(LoopDrive, PathBuf)> {
+    let options = LoopOptions { size: 64 << 20, ..LoopOptions::default() };
+    let drive = or_skip(LoopDrive::new(&options))?;
+    let kept = drive.path().join("kept");
+    fs::write(&kept, pattern(1, MIB)).expect("room for a file");
+    fs::File::open(&kept).and_then(|file| file.sync_all()).expect("a sync");
+    Some((drive, kept))
+}
+
+#[track_caller]
+fn assert_full<T: std::fmt::Debug>(result: Result<T>, file: &File, operation: Operation) {
+    let error = result.expect_err("the disk is full");
+    let Error::Io { operation: failed, place, source: Errno::NOSPC } = &error else {
+        panic!("no ENOSPC: {error}");
+    };
+    assert_eq!(*failed, operation);
+    let drive = file.drive().map_or(String::new(), |drive| format!(" on {drive}"));
+    let (path, offset, len) = (file.path().display(), place.offset, place.len);
+    let message = format!("cannot {operation} `{path}` at {offset}+{len}{drive}");
+    let hint = "free room on that file system, or write elsewhere";
+    assert_says(Err::<(), _>(error), &message, "No space left on device (os error 28)", hint);
+}
+
+#[test]
+fn a_disk_that_fills_up() {
+    let _watchdog = Watchdog::start();
+    let Some((drive, kept)) = small_drive() else { return };
+    let bytes = pattern(2, 80 * MIB);
+    let routes = [None, Some(Route::Staged), Some(Route::Cached)];
+    for (name, engine) in engines() {
+        let gpu = sim(&engine, "sim");
+        let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
+        buffer.upload(0, &bytes).expect("an upload");
+        for route in routes {
+            println!("{name}, {route:?}");
+            let path = drive.path().join("full");
+            let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
+            if route == Some(Route::Staged) && name == "page cache" {
+                fs::remove_file(&path).expect("a removal");
+                continue;
+            }
+            let mut options = RequestOptions::default();
+            options.route = route;
+            let result = match route {
+                None => file.write(0, &bytes),
+                Some(_) => file.write_with(0, &buffer, &options),
+            };
+            assert_full(result, &file, Operation::Write);
+            let there = fs::read(&path).expect("what was written");
+            let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
+            assert_eq!(wrong.count(), 0, "bytes that nobody wrote");
+            assert_full(
+                file.write_with(0, &bytes, &RequestOptions::default().preallocated()),
+                &file,
+                Operation::Preallocate,
+            );
+            drop(file);
+            fs::remove_file(&path).expect("a removal");
+            rustix::fs::sync();
+        }
+        let file = engine.open_with(drive.path().join("next"), &OpenOptions::writing());
+        let file = file.expect("a new file");
+        file.write_with(0, &bytes[..MIB].to_vec(), &RequestOptions::default().preallocated())
+            .expect("there is room again");
+        assert!(fs::read(&kept).expect("a read") == pattern(1, MIB));
+    }
+}
+
+#[test]
+fn a_write_that_fails_in_the_middle() {
+    let _watchdog = Watchdog::start();
+    for (name, engine) in engines() {
+        println!("{name}");
+        let Some(fuse) = or_skip(Fuse::new(vec![0; SIZE])) else { return };
+        fuse.set(|faults| faults.fail_writes_at = Some((CUT as u64, libc::EDQUOT)));
+        let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+        let error = file.write(0, &pattern(3, SIZE)).expect_err("no quota left");
+        match &error {
+            Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } => {
+                assert!(place.offset as usize <= CUT && CUT < (place.offset + place.len) as usize);
+            }
+            other => panic!("no EDQUOT: {other}"),
+        }
+        let hint = "free room on that file system, or write elsewhere";
+        assert_eq!(error.hint().as_deref(), Some(hint));
+        file.write(0, &pattern(3, MIB)).expect("the rest of the file takes bytes");
+        assert!(fuse.content()[..MIB] == pattern(3, MIB));
+    }
+}

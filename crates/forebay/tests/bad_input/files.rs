@@ -1,0 +1,205 @@
+//! What is no file, what may not be opened, and files that change under the engine.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forebay::{Error, OpenOptions};
+use rustix::fs::{CWD, FileType, Mode};
+
+use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
+use crate::{assert_adds_up, assert_says, engine, sim, small_engine};
+
+const NOT_FOUND: &str = "look at the path's spelling; a relative path starts at this folder";
+const NO_RIGHT: &str = "ask the owner for the permission, or run as the owner";
+const A_FILE: &str = "give the path of a regular file or of a block device";
+
+#[test]
+fn what_is_not_there() {
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("missing");
+    let message = format!("cannot open `{}`", missing.display());
+    let cause = "No such file or directory (os error 2)";
+    assert_says(engine.open(&missing), &message, cause, NOT_FOUND);
+    let dangling = folder.path().join("dangling");
+    symlink(&missing, &dangling).expect("a link");
+    let message = format!("cannot open `{}`", dangling.display());
+    assert_says(engine.open(&dangling), &message, cause, NOT_FOUND);
+    assert_says(engine.open(""), "cannot open ``", cause, NOT_FOUND);
+    let below = missing.join("deeper");
+    let created = engine.open_with(&below, &OpenOptions::writing());
+    assert_says(created, &format!("cannot open `{}`", below.display()), cause, NOT_FOUND);
+    let error = engine.open("a\0b").expect_err("no such path");
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+}
+
+#[test]
+fn what_is_no_file() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+        .expect("a FIFO");
+    let _listener = UnixListener::bind(at("socket")).expect("a socket");
+    fs::create_dir(at("folder")).expect("a folder");
+    symlink(at("folder"), at("link")).expect("a link");
+    for (path, kind) in [
+        (at("fifo"), "FIFO"),
+        (at("socket"), "socket"),
+        (at("folder"), "folder"),
+        (at("link"), "folder"),
+        ("/dev/null".into(), "character device"),
+    ] {
+        let message = format!("cannot open `{}`: it is a {kind}, not a file", path.display());
+        assert_says(engine.open(&path), &message, "-", A_FILE);
+        assert_says(engine.open_with(&path, &OpenOptions::writing()), &message, "-", A_FILE);
+    }
+}
+
+#[test]
+fn what_may_not_be_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
+    let path = folder.path().join("mine");
+    fs::write(&path, "12345").expect("a file");
+    let message = format!("cannot open `{}`", path.display());
+    let cause = "Permission denied (os error 13)";
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
+    let opened = lab::as_nobody(|| engine().open(&path));
+    let Some(opened) = or_skip(opened) else { return };
+    assert_says(opened, &message, cause, NO_RIGHT);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("a mode");
+    let opened = lab::as_nobody(|| engine().open_with(&path, &OpenOptions::writing()));
+    assert_says(or_skip(opened).expect("as before"), &message, cause, NO_RIGHT);
+    assert_eq!(fs::read(&path).expect("a read"), b"12345");
+}
+
+#[test]
+fn what_may_only_be_read() {
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, "12345").expect("a file");
+    let file = engine.open(&path).expect("the file opens");
+    let error = file.write(3, &vec![1; 10]).expect_err("not open for writing");
+    let message = format!("{error}");
+    assert!(message.starts_with(&format!("cannot write `{}` at 3+10", path.display())), "{error}");
+    assert!(message.ends_with(": the file is open for reading only"), "{error}");
+    let buffer = engine.allocate_pinned(10).expect("memory");
+    let started = file.start_write(0, buffer, &forebay::RequestOptions::default());
+    assert!(matches!(started, Err(Error::BadRequest { .. })));
+    let again = engine.open_with(&path, &OpenOptions::new_file());
+    let message = format!("cannot open `{}`", path.display());
+    assert_says(again, &message, "File exists (os error 17)", "-");
+    let mut cut = OpenOptions::default();
+    cut.truncate = true;
+    assert!(matches!(engine.open_with(&path, &cut), Err(Error::BadRequest { .. })));
+    assert_eq!(fs::read(&path).expect("a read"), b"12345");
+}
+
+#[test]
+fn a_file_system_that_may_only_be_read() {
+    let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
+    let path = drive.path().join("data");
+    fs::write(&path, pattern(1, 100_000)).expect("a file");
+    let remounted = std::process::Command::new("mount")
+        .args(["-o", "remount,ro"])
+        .arg(drive.path())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !remounted {
+        return lab::skip("no remount read-only here");
+    }
+    let engine = engine();
+    let hint = "the file system is mounted read-only: remount it or write elsewhere";
+    for path in [path.clone(), drive.path().join("new")] {
+        let message = format!("cannot open `{}`", path.display());
+        let opened = engine.open_with(&path, &OpenOptions::writing());
+        assert_says(opened, &message, "Read-only file system (os error 30)", hint);
+    }
+    let (buffer, _) = engine.open(&path).expect("reading").read_whole(None).expect("all bytes");
+    assert!(buffer.as_slice() == Some(&pattern(1, 100_000)));
+}
+
+#[test]
+fn a_file_that_is_replaced_or_removed() {
+    let engine = engine();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, other) = (folder.path().join("data"), folder.path().join("other"));
+    let (old, new) = (pattern(1, 300_000), pattern(2, 200_000));
+    fs::write(&path, &old).expect("a file");
+    let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+    fs::write(&other, &new).expect("a file");
+    fs::rename(&other, &path).expect("a rename");
+    for cold in [false, true] {
+        if cold {
+            file.evict().expect("an eviction");
+        }
+        let (buffer, _) = file.read_whole(None).expect("the old file");
+        assert!(buffer.as_slice() == Some(&old[..]), "cold: {cold}");
+    }
+    file.write(100, &vec![7; 5000]).expect("the old file");
+    assert!(fs::read(&path).expect("a read") == new);
+    let file = engine.open(&path).expect("the new file");
+    fs::remove_file(&path).expect("a removal");
+    file.evict().expect("an eviction");
+    let (buffer, _) = file.read_whole(None).expect("the removed file");
+    assert!(buffer.as_slice() == Some(&new[..]));
+}
+
+/// Ends the other thread of a test, also when this one fails.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_read() {
+    let _watchdog = Watchdog::start();
+    const FULL: usize = 6 << 20;
+    const LEFT: usize = (2 << 20) + 1000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    let bytes = pattern(3, FULL);
+    fs::write(&path, &bytes).expect("a file");
+    let engine = small_engine(|_| {});
+    let file = engine.open(&path).expect("the file opens");
+    let gpu = sim(&engine, "sim");
+    let plain = fs::File::options().write(true).open(&path).expect("the file opens");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                plain.set_len(LEFT as u64).expect("a cut");
+                plain.write_all_at(&bytes[LEFT..], LEFT as u64).expect("a write");
+                plain.sync_all().expect("a sync");
+                let _ = file.evict();
+            }
+        });
+        let _end = Ending(&ended);
+        for turn in 0..16 {
+            let mut target = vec![0xee; FULL + 100];
+            let outcome = if turn % 2 == 0 {
+                file.read(0, &mut target).expect("a read up to the end")
+            } else {
+                let mut buffer = engine.allocate(gpu, target.len() as u64).expect("memory");
+                buffer.fill(0xee).expect("a fill");
+                let outcome = file.read(0, &mut buffer).expect("a read up to the end");
+                buffer.download(0, &mut target).expect("a download");
+                outcome
+            };
+            let got = usize::try_from(outcome.bytes).expect("a small file");
+            assert!((LEFT..=FULL).contains(&got), "{got}");
+            assert_adds_up(&outcome);
+            assert!(target[..LEFT] == bytes[..LEFT]);
+            let wrong = (LEFT..got).filter(|&at| target[at] != bytes[at] && target[at] != 0);
+            assert_eq!(wrong.count(), 0, "bytes that the file never held");
+        }
+    });
+}

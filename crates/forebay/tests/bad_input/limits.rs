@@ -1,0 +1,189 @@
+//! Processes that may not have much: locked memory, threads, descriptors, address space.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use forebay::{Engine, Error, OpenOptions, Result, RingChoice};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tempfile::TempDir;
+
+use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
+use crate::{sim, small_engine, try_sim};
+
+/// Lowers a limit of this process; root could raise it again.
+fn limit(resource: Resource, most: u64) {
+    let maximum = getrlimit(resource).maximum;
+    setrlimit(resource, Rlimit { current: Some(most), maximum }).expect("a lower limit");
+}
+
+/// A folder in which everybody may write.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("a mode");
+    folder
+}
+
+/// Moves bytes by every way and compares them.
+fn move_all(engine: &Engine, path: &Path, len: usize) -> Result<()> {
+    let bytes = pattern(3, len);
+    let file = engine.open_with(path, &OpenOptions::writing())?;
+    file.write(0, &bytes)?;
+    for cold in [false, true] {
+        if cold {
+            file.evict()?;
+        }
+        let mut target = vec![0; len];
+        assert_eq!(file.read_exact(0, &mut target)?.bytes, len as u64);
+        assert!(target == bytes);
+    }
+    file.evict()?;
+    let gpu = try_sim(engine, "sim")?;
+    let (buffer, _) = file.read_whole(Some(gpu))?;
+    let mut target = vec![0; len];
+    buffer.download(0, &mut target)?;
+    assert!(target == bytes);
+    file.write(5, &buffer)?;
+    Ok(())
+}
+
+/// Runs `test` in a process of its own, as nobody.
+fn as_nobody_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
+    if child::role().is_none() {
+        child::run(role);
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let folder = open_folder();
+    let path = folder.path().join("data");
+    let _ = or_skip(lab::as_nobody(|| test(path)));
+}
+
+fn with_locked(most: u64) {
+    as_nobody_in_a_child("locked", |path| {
+        limit(Resource::Memlock, most);
+        for ring in [RingChoice::Auto, RingChoice::Pread] {
+            let engine = small_engine(|options| options.ring = ring);
+            move_all(&engine, &path, 40_000_001).expect("the limit binds nothing here");
+        }
+    });
+}
+
+#[test]
+fn locked_memory_of_64_kib() {
+    with_locked(64 << 10);
+}
+
+#[test]
+fn locked_memory_of_8_mib() {
+    with_locked(8 << 20);
+}
+
+#[test]
+fn no_more_threads() {
+    as_nobody_in_a_child("threads", |path| {
+        let before = getrlimit(Resource::Nproc).current;
+        for most in [1, 2, 3, 4, 6] {
+            limit(Resource::Nproc, most);
+            let engine = small_engine(|_| {});
+            match move_all(&engine, &path, 5_000_001) {
+                Ok(()) => assert!(most > 1, "one thread is too few"),
+                Err(error) => {
+                    let message = error.to_string();
+                    assert!(message.starts_with("cannot start the engine's "), "{message}");
+                    assert!(matches!(&error, Error::Resource { .. }), "{message}");
+                    assert_eq!(error.errno(), Some(libc::EAGAIN));
+                    assert!(error.is_retryable());
+                    let hint =
+                        "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)";
+                    assert_eq!(error.hint().as_deref(), Some(hint));
+                    // The same engine goes on once it may.
+                    limit(Resource::Nproc, before.unwrap_or(1 << 20));
+                    move_all(&engine, &path, 5_000_001).expect("threads enough");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn no_more_descriptors() {
+    if child::role().is_none() {
+        child::run("descriptors");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let folder = open_folder();
+    let path = folder.path().join("data");
+    let before = getrlimit(Resource::Nofile).current.unwrap_or(1 << 16);
+    for extra in 0..8 {
+        // The number that the next descriptor will have.
+        let next = fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
+        let engine = small_engine(|_| {});
+        limit(Resource::Nofile, u64::from(next.cast_unsigned()) + extra);
+        let moved = move_all(&engine, &path, 5_000_001);
+        let notes = engine.notes();
+        limit(Resource::Nofile, before);
+        println!("{extra} descriptors: {moved:?}, {notes:?}");
+        if extra == 0 {
+            let error = moved.expect_err("no descriptor at all");
+            assert_eq!(error.to_string(), format!("cannot open `{}`", path.display()));
+            assert_eq!(error.errno(), Some(libc::EMFILE));
+            assert_eq!(
+                error.hint().as_deref(),
+                Some("raise the limit on open files (`ulimit -n`)")
+            );
+        } else if let Err(error) = moved {
+            assert_eq!(error.errno(), Some(libc::EMFILE), "{error}");
+        }
+        let file = engine.open(&path);
+        drop(file);
+        move_all(&engine, &path, 1_000_001).expect("descriptors enough");
+    }
+}
+
+#[test]
+fn no_more_memory() {
+    if child::role().is_none() {
+        child::run("memory");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let folder = open_folder();
+    let path = folder.path().join("data");
+    let before = getrlimit(Resource::As).current.unwrap_or(1 << 46);
+    let engine = small_engine(|options| {
+        options.slot_size = 64 << 20;
+        options.segment_size = 1 << 20;
+    });
+    let bytes = pattern(3, 2_000_001);
+    fs::write(&path, &bytes).expect("a file");
+    let file = engine.open(&path).expect("the file opens");
+    // A thread that cannot be made whole ends the process in the standard library, so all threads
+    // are there before.
+    file.evict().expect("an eviction");
+    file.read_whole(None).expect("all bytes");
+    let gpu = sim(&engine, "sim");
+    let status = fs::read_to_string("/proc/self/status").expect("this process");
+    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let used: u64 = used
+        .and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok())
+        .expect("the size of this process");
+    limit(Resource::As, (used << 10) + (160 << 20));
+    let moved = file.read_whole(Some(gpu));
+    let allocated = engine.allocate_pinned(1 << 30);
+    limit(Resource::As, before);
+    for (error, message) in [
+        (moved.expect_err("no room for slots"), "cannot allocate 256 MiB of host memory"),
+        (allocated.expect_err("no room for it"), "cannot allocate 1 GiB of host memory"),
+    ] {
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.errno(), Some(libc::ENOMEM));
+        assert!(error.is_retryable() && error.hint().is_some());
+    }
+    let (buffer, _) = file.read_whole(Some(gpu)).expect("memory enough");
+    let mut got = vec![0; bytes.len()];
+    buffer.download(0, &mut got).expect("a download");
+    assert!(got == bytes);
+}

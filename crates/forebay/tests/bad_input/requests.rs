@@ -1,0 +1,268 @@
+//! Requests, limits and GPUs that make no sense or cannot be had.
+
+use std::fs;
+
+use forebay::gpu::GpuSelector;
+use forebay::units::{GIB, KIB, MIB};
+use forebay::{
+    DirectIo, Engine, Error, File, OpenOptions, Options, RequestOptions, Route, Source, Target,
+};
+use tempfile::TempDir;
+
+use crate::lab::fuse::Fuse;
+use crate::lab::{self, or_skip, pattern, watchdog::Watchdog};
+use crate::{assert_says, engine, on_drive, sim};
+
+/// A file of this many bytes, opened for writing.
+fn file(engine: &Engine, len: usize) -> (TempDir, File) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, pattern(1, len)).expect("a file");
+    let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+    (folder, file)
+}
+
+#[test]
+fn offsets_beyond_the_end() {
+    let engine = engine();
+    let (_folder, file) = file(&engine, 1000);
+    let place = |offset: u64, len: usize| {
+        let drive = on_drive(&engine, file.path());
+        format!("`{}` at {offset}+{len}{drive}", file.path().display())
+    };
+    let hint = "ask for fewer bytes, or look whether the file changed while it was read; a writer \
+                should write a new file and rename it";
+    for (offset, len, got) in [(990, 20, 10), (1000, 1, 0), (5000, 70_000, 0), (1 << 62, 5, 0)] {
+        let mut target = vec![0; len];
+        assert_eq!(file.read(offset, &mut target).expect("what there is").bytes, got);
+        let message =
+            format!("cannot read {}: the file ended after {got} bytes", place(offset, len));
+        assert_says(file.read_exact(offset, &mut target), &message, "-", hint);
+    }
+    for offset in [0, 1000, 1001, i64::MAX.unsigned_abs()] {
+        assert_eq!(file.read_exact(offset, &mut Vec::new()).expect("nothing to do").bytes, 0);
+        assert_eq!(file.write(offset, &Vec::new()).expect("nothing to do").bytes, 0);
+    }
+    assert_eq!(file.len().expect("a size"), 1000);
+}
+
+#[test]
+fn offsets_that_no_file_has() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let (_folder, file) = file(&engine, 1000);
+    let most = i64::MAX.unsigned_abs();
+    for offset in [most, most + 1, u64::MAX - 1, u64::MAX] {
+        let place = format!("`{}` at {offset}+2", file.path().display());
+        let drive = on_drive(&engine, file.path());
+        let read = file.read(offset, &mut vec![0; 2]);
+        let message = format!("cannot read {place}{drive}: no file reaches so far");
+        assert_says(read, &message, "-", "-");
+        let written = file.write(offset, &vec![0; 2]);
+        let message = format!("cannot write {place}{drive}: no file reaches so far");
+        assert_says(written, &message, "-", "-");
+    }
+    // The last byte that an offset can name: the file system says no, or the file ends before.
+    assert_eq!(file.read(most - 1, &mut vec![0; 1]).expect("nothing there").bytes, 0);
+    match file.write(most - 1, &vec![0; 1]) {
+        Err(Error::Io { place, source, .. }) => {
+            assert_eq!((place.offset, place.len), (most - 1, 1));
+            assert_eq!(source, rustix::io::Errno::FBIG);
+        }
+        other => panic!("a write at the end of all offsets: {other:?}"),
+    }
+    for options in [RequestOptions::default().preallocated()] {
+        let error = file.write_with(most - 100, &vec![0; 50], &options).expect_err("too far");
+        assert!(error.to_string().starts_with("cannot preallocate"), "{error}");
+    }
+    assert_eq!(file.len().expect("a size"), 1000);
+    file.residency(u64::MAX, u64::MAX).expect("an answer");
+    file.residency(0, u64::MAX).expect("an answer");
+}
+
+#[test]
+fn ranges_outside_a_buffer() {
+    let engine = engine();
+    let (_folder, file) = file(&engine, 1000);
+    let mut buffer = engine.allocate_pinned(100).expect("memory");
+    let drive = on_drive(&engine, file.path());
+    let path = file.path().display().to_string();
+    for (range, len) in [(0..101, 101), (101..101, 0), (50..u64::MAX, u64::MAX - 50)] {
+        let reason = format!(
+            "the range {}..{} lies outside the buffer of 100 bytes",
+            range.start, range.end
+        );
+        let message = format!("cannot read `{path}` at 7+{len}{drive}: {reason}");
+        assert_says(file.read(7, Target::Buffer(&mut buffer, range.clone())), &message, "-", "-");
+        let message = format!("cannot write `{path}` at 7+{len}{drive}: {reason}");
+        assert_says(file.write(7, Source::Buffer(&buffer, range)), &message, "-", "-");
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "what is tested")]
+    let reversed = file.read(0, Target::Buffer(&mut buffer, 60..50));
+    assert!(matches!(reversed, Err(Error::BadRequest { .. })));
+    let message = "`offset` cannot be `90+11`: it takes a range inside the buffer's 100 bytes";
+    assert_says(buffer.download(90, &mut [0; 11]), message, "-", "-");
+    assert!(buffer.upload(u64::MAX, &[0; 1]).is_err());
+    assert_eq!(file.read(0, Target::Buffer(&mut buffer, 100..100)).expect("nothing").bytes, 0);
+}
+
+#[test]
+fn limits_that_make_no_sense() {
+    type Change = fn(&mut Options);
+    let cases: &[(Change, &str)] = &[
+        (|o| o.slot_size = 3 * MIB, "`FOREBAY_SLOT_SIZE` cannot be `3145728`"),
+        (|o| o.slot_size = 0, "`FOREBAY_SLOT_SIZE` cannot be `0`"),
+        (|o| o.slot_size = 2 * GIB, "`FOREBAY_SLOT_SIZE` cannot be `2147483648`"),
+        (|o| o.segment_size = 1000, "`FOREBAY_SEGMENT_SIZE` cannot be `1000`"),
+        (|o| o.segment_size = 2 * KIB, "`FOREBAY_SEGMENT_SIZE` cannot be `2048`"),
+        (|o| o.segment_size = 32 * MIB, "`FOREBAY_SEGMENT_SIZE` cannot be `33554432`"),
+        (|o| o.arena_size = Some(0), "`FOREBAY_ARENA_SIZE` cannot be `0`"),
+        (|o| o.readers = Some(0), "`FOREBAY_READERS` cannot be `0`"),
+        (|o| o.readers = Some(usize::MAX), "`FOREBAY_READERS` cannot be"),
+        (|o| o.depth = 0, "`FOREBAY_DEPTH` cannot be `0`"),
+        (|o| o.depth = 100_000, "`FOREBAY_DEPTH` cannot be `100000`"),
+        (|o| o.small_size = u64::MAX, "`FOREBAY_SMALL_SIZE` cannot be"),
+    ];
+    for (change, message) in cases {
+        let mut options = Options::default();
+        change(&mut options);
+        let error = Engine::new(options).expect_err(message);
+        assert!(matches!(error, Error::BadOption { .. }), "{error}");
+        let said = error.to_string();
+        assert!(said.starts_with(message) && said.contains(": it takes "), "{said}");
+    }
+    // An arena that no machine has is only a bound.
+    let mut options = Options::default();
+    options.arena_size = Some(u64::MAX);
+    let engine = Engine::new(options).expect("a bound");
+    let gpu = sim(&engine, "sim");
+    let (_folder, file) = file(&engine, 200_000);
+    assert_eq!(file.read_whole(Some(gpu)).expect("all bytes").1.bytes, 200_000);
+}
+
+#[test]
+fn routes_that_cannot_be_had() {
+    let engine = engine();
+    let (_folder, file) = file(&engine, 100_000);
+    let drive = on_drive(&engine, file.path());
+    let place = format!("`{}` at 5+100{drive}", file.path().display());
+    let hint = "leave the route out, and the fastest one that can be had is taken";
+    let says = |file: &File, memory: Option<_>, route: Route, reason: &str| {
+        let place = if file.path().starts_with("/dev/shm") {
+            format!("`{}` at 5+100", file.path().display())
+        } else {
+            place.clone()
+        };
+        let message = format!("cannot move {place} by the route `{route}`: {reason}");
+        let options = RequestOptions::by_route(route);
+        let mut buffer = match memory {
+            Some(gpu) => engine.allocate(gpu, 100).expect("memory"),
+            None => engine.allocate_pinned(100).expect("memory"),
+        };
+        assert_says(file.read_with(5, &mut buffer, &options), &message, "-", hint);
+        assert_says(file.write_with(5, &buffer, &options), &message, "-", hint);
+        assert_says(file.start_read(5, buffer, &options), &message, "-", hint);
+    };
+    let gpu = sim(&engine, "sim");
+    let missing = "this version has no provider for it yet (cuFile will be the first)";
+    says(&file, Some(gpu), Route::Direct, missing);
+    says(&file, None, Route::Direct, missing);
+    says(&file, Some(gpu), Route::Host, "the memory is a GPU's");
+    let host = "the memory is the host's, so no slot lies on the way; the route is `host`";
+    says(&file, None, Route::Staged, host);
+    says(&file, None, Route::Cached, host);
+    if let Some(folder) = or_skip(lab::memory_folder()) {
+        let path = folder.path().join("data");
+        fs::write(&path, pattern(1, 1000)).expect("a file");
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+        says(&file, Some(gpu), Route::Staged, "the file lives in memory");
+    }
+}
+
+#[test]
+fn o_direct_that_is_refused_or_switched_off() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(5, 3_000_000);
+    let mut off = Options::default();
+    off.direct_io = DirectIo::Off;
+    let off = Engine::new(off).expect("limits that fit");
+    let (_folder, plain) = file(&off, 100_000);
+    let switched = "O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)";
+    refuses_staged(&off, &plain, switched);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    fuse.set(|faults| faults.no_direct = true);
+    let engine = engine();
+    let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("the file opens");
+    assert_eq!(file.no_direct_io(), Some("the file system refuses O_DIRECT"));
+    refuses_staged(&engine, &file, "the file system refuses O_DIRECT");
+    let gpu = sim(&engine, "sim");
+    let (buffer, outcome) = file.read_whole(Some(gpu)).expect("all bytes");
+    let mut got = vec![0; bytes.len()];
+    buffer.download(0, &mut got).expect("a download");
+    assert!(got == bytes);
+    assert_eq!(outcome.routes.len(), 1);
+    assert_eq!(outcome.routes[0].reason, forebay::Reason::NoDirectIo);
+    assert_eq!(outcome.routes[0].route, Route::Cached);
+}
+
+fn refuses_staged(engine: &Engine, file: &File, reason: &str) {
+    let gpu = sim(engine, "sim");
+    let mut buffer = engine.allocate(gpu, 100).expect("memory");
+    let read = file.read_with(0, &mut buffer, &RequestOptions::by_route(Route::Staged));
+    match read.expect_err("no O_DIRECT") {
+        Error::RouteUnavailable { reason: said, route: Route::Staged, .. } => {
+            assert_eq!(said, reason);
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn gpus_that_are_not_there() {
+    let engine = engine();
+    let named = |name: &str| name.parse::<GpuSelector>().and_then(|gpu| engine.device(&gpu));
+    let hint = "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU";
+    match forebay::gpu::absence_reason() {
+        Some(reason) => {
+            assert!(!reason.is_empty());
+            assert_says(named("0"), &format!("no GPU `0`: {reason}"), "-", hint);
+            assert!(named("auto").expect("host memory").is_none());
+        }
+        None => {
+            let error = named("4000").expect_err("nobody has so many");
+            assert!(error.to_string().starts_with("no GPU `4000`: there "), "{error}");
+        }
+    }
+    assert!(named("none").expect("host memory").is_none());
+    let names = "`auto`, `none`, an index, a UUID (`GPU-…`), a PCI address (`0000:1b:00.0`), or \
+                 `sim` and its settings";
+    assert_says(named("fast"), &format!("`gpu` cannot be `fast`: it takes {names}"), "-", "-");
+    assert!(matches!(named("sim:speed=1"), Err(Error::BadOption { .. })));
+    let elsewhere = crate::engine();
+    let gpu = sim(&elsewhere, "sim");
+    let allocated = engine.allocate(gpu, 100);
+    let message = "no GPU `sim:0`: it was not brought into this engine";
+    assert_says(allocated, message, "-", hint);
+}
+
+#[test]
+fn memory_that_is_not_there() {
+    let engine = engine();
+    let gpu = sim(&engine, "sim:memory=1M");
+    let (_folder, file) = file(&engine, 2 << 20);
+    let hint = "free memory on the GPU, or move the file in parts";
+    let error = file.read_whole(Some(gpu)).expect_err("no room");
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    assert!(cause.contains("SIM_ERROR_OUT_OF_MEMORY (2)"), "{cause}");
+    assert_says(Err::<(), _>(error), "cannot allocate 2 MiB on sim:0", &cause, hint);
+    // What has room still moves, again and again.
+    for _ in 0..5 {
+        let mut buffer = engine.allocate(gpu, MIB).expect("all of its memory");
+        assert_eq!(file.read(0, &mut buffer).expect("a read").bytes, MIB);
+    }
+    let hint = "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process";
+    let cause = "Cannot allocate memory (os error 12)";
+    let message = "cannot allocate 262144 TiB of host memory";
+    assert_says(engine.allocate_pinned(1 << 58), message, cause, hint);
+    assert!(matches!(engine.allocate_pinned(u64::MAX), Err(Error::HostMemory { .. })));
+}

@@ -1,0 +1,143 @@
+//! A kernel that refuses io_uring, and signals that interrupt every call.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use forebay::{Engine, Error, OpenOptions, RequestOptions, RingChoice, Route};
+
+use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
+use crate::{assert_says, engine, sim, small_engine};
+
+/// The number of `io_uring_setup` on every architecture.
+const SETUP: i64 = 425;
+
+/// Reads a cold file, so that the drive's ring is needed.
+fn read_cold(engine: &Engine, bytes: &[u8]) -> forebay::Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, bytes).expect("a file");
+    let file = engine.open_with(&path, &OpenOptions::writing())?;
+    if let Some(reason) = file.no_direct_io() {
+        lab::skip(format!("the temporary folder has no O_DIRECT: {reason}"));
+    }
+    file.evict()?;
+    let (buffer, _) = file.read_whole(None)?;
+    assert!(buffer.as_slice() == Some(bytes));
+    file.evict()?;
+    let gpu = sim(engine, "sim");
+    let (buffer, _) = file.read_whole(Some(gpu))?;
+    let mut got = vec![0; bytes.len()];
+    buffer.download(0, &mut got)?;
+    assert!(got == bytes);
+    file.write_with(77, &buffer, &RequestOptions::by_route(Route::Staged))?;
+    assert!(fs::read(&path).expect("a read")[77..] == *bytes);
+    Ok(())
+}
+
+#[test]
+fn io_uring_that_is_refused() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(1, 5_000_001);
+    for (errno, said) in [
+        (libc::EPERM, "Operation not permitted (os error 1)"),
+        (libc::ENOSYS, "Function not implemented (os error 38)"),
+    ] {
+        let asked = lab::without_call(SETUP, errno, || {
+            assert!(!lab::has_uring());
+            let engine = engine();
+            read_cold(&engine, &bytes).expect("the other ring takes over");
+            let notes = engine.notes();
+            let note = format!(
+                "io_uring is refused here ({said}): up to 16 threads read each drive instead"
+            );
+            assert_eq!(notes, [note]);
+            let engine = small_engine(|options| options.ring = RingChoice::Uring);
+            let hint = "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it";
+            let message = "cannot start the engine's io_uring";
+            assert_says(read_cold(&engine, &bytes), message, said, hint);
+            let engine = small_engine(|options| options.ring = RingChoice::Pread);
+            read_cold(&engine, &bytes).expect("nobody asked for io_uring");
+            assert!(engine.notes().is_empty());
+        });
+        if or_skip(asked).is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn io_uring_that_is_there() {
+    if !lab::has_uring() {
+        return lab::skip("io_uring is refused here");
+    }
+    let engine = small_engine(|options| options.ring = RingChoice::Uring);
+    read_cold(&engine, &pattern(1, 3_000_000)).expect("what was demanded");
+    assert!(engine.notes().is_empty());
+}
+
+static CAUGHT: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    CAUGHT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Sends every thread of this process a signal, over and over, that interrupts what it waits for.
+fn bombard(ended: &AtomicBool) {
+    #![expect(unsafe_code, reason = "sets a signal's action, and sends it to single threads")]
+    // SAFETY: an empty action is a valid start, and the function only counts.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    // SAFETY: asks for numbers only.
+    let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
+    while !ended.load(Ordering::Relaxed) {
+        for task in fs::read_dir("/proc/self/task").expect("this process").flatten() {
+            let thread: i32 =
+                task.file_name().to_str().and_then(|n| n.parse().ok()).expect("a number");
+            if thread != own {
+                // SAFETY: a thread that has ended meanwhile is an error that is ignored.
+                unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn signals_that_interrupt_every_call() {
+    if child::role().is_none() {
+        child::run("signals");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| bombard(&ended));
+        for ring in [RingChoice::Auto, RingChoice::Pread] {
+            for turn in 0..6 {
+                let engine = small_engine(|options| options.ring = ring);
+                read_cold(&engine, &pattern(turn, 6_000_001)).expect("nothing but signals");
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(CAUGHT.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_ring_that_is_demanded_is_not_asked_for_what_needs_none() {
+    let asked = lab::without_call(SETUP, libc::EPERM, || {
+        let engine = small_engine(|options| options.ring = RingChoice::Uring);
+        let folder = or_skip(lab::memory_folder())?;
+        let path = folder.path().join("data");
+        fs::write(&path, pattern(1, 100)).expect("a file");
+        let read: Result<_, Error> = engine.open(&path).and_then(|file| file.read_whole(None));
+        Some(read.expect("nothing goes to a drive").1.bytes)
+    });
+    if let Some(Some(bytes)) = or_skip(asked) {
+        assert_eq!(bytes, 100);
+    }
+}

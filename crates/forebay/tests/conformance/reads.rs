@@ -1,0 +1,245 @@
+//! What every combination must read.
+
+use std::fs;
+use std::thread;
+
+use forebay::{Error, File, Outcome, Reason, RequestOptions, Residency, Route};
+
+use crate::case::{Case, Memory, SIZE, SLOT, bring_in, make_cold};
+
+/// Offsets and lengths around everything that could be off by one: bytes, sectors, pages, segments,
+/// slots, the end of the file.
+const RANGES: &[(usize, usize)] = &[
+    (0, 1),
+    (1, 1),
+    (0, 4096),
+    (512, 512),
+    (511, 2),
+    (4095, 2),
+    (4097, 70_001),
+    (65_535, 2),
+    (SLOT - 1, 2),
+    (SLOT - 7, SLOT + 14),
+    (7, SLOT),
+    (123_457, 2 * SLOT + 777),
+    (4096, 3 * SLOT),
+    (0, SIZE),
+    (0, SIZE + 5_000),
+    (SIZE - 1, 1),
+    (SIZE - 1, 2),
+    (SIZE - 5_000, 4 * SLOT),
+    (SIZE, 1),
+    (SIZE, 5 * SLOT),
+    (SIZE + 1, 10),
+    (10 * SIZE, 10),
+    (0, 0),
+    (5, 0),
+    (SIZE, 0),
+    (10 * SIZE, 0),
+];
+
+fn expected(bytes: &[u8], offset: usize, len: usize) -> &[u8] {
+    let start = offset.min(bytes.len());
+    &bytes[start..offset.saturating_add(len).min(bytes.len()).max(start)]
+}
+
+fn check(case: &Case, file: &File, bytes: &[u8], range: (usize, usize)) -> Outcome {
+    let (offset, len) = range;
+    let (got, outcome) = case.read(file, offset as u64, len);
+    assert!(got == expected(bytes, offset, len), "{offset}+{len}: {outcome:?}");
+    outcome
+}
+
+/// All bytes of `outcome` went for one of these reasons, by the route that belongs to it.
+fn assert_reasons(case: &Case, outcome: &Outcome, reasons: &[Reason]) {
+    for share in &outcome.routes {
+        assert!(reasons.contains(&share.reason), "{reasons:?}: {outcome:?}");
+        assert_eq!(share.route, case.route(share.reason), "{outcome:?}");
+    }
+}
+
+/// The reason for bytes that are resident, or that are not, on this file.
+fn reason(file: &File, resident: bool) -> Reason {
+    match file.no_direct_io() {
+        Some("the file lives in memory") => Reason::InMemory,
+        Some(_) => Reason::NoDirectIo,
+        None if resident => Reason::Resident,
+        None => Reason::NotResident,
+    }
+}
+
+pub(crate) fn resident(case: &Case) {
+    let (file, bytes) = case.random_file("resident", SIZE);
+    fs::read(file.path()).expect("a read");
+    let all = file.residency(0, SIZE as u64).expect("an answer");
+    let known = matches!(all, Residency::Known { resident, len } if resident == len);
+    for &range in RANGES {
+        let outcome = check(case, &file, &bytes, range);
+        // A small read says that bytes are resident where it would otherwise not have asked.
+        if known {
+            assert_reasons(case, &outcome, &[reason(&file, true), Reason::Resident]);
+        }
+    }
+}
+
+pub(crate) fn cold(case: &Case) {
+    let (file, bytes) = case.random_file("cold", SIZE);
+    for &range in RANGES {
+        let gone = make_cold(&file);
+        let outcome = check(case, &file, &bytes, range);
+        if gone {
+            assert_reasons(case, &outcome, &[reason(&file, false)]);
+        }
+    }
+}
+
+pub(crate) fn partly_resident(case: &Case) {
+    let (file, bytes) = case.random_file("partly", SIZE);
+    let runs = [(128 << 10, 128 << 10), (SLOT, 64 << 10), (3 * SLOT - (64 << 10), 256 << 10)];
+    for range in [(0, SIZE), (130_001, 2 * SLOT), (SLOT - 1, 2), (3 * SLOT + 100, 300_000)] {
+        if !make_cold(&file) {
+            check(case, &file, &bytes, range);
+            continue;
+        }
+        runs.iter().for_each(|&(offset, len)| bring_in(&file, offset, len));
+        let overlap = |&(offset, len): &(usize, usize)| {
+            (offset + len).min(range.0 + range.1).saturating_sub(offset.max(range.0))
+        };
+        let brought: usize = runs.iter().map(|run| run.1).sum();
+        let there = file.residency(0, SIZE as u64).expect("an answer");
+        let outcome = check(case, &file, &bytes, range);
+        let only = Residency::Known { resident: brought as u64, len: SIZE as u64 };
+        if there == only && file.no_direct_io().is_none() {
+            assert_reasons(case, &outcome, &[Reason::Resident, Reason::NotResident]);
+            let of = |share: &&forebay::RouteShare| share.reason == Reason::Resident;
+            let from_cache: u64 = outcome.routes.iter().filter(of).map(|share| share.bytes).sum();
+            let resident: usize = runs.iter().map(overlap).sum();
+            assert_eq!(from_cache, resident as u64, "{range:?}: {outcome:?}");
+        }
+    }
+}
+
+pub(crate) fn demanded_routes(case: &Case) {
+    let (file, bytes) = case.random_file("demanded", SIZE);
+    for options in case.demands(&file) {
+        for cold in [false, true] {
+            if cold {
+                make_cold(&file);
+            }
+            for (offset, len) in [(0, SIZE), (12_345, SLOT), (SIZE - 10, 20), (77, 100)] {
+                let read = case.read_with(&file, offset as u64, len, &options);
+                let (got, outcome) = read.expect("a route that can be had");
+                assert!(got == expected(&bytes, offset, len), "{offset}+{len}: {outcome:?}");
+                if let Some(route) = options.route {
+                    assert!(outcome.routes.iter().all(|share| share.route == route));
+                }
+            }
+        }
+    }
+}
+
+pub(crate) fn refused_routes(case: &Case) {
+    let (file, _) = case.random_file("refused", 10_000);
+    let refused: &[Route] = match case.memory {
+        Memory::Slice | Memory::Pinned => &[Route::Direct, Route::Staged, Route::Cached],
+        Memory::Sim | Memory::Gpu => &[Route::Direct, Route::Host],
+    };
+    for &route in refused {
+        let options = RequestOptions::by_route(route);
+        let error = case.read_with(&file, 0, 10_000, &options).expect_err("no such route");
+        assert!(matches!(&error, Error::RouteUnavailable { route: r, .. } if *r == route));
+        let error = case.write_with(&file, 0, &[1; 100], &options).expect_err("no such route");
+        assert!(matches!(&error, Error::RouteUnavailable { route: r, .. } if *r == route));
+    }
+}
+
+pub(crate) fn early_ends(case: &Case) {
+    let (file, bytes) = case.random_file("ends", SLOT + 1000);
+    let exactly = RequestOptions::exactly();
+    for cold in [false, true] {
+        if cold {
+            make_cold(&file);
+        }
+        for (offset, len, there) in [
+            (0, SLOT + 1001, SLOT + 1000),
+            (SLOT, 4096, 1000),
+            (SLOT + 999, 4 * SLOT, 1),
+            (SLOT + 1000, 1, 0),
+            (SLOT + 1001, 1, 0),
+            (9 * SLOT, 1, 0),
+        ] {
+            let read = case.read_with(&file, offset as u64, len, &exactly);
+            match read.expect_err("the file ends before") {
+                Error::EndOfFile { place, got } => {
+                    assert_eq!(got, there as u64, "{place}");
+                    assert_eq!((place.offset, place.len), (offset as u64, len as u64));
+                }
+                error => panic!("{offset}+{len}: {error}"),
+            }
+        }
+        let (got, _) = case.read_with(&file, 100, SLOT + 900, &exactly).expect("all is there");
+        assert!(got == bytes[100..]);
+    }
+}
+
+pub(crate) fn whole_files(case: &Case) {
+    for len in [0, 1, 4096, SIZE] {
+        let (file, bytes) = case.random_file("whole", len);
+        for cold in [false, true] {
+            if cold {
+                make_cold(&file);
+            }
+            let (buffer, outcome) = file.read_whole(case.device).expect("the whole file");
+            assert_eq!((outcome.bytes, buffer.len()), (len as u64, len as u64));
+            assert!(case.content(&buffer) == bytes, "{len} bytes");
+        }
+    }
+}
+
+pub(crate) fn without_blocking(case: &Case) {
+    let (file, bytes) = case.random_file("started", SIZE);
+    for cold in [false, true] {
+        if cold {
+            make_cold(&file);
+        }
+        // Two halves of one buffer, and several buffers, all on their way at once.
+        let (left, right) = case.buffer(SIZE).split_at(SIZE as u64 / 3);
+        let third = left.len();
+        let options = RequestOptions::exactly();
+        let mut transfers = vec![
+            (0, file.start_read(0, left, &options).expect("a start")),
+            (third, file.start_read(third, right, &options).expect("a start")),
+        ];
+        for offset in [1_u64, 100_000, SLOT as u64] {
+            let buffer = case.buffer(SLOT + 3);
+            transfers.push((offset, file.start_read(offset, buffer, &options).expect("a start")));
+        }
+        for (offset, transfer) in transfers {
+            let (asked, at) = (transfer.progress().1, usize::try_from(offset).expect("small"));
+            let (result, buffer) = transfer.wait();
+            assert_eq!(result.expect("all bytes").bytes, asked);
+            let got = case.content(&buffer.expect("the buffer comes back"));
+            assert!(got == expected(&bytes, at, got.len()), "{offset}+{asked}");
+        }
+    }
+}
+
+pub(crate) fn many_threads(case: &Case) {
+    let (file, bytes) = case.random_file("threads", SIZE);
+    for cold in [false, true] {
+        if cold {
+            make_cold(&file);
+        }
+        thread::scope(|scope| {
+            for start in 0..6 {
+                let (file, bytes) = (&file, &bytes);
+                scope.spawn(move || {
+                    for turn in 0..8 {
+                        let range = RANGES[(start * 5 + turn * 3) % RANGES.len()];
+                        check(case, file, bytes, range);
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! A test in a process of its own, for what concerns a whole process: limits, peak memory, a second
+//! writer.
+//!
+//! The child is this very test program, told to run one test; the test asks [`role`] which of the
+//! two it is.
+
+use std::process::{Child, Command, Stdio};
+
+const ROLE: &str = "FOREBAY_TEST_ROLE";
+
+/// What this process was started for; `None` in the test program itself.
+pub(crate) fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// Starts the running test again, in a process with this role.
+pub(crate) fn start(role: &str) -> Child {
+    let thread = std::thread::current();
+    let test = thread.name().expect("the harness names a test's thread after it");
+    let program = std::env::current_exe().expect("this program has a path");
+    Command::new(program)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("this program can be started again")
+}
+
+/// Waits for a child.
+///
+/// # Panics
+/// Where its test failed, with what it printed.
+pub(crate) fn finish(child: Child) -> String {
+    let output = child.wait_with_output().expect("a child can be waited for");
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.status.success(), "the child ended with {}:\n{said}", output.status);
+    assert!(said.contains("1 passed"), "the child ran no test:\n{said}");
+    for line in said.lines() {
+        if let Some(reason) = line.strip_prefix("skipped: ") {
+            super::skip(reason);
+        }
+    }
+    said
+}
+
+/// Runs the running test again, in a process with this role, to its end.
+pub(crate) fn run(role: &str) -> String {
+    finish(start(role))
+}
