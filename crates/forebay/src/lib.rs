@@ -51,6 +51,9 @@
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/uring.rs`: hands an op's memory to the kernel
+//! - `queue/sim/device.rs`: passes calls on to the simulated GPU
+//! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
+//! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/host_memory.rs`: maps and pins memory
 //! - `staging/submitter.rs`: queues copies
 //! - `tests/cuda.rs`: calls a real GPU's driver
@@ -63,6 +66,8 @@ pub mod error;
 mod file;
 pub mod gpu;
 mod memory;
+#[doc(hidden)]
+pub mod micro;
 mod options;
 pub mod plan;
 mod queue;
