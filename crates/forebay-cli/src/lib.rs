@@ -1,1 +1,82 @@
-//! The `forebay` command.
+//! The `forebay` command as a library: arguments in, report out.
+//!
+//! `args` reads the command line, one module stands for each verb ([`bench`], `read`, `manual`),
+//! [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to stderr.
+//!
+//! # Unsafe modules
+//!
+//! - `bench/memory.rs`: anonymous mappings
+//! - `bench/methods/mmap.rs`: mappings of files
+//! - `bench/cpu.rs`: `getrusage`
+//! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
+
+pub mod args;
+pub mod bench;
+pub mod failure;
+mod interrupt;
+mod manual;
+mod read;
+pub mod report;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Verb};
+
+/// Runs the command that `arguments` name, the program's own name first.
+///
+/// The code is 0 where all went well, 1 where something failed or wrong data were found, and 2
+/// where the command itself makes no sense.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let parsed = match Arguments::try_parse_from(&arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            // Help and version are no errors, and clap knows which stream each belongs to. A
+            // reader that is gone is nothing to report.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let result = match &parsed.verb {
+        Verb::Bench(args) => bench::command(args, &command_line(&arguments)),
+        Verb::Read(args) => read::command(args),
+        Verb::Completions { shell } => manual::completions(*shell),
+        Verb::Man => manual::man_page(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            failure.exit_code()
+        }
+    }
+}
+
+/// The command as the user may type it again: words that a shell would split are quoted.
+fn command_line(arguments: &[OsString]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let words = arguments.iter().enumerate().map(|(index, word)| {
+        let word = if index == 0 { "forebay".into() } else { word.to_string_lossy() };
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into_owned()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let words = ["/usr/bin/forebay", "bench", "--size=1G,2G", "my file", "it's", ""];
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        assert_eq!(command_line(&words), r"forebay bench --size=1G,2G 'my file' 'it'\''s' ''");
+    }
+}

@@ -1,4 +1,60 @@
 //! Moves bytes between files and GPU memory at the speed of the slowest link on the way.
+//!
+//! ```
+//! use forebay::{Engine, Options};
+//!
+//! # fn main() -> forebay::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("weights.bin");
+//! # std::fs::write(&path, vec![7; 100_000]).unwrap();
+//! let engine = Engine::new(Options::from_env()?)?;
+//! let gpu = engine.device(&"sim".parse()?)?; // `auto`, `0`, `GPU-…`; `none` is host memory
+//! let file = engine.open(&path)?;
+//! let (buffer, outcome) = file.read_whole(gpu.map(|gpu| gpu.id()))?;
+//! assert_eq!(buffer.len(), 100_000);
+//! for share in &outcome.routes {
+//!     println!("{} bytes by `{}`: {}", share.bytes, share.route, share.reason);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The modules are the data path:
+//!
+//! ```text
+//! engine     a call becomes a request; small ones are made on the caller's thread
+//!   file       descriptors, alignment, what is resident; topology: the drive below
+//!   plan       pure: which way each byte goes, and why
+//!   queue      windows and ops; the rings that run them; what comes next
+//!     staging    pinned slots, and the thread that copies them      → gpu
+//!     direct     ways without a copy in host memory (none yet)      → gpu
+//! transfer   what the caller waits for: progress, bytes by route, the first error
+//! ```
+//!
+//! # Unsafe modules
+//!
+//! `unsafe` is denied elsewhere; each of these says why it needs it.
+//!
+//! - `memory.rs`: hands out slices of memory that it maps itself
+//! - `engine/small.rs`: reads into the caller's memory and copies from its own
+//! - `file/calls.rs`: system calls that take raw memory
+//! - `gpu/mod.rs`: the device trait's calls take raw addresses
+//! - `gpu/cuda/device.rs`: calls the driver
+//! - `gpu/cuda/info.rs`: asks the driver what a GPU is
+//! - `gpu/cuda/table.rs`: loads the driver's functions
+//! - `gpu/cuda/tests.rs`: calls the device against a simulated driver
+//! - `gpu/sim/device.rs`: copies between registered host memory and its own
+//! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
+//! - `gpu/sim/table.rs`: a simulated driver behind the driver's C interface
+//! - `gpu/sim/tests.rs`: calls the device
+//! - `gpu/sim/timeline.rs`: runs the copies that are due
+//! - `queue/bounce.rs`: copies between a ring's own memory and an op's
+//! - `queue/pread.rs`: reads into an op's memory
+//! - `queue/uring.rs`: hands an op's memory to the kernel
+//! - `staging/host_memory.rs`: maps and pins memory
+//! - `staging/submitter.rs`: queues copies
+//! - `tests/cuda.rs`: calls a real GPU's driver
+//! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 
 pub mod clock;
 mod direct;

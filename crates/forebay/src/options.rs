@@ -36,11 +36,11 @@ pub struct Options {
     /// resident files (8 readers × 16 MiB × 4: 54.6 of 55.5 GB/s), and takes more only while slots
     /// are what a transfer waits for.
     pub arena_size: Option<u64>,
-    /// Bytes of one staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). Each copy costs the link
-    /// 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s, 1 MiB copies 48.3.
+    /// Bytes of one staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). A copy costs
+    /// the link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s, 1 MiB copies 48.3.
     pub slot_size: u64,
-    /// Bytes of one request to a drive or to the page cache, a power of two from 4 KiB to the slot size
-    /// (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at 56 GB/s.
+    /// Bytes of one request to a drive or to the page cache, a power of two from 4 KiB to the slot
+    /// size (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at 56 GB/s.
     pub segment_size: u64,
     /// Threads that read resident bytes; `None` is one for each core, from 2 to 10
     /// (`FOREBAY_READERS`). 8 readers fill 56 GB/s and 12 fill 72; the link takes 55.5.

@@ -1,7 +1,8 @@
-//! What a caller holds while bytes move: wait, poll, cancel, progress, and what was done in the end.
+//! What a caller holds while bytes move: wait, poll, cancel, progress, and in the end what was
+//! done.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,12 @@ use crate::file::Handle;
 use crate::memory::Buffer;
 use crate::plan::{Reason, Route};
 use crate::units::ByteRange;
+
+/// The most that a waiting thread is awake for before an end that it expects.
+const AWAKE_MAX: Duration = Duration::from_micros(500);
+
+/// When a waiting thread looks for the first time how a transfer gets on.
+const FIRST_LOOK: Duration = Duration::from_micros(500);
 
 /// Whether, and how, a write is made durable before it counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,8 +81,10 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
+    /// Set once `end` holds the result; read without its lock.
+    ended: AtomicBool,
     end: Mutex<End>,
-    ended: Condvar,
+    bell: Condvar,
 }
 
 /// How a transfer ended, and the memory that it owns until then.
@@ -99,7 +108,8 @@ impl State {
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
             end: Mutex::new(End { result: None, buffer, waiting: 0 }),
-            ended: Condvar::new(),
+            ended: AtomicBool::new(false),
+            bell: Condvar::new(),
         }
     }
 
@@ -172,13 +182,42 @@ impl State {
         end.result = Some(result);
         let waiting = end.waiting > 0;
         drop(end);
+        self.ended.store(true, Ordering::Release);
         if waiting {
-            self.ended.notify_all();
+            self.bell.notify_all();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
+    /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
+    /// machine, 4 % of 256 MiB. What is spent awake is at most a fifth of the time waited for.
+    pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
+        loop {
+            let (elapsed, done) = (self.started.elapsed(), self.done());
+            let awake = (elapsed / 10).min(AWAKE_MAX);
+            let left = match (self.range.len().saturating_sub(done), done) {
+                (_, 0) => awake + elapsed.max(FIRST_LOOK),
+                (left, done) => elapsed.mul_f64(float(left) / float(done)),
+            };
+            if left > awake {
+                if self.wait_for(left - awake).is_some() {
+                    return self.wait();
+                }
+                continue;
+            }
+            let until = Instant::now() + awake * 2;
+            while Instant::now() < until {
+                if self.ended.load(Ordering::Acquire) {
+                    return self.wait();
+                }
+                std::thread::yield_now();
+            }
+            return self.wait();
+        }
     }
 
     /// Blocks until the transfer has drained.
@@ -189,9 +228,23 @@ impl State {
                 return (result, end.buffer.take());
             }
             end.waiting += 1;
-            end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+            end = self.bell.wait(end).unwrap_or_else(PoisonError::into_inner);
             end.waiting -= 1;
         }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.lock().result.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> &Arc<Handle> {
+        &self.file
+    }
+
+    #[cfg(test)]
+    pub(crate) fn range(&self) -> ByteRange {
+        self.range
     }
 
     fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
@@ -199,7 +252,7 @@ impl State {
         let mut end = self.lock();
         end.waiting += 1;
         let (mut end, _) = self
-            .ended
+            .bell
             .wait_timeout_while(end, bound, pending)
             .unwrap_or_else(PoisonError::into_inner);
         end.waiting -= 1;
@@ -225,6 +278,12 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "State({}, {} bytes done)", self.place(), self.done())
     }
+}
+
+/// `bytes` for a ratio; what is lost above 2^53 does not matter to one.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 /// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the
@@ -274,7 +333,7 @@ impl Transfer {
     /// Whether it has ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.state.lock().result.is_some()
+        self.state.is_done()
     }
 
     /// Stops it: nothing new starts, what is in flight drains, and waiting reports

@@ -44,7 +44,7 @@ fn is_child(needs: u64) -> bool {
         _ => Ok(()),
     };
     if or_skip(offer).is_some() {
-        println!("{}", child::run("peak"));
+        lab::note(child::run("peak"));
     }
     false
 }
@@ -86,7 +86,7 @@ fn to_host_memory() {
             let taken = peak(|| {
                 file.read(0, &mut target[1..]).expect("all bytes");
             });
-            println!("{ring:?}, resident: {resident}: {taken} bytes");
+            lab::note(format!("{ring:?}, resident: {resident}: {taken} bytes"));
             assert!(taken <= BESIDE, "{ring:?}, resident: {resident}: {taken} bytes");
             let zeros = vec![0; 1 << 20];
             assert!(target[1..].chunks(zeros.len()).all(|part| *part == zeros[..part.len()]));
@@ -122,7 +122,7 @@ fn to_the_simulated_gpu() {
                     copy.write(0, part).expect("all bytes");
                 }
             });
-            println!("{ring:?}, {way}: {taken} bytes");
+            lab::note(format!("{ring:?}, {way}: {taken} bytes"));
             assert!(taken <= 128 * MIB + BESIDE, "{ring:?}, {way}: {taken} bytes");
         }
     }

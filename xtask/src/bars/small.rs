@@ -15,8 +15,12 @@ use crate::sample::{float, interleave, timed};
 
 /// Bytes of a small read.
 const SMALL_LEN: u64 = 4 * KIB;
-/// Small reads in flight.
+/// More than any read takes.
+const WAIT_BOUND: Duration = Duration::from_secs(30);
+/// Small reads in flight on the drive, which is the engine's default as well.
 const DEPTH: u32 = 32;
+/// Transfers under way: enough that the drive has its depth while the caller is being woken.
+const UNDER_WAY: u64 = 128;
 
 /// One resident 4 KiB read to the GPU, beside `pread`, one copy and one synchronisation.
 pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
@@ -68,7 +72,7 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, len)?;
     let engine = Engine::new(Options::default())?;
     let file = engine.open(&path)?;
-    let mut buffers = split(engine.allocate_pinned(u64::from(DEPTH) * SMALL_LEN)?);
+    let mut buffers = split(engine.allocate_pinned(UNDER_WAY * SMALL_LEN)?);
     evict(&file)?;
     let mut seed = 0;
     let sides = ["forebay".to_owned(), format!("fio, depth {DEPTH}")];
@@ -79,7 +83,7 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
         }
         seed += count;
         timed(count * SMALL_LEN, || {
-            buffers = in_flight(&file, std::mem::take(&mut buffers), seed, count, len)?;
+            buffers = in_flight(&engine, &file, std::mem::take(&mut buffers), seed, count, len)?;
             Ok(())
         })
     })?;
@@ -105,9 +109,17 @@ fn split(mut rest: Buffer) -> Vec<Buffer> {
     pieces
 }
 
+/// Reads in flight, and where each of them reads.
+#[derive(Debug, Default)]
+struct Flying {
+    transfers: Vec<Transfer>,
+    offsets: Vec<u64>,
+}
+
 /// Makes `count` random reads, as many in flight as there are `buffers`, and checks the last
 /// bytes of each buffer. Finished transfers are replaced at once, in whatever order they finish.
 fn in_flight(
+    engine: &Engine,
     file: &File,
     buffers: Vec<Buffer>,
     seed: u64,
@@ -117,43 +129,34 @@ fn in_flight(
     let options = RequestOptions::default();
     let offset = |index: u64| data::number(seed + index, len / SMALL_LEN) * SMALL_LEN;
     let mut started = 0;
-    let mut start = |buffer: Buffer| {
+    let mut start = |flying: &mut Flying, buffer: Buffer| {
         let at = offset(started);
         started += 1;
-        Ok::<_, Stop>((at, file.start_read(at, buffer, &options)?))
+        flying.offsets.push(at);
+        flying.transfers.push(file.start_read(at, buffer, &options)?);
+        Ok::<_, Stop>(())
     };
-    let mut flying: Vec<(u64, Transfer)> =
-        buffers.into_iter().map(&mut start).collect::<Result<_, _>>()?;
+    let mut flying = Flying::default();
+    buffers.into_iter().try_for_each(|buffer| start(&mut flying, buffer))?;
     let mut done = 0;
     let mut finished = Vec::new();
-    while !flying.is_empty() {
-        let mut at = 0;
-        let before = done;
-        while at < flying.len() {
-            if !flying[at].1.is_done() {
-                at += 1;
-                continue;
-            }
-            let (offset, transfer) = flying.swap_remove(at);
-            let (outcome, buffer) = transfer.wait();
-            let outcome = outcome?;
-            let buffer = buffer.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
-            if outcome.bytes != SMALL_LEN {
-                return Err(Stop::Fail(format!("{} bytes at {offset}", outcome.bytes)));
-            }
-            done += 1;
-            if done + flying.len() as u64 >= count {
-                finished.push((offset, buffer));
-            } else {
-                flying.push(start(buffer)?);
-            }
+    while let Some(at) = engine.wait_any(&flying.transfers, WAIT_BOUND) {
+        let offset = flying.offsets.swap_remove(at);
+        let (outcome, buffer) = flying.transfers.swap_remove(at).wait();
+        let outcome = outcome?;
+        let buffer = buffer.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
+        if outcome.bytes != SMALL_LEN {
+            return Err(Stop::Fail(format!("{} bytes at {offset}", outcome.bytes)));
         }
-        if done == before
-            && let Some((_, transfer)) = flying.first()
-        {
-            // Sleeps until one is done; another may be earlier, so not for long.
-            let _ = transfer.wait_for(Duration::from_micros(200));
+        done += 1;
+        if done + flying.offsets.len() as u64 >= count {
+            finished.push((offset, buffer));
+        } else {
+            start(&mut flying, buffer)?;
         }
+    }
+    if !flying.offsets.is_empty() {
+        return Err(Stop::Fail("no transfer ended in time".into()));
     }
     for (offset, buffer) in &finished {
         let bytes = buffer.as_slice().unwrap_or_default();

@@ -297,7 +297,8 @@ impl File {
         Ok(self.handle.residency(range))
     }
 
-    /// Writes this file's dirty pages out and drops its pages from the page cache; says what stayed.
+    /// Writes this file's dirty pages out and drops its pages from the page cache; says what
+    /// stayed.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).
@@ -346,7 +347,7 @@ impl File {
         }
         let state = self.engine.start(&call, None)?;
         self.engine.help(&state);
-        state.wait().0
+        if call.span.gpu.is_some() { state.wait_awake().0 } else { state.wait().0 }
     }
 
     fn start(

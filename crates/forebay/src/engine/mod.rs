@@ -12,18 +12,20 @@ mod threads;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
 
+use self::threads::ReaderTools;
 use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::Options;
-use crate::queue::{Core, Limits, Planner, PreadRing, Reader, Scheduler};
+use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::{Arena, HostMemory};
 use crate::topology::DriveKey;
-use crate::transfer::State;
+use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
 /// readers and a drive's ring busy while the next is planned.
@@ -39,8 +41,9 @@ pub struct Engine {
 struct Inner {
     options: Options,
     core: Arc<Core>,
-    planner: Planner,
-    arena: Arc<Arena>,
+    /// Wakes the readers.
+    bell: Arc<Idlers>,
+    tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
     drives: Mutex<HashMap<DriveKey, usize>>,
@@ -67,12 +70,16 @@ impl Engine {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
         let limits = Limits { slot_size: options.slot_size, readers, host_windows: HOST_WINDOWS };
-        let core = Arc::new(Core::new(Scheduler::new(limits)));
+        let bell = Arc::<Idlers>::default();
+        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
         Ok(Self {
             inner: Arc::new(Inner {
                 core,
-                planner: Planner { segment: options.segment_size, readers },
-                arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                bell,
+                tools: ReaderTools {
+                    planner: Planner { segment: options.segment_size, readers },
+                    arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                },
                 threads: threads::Threads::default(),
                 links: Mutex::default(),
                 drives: Mutex::default(),
@@ -167,6 +174,20 @@ impl Engine {
         self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
+    /// where the bound expires first or the slice is empty.
+    #[must_use]
+    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
+        let ended = || transfers.iter().position(Transfer::is_done);
+        if transfers.is_empty() {
+            return None;
+        }
+        ended().or_else(|| {
+            self.inner.core.wait_for_end(bound, || ended().is_some());
+            ended()
+        })
+    }
+
     pub(crate) fn cancel(&self, state: &Arc<State>) {
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
@@ -177,7 +198,7 @@ impl Engine {
         if let Some(link) = links.iter().find(|link| Arc::ptr_eq(&link.device, device)) {
             return Ok(link.index);
         }
-        let slots_max = self.inner.arena.add_link(device);
+        let slots_max = self.inner.tools.arena.add_link(device);
         let index = self.inner.threads.start_submitter(&self.inner.core, device, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
         links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
@@ -198,7 +219,7 @@ impl Engine {
         let mut links = self.links();
         let link = links.iter_mut().find(|link| link.index == index).expect("added above");
         if !link.has_slots {
-            let slots = self.inner.arena.grow(index)?;
+            let slots = self.inner.tools.arena.grow(index)?;
             self.inner.core.with(|scheduler| scheduler.add_slots(index, &slots));
             link.has_slots = true;
         }
@@ -226,14 +247,15 @@ impl Engine {
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
     /// the caller's thread is awake, and the others have to be woken.
     pub(crate) fn help(&self, state: &Arc<State>) {
-        let inner = &self.inner;
-        Reader::new(PreadRing::new(inner.planner.segment)).help(&inner.core, &inner.planner, state);
+        let Inner { core, tools, .. } = &*self.inner;
+        let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
+        while reader.step_for(core, tools, state) {}
     }
 
     /// Starts the readers, once.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
-        inner.threads.start_readers(&inner.core, inner.planner, &inner.arena)
+        inner.threads.start_readers(&inner.core, &inner.tools, &inner.bell)
     }
 }
 

@@ -107,7 +107,7 @@ impl Engine {
             claim
         });
         if let Some(claim) = claim {
-            let (piece, segments) = self.inner.planner.plan(&claim);
+            let (piece, segments) = self.inner.tools.planner.plan(&claim);
             self.inner.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
         }
         Ok(state)
@@ -123,10 +123,12 @@ impl Engine {
             Err(reason) => Err(reason.to_owned()),
             Ok(direct) => {
                 let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
-                if u64::from(offset) > self.inner.options.segment_size {
-                    return Err(format!("O_DIRECT on this file takes units of {offset} bytes"));
+                let alignment = Alignment::of(memory.into(), offset.into());
+                if alignment.offset > self.inner.options.segment_size {
+                    let unit = alignment.offset;
+                    return Err(format!("O_DIRECT on this file takes units of {unit} bytes"));
                 }
-                Ok(Alignment { memory: memory.into(), offset: offset.into() })
+                Ok(alignment)
             }
         };
         let on_gpu = call.span.gpu.is_some();

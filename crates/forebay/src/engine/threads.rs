@@ -11,7 +11,10 @@ use super::resource;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::options::{Options, RingChoice};
-use crate::queue::{Bell, Core, Planner, PreadRing, Reader, RingWorker, UringRing, Waker};
+use crate::queue::{
+    Bell, Claim, Core, Idlers, Plan, Planner, PreadRing, Reader, RingWorker, Slot, Tools,
+    UringRing, Waker,
+};
 use crate::staging::{Arena, Submitter};
 
 /// How long the last handle waits for the threads to end. They end at once unless a drive or a GPU
@@ -20,6 +23,24 @@ const END_BOUND: Duration = Duration::from_secs(2);
 
 /// Threads that stand in for io_uring on one drive, at most: each holds one request.
 const PREAD_WORKERS_MAX: usize = 16;
+
+/// What readers plan and grow with.
+#[derive(Debug, Clone)]
+pub(super) struct ReaderTools {
+    pub(super) planner: Planner,
+    pub(super) arena: Arc<Arena>,
+}
+
+impl Tools for ReaderTools {
+    fn plan(&self, claim: &Claim) -> Plan {
+        self.planner.plan(claim)
+    }
+
+    fn grow(&self, link: usize) -> Vec<Slot> {
+        // Where no more memory can be had, the slots that there are must do.
+        self.arena.grow(link).unwrap_or_default()
+    }
+}
 
 /// See the module's own text.
 #[derive(Debug, Default)]
@@ -81,19 +102,17 @@ impl Threads {
     pub(super) fn start_readers(
         &self,
         core: &Arc<Core>,
-        planner: Planner,
-        arena: &Arc<Arena>,
+        tools: &ReaderTools,
+        bell: &Arc<Idlers>,
     ) -> Result<()> {
         let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
         if *started {
             return Ok(());
         }
-        for index in 0..planner.readers {
-            let (core, arena) = (Arc::clone(core), Arc::clone(arena));
+        for index in 0..tools.planner.readers {
+            let (core, tools, bell) = (Arc::clone(core), tools.clone(), Arc::clone(bell));
             let run = move || {
-                let reader = Reader::new(PreadRing::new(planner.segment));
-                // Where no more memory can be had, the slots that there are must do.
-                reader.run(&core, &planner, &|link| arena.grow(link).unwrap_or_default());
+                Reader::new(PreadRing::new(tools.planner.segment)).run(&core, &tools, &bell);
             };
             match self.spawn(format!("forebay-read-{index}"), "reader threads", run) {
                 Err(error) if index == 0 => return Err(error),
@@ -112,7 +131,8 @@ impl Threads {
         device: &Arc<dyn Device>,
         slots_max: usize,
     ) -> Result<usize> {
-        let (link, bell) = core.add_link(slots_max);
+        let bell = Arc::<Idlers>::default();
+        let link = core.add_link(slots_max, Bell::List(Arc::clone(&bell)));
         let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| {
             Error::Device { operation: Operation::Copy, device: device.id(), len: 0, source }
         })?;
@@ -171,8 +191,8 @@ impl Threads {
     }
 
     fn start_pread(&self, core: &Arc<Core>, options: &Options) -> Result<usize> {
-        let bell = Arc::new(Condvar::new());
-        let drive = core.add_drive(Bell::Condvar(Arc::clone(&bell)));
+        let bell = Arc::<Idlers>::default();
+        let drive = core.add_drive(Bell::List(Arc::clone(&bell)));
         for index in 0..options.depth.min(PREAD_WORKERS_MAX) {
             let (core, bell) = (Arc::clone(core), Arc::clone(&bell));
             let segment = options.segment_size;

@@ -22,6 +22,14 @@ pub(crate) struct Alignment {
     pub(crate) offset: u64,
 }
 
+impl Alignment {
+    /// For files whose requests keep to these. Offsets keep to the memory's alignment as well, so
+    /// that a request may end and go on at any aligned offset.
+    pub(crate) fn of(memory: u64, offset: u64) -> Self {
+        Self { memory, offset: offset.max(memory) }
+    }
+}
+
 /// How the bytes of a window are to be split between the page cache and the drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Split {
@@ -362,7 +370,8 @@ mod tests {
                     prop_assert!(range.start % page == 0 && range.end % page == 0);
                 }
                 let layout = Layout::Caller(u64::from(address) + (range.start - start));
-                for s in cut_write(range, align_down(range.start, page), 1 << 17, io, reason, alignment, layout) {
+                let base = align_down(range.start, page);
+                for s in cut_write(range, base, 1 << 17, io, reason, alignment, layout) {
                     prop_assert_eq!(s.covered, s.wanted);
                     bytes += s.wanted.len();
                 }

@@ -1,25 +1,38 @@
 //! The scheduler behind its lock, and the bells that wake those who wait for it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
 
+use super::idlers::Idlers;
 use super::scheduler::{Effects, Scheduler};
 use super::uring::Waker;
+
+/// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
+/// that sleeps on it is back only after 50.
+const LOCK_TRIES: usize = 200;
 
 /// How a sleeping thread is told of work.
 #[derive(Debug, Clone)]
 pub(crate) enum Bell {
-    /// It waits for the scheduler's lock.
-    Condvar(Arc<Condvar>),
+    /// It sleeps among others of its kind.
+    List(Arc<Idlers>),
     /// It waits in a ring.
     Ring(Waker),
+    /// It is stepped by a test.
+    #[cfg(test)]
+    Counted(Arc<AtomicUsize>),
 }
 
 impl Bell {
     fn ring(&self) {
         match self {
-            Self::Condvar(bell) => bell.notify_one(),
+            Self::List(idlers) => idlers.call(),
             Self::Ring(waker) => waker.wake(),
+            #[cfg(test)]
+            Self::Counted(rung) => {
+                rung.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -28,113 +41,130 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
-    readers: Condvar,
-    readers_asleep: AtomicUsize,
+    readers: Bell,
     drives: RwLock<Vec<Bell>>,
-    links: RwLock<Vec<Arc<Condvar>>>,
-    stopping: AtomicBool,
+    links: RwLock<Vec<Bell>>,
+    ends: Ends,
+}
+
+/// Lets callers wait for the end of any transfer.
+#[derive(Debug, Default)]
+struct Ends {
+    waiting: AtomicUsize,
+    count: Mutex<u64>,
+    bell: Condvar,
 }
 
 impl Core {
-    pub(crate) fn new(scheduler: Scheduler) -> Self {
+    /// For readers that are woken by `readers`.
+    pub(crate) fn new(scheduler: Scheduler, readers: Bell) -> Self {
         Self {
             scheduler: Mutex::new(scheduler),
-            readers: Condvar::new(),
-            readers_asleep: AtomicUsize::new(0),
+            readers,
             drives: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
-            stopping: AtomicBool::new(false),
+            ends: Ends::default(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {
+        for _ in 0..LOCK_TRIES {
+            match self.scheduler.try_lock() {
+                Ok(held) => return held,
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+                Err(TryLockError::Poisoned(_)) => break,
+            }
+        }
         // A panic under the lock is a bug of ours; what follows still drains what it can.
         self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `step` under the lock, then tells those whom it concerns.
     pub(crate) fn with<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> T {
-        let mut scheduler = self.lock();
-        let answer = step(&mut scheduler);
-        let effects = scheduler.take_effects();
-        drop(scheduler);
+        let (answer, effects) = self.hold(step);
         self.act(effects);
         answer
     }
 
+    /// Runs `step` under the lock; the effects are to be given to [`act`](Self::act) soon.
+    pub(crate) fn hold<T>(&self, step: impl FnOnce(&mut Scheduler) -> T) -> (T, Effects) {
+        let mut scheduler = self.lock();
+        let answer = step(&mut scheduler);
+        (answer, scheduler.take_effects())
+    }
+
+    /// Tells those whom the effects concern. Not under the lock.
     pub(crate) fn act(&self, effects: Effects) {
-        let sleepers = self.readers_asleep.load(Ordering::Relaxed);
-        if effects.readers >= sleepers && sleepers > 1 {
-            self.readers.notify_all(); // one system call instead of many
-        } else {
-            (0..effects.readers.min(sleepers)).for_each(|_| self.readers.notify_one());
-        }
+        (0..effects.readers).for_each(|_| self.readers.ring());
         if !effects.drives.is_empty() {
             let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
             effects.drives.iter().for_each(|&drive| bells[drive].ring());
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
-            effects.links.iter().for_each(|&link| bells[link].notify_one());
+            effects.links.iter().for_each(|&link| bells[link].ring());
         }
-        let ended = !effects.finished.is_empty();
+        if effects.finished.is_empty() {
+            return;
+        }
         for (state, result) in effects.finished {
             state.finish(result);
         }
-        if ended && self.is_stopping() {
-            self.ring_all(); // it may have been the last thing that they waited for
-        }
+        self.ends.tell();
     }
 
     /// Adds a drive whose workers are woken by `bell`.
     pub(crate) fn add_drive(&self, bell: Bell) -> usize {
         let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
         bells.push(bell);
-        self.with(Scheduler::add_drive)
+        self.lock().add_drive()
     }
 
-    /// Adds a link and the bell of its submitter.
-    pub(crate) fn add_link(&self, slots_max: usize) -> (usize, Arc<Condvar>) {
-        let bell = Arc::new(Condvar::new());
+    /// Adds a link whose submitter is woken by `bell`.
+    pub(crate) fn add_link(&self, slots_max: usize, bell: Bell) -> usize {
         let mut bells = self.links.write().unwrap_or_else(PoisonError::into_inner);
-        bells.push(Arc::clone(&bell));
-        (self.with(|s| s.add_link(slots_max)), bell)
+        bells.push(bell);
+        self.lock().add_link(slots_max)
     }
 
-    /// Puts a reader to sleep until there is work for one.
-    pub(crate) fn reader_waits<'a>(
-        &self,
-        scheduler: MutexGuard<'a, Scheduler>,
-    ) -> MutexGuard<'a, Scheduler> {
-        self.readers_asleep.fetch_add(1, Ordering::Relaxed);
-        let woken = self.readers.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
-        self.readers_asleep.fetch_sub(1, Ordering::Relaxed);
-        woken
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+    /// Sleeps until `ready` is true, asked again whenever a transfer has ended; at most `bound`.
+    pub(crate) fn wait_for_end(&self, bound: Duration, ready: impl Fn() -> bool) {
+        self.ends.wait(bound, ready);
     }
 
     /// Asks all threads to end once nothing is in flight.
     pub(crate) fn stop(&self) {
-        // Under the lock, so that nobody checks before and falls asleep after.
-        let scheduler = self.lock();
-        self.stopping.store(true, Ordering::Release);
-        drop(scheduler);
-        self.ring_all();
+        self.with(Scheduler::stop);
+    }
+}
+
+impl Ends {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ring_all(&self) {
-        self.readers.notify_all();
-        for bell in &*self.drives.read().unwrap_or_else(PoisonError::into_inner) {
-            match bell {
-                Bell::Condvar(bell) => bell.notify_all(),
-                Bell::Ring(waker) => waker.wake(),
+    fn tell(&self) {
+        // Either this sees the waiter, or the waiter sees the end that came before this.
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.lock() += 1;
+            self.bell.notify_all();
+        }
+    }
+
+    fn wait(&self, bound: Duration, ready: impl Fn() -> bool) {
+        let until = Instant::now().checked_add(bound);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut count = self.lock();
+        while !ready() {
+            let left = until.map_or(bound, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                break;
             }
+            let waited = self.bell.wait_timeout(count, left);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        for bell in &*self.links.read().unwrap_or_else(PoisonError::into_inner) {
-            bell.notify_all();
-        }
+        drop(count);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -6,10 +6,13 @@
 
 mod bounce;
 mod core;
+mod idlers;
 mod op;
 mod pread;
 mod probe;
 mod scheduler;
+#[cfg(test)]
+mod sim;
 mod uring;
 mod window;
 mod worker;
@@ -17,13 +20,14 @@ mod worker;
 use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
+pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
-pub(crate) use scheduler::{Copy, Limits, Request, Scheduler};
+pub(crate) use scheduler::{Claim, Copy, Crew, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
-pub(crate) use worker::{Reader, RingWorker};
+pub(crate) use worker::{Plan, Reader, RingWorker, Tools};
 
 /// Runs ops: takes them in, hands them back.
 pub(crate) trait Ring {
@@ -35,6 +39,9 @@ pub(crate) trait Ring {
 
     /// Takes an op in; the op's memory is the ring's until it is handed back.
     fn submit(&mut self, op: Op);
+
+    /// Lets the kernel see what was taken in, without waiting for anything.
+    fn flush(&mut self) {}
 
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///

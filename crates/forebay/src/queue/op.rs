@@ -43,7 +43,7 @@ pub(crate) struct Op {
     pub(crate) address: u64,
     /// Bytes of `segment.covered` that earlier, shorter completions have moved.
     pub(crate) moved: u64,
-    /// How often the kernel has returned nothing for it although the file goes on.
+    /// How often in a row the kernel has brought it no further although there is more to move.
     pub(crate) empty: u8,
 }
 

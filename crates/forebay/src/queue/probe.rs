@@ -5,8 +5,9 @@ use std::time::Instant;
 use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
+use super::worker::Plan;
 use crate::file::Source;
-use crate::plan::{Io, Reason, Segment, Split, cut_read, cut_write};
+use crate::plan::{Io, Reason, Split, cut_read, cut_write};
 use crate::units::{ByteRange, KIB, align_down};
 
 /// Resident runs shorter than this are not told apart inside a partly resident window: a request
@@ -26,14 +27,15 @@ pub(crate) struct Planner {
 
 impl Planner {
     /// The piece size of a claimed window, and its segments.
-    pub(crate) fn plan(&self, claim: &Claim) -> (u64, Vec<Segment>) {
+    pub(crate) fn plan(&self, claim: &Claim) -> Plan {
         let start = Instant::now();
-        let plan = self.cut(claim);
+        let plan = self.cut(claim, split);
         claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         plan
     }
 
-    fn cut(&self, claim: &Claim) -> (u64, Vec<Segment>) {
+    /// The same, where `split` tells what of the window is resident.
+    pub(super) fn cut(&self, claim: &Claim, split: impl FnOnce(&Claim) -> Split) -> Plan {
         let (io, reason) = claim.way;
         if claim.direction == Direction::Write {
             let segments = cut_write(

@@ -184,6 +184,12 @@ impl Ring for UringRing {
         }
     }
 
+    fn flush(&mut self) {
+        if self.unsubmitted && self.ring.submit().is_ok() {
+            self.unsubmitted = false; // where it failed, `reap` tries again and tells
+        }
+    }
+
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
         done.append(&mut self.refused);
         let wait = wait && done.is_empty();

@@ -6,7 +6,9 @@ use crate::plan::Segment;
 use crate::units::ByteRange;
 
 /// Pieces of a window at most; a bit set holds them.
-pub(crate) const PIECES_MAX: u64 = 64;
+pub(crate) const PIECES_MAX: u64 = PIECES as u64;
+
+const PIECES: usize = 64;
 
 /// A slot of a link's arena, by its host address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +27,8 @@ pub(crate) struct Window {
     pub(crate) base: u64,
     pub(crate) piece: u64,
     pub(crate) slot: Option<Slot>,
-    /// Ops of each piece that are queued or running.
-    left: [u8; PIECES_MAX as usize],
+    /// Ops of each piece that are queued or running: up to one for each 64 KiB of a slot of 1 GiB.
+    left: [u32; PIECES],
     /// Sum of `left`, and one while the window is being planned.
     pub(crate) outstanding: u32,
     filled: u64,
@@ -61,7 +63,7 @@ impl Window {
             base,
             piece: 1,
             slot,
-            left: [0; PIECES_MAX as usize],
+            left: [0; PIECES],
             outstanding: 1,
             filled: 0,
             sent: 0,
@@ -72,9 +74,7 @@ impl Window {
 
     /// The piece that holds the byte at `offset`.
     pub(crate) fn piece_of(&self, offset: u64) -> u8 {
-        let index = (offset - self.base) / self.piece;
-        debug_assert!(index < PIECES_MAX);
-        u8::try_from(index).expect("a window has at most 64 pieces")
+        u8::try_from((offset - self.base) / self.piece).expect("a window has at most 64 pieces")
     }
 
     /// Counts an op of `piece` in.

@@ -1,11 +1,13 @@
 //! The threads that run ops, as steps: a thread repeats its step, a test interleaves them.
 
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use super::Ring;
 use super::core::Core;
+use super::idlers::Idlers;
 use super::op::{Completion, Op};
-use super::scheduler::{ReaderWork, Scheduler};
-use super::{Ring, probe};
+use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
+use crate::plan::Segment;
 use crate::transfer::State;
 
 /// What a worker is to do after a step.
@@ -13,7 +15,7 @@ use crate::transfer::State;
 pub(crate) enum Next {
     /// Step again.
     Again,
-    /// Nothing to do until something is pushed.
+    /// Nothing to do until called.
     Wait,
     /// The engine ends and nothing is left.
     Stop,
@@ -26,46 +28,60 @@ pub(crate) struct RingWorker<R> {
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
-    marked_asleep: bool,
+    /// Whether the scheduler counts it as asleep.
+    asleep: bool,
 }
 
 impl<R: Ring> RingWorker<R> {
     pub(crate) fn new(drive: usize, ring: R) -> Self {
-        Self { drive, ring, taken: Vec::new(), done: Vec::new(), marked_asleep: false }
+        Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+    }
+
+    /// The ring, and what it has handed over since the last step.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (&R, &[Completion]) {
+        (&self.ring, &self.done)
     }
 
     /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
     /// be woken while it waits, so the step may block in it.
     pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
-        let (drive, done, taken) = (self.drive, &mut self.done, &mut self.taken);
-        let was_asleep = std::mem::take(&mut self.marked_asleep);
-        let room = self.ring.room();
-        let (exhausted, idle) = core.with(|scheduler| {
-            if was_asleep {
-                scheduler.drive_woke(drive);
+        let crew = Crew::Drive(self.drive);
+        let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
+        let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
+        let (ended, effects) = core.hold(|scheduler| {
+            if std::mem::take(asleep) {
+                scheduler.wakes(crew);
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
             while taken.len() < room {
-                match scheduler.take_drive_op(drive) {
+                match scheduler.take_drive_op(self.drive) {
                     Some(op) => taken.push(op),
                     None => break,
                 }
             }
-            let exhausted = taken.len() < room;
-            if exhausted && waits {
-                scheduler.drive_sleeps(drive);
+            let ended = scheduler.has_ended();
+            let may_sleep = waits || taken.len() + in_flight == 0;
+            if taken.len() < room && may_sleep && !ended {
+                scheduler.sleeps(crew);
+                *asleep = true;
             }
-            (exhausted, scheduler.is_idle())
+            ended
         });
-        self.marked_asleep = exhausted && waits;
-        self.taken.drain(..).for_each(|op| self.ring.submit(op));
-        if self.ring.in_flight() == 0 {
-            if core.is_stopping() && idle {
-                return Next::Stop;
-            }
-            if !waits {
-                return Next::Wait;
-            }
+        if waits {
+            // The drive gets its next requests before those who wait for the last are woken: they
+            // may take this thread's core.
+            self.submit();
+            core.act(effects);
+        } else {
+            core.act(effects);
+            self.submit();
+        }
+        if ended {
+            return Next::Stop;
+        }
+        if self.asleep && !waits {
+            return Next::Wait;
         }
         if self.ring.reap(waits, &mut self.done).is_err() {
             // The ring's ops are still the kernel's. Give it time; nothing else is safe.
@@ -74,35 +90,33 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken waits by `bell`.
-    pub(crate) fn run(mut self, core: &Core, bell: Option<&Condvar>) {
+    fn submit(&mut self) {
+        self.taken.drain(..).for_each(|op| self.ring.submit(op));
+        self.ring.flush();
+    }
+
+    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
+    pub(crate) fn run(mut self, core: &Core, idlers: Option<&Idlers>) {
         loop {
-            match self.step(core, bell.is_none()) {
+            match self.step(core, idlers.is_none()) {
                 Next::Again => {}
                 Next::Stop => return,
-                Next::Wait => {
-                    let Some(bell) = bell else { continue };
-                    let mut scheduler = core.lock();
-                    match scheduler.take_drive_op(self.drive) {
-                        Some(op) => self.taken.push(op),
-                        None if core.is_stopping() && scheduler.is_idle() => return,
-                        None => {
-                            scheduler.drive_sleeps(self.drive);
-                            scheduler = wait(bell, scheduler);
-                            scheduler.drive_woke(self.drive);
-                        }
-                    }
-                    let effects = scheduler.take_effects();
-                    drop(scheduler);
-                    core.act(effects);
-                }
+                Next::Wait => idlers.into_iter().for_each(Idlers::sleep),
             }
         }
     }
 }
 
-fn wait<'a>(bell: &Condvar, held: MutexGuard<'a, Scheduler>) -> MutexGuard<'a, Scheduler> {
-    bell.wait(held).unwrap_or_else(PoisonError::into_inner)
+/// The piece size of a window, and its segments.
+pub(crate) type Plan = (u64, Vec<Segment>);
+
+/// What a reader works with beside its ring.
+pub(crate) trait Tools {
+    /// Plans a claimed window.
+    fn plan(&self, claim: &Claim) -> Plan;
+
+    /// Makes more slots for a link; none where they cannot be had.
+    fn grow(&self, link: usize) -> Vec<super::Slot>;
 }
 
 /// Opens windows and moves what goes through the page cache.
@@ -110,19 +124,35 @@ fn wait<'a>(bell: &Condvar, held: MutexGuard<'a, Scheduler>) -> MutexGuard<'a, S
 pub(crate) struct Reader<R> {
     ring: R,
     done: Vec<Completion>,
-    planned: Option<(usize, u64, Vec<crate::plan::Segment>)>,
+    planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
+    /// Whether the scheduler counts it as asleep.
+    asleep: bool,
 }
 
 impl<R: Ring> Reader<R> {
     pub(crate) fn new(ring: R) -> Self {
-        Self { ring, done: Vec::new(), planned: None, slots: None }
+        Self { ring, done: Vec::new(), planned: None, slots: None, asleep: false }
+    }
+
+    /// The ring, and what it has handed over since the last step.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (&R, &[Completion]) {
+        (&self.ring, &self.done)
+    }
+
+    /// Waits for what the last step began.
+    fn reap(&mut self) {
+        if self.ring.in_flight() > 0 {
+            let reaped = self.ring.reap(true, &mut self.done);
+            debug_assert!(reaped.is_ok(), "a ring of one thread has nothing that can fail");
+        }
     }
 
     /// Hands back what the last step made.
     fn hand_back(&mut self, scheduler: &mut Scheduler) {
         self.done.drain(..).for_each(|completion| scheduler.complete(completion));
-        if let Some((window, piece, segments)) = self.planned.take() {
+        if let Some((window, (piece, segments))) = self.planned.take() {
             scheduler.opened(window, piece, segments);
         }
         if let Some((link, slots)) = self.slots.take() {
@@ -130,93 +160,57 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    fn work(
-        &mut self,
-        work: ReaderWork,
-        planner: &probe::Planner,
-        grow: &dyn Fn(usize) -> Vec<super::Slot>,
-    ) {
+    fn begin(&mut self, work: ReaderWork, tools: &impl Tools) {
         match work {
-            ReaderWork::Op(op) => {
-                self.ring.submit(op);
-                // A ring of one thread has run the op by now.
-                let reaped = self.ring.reap(true, &mut self.done);
-                debug_assert!(reaped.is_ok());
-            }
-            ReaderWork::Open(claim) => {
-                let (piece, segments) = planner.plan(&claim);
-                self.planned = Some((claim.window, piece, segments));
-            }
-            ReaderWork::Grow(link) => self.slots = Some((link, grow(link))),
+            ReaderWork::Op(op) => self.ring.submit(op),
+            ReaderWork::Open(claim) => self.planned = Some((claim.window, tools.plan(&claim))),
+            ReaderWork::Grow(link) => self.slots = Some((link, tools.grow(link))),
         }
     }
 
     /// One step: hands back, takes work and does it.
-    #[cfg(test)]
-    pub(crate) fn step(
-        &mut self,
-        core: &Core,
-        planner: &probe::Planner,
-        grow: &dyn Fn(usize) -> Vec<super::Slot>,
-    ) -> Next {
-        let work = core.with(|scheduler| {
+    pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
+        self.reap();
+        let (work, ended) = core.with(|scheduler| {
+            if std::mem::take(&mut self.asleep) {
+                scheduler.wakes(Crew::Readers);
+            }
             self.hand_back(scheduler);
-            scheduler.take_reader_work()
+            let work = scheduler.take_reader_work();
+            let ended = work.is_none() && scheduler.has_ended();
+            if work.is_none() && !ended {
+                scheduler.sleeps(Crew::Readers);
+                self.asleep = true;
+            }
+            (work, ended)
         });
-        let Some(work) = work else { return Next::Wait };
-        self.work(work, planner, grow);
+        match work {
+            Some(work) => self.begin(work, tools),
+            None if ended => return Next::Stop,
+            None => return Next::Wait,
+        }
         Next::Again
     }
 
-    /// Works for one transfer until there is nothing to do for it.
-    pub(crate) fn help(mut self, core: &Core, planner: &probe::Planner, state: &Arc<State>) {
-        loop {
-            let mut scheduler = core.lock();
-            self.hand_back(&mut scheduler);
-            let work = scheduler.take_work_of(state);
-            let effects = scheduler.take_effects();
-            drop(scheduler);
-            core.act(effects.less_one_if(work.is_some()));
-            match work {
-                Some(work) => self.work(work, planner, &|_| Vec::new()),
-                None => return,
-            }
-        }
+    /// One step for one transfer only; false: there is nothing to do for it.
+    pub(crate) fn step_for(&mut self, core: &Core, tools: &impl Tools, state: &Arc<State>) -> bool {
+        self.reap();
+        let work = core.with(|scheduler| {
+            self.hand_back(scheduler);
+            scheduler.take_work_of(state)
+        });
+        let is_some = work.is_some();
+        work.into_iter().for_each(|work| self.begin(work, tools));
+        is_some
     }
 
     /// Repeats the step until the engine ends.
-    pub(crate) fn run(
-        mut self,
-        core: &Core,
-        planner: &probe::Planner,
-        grow: &dyn Fn(usize) -> Vec<super::Slot>,
-    ) {
+    pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, idlers: &Idlers) {
         loop {
-            let mut scheduler = core.lock();
-            self.hand_back(&mut scheduler);
-            let mut work = scheduler.take_reader_work();
-            let mut effects = scheduler.take_effects();
-            while work.is_none() {
-                if core.is_stopping() && scheduler.is_idle() {
-                    drop(scheduler);
-                    core.act(effects);
-                    return;
-                }
-                // What the last step made must be known to the others before this one sleeps.
-                if effects.is_some() {
-                    drop(scheduler);
-                    core.act(std::mem::take(&mut effects));
-                    scheduler = core.lock();
-                } else {
-                    scheduler = core.reader_waits(scheduler);
-                }
-                work = scheduler.take_reader_work();
-                effects = scheduler.take_effects();
-            }
-            drop(scheduler);
-            core.act(effects.less_one_if(work.is_some()));
-            if let Some(work) = work {
-                self.work(work, planner, grow);
+            match self.step(core, tools) {
+                Next::Again => {}
+                Next::Wait => idlers.sleep(),
+                Next::Stop => return,
             }
         }
     }

@@ -20,8 +20,8 @@ const SLOTS_AT_ONCE: u64 = 4;
 pub(crate) struct Arena {
     slot_size: u64,
     bound: Option<u64>,
-    /// The GPU of each link, by the link's index.
-    devices: Mutex<Vec<Arc<dyn Device>>>,
+    /// The GPU of each link, by the link's index, and whether it has slots.
+    links: Mutex<Vec<(Arc<dyn Device>, bool)>>,
     used: AtomicU64,
     parts: Mutex<Vec<HostMemory>>,
 }
@@ -31,7 +31,7 @@ impl Arena {
         Self {
             slot_size,
             bound,
-            devices: Mutex::default(),
+            links: Mutex::default(),
             used: AtomicU64::new(0),
             parts: Mutex::new(Vec::new()),
         }
@@ -39,27 +39,28 @@ impl Arena {
 
     /// Counts the next link's GPU in, and returns how many slots it may have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>) -> usize {
-        self.devices().push(Arc::clone(device));
+        self.links().push((Arc::clone(device), false));
         let most = self.bound.unwrap_or(PER_LINK).max(self.slot_size);
         usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
     }
 
-    fn devices(&self) -> MutexGuard<'_, Vec<Arc<dyn Device>>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    fn links(&self) -> MutexGuard<'_, Vec<(Arc<dyn Device>, bool)>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bound(&self) -> u64 {
-        let links = self.devices().len().max(1) as u64;
-        self.bound.unwrap_or(PER_LINK * links).max(self.slot_size * links)
-    }
-
-    /// Makes slots, as many as fit below the bound, and pins them for the GPU of `link`.
+    /// Makes slots, as many as fit below the bound, and pins them for the GPU of `link`. A link
+    /// gets its first slot in any case: without one nothing would move.
     ///
     /// # Errors
     /// The host's or the GPU's; [`Error::HostMemory`] where the bound is reached.
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
-        let device = Arc::clone(&self.devices()[link]);
-        let len = self.reserve()?;
+        let (device, has_slots, bound) = {
+            let links = self.links();
+            let (device, has_slots) = &links[link];
+            let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
+            (Arc::clone(device), *has_slots, bound)
+        };
+        let len = self.reserve(bound, !has_slots)?;
         let made = HostMemory::map(usize::try_from(len).expect("an arena fits memory"))
             .and_then(|mut memory| memory.register(&device).map(|()| memory));
         let memory = match made {
@@ -74,16 +75,16 @@ impl Arena {
             .map(|index| Slot { address: first + index * self.slot_size })
             .collect();
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        self.links()[link].1 = true;
         Ok(slots)
     }
 
-    /// Takes the next slots' bytes out of the bound.
-    fn reserve(&self) -> Result<u64> {
-        let bound = self.bound();
+    /// Takes the next slots' bytes out of the bound; one slot beyond it where it is `urgent`.
+    fn reserve(&self, bound: u64, urgent: bool) -> Result<u64> {
         let mut len = 0;
         let reserved = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let room = bound.saturating_sub(used) / self.slot_size;
-            len = room.min(SLOTS_AT_ONCE) * self.slot_size;
+            len = room.clamp(u64::from(urgent), SLOTS_AT_ONCE) * self.slot_size;
             (len > 0).then_some(used + len)
         });
         match reserved {
@@ -91,6 +92,30 @@ impl Arena {
             Err(_) => {
                 Err(Error::HostMemory { len: self.slot_size, source: rustix::io::Errno::NOMEM })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::gpu::sim::{SimConfig, SimDevice};
+
+    #[test]
+    fn every_link_gets_a_slot_and_no_more_than_the_bound() {
+        let slot = 256 << 10;
+        let arena = Arena::new(slot, Some(2 * slot));
+        let clock = Arc::new(SystemClock::new());
+        let devices: [Arc<dyn Device>; 2] =
+            [0, 1].map(|n| Arc::new(SimDevice::new(n, SimConfig::default(), clock.clone())) as _);
+        for device in &devices {
+            assert_eq!(arena.add_link(device), 2);
+        }
+        assert_eq!(arena.grow(0).unwrap().len(), 2);
+        assert_eq!(arena.grow(1).unwrap().len(), 1);
+        for link in [0, 1] {
+            assert!(matches!(arena.grow(link), Err(Error::HostMemory { .. })));
         }
     }
 }

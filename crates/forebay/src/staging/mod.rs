@@ -7,4 +7,6 @@ mod submitter;
 
 pub(crate) use arena::Arena;
 pub(crate) use host_memory::HostMemory;
+#[cfg(test)]
+pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

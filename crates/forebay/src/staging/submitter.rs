@@ -8,12 +8,12 @@
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Operation};
 use crate::gpu::{Device, DeviceError, DeviceResult, Event, Stream};
-use crate::queue::{Copy, Core, Direction};
+use crate::queue::{Copy, Core, Crew, Direction, Idlers};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -41,6 +41,8 @@ pub(crate) struct Submitter {
     spare: Vec<Event>,
     queued: VecDeque<Queued>,
     done: Vec<(Copy, u64, Option<Error>)>,
+    /// Whether the scheduler counts it as asleep.
+    asleep: bool,
 }
 
 /// What the submitter's thread is to do after a step.
@@ -50,6 +52,8 @@ pub(crate) enum Pause {
     Nap,
     /// Nothing is queued: wait until something is filled.
     Wait,
+    /// The engine ends and nothing is left.
+    Stop,
 }
 
 impl Submitter {
@@ -64,28 +68,41 @@ impl Submitter {
             spare: Vec::new(),
             queued: VecDeque::new(),
             done: Vec::new(),
+            asleep: false,
         })
     }
 
-    /// Sees what is done, hands it back, and queues what is worth a copy now.
-    pub(crate) fn step(&mut self, core: &Core) -> Pause {
+    /// Whether copies are queued.
+    pub(crate) fn is_copying(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Sees what is done, hands it back, and queues what is worth a copy now. Who lingers naps
+    /// again instead of sleeping.
+    pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
         loop {
             let (link, queued) = (self.link, self.queued.len());
-            let done = &mut self.done;
-            let next = core.with(|scheduler| {
-                for (copy, took_ns, failed) in done.drain(..) {
+            let crew = Crew::Link(link);
+            let (next, ended) = core.with(|scheduler| {
+                if std::mem::take(&mut self.asleep) {
+                    scheduler.wakes(crew);
+                }
+                for (copy, took_ns, failed) in self.done.drain(..) {
                     scheduler.copied(link, &copy, took_ns, failed);
                 }
                 let next = scheduler.next_copy(link, queued);
-                if next.is_none() && queued == 0 {
-                    scheduler.link_sleeps(link, true);
+                let ended = scheduler.has_ended();
+                if next.is_none() && queued == 0 && !ended && !lingers {
+                    scheduler.sleeps(crew);
+                    self.asleep = true;
                 }
-                next
+                (next, ended)
             });
             match next {
                 Some(copy) => self.queue(copy),
-                None if self.queued.is_empty() => return Pause::Wait,
+                None if ended => return Pause::Stop,
+                None if self.asleep => return Pause::Wait,
                 None => return Pause::Nap,
             }
         }
@@ -169,29 +186,24 @@ impl Submitter {
     }
 
     /// Repeats the step until the engine ends.
-    pub(crate) fn run(mut self, core: &Core, bell: &Condvar) {
+    pub(crate) fn run(mut self, core: &Core, idlers: &Idlers) {
         // Else the kernel stretches each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let mut active = Instant::now();
         loop {
-            if self.step(core) == Pause::Nap {
-                std::thread::sleep(NAP);
+            if self.is_copying() {
                 active = Instant::now();
-                continue;
             }
-            if active.elapsed() < LINGER {
-                std::thread::sleep(NAP);
-                continue;
-            }
-            let mut scheduler = core.lock();
-            if scheduler.link_is_asleep(self.link) {
-                if core.is_stopping() && scheduler.is_idle() {
-                    return;
+            match self.step(core, active.elapsed() < LINGER) {
+                // The last copy that is queued: the link idles from its end until it is seen.
+                Pause::Nap if self.queued.len() == 1 => std::thread::yield_now(),
+                Pause::Nap => std::thread::sleep(NAP),
+                Pause::Wait => {
+                    idlers.sleep();
+                    active = Instant::now();
                 }
-                scheduler = bell.wait(scheduler).unwrap_or_else(PoisonError::into_inner);
+                Pause::Stop => return,
             }
-            scheduler.link_sleeps(self.link, false);
-            active = Instant::now();
         }
     }
 }

@@ -53,16 +53,16 @@ impl Fault {
 
 /// A splitmix64 generator: small, and the same on every machine for one seed.
 #[derive(Debug)]
-pub(super) struct Dice {
+pub(crate) struct Dice {
     state: u64,
 }
 
 impl Dice {
-    pub(super) const fn new(seed: u64) -> Self {
+    pub(crate) const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    const fn next(&mut self) -> u64 {
+    pub(crate) const fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -72,7 +72,7 @@ impl Dice {
 
     /// True for this share of the rolls. One roll is used whatever the share, so that two runs of
     /// one seed that differ in their shares still meet the same rolls.
-    pub(super) fn roll(&mut self, share: f64) -> bool {
+    pub(crate) fn roll(&mut self, share: f64) -> bool {
         // 32 bits convert to f64 exactly.
         let fraction = f64::from(u32::try_from(self.next() >> 32).expect("32 bits are left"));
         fraction / 4_294_967_296.0 < share

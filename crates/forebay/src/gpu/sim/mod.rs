@@ -19,3 +19,5 @@ mod tests;
 
 pub use config::SimConfig;
 pub use device::SimDevice;
+#[cfg(test)]
+pub(crate) use fault::Dice;

@@ -6,18 +6,26 @@ use rustix::io::Errno;
 
 use super::{ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
-use crate::plan::{Io, Route};
+use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
-/// How often the kernel may move nothing, or less than the unit of O_DIRECT, of bytes that the file
-/// still has or takes.
+/// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        let work = self.next_reader_work();
+        // Nobody has to be called for what this reader does itself, nor for what is gone.
+        let taken = if work.is_some() { 1 } else { self.effects.work };
+        self.effects.work = self.effects.work.saturating_sub(taken);
+        self.call_more(work.is_some());
+        work
+    }
+
+    fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
         if self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -35,11 +43,25 @@ impl Scheduler {
     /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers
     /// come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let transfers = &self.transfers;
-        let is_of = |key: usize| {
-            transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+        let work = self.next_work_of(state);
+        self.effects.work = match work {
+            Some(_) => self.effects.work.saturating_sub(1),
+            // Whoever was spared so far has to take over what this thread leaves behind.
+            None => self.effects.work.max(self.cached.len() + self.openable.len()),
         };
-        let may_open = self.openable.front().is_some_and(|&key| is_of(key));
+        self.call_more(work.is_some());
+        work
+    }
+
+    /// Who has taken work calls others to what is left: only a few are called at once.
+    fn call_more(&mut self, has_taken: bool) {
+        if has_taken {
+            self.effects.work = self.effects.work.max(self.cached.len());
+        }
+    }
+
+    fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let may_open = self.openable.front().is_some_and(|&key| self.is_of(key, state));
         if may_open
             && self.cached.len() < self.limits.readers
             && let Some(claim) = self.claim()
@@ -47,15 +69,7 @@ impl Scheduler {
             return Some(ReaderWork::Open(claim));
         }
         while let Some(op) = self.cached.front() {
-            let key = match op.owner {
-                Owner::Piece(window, _) => self.windows[window].transfer,
-                Owner::Transfer(key) => key,
-            };
-            let own = self
-                .transfers
-                .get(key)
-                .is_some_and(|active| Arc::ptr_eq(&active.request.state, state));
-            if !own {
+            if !self.is_of(self.transfer_of(op), state) {
                 return None;
             }
             let op = self.cached.pop_front()?;
@@ -64,6 +78,18 @@ impl Scheduler {
             }
         }
         None
+    }
+
+    fn is_of(&self, key: usize, state: &Arc<State>) -> bool {
+        self.transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
+    }
+
+    /// The transfer that an op belongs to.
+    pub(super) fn transfer_of(&self, op: &Op) -> usize {
+        match op.owner {
+            Owner::Piece(window, _) => self.windows[window].transfer,
+            Owner::Transfer(key) => key,
+        }
     }
 
     /// The next op for a drive's ring; `None`: nothing.
@@ -78,11 +104,9 @@ impl Scheduler {
 
     /// Whether an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
-        let (Owner::Piece(window, _), Work::Move(direction)) = (op.owner, op.work) else {
-            return true;
-        };
-        let active = &self.transfers[self.windows[window].transfer];
-        let past_end = direction == Direction::Read && op.segment.wanted.start >= active.end;
+        let active = &self.transfers[self.transfer_of(op)];
+        let reads = op.work == Work::Move(Direction::Read);
+        let past_end = reads && op.segment.wanted.start >= active.end;
         if !active.stopped && !past_end {
             return true;
         }
@@ -94,11 +118,17 @@ impl Scheduler {
         if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
             self.next_write(op.file.identity());
         }
-        let Owner::Piece(key, piece) = op.owner else { return };
+        let (key, piece) = match op.owner {
+            Owner::Piece(window, piece) => (window, piece),
+            Owner::Transfer(key) => {
+                self.transfers[key].open -= 1;
+                return self.finish_if_done(key);
+            }
+        };
         let window = &mut self.windows[key];
         window.complete(piece);
         if let Some(link) = self.transfers[window.transfer].request.link {
-            self.wake_link(link);
+            self.call_link(link);
         }
         self.close_if_done(key);
     }
@@ -106,42 +136,36 @@ impl Scheduler {
     /// Takes an op back from a ring.
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
-        let key = match op.owner {
-            Owner::Piece(window, _) => self.windows[window].transfer,
-            Owner::Transfer(key) => key,
-        };
+        let key = self.transfer_of(&op);
+        let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
+        if let Err(Errno::INTR | Errno::AGAIN) = result {
+            return self.requeue(op);
+        }
         let Work::Move(direction) = op.work else {
             if let Err(errno) = result {
                 self.fail_op(key, &op, errno);
             }
-            self.transfers[key].open -= 1;
-            self.finish_if_done(key);
-            return;
+            return self.count_out(&op);
         };
         match result {
-            Err(Errno::INTR | Errno::AGAIN) => return self.requeue(op),
             Err(errno) => self.fail_op(key, &op, errno),
             Ok(moved) => {
                 let before = op.moved;
                 op.moved += moved;
                 let reached = op.segment.covered.start + op.moved;
-                if reached < op.segment.wanted.end {
-                    match size {
-                        Some(size) if direction == Direction::Read && reached >= size => {
-                            let active = &mut self.transfers[key];
-                            active.end = active.end.min(reached);
-                        }
-                        _ => {
-                            op = restart_aligned(op);
-                            op.empty += u8::from(op.moved <= before);
-                            if op.empty < EMPTY_MAX {
-                                return self.requeue(op);
-                            }
-                            self.fail_op(key, &op, Errno::IO);
-                        }
+                let at_end = direction == Direction::Read && size.is_some_and(|s| reached >= s);
+                if reached < op.segment.wanted.end && at_end {
+                    let active = &mut self.transfers[key];
+                    active.end = active.end.min(reached);
+                } else if reached < op.segment.wanted.end {
+                    op = restart_aligned(op, alignment);
+                    op.empty = if op.moved > before { 0 } else { op.empty + 1 };
+                    if op.empty < EMPTY_MAX {
+                        return self.requeue(op);
                     }
+                    self.fail_op(key, &op, Errno::IO);
                 }
                 let until = reached.min(op.segment.wanted.end);
                 let bytes = until.saturating_sub(op.segment.wanted.start);
@@ -161,10 +185,10 @@ impl Scheduler {
             let Owner::Piece(window, _) = op.owner else { return };
             let drive = self.transfers[self.windows[window].transfer].request.drive;
             self.drives[drive].ready.push_front(op);
-            self.wake_drive(drive);
+            self.call_drive(drive);
         } else {
             self.cached.push_front(op);
-            self.effects.readers += 1;
+            self.effects.work += 1;
         }
     }
 
@@ -188,12 +212,10 @@ fn route(link: Option<usize>, io: Io) -> Route {
     }
 }
 
-/// A direct op goes on only at an aligned place: what came beyond the last one is read again.
-fn restart_aligned(mut op: Op) -> Op {
-    if op.is_direct()
-        && let Ok(direct) = op.file.direct()
-    {
-        op.moved = align_down(op.moved, direct.alignment().offset.into());
+/// A direct op goes on only at an aligned place: what came beyond the last one is moved again.
+fn restart_aligned(mut op: Op, alignment: Option<Alignment>) -> Op {
+    if let (true, Some(alignment)) = (op.is_direct(), alignment) {
+        op.moved = align_down(op.moved, alignment.offset);
     }
     op
 }

@@ -26,9 +26,10 @@ impl Scheduler {
             listed: false,
         });
         self.finish_if_done(key);
-        // A sync of no bytes goes on without a window.
-        let left = |active: &&Active| !active.request.parts.is_empty();
-        let Some(active) = self.transfers.get(key).filter(left) else { return (key, None) };
+        let Some(active) = self.transfers.get(key) else { return (key, None) };
+        if active.request.parts.is_empty() {
+            return (key, None); // nothing to move; its sync is under way
+        }
         let slot = match active.request.link {
             None => None,
             Some(link) if self.links[link].waiting.is_empty() => {
@@ -61,13 +62,7 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         active.error.get_or_insert(error);
         active.stopped = true;
-        if active.listed {
-            active.listed = false;
-            self.openable.retain(|&k| k != key);
-            for link in &mut self.links {
-                link.waiting.retain(|&k| k != key);
-            }
-        }
+        self.unlist(key);
         // Windows whose copies now never come are closed by whoever completes their last op, except
         // those that wait for nothing else.
         let stuck: Vec<WindowKey> =
@@ -77,13 +72,31 @@ impl Scheduler {
         }
     }
 
+    /// Takes a transfer that will open nothing more off its list.
+    fn unlist(&mut self, key: usize) {
+        let active = &mut self.transfers[key];
+        if !std::mem::take(&mut active.listed) {
+            return;
+        }
+        let link = active.request.link;
+        self.openable.retain(|&k| k != key);
+        if let Some(link) = link {
+            self.links[link].waiting.retain(|&k| k != key);
+            // It may have stood there for a slot that came free: the next in line takes it.
+            self.admit_waiting(link);
+        }
+    }
+
     /// Puts a transfer with bytes left on the list of those that may open a window.
     pub(super) fn list(&mut self, key: usize) {
         let windows_max = self.limits.host_windows;
         let active = &mut self.transfers[key];
         if active.request.direction == Direction::Read && active.cursor >= active.end {
+            // A window has met the end of the file meanwhile.
             active.request.parts.clear();
+            self.unlist(key);
         }
+        let active = &mut self.transfers[key];
         let room = active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part begins only when all windows of the part before it are closed.
@@ -94,7 +107,7 @@ impl Scheduler {
         }
         active.listed = true;
         self.openable.push_back(key);
-        self.effects.readers += 1;
+        self.effects.work += 1;
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {
@@ -136,5 +149,8 @@ impl Scheduler {
             None => Ok(got),
         };
         self.effects.finished.push((active.request.state, result));
+        if self.has_ended() {
+            self.call_all();
+        }
     }
 }

@@ -74,7 +74,7 @@ impl Scheduler {
             edge: first || last,
         };
         if let Some(link) = filled_link {
-            self.wake_link(link); // so that it is awake when the first piece is filled
+            self.call_link(link); // so that it is awake when the first piece is filled
         }
         self.list(key);
         claim
@@ -88,7 +88,7 @@ impl Scheduler {
             state.waiting = segments;
             let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
             self.links[link].unloading.push_back(window);
-            self.wake_link(link);
+            self.call_link(link);
         } else {
             self.push_segments(window, &segments);
         }
@@ -123,7 +123,7 @@ impl Scheduler {
             match (op.segment.io, op.work) {
                 (Io::Direct, _) => {
                     self.drives[drive].ready.push_back(op);
-                    self.wake_drive(drive);
+                    self.call_drive(drive);
                 }
                 (Io::Buffered, Work::Move(Direction::Write)) => self.push_write(op),
                 (Io::Buffered, _) => self.push_cached(op),
@@ -133,7 +133,7 @@ impl Scheduler {
 
     pub(super) fn push_cached(&mut self, op: Op) {
         self.cached.push_back(op);
-        self.effects.readers += 1;
+        self.effects.work += 1;
     }
 
     /// Queues a write through the page cache behind those of the same file.
@@ -155,7 +155,7 @@ impl Scheduler {
         match waiting.pop_front() {
             Some(op) => {
                 self.cached.push_front(op);
-                self.effects.readers += 1;
+                self.effects.work += 1;
             }
             None => {
                 self.writers.remove(&file);
@@ -188,11 +188,14 @@ impl Scheduler {
         self.finish_if_done(transfer);
     }
 
-    /// A slot came free: the transfer that has waited longest may open a window.
+    /// Where a slot is free, lets the transfer that has waited longest open a window.
     pub(super) fn admit_waiting(&mut self, link: usize) {
+        if self.links[link].free.is_empty() {
+            return;
+        }
         if let Some(key) = self.links[link].waiting.pop_front() {
             self.openable.push_front(key);
-            self.effects.readers += 1;
+            self.effects.work += 1;
         }
     }
 }

@@ -1,0 +1,203 @@
+//! The command line: one definition of each flag yields parsing, help, man page and completions.
+
+use std::path::PathBuf;
+
+use clap::builder::Styles;
+use clap::builder::styling::AnsiColor;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use forebay::Route;
+use forebay::gpu::GpuSelector;
+use forebay::units::parse_size;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay bench                          measure a scratch file in this folder
+  forebay bench model.safetensors        measure reading your file; it is never written
+  forebay bench --size 1G,8G --repeats 5 choose how much and how often
+  forebay bench --gpu sim --json         a simulated GPU, results as JSON
+  forebay read model.safetensors         move a file to the GPU and say how it went";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  something failed, or wrong data were found
+  2  the command makes no sense
+
+Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
+Limits of the engine are set by FOREBAY_ variables, such as FOREBAY_ARENA_SIZE=64M.
+NO_COLOR switches colours off.";
+
+/// Moves bytes between files and GPU memory at the speed of the slowest link on the way
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    styles = STYLES,
+    max_term_width = 90,
+    disable_help_subcommand = true,
+    after_help = "`forebay VERB --help` tells more, with examples.",
+    after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"),
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What the command can do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Measure how fast bytes move, by every way, against what the machine can do
+    ///
+    /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
+    /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy) and
+    /// `forebay`. Every byte that a way moved is checked. Without a GPU the target is host memory.
+    Bench(BenchArgs),
+    /// Move a file to the GPU (or host memory) and say what moved and how
+    ///
+    /// The engine takes the fastest route that this file and this machine have, and says why it
+    /// was that one.
+    Read(ReadArgs),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// What `forebay bench` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+        forebay bench                                  a scratch file in this folder\n  \
+        forebay bench model.safetensors                a file of yours; it is never written\n  \
+        forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
+        forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
+        forebay bench --json >run.json                 for a program to read")]
+pub struct BenchArgs {
+    /// File or block device to read; without one, a scratch file is made in this folder
+    ///
+    /// It is only ever read. Writes go to a scratch file beside it, which is removed afterwards.
+    pub path: Option<PathBuf>,
+
+    /// How many bytes to move, or a list of sizes
+    ///
+    /// By default as much as suits the memory, the free room and the speed of this machine.
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = positive_size)]
+    pub size: Vec<u64>,
+
+    /// How often each way is measured, 3 or more
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(3..=1000))]
+    pub repeats: u32,
+
+    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    ///
+    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
+    /// simulated GPU plays.
+    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    pub gpu: Option<GpuSelector>,
+
+    /// Take this route in `forebay` rows, or fail: `direct`, `staged`, `cached` or `host`
+    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    pub route: Option<Route>,
+
+    /// Measure reading (the default; with scratch both are)
+    #[arg(long)]
+    pub read: bool,
+
+    /// Measure writing, to a scratch file
+    #[arg(long)]
+    pub write: bool,
+
+    /// Measure with the file's pages dropped from the page cache (by default both are)
+    ///
+    /// Only this file's pages are dropped, never the machine's, and the drop is checked. A cold
+    /// write counts only once its bytes are on the drive.
+    #[arg(long)]
+    pub cold: bool,
+
+    /// Measure with the file in the page cache (by default both are)
+    #[arg(long)]
+    pub resident: bool,
+
+    /// Threads that read resident bytes in `forebay` rows, instead of the engine's choice
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+
+    /// Print JSON instead of a table; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `forebay read` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay read model.safetensors\n  \
+    forebay read model.safetensors --offset 8 --len 1M --checksum\n  \
+    forebay read /dev/nvme0n1 --len 1G --gpu 0\n  \
+    forebay read model.safetensors --offset 4K --len 4K --output - | xxd")]
+pub struct ReadArgs {
+    /// File or block device to read
+    pub file: PathBuf,
+
+    /// Where to begin
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
+    pub offset: u64,
+
+    /// How many bytes; by default all up to the end
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub len: Option<u64>,
+
+    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    ///
+    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
+    /// simulated GPU plays.
+    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    pub gpu: Option<GpuSelector>,
+
+    /// Take this route, or fail: `direct`, `staged`, `cached` or `host`
+    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    pub route: Option<Route>,
+
+    /// Print the XXH3-64 of the bytes as they lie in the target
+    #[arg(long)]
+    pub checksum: bool,
+
+    /// Copy the bytes from the target to this new file; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// The whole definition, for the man page and for completions.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
+}
+
+fn positive_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("it takes a size above zero".into()),
+        len => Ok(len),
+    }
+}
+
+fn gpu(text: &str) -> Result<GpuSelector, String> {
+    text.parse().map_err(|error: forebay::Error| error.to_string())
+}
+
+fn route(text: &str) -> Result<Route, String> {
+    text.parse().map_err(|_| "it is `direct`, `staged`, `cached` or `host`".into())
+}

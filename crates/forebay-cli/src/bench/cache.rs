@@ -1,0 +1,151 @@
+//! Brings a file's pages into the page cache, or drops them, and checks that it happened.
+//!
+//! Only the pages of the one file are ever dropped. A state that cannot be reached or checked is
+//! told as text: a number must not be called cold when it may not be.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use forebay::Residency;
+use forebay::units::{MIB, format_size};
+
+use super::memory::whole;
+use super::parallel::{cores, each_range};
+use crate::failure::{Failure, Result};
+
+/// What the page cache holds of one file, and the way to empty it.
+pub trait PageCache {
+    /// Drops the file's pages.
+    ///
+    /// # Errors
+    /// The system's.
+    fn evict(&self) -> Result<()>;
+
+    /// How much of the first `len` bytes is resident.
+    ///
+    /// # Errors
+    /// The system's.
+    fn residency(&self, len: u64) -> Result<Residency>;
+}
+
+impl PageCache for forebay::File {
+    fn evict(&self) -> Result<()> {
+        Ok(Self::evict(self).map(drop)?)
+    }
+
+    fn residency(&self, len: u64) -> Result<Residency> {
+        Ok(Self::residency(self, 0, len)?)
+    }
+}
+
+/// Drops the pages; the text says why the file cannot be called cold.
+///
+/// # Errors
+/// The system's.
+pub fn make_cold(file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
+    file.evict()?;
+    Ok(match file.residency(len)? {
+        Residency::Unknown(reason) => Err(format!("the drop cannot be checked: {reason}")),
+        // The kernel may hold a few pages back for a moment; a hundredth changes no number.
+        Residency::Known { resident, .. } if resident > len / 100 => {
+            let (resident, len) = (format_size(resident), format_size(len));
+            Err(format!("{resident} of {len} stayed in the page cache"))
+        }
+        Residency::Known { .. } => Ok(()),
+    })
+}
+
+/// Reads the pages in; the text says why the file cannot be called resident.
+///
+/// # Errors
+/// The system's.
+pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Result<(), String>> {
+    let missing = |residency| match residency {
+        Residency::Known { resident, .. } => len.saturating_sub(resident),
+        Residency::Unknown(_) => 0,
+    };
+    if matches!(file.residency(len)?, Residency::Known { resident, .. } if resident >= len) {
+        return Ok(Ok(()));
+    }
+    read_plainly(path, len, |_, _| Ok(()))?;
+    let missing = missing(file.residency(len)?);
+    Ok(if missing > len / 100 {
+        let (missing, len) = (format_size(missing), format_size(len));
+        Err(format!("{missing} of {len} did not stay in the page cache"))
+    } else {
+        Ok(())
+    })
+}
+
+/// Reads the first `len` bytes through the page cache by several threads and shows each MiB, with
+/// its position, to `see`.
+///
+/// # Errors
+/// The system's, an early end of the file, and those of `see`.
+pub fn read_plainly(
+    path: &Path,
+    len: u64,
+    see: impl Fn(u64, &[u8]) -> Result<()> + Sync,
+) -> Result<()> {
+    let at = |offset: u64| format!("cannot read `{}` at {offset}", path.display());
+    let file = File::open(path)
+        .map_err(|error| Failure::io(format!("cannot open `{}`", path.display()), &error))?;
+    let buffer = || vec![0; whole(MIB)];
+    each_range(len, MIB, cores().max(4), buffer, |buffer, range| {
+        let bytes = &mut buffer[..whole(range.len())];
+        file.read_exact_at(bytes, range.start)
+            .map_err(|error| Failure::io(at(range.start), &error))?;
+        see(range.start, bytes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A page cache in which `stays` bytes cannot be dropped.
+    struct Stubborn {
+        stays: Residency,
+    }
+
+    impl PageCache for Stubborn {
+        fn evict(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn residency(&self, _len: u64) -> Result<Residency> {
+            Ok(self.stays)
+        }
+    }
+
+    #[test]
+    fn a_drop_that_cannot_be_shown_is_not_cold() {
+        let stubborn = |stays| Stubborn { stays };
+        let known = |resident| Residency::Known { resident, len: 1000 };
+        assert_eq!(make_cold(&stubborn(known(0)), 1000).unwrap(), Ok(()));
+        assert_eq!(make_cold(&stubborn(known(10)), 1000).unwrap(), Ok(()));
+        let text = make_cold(&stubborn(known(500)), 1000).unwrap().unwrap_err();
+        assert_eq!(text, "500 B of 1000 B stayed in the page cache");
+        let text = make_cold(&stubborn(Residency::Unknown("why")), 1000).unwrap().unwrap_err();
+        assert_eq!(text, "the drop cannot be checked: why");
+    }
+
+    #[test]
+    fn every_byte_is_read_once() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; 3 * whole(MIB) + 1]).unwrap();
+        let sum = AtomicU64::new(0);
+        read_plainly(file.path(), 3 * MIB + 1, |_, bytes| {
+            assert!(bytes.iter().all(|byte| *byte == 7));
+            sum.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(sum.into_inner(), 3 * MIB + 1);
+        let failure = read_plainly(file.path(), 5 * MIB, |_, _| Ok(())).unwrap_err();
+        assert!(failure.message.contains("cannot read"), "{failure:?}");
+    }
+}

@@ -1,0 +1,229 @@
+//! The storage's ceiling: O_DIRECT requests of 1 MiB, as many at once as gain anything.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay::units::{ByteRange, MIB, align_down};
+
+use crate::bench::cpu::{Spent, timed};
+use crate::bench::data::Pattern;
+use crate::bench::memory::{HostMemory, whole};
+use crate::bench::parallel::each_range;
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+
+/// Bytes of one request.
+const REQUEST: u64 = MIB;
+/// Requests in flight that are tried, one thread for each.
+const DEPTHS: [usize; 3] = [8, 16, 32];
+/// Bytes that a try moves at most.
+const TRY: u64 = 128 * MIB;
+/// Writes end at a multiple of this, which is one on every drive known.
+const WRITE_ALIGN: u64 = 4096;
+
+/// Reads or writes one file around the page cache.
+#[derive(Debug)]
+pub struct Storage {
+    file: File,
+    direction: Direction,
+    len: u64,
+    buffers: Vec<Mutex<HostMemory>>,
+    depth: Option<usize>,
+}
+
+impl Storage {
+    /// Opens the first `len` bytes of `path`; the text says why O_DIRECT cannot be had.
+    ///
+    /// What writes put there differs from every byte of a [`Pattern`] that is not inverted.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path, direction: Direction, len: u64) -> Result<Result<Self, String>> {
+        let write = direction == Direction::Write;
+        let len = if write { align_down(len, WRITE_ALIGN) } else { len };
+        if len == 0 {
+            return Ok(Err(format!("less than {WRITE_ALIGN} bytes cannot be written directly")));
+        }
+        let mut how = OpenOptions::new();
+        how.read(true).write(write).custom_flags(libc::O_DIRECT);
+        let file = match how.open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                return Ok(Err("the file system has no O_DIRECT".into()));
+            }
+            Err(error) => {
+                let text = format!("cannot open `{}` for direct I/O", path.display());
+                return Err(Failure::io(text, &error));
+            }
+        };
+        let mut buffers = Vec::new();
+        for index in 0..DEPTHS[DEPTHS.len() - 1] {
+            let mut memory = HostMemory::allocate(REQUEST)?;
+            Pattern::new(index as u64).inverse().fill(0, memory.bytes_mut());
+            buffers.push(Mutex::new(memory));
+        }
+        Ok(Ok(Self { file, direction, len, buffers, depth: None }))
+    }
+
+    /// Bytes of one sample.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// How it is done, for the report.
+    #[must_use]
+    pub fn how(&self) -> String {
+        format!("O_DIRECT, 1 MiB, depth {}", self.depth.unwrap_or(DEPTHS[0]))
+    }
+
+    /// Moves all bytes once, at the best depth.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sample(&mut self) -> Result<Spent> {
+        let depth = match self.depth {
+            Some(depth) => depth,
+            None => *self.depth.insert(self.best_depth()?),
+        };
+        self.pass(depth, self.len)
+    }
+
+    /// Bytes per second at a middling depth, as far as it shows within `bound`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn estimate(&self, bound: Duration) -> Result<f64> {
+        let end = Instant::now() + bound;
+        let moved = AtomicU64::new(0);
+        let (result, spent) = timed(|| {
+            self.each(DEPTHS[1], self.len, |buffer, range| {
+                if Instant::now() < end {
+                    moved.fetch_add(self.request(buffer, range)?, Ordering::Relaxed);
+                }
+                Ok(())
+            })
+            .and_then(|()| self.settle())
+        });
+        result?;
+        Ok(crate::bench::stats::rate(moved.into_inner(), spent.seconds))
+    }
+
+    fn best_depth(&self) -> Result<usize> {
+        let mut best = (f64::INFINITY, DEPTHS[0]);
+        for depth in DEPTHS {
+            let spent = self.pass(depth, self.len.min(TRY))?;
+            // More requests must gain something, or they are only a cost.
+            if spent.seconds < best.0 * 0.98 {
+                best = (spent.seconds, depth);
+            }
+        }
+        Ok(best.1)
+    }
+
+    fn pass(&self, depth: usize, len: u64) -> Result<Spent> {
+        let (result, spent) = timed(|| {
+            self.each(depth, len, |buffer, range| self.request(buffer, range).map(drop))
+                .and_then(|()| self.settle())
+        });
+        result.map(|()| spent)
+    }
+
+    fn each(
+        &self,
+        depth: usize,
+        len: u64,
+        work: impl Fn(&mut [u8], ByteRange) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let buffer = || {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            self.buffers[index].lock().unwrap_or_else(PoisonError::into_inner)
+        };
+        each_range(len, REQUEST, depth, buffer, |buffer, range| work(buffer.bytes_mut(), range))
+    }
+
+    /// One request; returns its bytes. A read may ask for more than the file has left, so that its
+    /// length stays a multiple of what the drive needs.
+    fn request(&self, buffer: &mut [u8], range: ByteRange) -> Result<u64> {
+        let result = match self.direction {
+            Direction::Read => read_to(&self.file, buffer, range),
+            Direction::Write => self.file.write_all_at(&buffer[..whole(range.len())], range.start),
+        };
+        let verb = self.direction.name();
+        result.map(|()| range.len()).map_err(|error| {
+            Failure::io(format!("cannot {verb} at {} with O_DIRECT", range.start), &error)
+        })
+    }
+
+    /// Writes count once they are on the drive.
+    fn settle(&self) -> Result<()> {
+        match self.direction {
+            Direction::Read => Ok(()),
+            Direction::Write => {
+                self.file.sync_data().map_err(|error| Failure::io("cannot sync scratch", &error))
+            }
+        }
+    }
+}
+
+fn read_to(file: &File, buffer: &mut [u8], range: ByteRange) -> io::Result<()> {
+    loop {
+        match file.read_at(buffer, range.start) {
+            // A short read ends at the end of the file, or at a place that O_DIRECT cannot go on
+            // from.
+            Ok(got) if got as u64 >= range.len() => return Ok(()),
+            Ok(_) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::make;
+
+    fn file(len: u64) -> tempfile::NamedTempFile {
+        // The target folder is on a drive where the system's folder for such files may not be.
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        make::fill(file.path(), Pattern::new(1), len).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_file_of_any_length_is_read() {
+        for len in [1, 4097, 3 * MIB, 3 * MIB + 17] {
+            let file = file(len);
+            match Storage::open(file.path(), Direction::Read, len).unwrap() {
+                Ok(mut storage) => {
+                    assert!(storage.sample().unwrap().seconds > 0.0);
+                    assert!(storage.how().contains("depth"));
+                    assert!(storage.estimate(Duration::from_secs(1)).unwrap() > 0.0);
+                }
+                Err(reason) => println!("skipped: {reason}"),
+            }
+        }
+    }
+
+    #[test]
+    fn every_written_byte_differs_from_the_pattern() {
+        let len = 2 * MIB + 4096;
+        let file = file(len);
+        match Storage::open(file.path(), Direction::Write, len).unwrap() {
+            Ok(mut storage) => {
+                storage.sample().unwrap();
+                let bytes = std::fs::read(file.path()).unwrap();
+                assert_eq!(bytes.len() as u64, len);
+                assert!(bytes.iter().all(|byte| byte & 1 == 0));
+            }
+            Err(reason) => println!("skipped: {reason}"),
+        }
+    }
+}

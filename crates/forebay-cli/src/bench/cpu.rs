@@ -1,0 +1,64 @@
+//! Processor time of this process and its ended children.
+
+#![expect(unsafe_code, reason = "getrusage fills a struct through a pointer")]
+
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// What a span of work took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spent {
+    /// Time on the wall.
+    pub seconds: f64,
+    /// User and system time of this process and of children that ended.
+    pub cpu_seconds: f64,
+}
+
+/// Runs `work` and says what it took.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Spent) {
+    let cpu = used();
+    let start = Instant::now();
+    let value = work();
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_seconds = used().saturating_sub(cpu).as_secs_f64();
+    (value, Spent { seconds, cpu_seconds })
+}
+
+fn used() -> Duration {
+    usage(libc::RUSAGE_SELF) + usage(libc::RUSAGE_CHILDREN)
+}
+
+fn usage(who: libc::c_int) -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a whole struct of ours, which the call only fills.
+    unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
+    // SAFETY: zeroed above, and zeroes are a valid value; the call fails only for a bad `who`.
+    let usage = unsafe { usage.assume_init() };
+    let time = |value: libc::timeval| {
+        Duration::from_secs(u64::try_from(value.tv_sec).unwrap_or(0))
+            + Duration::from_micros(u64::try_from(value.tv_usec).unwrap_or(0))
+    };
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_of_threads_and_of_children_counts() {
+        let spin = || {
+            let end = used() + Duration::from_millis(20);
+            while used() < end {}
+        };
+        let ((), spent) = timed(|| std::thread::scope(|scope| drop(scope.spawn(spin))));
+        assert!(spent.cpu_seconds >= 0.02, "{spent:?}");
+
+        let count = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", count]);
+        let (status, spent) = timed(|| command.status());
+        assert!(status.unwrap().success());
+        assert!(spent.cpu_seconds > 0.0, "{spent:?}");
+    }
+}

@@ -1,0 +1,268 @@
+//! The lines of a run, from the plan to the rows of the report: pure, but for the names of paths.
+
+use super::cpu::Spent;
+use super::measure::Sample;
+use super::stats::{Spread, cpu_per_gb, rate};
+use crate::report::json::{Cache, Direction, Limit, MethodName, Row};
+
+/// One ceiling or one way, and what was measured of it so far.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// The ceiling or the way.
+    pub method: MethodName,
+    /// From or to the file.
+    pub direction: Direction,
+    /// Where the file's pages are; `None` for ceilings.
+    pub cache: Option<Cache>,
+    /// Bytes of one sample.
+    pub bytes: u64,
+    /// What each sample took.
+    pub samples: Vec<Spent>,
+    /// Routes and reasons, each route once.
+    pub routes: Vec<(Option<String>, Option<String>)>,
+    /// Whether every byte of every sample was right; `None` for ceilings.
+    pub verified: Option<bool>,
+    /// Why it cannot be measured.
+    pub left_out: Option<String>,
+}
+
+impl Line {
+    fn new(method: MethodName, direction: Direction, cache: Option<Cache>) -> Self {
+        Self {
+            method,
+            direction,
+            cache,
+            bytes: 0,
+            samples: Vec::new(),
+            routes: Vec::new(),
+            verified: None,
+            left_out: None,
+        }
+    }
+
+    /// Adds a sample of a way.
+    pub fn add(&mut self, bytes: u64, sample: Sample) {
+        self.bytes = bytes;
+        self.samples.push(sample.spent);
+        self.verified = Some(self.verified.unwrap_or(true) && sample.verified);
+        if self.routes.iter().all(|(route, _)| *route != sample.moved.route) {
+            self.routes.push((sample.moved.route, sample.moved.reason));
+        }
+    }
+
+    /// Adds a sample of a ceiling.
+    pub fn add_ceiling(&mut self, bytes: u64, spent: Spent, how: String) {
+        self.bytes = bytes;
+        self.samples.push(spent);
+        self.routes = vec![(None, Some(how))];
+    }
+
+    /// Its name in progress and warnings.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let cache = self.cache.map_or_else(String::new, |cache| format!(", {}", cache.name()));
+        format!("`{}` {}{cache}", self.method.name(), self.direction.name())
+    }
+
+    /// Its best sample as a rate.
+    fn best(&self) -> Option<f64> {
+        if self.left_out.is_some() {
+            return None;
+        }
+        self.samples.iter().map(|spent| rate(self.bytes, spent.seconds)).max_by(f64::total_cmp)
+    }
+}
+
+/// The lines of a run, ceilings first, in the order of the table.
+#[must_use]
+pub fn plan(directions: &[Direction], caches: &[Cache], storage: bool, fio: bool) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for direction in directions {
+        lines.push(Line::new(MethodName::Link, *direction, None));
+        if storage {
+            lines.push(Line::new(MethodName::Storage, *direction, None));
+        }
+        // Only our own scratch may be written, and `fio` would leave bytes there that no check
+        // knows.
+        if fio && storage && *direction == Direction::Read {
+            lines.push(Line::new(MethodName::Fio, *direction, None));
+        }
+    }
+    for direction in directions {
+        for cache in caches {
+            for method in [MethodName::Standard, MethodName::Mmap, MethodName::Forebay] {
+                lines.push(Line::new(method, *direction, Some(*cache)));
+            }
+        }
+    }
+    lines
+}
+
+/// The ceiling that binds a move: of the link and, for bytes from or to the drive, the storage, the
+/// lower. The storage is what the better of its two measurements shows.
+#[must_use]
+pub fn limit(lines: &[Line], direction: Direction, cache: Cache) -> Option<Limit> {
+    let best = |method: MethodName| {
+        let found = lines.iter().find(|line| line.method == method && line.direction == direction);
+        found.and_then(Line::best).map(|bytes_per_second| Limit { name: method, bytes_per_second })
+    };
+    let by_rate = |a: &Limit, b: &Limit| a.bytes_per_second.total_cmp(&b.bytes_per_second);
+    let link = best(MethodName::Link);
+    let storage = match cache {
+        Cache::Resident => None,
+        Cache::Cold => {
+            [MethodName::Storage, MethodName::Fio].into_iter().filter_map(best).max_by(by_rate)
+        }
+    };
+    [link, storage].into_iter().flatten().min_by(by_rate)
+}
+
+/// What all rows of one size have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The `--size`.
+    pub size: u64,
+    /// The name of the target memory.
+    pub target: String,
+    /// Whether it is a simulated GPU's.
+    pub simulated: bool,
+    /// The file that is read.
+    pub read_path: String,
+    /// The file that is written.
+    pub write_path: String,
+}
+
+/// The rows of the report; lines that were left out have none.
+#[must_use]
+pub fn rows(lines: &[Line], setting: &Setting) -> Vec<Row> {
+    lines.iter().filter_map(|line| row(line, lines, setting)).collect()
+}
+
+fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
+    if line.left_out.is_some() {
+        return None;
+    }
+    let seconds: Vec<f64> = line.samples.iter().map(|spent| spent.seconds).collect();
+    let cpu: Vec<f64> = line.samples.iter().map(|spent| spent.cpu_seconds).collect();
+    let bytes_per_second = Spread::of_rates(line.bytes, &seconds)?;
+    let limit = line.cache.and_then(|cache| limit(lines, line.direction, cache));
+    let link = line.method == MethodName::Link;
+    let host = matches!(line.method, MethodName::Storage | MethodName::Fio);
+    let path = match line.direction {
+        Direction::Read => &setting.read_path,
+        Direction::Write => &setting.write_path,
+    };
+    let (routes, reasons): (Vec<_>, Vec<_>) = line.routes.iter().cloned().unzip();
+    let joined = |parts: Vec<Option<String>>, by: &str| {
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(by))
+    };
+    Some(Row {
+        method: line.method,
+        route: joined(routes, " or "),
+        reason: joined(reasons, " or "),
+        direction: line.direction,
+        cache: line.cache,
+        target: if host { "host".into() } else { setting.target.clone() },
+        paths: (!link).then(|| vec![path.clone()]),
+        bytes: line.bytes,
+        cpu_s_per_gb: cpu_per_gb(line.bytes, &cpu),
+        seconds,
+        bytes_per_second,
+        share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
+        limit,
+        verified: line.verified,
+        simulated: setting.simulated,
+        size: setting.size,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::methods::Moved;
+
+    const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
+    const ALL: [Cache; 2] = [Cache::Cold, Cache::Resident];
+
+    fn spent(seconds: f64) -> Spent {
+        Spent { seconds, cpu_seconds: seconds / 2.0 }
+    }
+
+    fn sample(seconds: f64, route: &str, verified: bool) -> Sample {
+        let moved = Moved { bytes: 1, route: Some(route.into()), reason: Some("why".into()) };
+        Sample { spent: spent(seconds), moved, verified }
+    }
+
+    fn measured() -> Vec<Line> {
+        let mut lines = plan(&[Direction::Read], &ALL, true, true);
+        for line in &mut lines {
+            match line.method {
+                MethodName::Link => line.add_ceiling(1000, spent(0.1), "link".into()),
+                MethodName::Storage => line.add_ceiling(1000, spent(0.5), "direct".into()),
+                MethodName::Fio => line.add_ceiling(1000, spent(0.4), "fio".into()),
+                _ => [1.0, 4.0, 2.0].iter().for_each(|s| line.add(1000, sample(*s, "x", true))),
+            }
+        }
+        lines
+    }
+
+    fn setting() -> Setting {
+        Setting {
+            size: 1000,
+            target: "cuda:0".into(),
+            simulated: false,
+            read_path: "r".into(),
+            write_path: "w".into(),
+        }
+    }
+
+    #[test]
+    fn every_way_has_a_line_for_each_direction_and_cache() {
+        assert_eq!(plan(&BOTH, &ALL, true, true).len(), 2 + 2 + 1 + 12);
+        let lines = plan(&[Direction::Write], &[Cache::Resident], false, true);
+        let names: Vec<_> = lines.iter().map(Line::name).collect();
+        assert_eq!(
+            names,
+            [
+                "`link` write",
+                "`standard` write, resident",
+                "`mmap` write, resident",
+                "`forebay` write, resident"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_lower_ceiling_binds_and_the_better_storage_counts() {
+        let mut lines = measured();
+        let cold = limit(&lines, Direction::Read, Cache::Cold).unwrap();
+        assert_eq!(cold, Limit { name: MethodName::Fio, bytes_per_second: 2500.0 });
+        let resident = limit(&lines, Direction::Read, Cache::Resident).unwrap();
+        assert_eq!(resident, Limit { name: MethodName::Link, bytes_per_second: 10000.0 });
+        assert_eq!(limit(&lines, Direction::Write, Cache::Cold), None);
+        lines[0].samples = vec![spent(10.0)];
+        let cold = limit(&lines, Direction::Read, Cache::Cold).unwrap();
+        assert_eq!(cold.name, MethodName::Link);
+    }
+
+    #[test]
+    fn a_row_says_what_its_samples_say() {
+        let mut lines = measured();
+        lines[3].add(1000, sample(2.0, "y", false));
+        lines[4].left_out = Some("broken".into());
+        let rows = rows(&lines, &setting());
+        assert_eq!(rows.len(), lines.len() - 1);
+        let row = &rows[3];
+        assert_eq!((row.route.as_deref(), row.verified), (Some("x or y"), Some(false)));
+        assert_eq!(row.seconds, [1.0, 4.0, 2.0, 2.0]);
+        assert!((row.bytes_per_second.median - 500.0).abs() < 1e-9);
+        assert!((row.share_of_limit.unwrap() - 0.2).abs() < 1e-9);
+        assert!((row.cpu_s_per_gb.unwrap() - 1e6).abs() < 1e-3);
+        let ceilings = &rows[..3];
+        assert!(ceilings.iter().all(|row| row.verified.is_none() && row.limit.is_none()));
+        assert_eq!(ceilings[0].paths, None);
+        assert_eq!(ceilings[0].target, "cuda:0");
+        assert_eq!(ceilings[1].target, "host");
+    }
+}

@@ -1,0 +1,338 @@
+//! One sample of one way: prepare, move (timed), check.
+//!
+//! Before a read the target is filled with other bytes, and those differ from repeat to repeat, so
+//! that a byte which is never moved cannot be right each time. A written file is filled anew with
+//! bytes that all differ from what it holds, and is read back after its pages have been dropped.
+
+use super::cache::{PageCache, make_cold, make_resident, read_plainly};
+use super::cpu::{Spent, timed};
+use super::data::{Expected, Pattern};
+use super::make;
+use super::memory::Memory;
+use super::methods::{Job, Method, Moved};
+use crate::failure::{Failure, Result};
+use crate::report::json::{Cache, Direction};
+
+/// What one move took, and whether it was right.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Time and processor time.
+    pub spent: Spent,
+    /// What the way itself tells.
+    pub moved: Moved,
+    /// Whether every byte arrived.
+    pub verified: bool,
+}
+
+/// What the file of a job holds.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// A file that is read.
+    Read(&'a Expected),
+    /// A file of ours that is written: the pattern that it holds now.
+    Write(&'a mut Pattern),
+}
+
+/// Takes one sample; the text says why the file's pages could not be brought where they should be.
+///
+/// # Errors
+/// The way's, and the system's.
+pub fn sample(
+    method: &mut dyn Method,
+    job: &Job,
+    memory: &mut Memory,
+    content: &mut Content<'_>,
+    file: &dyn PageCache,
+    repeat: u32,
+) -> Result<Result<Sample, String>> {
+    method.open(job, memory)?;
+    let sample = opened(method, job, memory, content, file, repeat);
+    method.close();
+    sample
+}
+
+fn opened(
+    method: &mut dyn Method,
+    job: &Job,
+    memory: &mut Memory,
+    content: &mut Content<'_>,
+    file: &dyn PageCache,
+    repeat: u32,
+) -> Result<Result<Sample, String>> {
+    match content {
+        // Both are even, so both differ from every byte of our own data.
+        Content::Read(_) => memory.set(if repeat.is_multiple_of(2) { 0xA4 } else { 0x5A })?,
+        Content::Write(pattern) => memory.put(pattern.inverse(), job.len)?,
+    }
+    let ready = match job.cache {
+        Cache::Cold => make_cold(file, job.len)?,
+        Cache::Resident => make_resident(&job.path, file, job.len)?,
+    };
+    if let Err(reason) = ready {
+        return Ok(Err(reason));
+    }
+    let (moved, spent) = timed(|| match job.direction {
+        Direction::Read => method.read(job, memory),
+        Direction::Write => method.write(job, memory),
+    });
+    let moved = moved?;
+    let right = match content {
+        Content::Read(expected) => memory.holds(expected, job.len)?,
+        Content::Write(pattern) => {
+            **pattern = pattern.inverse();
+            // On a file system that lives in memory nothing can be dropped, nor be lost by it.
+            file.evict()?;
+            let right = file_holds(job, **pattern)?;
+            if !right {
+                // The next way must find the file as the pattern says, whatever this one left.
+                make::fill(&job.path, **pattern, job.len)?;
+            }
+            right
+        }
+    };
+    let verified = right && moved.bytes == job.len;
+    Ok(Ok(Sample { spent, moved, verified }))
+}
+
+/// Whether the job's file holds `pattern` and ends where it should.
+fn file_holds(job: &Job, pattern: Pattern) -> Result<bool> {
+    let facts = std::fs::metadata(&job.path)
+        .map_err(|error| Failure::io(format!("cannot inspect `{}`", job.path.display()), &error))?;
+    if facts.len() != job.len {
+        return Ok(false);
+    }
+    let wrong = || Failure::new("");
+    let read = read_plainly(&job.path, job.len, |offset, bytes| {
+        if pattern.matches(offset, bytes) { Ok(()) } else { Err(wrong()) }
+    });
+    match read {
+        Ok(()) => Ok(true),
+        Err(failure) if failure == wrong() => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::unix::fs::FileExt;
+
+    use forebay::Residency;
+    use forebay::units::MIB;
+    use twox_hash::XxHash3_64;
+
+    use super::*;
+    use crate::bench::data::PIECE;
+    use crate::bench::memory::{HostMemory, whole};
+    use crate::bench::methods::mmap::Mmap;
+    use crate::bench::methods::standard::Standard;
+    use crate::report::json::MethodName;
+
+    const LEN: u64 = 3 * MIB + 4099;
+
+    /// A page cache that does as it is told.
+    struct Obedient;
+
+    impl PageCache for Obedient {
+        fn evict(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn residency(&self, len: u64) -> Result<Residency> {
+            Ok(Residency::Known { resident: 0, len })
+        }
+    }
+
+    /// What a broken way does.
+    #[derive(Clone, Copy, Debug)]
+    enum Fault {
+        Nothing,
+        OnePieceTwice,
+        OneByteShort,
+        OneByteShortAndSaysSo,
+        LastTime,
+    }
+
+    const FAULTS: [Fault; 5] = [
+        Fault::Nothing,
+        Fault::OnePieceTwice,
+        Fault::OneByteShort,
+        Fault::OneByteShortAndSaysSo,
+        Fault::LastTime,
+    ];
+
+    /// The standard way, spoiled.
+    struct Broken {
+        fault: Fault,
+        earlier: Vec<u8>,
+    }
+
+    impl Broken {
+        /// What arrives instead of `right`, beginning at zero, and what is told.
+        fn spoil(&mut self, right: &[u8]) -> (Vec<u8>, u64) {
+            let mut bytes = right.to_vec();
+            let mut told = bytes.len() as u64;
+            match self.fault {
+                Fault::Nothing => bytes.clear(),
+                Fault::OnePieceTwice => bytes.copy_within(0..whole(MIB), whole(MIB)),
+                Fault::OneByteShort => drop(bytes.pop()),
+                Fault::OneByteShortAndSaysSo => {
+                    bytes.pop();
+                    told -= 1;
+                }
+                Fault::LastTime => {
+                    // Never the bytes of this turn, but those of the one before.
+                    std::mem::swap(&mut bytes, &mut self.earlier);
+                }
+            }
+            (bytes, told)
+        }
+    }
+
+    impl Method for Broken {
+        fn name(&self) -> MethodName {
+            MethodName::Standard
+        }
+
+        fn open(&mut self, _job: &Job, _memory: &Memory) -> Result<()> {
+            Ok(())
+        }
+
+        fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
+            let right = std::fs::read(&job.path).unwrap();
+            let (bytes, told) = self.spoil(&right[..whole(job.len)]);
+            let Memory::Host(host) = target else { unreachable!() };
+            host.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+            Ok(Moved { bytes: told, route: None, reason: None })
+        }
+
+        fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
+            let Memory::Host(host) = source else { unreachable!() };
+            let (bytes, told) = self.spoil(&host.bytes()[..whole(job.len)]);
+            let file = OpenOptions::new().write(true).open(&job.path).unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
+            Ok(Moved { bytes: told, route: None, reason: None })
+        }
+
+        fn close(&mut self) {}
+    }
+
+    fn scratch(pattern: Pattern) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        make::fill(file.path(), pattern, LEN).unwrap();
+        file
+    }
+
+    /// Whether `repeats` samples are all right.
+    fn all_right(
+        method: &mut dyn Method,
+        file: &tempfile::NamedTempFile,
+        content: &mut Content<'_>,
+        cache: Cache,
+        repeats: u32,
+    ) -> bool {
+        let direction = match content {
+            Content::Read(_) => Direction::Read,
+            Content::Write(_) => Direction::Write,
+        };
+        let job = Job { path: file.path().to_owned(), len: LEN, direction, cache };
+        let mut memory = Memory::Host(HostMemory::allocate(LEN).unwrap());
+        let mut right = true;
+        for repeat in 0..repeats {
+            let sample = sample(method, &job, &mut memory, content, &Obedient, repeat).unwrap();
+            right &= sample.unwrap().verified;
+        }
+        right
+    }
+
+    #[test]
+    fn broken_ways_are_found_reading_our_data() {
+        let pattern = Pattern::new(3);
+        let file = scratch(pattern);
+        let expected = Expected::Pattern(pattern);
+        for fault in FAULTS {
+            let mut broken = Broken { fault, earlier: Vec::new() };
+            let mut content = Content::Read(&expected);
+            assert!(!all_right(&mut broken, &file, &mut content, Cache::Cold, 1), "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn broken_ways_are_found_reading_a_file_that_is_not_ours() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        // Its last byte is the one that targets are filled with at first.
+        let mut bytes: Vec<u8> = (0..LEN).map(|at| u8::try_from(at / MIB * 7).unwrap()).collect();
+        *bytes.last_mut().unwrap() = 0xA4;
+        std::fs::write(file.path(), &bytes).unwrap();
+        let hashes = bytes.chunks(whole(PIECE)).map(XxHash3_64::oneshot).collect();
+        let expected = Expected::Pieces(hashes);
+        for fault in FAULTS {
+            let mut broken = Broken { fault, earlier: Vec::new() };
+            let mut content = Content::Read(&expected);
+            assert!(!all_right(&mut broken, &file, &mut content, Cache::Cold, 3), "{fault:?}");
+        }
+        for method in [&mut Standard::default() as &mut dyn Method, &mut Mmap::default()] {
+            assert!(all_right(method, &file, &mut Content::Read(&expected), Cache::Cold, 3));
+        }
+    }
+
+    #[test]
+    fn broken_ways_are_found_writing() {
+        let mut pattern = Pattern::new(4);
+        let file = scratch(pattern);
+        for fault in FAULTS {
+            let mut broken = Broken { fault, earlier: Vec::new() };
+            let content = &mut Content::Write(&mut pattern);
+            assert!(!all_right(&mut broken, &file, content, Cache::Cold, 1), "{fault:?}");
+            // Whatever it left, the next way is judged by its own deeds.
+            let content = &mut Content::Write(&mut pattern);
+            assert!(all_right(&mut Standard::default(), &file, content, Cache::Cold, 1));
+        }
+    }
+
+    #[test]
+    fn sound_ways_are_right_in_both_directions() {
+        let mut pattern = Pattern::new(6);
+        let file = scratch(pattern);
+        for method in [&mut Standard::default() as &mut dyn Method, &mut Mmap::default()] {
+            {
+                let cache = Cache::Cold;
+                let content = &mut Content::Write(&mut pattern);
+                assert!(all_right(method, &file, content, cache, 3));
+                let expected = Expected::Pattern(pattern);
+                assert!(all_right(method, &file, &mut Content::Read(&expected), cache, 3));
+            }
+        }
+    }
+
+    #[test]
+    fn a_written_file_of_another_length_is_wrong() {
+        let mut pattern = Pattern::new(8);
+        let file = scratch(pattern);
+        OpenOptions::new().write(true).open(file.path()).unwrap().set_len(LEN + 1).unwrap();
+        let content = &mut Content::Write(&mut pattern);
+        assert!(!all_right(&mut Standard::default(), &file, content, Cache::Cold, 1));
+    }
+
+    #[test]
+    fn a_cold_file_that_stays_is_left_out() {
+        struct Stubborn;
+        impl PageCache for Stubborn {
+            fn evict(&self) -> Result<()> {
+                Ok(())
+            }
+            fn residency(&self, len: u64) -> Result<Residency> {
+                Ok(Residency::Known { resident: len, len })
+            }
+        }
+        let expected = Expected::Pattern(Pattern::new(1));
+        let file = scratch(Pattern::new(1));
+        let path = file.path().to_owned();
+        let job = Job { path, len: LEN, direction: Direction::Read, cache: Cache::Cold };
+        let mut memory = Memory::Host(HostMemory::allocate(LEN).unwrap());
+        let mut content = Content::Read(&expected);
+        let method = &mut Standard::default();
+        let left_out = sample(method, &job, &mut memory, &mut content, &Stubborn, 0).unwrap();
+        assert!(left_out.unwrap_err().contains("stayed in the page cache"));
+    }
+}

@@ -1,0 +1,223 @@
+//! The memory that bytes move to and from: a GPU's, or the host's where there is none.
+
+#![expect(unsafe_code, reason = "anonymous mappings are made, viewed and ended by raw address")]
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+
+use forebay::Buffer;
+use forebay::gpu::{Device, DeviceId};
+use forebay::units::{ByteRange, MIB, align_up, format_size};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::data::{Expected, PIECE, Pattern};
+use super::parallel::{cores, each_piece, each_range};
+use crate::failure::{Failure, Result};
+
+/// Bytes of one step where a GPU's memory is filled or checked: large enough for the link.
+const STEP: u64 = 16 * MIB;
+
+/// Page-aligned host memory, on huge pages where the system has them, zero at first.
+#[derive(Debug)]
+pub struct HostMemory {
+    start: NonNull<u8>,
+    len: usize,
+    mapped: usize,
+}
+
+// SAFETY: it is plain memory that this value alone owns; access follows Rust's borrows of it.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above; a shared reference only reads.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// Reserves `len` bytes.
+    ///
+    /// # Errors
+    /// The system's, for want of memory.
+    pub fn allocate(len: u64) -> Result<Self> {
+        let failed = |error: io::Error| {
+            Failure::io(format!("cannot allocate {} of host memory", format_size(len)), &error)
+                .hint("give a smaller `--size`")
+        };
+        let too_large = || failed(io::ErrorKind::OutOfMemory.into());
+        let bytes = usize::try_from(len).map_err(|_| too_large())?;
+        let mapped = usize::try_from(align_up(len.max(1), 2 * MIB)).map_err(|_| too_large())?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }
+            .map_err(|error| failed(error.into()))?;
+        // SAFETY: the range is the mapping made above. Where huge pages are refused, small ones
+        // do the same.
+        let _ = unsafe { madvise(start, mapped, Advice::LinuxHugepage) };
+        let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
+        Ok(Self { start, len: bytes, mapped })
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` bytes or more, initialised (zero at first), and lives as
+        // long as `self`, whose shared borrow keeps writers out.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// Its bytes, to be changed.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the exclusive borrow of `self` keeps everybody else out.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing borrows it any more.
+        let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.mapped) };
+    }
+}
+
+/// Memory of one GPU.
+#[derive(Debug)]
+pub struct GpuMemory {
+    /// The memory itself.
+    pub buffer: Buffer,
+    /// The GPU.
+    pub device: Arc<dyn Device>,
+}
+
+/// Where reads put bytes and writes take them from.
+#[derive(Debug)]
+pub enum Memory {
+    /// The host's, where no GPU is the target.
+    Host(HostMemory),
+    /// A GPU's.
+    Gpu(GpuMemory),
+}
+
+impl Memory {
+    /// The GPU; `None` for the host.
+    #[must_use]
+    pub fn device(&self) -> Option<DeviceId> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gpu(gpu) => Some(gpu.device.id()),
+        }
+    }
+
+    /// Its name in reports: `host`, `cuda:0`, `sim:0`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.device().map_or_else(|| "host".into(), |id| id.to_string())
+    }
+
+    /// Sets every byte to `byte`.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn set(&mut self, byte: u8) -> Result<()> {
+        match self {
+            Self::Host(memory) => each_piece(memory.bytes_mut(), piece(), cores(), |_, bytes| {
+                bytes.fill(byte);
+                Ok(())
+            }),
+            Self::Gpu(gpu) => Ok(gpu.buffer.fill(byte)?),
+        }
+    }
+
+    /// Puts the first `len` bytes of `pattern` here.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn put(&mut self, pattern: Pattern, len: u64) -> Result<()> {
+        let fill = |bytes: &mut [u8], start: u64| {
+            each_piece(bytes, piece(), cores(), |at, bytes| {
+                pattern.fill(start + at, bytes);
+                Ok::<(), Failure>(())
+            })
+        };
+        match self {
+            Self::Host(memory) => fill(&mut memory.bytes_mut()[..whole(len)], 0),
+            Self::Gpu(gpu) => {
+                let mut step = vec![0; whole(STEP.min(len))];
+                let mut start = 0;
+                while start < len {
+                    let bytes = &mut step[..whole(STEP.min(len - start))];
+                    fill(bytes, start)?;
+                    gpu.buffer.upload(start, bytes)?;
+                    start += bytes.len() as u64;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the first `len` bytes are as expected, each of them.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn holds(&self, expected: &Expected, len: u64) -> Result<bool> {
+        let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
+            let bytes = match self {
+                Self::Host(memory) => &memory.bytes()[whole(range.start)..whole(range.end)],
+                Self::Gpu(gpu) => {
+                    scratch.resize(whole(range.len()), 0);
+                    gpu.buffer.download(range.start, scratch).map_err(|e| Some(e.into()))?;
+                    &scratch[..]
+                }
+            };
+            // No failure to tell of, but nothing more to look at either.
+            if expected.matches(range.start, bytes) { Ok(()) } else { Err(None) }
+        };
+        match each_range(len, STEP, cores().min(8), Vec::new, check) {
+            Ok(()) => Ok(true),
+            Err(None) => Ok(false),
+            Err(Some(failure)) => Err(failure),
+        }
+    }
+}
+
+fn piece() -> usize {
+    whole(PIECE)
+}
+
+/// `len`, which lies in memory already or is to lie there, as an index.
+pub(crate) fn whole(len: u64) -> usize {
+    usize::try_from(len).expect("memory is addressed by 64 bits here")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_holds_what_was_put_there() {
+        let len = 33 * MIB + 5;
+        let mut memory = Memory::Host(HostMemory::allocate(len).unwrap());
+        let pattern = Pattern::new(1);
+        memory.put(pattern, len).unwrap();
+        assert!(memory.holds(&Expected::Pattern(pattern), len).unwrap());
+        for at in [0, whole(STEP), whole(len) - 1] {
+            flip(&mut memory, at);
+            assert!(!memory.holds(&Expected::Pattern(pattern), len).unwrap(), "{at}");
+            flip(&mut memory, at);
+        }
+        assert!(memory.holds(&Expected::Pattern(pattern), len).unwrap());
+    }
+
+    fn flip(memory: &mut Memory, at: usize) {
+        match memory {
+            Memory::Host(host) => host.bytes_mut()[at] ^= 1,
+            Memory::Gpu(_) => unreachable!("host memory was made"),
+        }
+    }
+
+    #[test]
+    fn no_memory_is_an_error() {
+        assert!(HostMemory::allocate(1 << 60).is_err());
+        assert!(HostMemory::allocate(0).unwrap().bytes().is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+//! The ways to move bytes that are compared: each opens, moves and closes, and only the move is
+//! timed.
+
+pub mod forebay;
+pub mod mmap;
+pub mod standard;
+
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+
+use super::memory::Memory;
+use crate::failure::{Failure, Result};
+use crate::report::json::{Cache, Direction, MethodName};
+
+/// Bytes that the ways without an engine move at a time.
+const STEP: u64 = 16 * ::forebay::units::MIB;
+
+/// What is to be moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// The file; it exists, and a written one has `len` bytes.
+    pub path: PathBuf,
+    /// Bytes from its start.
+    pub len: u64,
+    /// From or to the file.
+    pub direction: Direction,
+    /// Where its pages are. A cold write ends when its bytes are on the drive.
+    pub cache: Cache,
+}
+
+/// What was moved, as the way itself tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Moved {
+    /// How many bytes.
+    pub bytes: u64,
+    /// The engine's route.
+    pub route: Option<String>,
+    /// Why this route, or which way the bytes went.
+    pub reason: Option<String>,
+}
+
+/// A way to move bytes between a file and memory.
+pub trait Method {
+    /// Its name.
+    fn name(&self) -> MethodName;
+
+    /// Opens the file and gets what the move needs.
+    ///
+    /// # Errors
+    /// Where that cannot be had.
+    fn open(&mut self, job: &Job, memory: &Memory) -> Result<()>;
+
+    /// Moves the file's first bytes to `target`.
+    ///
+    /// # Errors
+    /// Where not all of them can be moved.
+    fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved>;
+
+    /// Moves the first bytes of `source` to the file.
+    ///
+    /// # Errors
+    /// Where not all of them can be moved.
+    fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved>;
+
+    /// Closes the file.
+    fn close(&mut self);
+}
+
+/// Opens the job's file as its direction needs it.
+fn open(job: &Job) -> Result<File> {
+    let write = job.direction == Direction::Write;
+    OpenOptions::new()
+        .read(true)
+        .write(write)
+        .open(&job.path)
+        .map_err(|error| Failure::io(format!("cannot open `{}`", job.path.display()), &error))
+}
+
+/// Makes a cold write durable.
+fn settle(job: &Job, file: &File) -> Result<()> {
+    match job.cache {
+        Cache::Resident => Ok(()),
+        Cache::Cold => file
+            .sync_data()
+            .map_err(|error| Failure::io(format!("cannot sync `{}`", job.path.display()), &error)),
+    }
+}
+
+/// The failure of a move at `offset`.
+fn failed(job: &Job, offset: u64, error: &std::io::Error) -> Failure {
+    let verb = job.direction.name();
+    Failure::io(format!("cannot {verb} `{}` at {offset}", job.path.display()), error)
+}

@@ -1,0 +1,278 @@
+//! `forebay bench`: measures ceilings and ways to move bytes, interleaved, and checks every byte.
+//!
+//! `subject` finds or makes the files, `run` takes the samples line by line, `measure` takes one
+//! sample, `line` turns samples into the rows of the report.
+
+pub mod cache;
+pub mod ceilings;
+pub mod cpu;
+pub mod data;
+pub mod environment;
+pub mod line;
+pub mod make;
+pub mod measure;
+pub mod memory;
+pub mod methods;
+pub mod parallel;
+pub mod run;
+pub mod scratch;
+pub mod size;
+pub mod stats;
+pub mod subject;
+pub mod target;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use forebay::units::MIB;
+use forebay::{Engine, Options};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::ceilings::storage::Storage;
+use self::line::{Line, Setting};
+use self::make::Room;
+use self::methods::{Job, Method as _};
+use self::run::Run;
+use self::size::{Means, Passes};
+use self::subject::Subject;
+use self::target::Target;
+use crate::args::BenchArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::report::json::{Cache, Direction, Report, SCHEMA};
+use crate::report::table;
+use crate::report::warnings::{self, Warning};
+
+/// Ways that are compared.
+const WAYS: u32 = 3;
+/// How long the storage's speed may be looked at before a size is chosen.
+const LOOK: Duration = Duration::from_millis(400);
+/// Bytes that are looked at.
+const LOOK_LEN: u64 = 64 * MIB;
+/// Bytes that show whether a route can be had.
+const TRY_LEN: u64 = MIB;
+/// Bytes per second where the storage cannot be looked at.
+const UNKNOWN_RATE: f64 = 1e9;
+
+/// Runs the verb and shows the report.
+pub(crate) fn command(args: &BenchArgs, command: &str) -> Result<()> {
+    interrupt::install();
+    let report = run(args, command)?;
+    let text = if args.json {
+        report.to_text().map_err(|error| {
+            Failure::new("cannot write the report as JSON").because(error.to_string())
+        })?
+    } else {
+        table::render(&report)
+    };
+    let mut out = anstream::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::stdout(&e))?;
+    let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
+    let mut talk = anstream::stderr();
+    for warning in &report.warnings {
+        // The report is out already; nobody may be reading this.
+        let _ = writeln!(talk, "{yellow}warning:{yellow:#} {warning}");
+    }
+    let wrong = report.results.iter().filter(|row| row.verified == Some(false)).count();
+    match wrong {
+        0 => Ok(()),
+        1 => Err(Failure::new("one way moved wrong data")),
+        _ => Err(Failure::new(format!("{wrong} ways moved wrong data"))),
+    }
+}
+
+/// Measures everything that `args` ask for.
+///
+/// # Errors
+/// The engine's, the system's, and demands that make no sense.
+pub fn run(args: &BenchArgs, command: &str) -> Result<Report> {
+    let mut options = Options::from_env()?;
+    options.readers = args.threads.map(usize::from).or(options.readers);
+    let engine = Engine::new(options)?;
+    let target = Target::find(&engine, args.gpu.as_ref())?;
+    let write = args.write || (!args.read && args.path.is_none());
+    let mut directions = Vec::new();
+    if args.read || !args.write {
+        directions.push(Direction::Read);
+    }
+    if write {
+        directions.push(Direction::Write);
+    }
+    let mut warnings = target.warnings();
+    let bench = Bench { args, engine, target, directions, write };
+    bench.run(command, &mut warnings)
+}
+
+/// What one run has at hand.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    engine: Engine,
+    target: Target,
+    directions: Vec<Direction>,
+    write: bool,
+}
+
+impl Bench<'_> {
+    fn run(&self, command: &str, warnings: &mut Vec<Warning>) -> Result<Report> {
+        let subject = Subject::find(&self.engine, self.args.path.as_deref(), self.write)?;
+        match scratch::remove_leftovers(&subject.folder) {
+            0 => {}
+            count => warnings.push(Warning::Leftovers(count)),
+        }
+        let read_path = subject.read_path();
+        let info = self.target.device.as_ref().map(|device| device.info());
+        let place = if self.args.path.is_some() { &read_path } else { &subject.folder };
+        let environment = environment::collect(place, info, command);
+        let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
+        let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
+        let caches = self.caches(in_memory.as_deref(), warnings);
+        let storage = in_memory.is_none() && caches.contains(&Cache::Cold);
+        let fio = environment.versions.fio.is_some();
+        if storage && !fio && self.directions.contains(&Direction::Read) {
+            warnings.push(Warning::NoFio);
+        }
+        self.try_route(&subject)?;
+        let sizes = self.sizes(&subject, &caches, in_memory.is_some(), warnings)?;
+        subject.check(&sizes, self.write)?;
+        let largest = sizes.iter().copied().max().unwrap_or(MIB);
+        if self.directions.contains(&Direction::Read) {
+            subject.make_read(largest)?;
+        }
+        let mut memory = self.target.allocate(&self.engine, largest)?;
+        let mut results = Vec::new();
+        for size in sizes {
+            let mut lines = line::plan(&self.directions, &caches, storage, fio);
+            self.measure(&subject, &mut memory, size, &mut lines)?;
+            warnings.extend(left_out(&lines));
+            let setting = Setting {
+                size,
+                target: memory.name(),
+                simulated: self.target.is_simulated(),
+                read_path: read_path.display().to_string(),
+                write_path: subject.write_path().display().to_string(),
+            };
+            results.extend(line::rows(&lines, &setting));
+        }
+        warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
+        let mut report = Report { schema: SCHEMA, environment, results, warnings: Vec::new() };
+        warnings.extend(warnings::about(&report));
+        report.warnings = warnings.iter().map(ToString::to_string).collect();
+        Ok(report)
+    }
+
+    fn measure(
+        &self,
+        subject: &Subject,
+        memory: &mut memory::Memory,
+        size: u64,
+        lines: &mut [Line],
+    ) -> Result<()> {
+        let repeats = self.args.repeats;
+        let steps = lines.len() as u64 * u64::from(repeats);
+        // Hidden where stderr is no terminal.
+        let bar = ProgressBar::new(steps).with_style(
+            ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        let mut run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
+        let result = run.measure(lines, &mut |line| {
+            bar.set_message(line.name());
+            bar.inc(1);
+        });
+        bar.finish_and_clear();
+        result
+    }
+
+    /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
+    /// before anything is made for it.
+    fn try_route(&self, subject: &Subject) -> Result<()> {
+        let Some(route) = self.args.route else { return Ok(()) };
+        let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
+        subject.make_read(len)?;
+        let mut memory = self.target.allocate(&self.engine, len)?;
+        let mut forebay = methods::forebay::Forebay::new(self.engine.clone(), Some(route));
+        let path = subject.read_path();
+        let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
+        forebay.open(&job, &memory)?;
+        forebay.read(&job, &mut memory).map(drop)
+    }
+
+    /// Where the file's pages are to be, as far as the file system lets them.
+    fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Vec<Cache> {
+        let both = self.args.cold == self.args.resident;
+        let mut caches = Vec::new();
+        if both || self.args.cold {
+            match in_memory {
+                None => caches.push(Cache::Cold),
+                Some(kind) => warnings.push(Warning::InMemory(kind.into())),
+            }
+        }
+        if both || self.args.resident {
+            caches.push(Cache::Resident);
+        }
+        caches
+    }
+
+    /// The sizes that the user wants, else one that suits the machine.
+    fn sizes(
+        &self,
+        subject: &Subject,
+        caches: &[Cache],
+        in_memory: bool,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Vec<u64>> {
+        if !self.args.size.is_empty() {
+            return Ok(self.args.size.clone());
+        }
+        let files = subject.scratch_files(self.write);
+        let room = Room::of(&subject.folder)?.usable();
+        let means = Means {
+            memory: environment::memory().available,
+            room: (files > 0).then_some(room * 2 / u64::from(files.max(1))),
+            gpu_memory: self.target.free_memory()?,
+            storage_rate: if in_memory { 2.0 * UNKNOWN_RATE } else { look(subject)? },
+            host_target: self.target.device.is_none(),
+        };
+        let passes = Passes::of(&self.directions, caches, WAYS, files);
+        let suitable = size::suitable(means, passes, self.args.repeats);
+        Ok(vec![match subject.given_len() {
+            Some(whole) if whole > suitable => {
+                warnings.push(Warning::Part { len: suitable, whole });
+                suitable
+            }
+            Some(whole) => whole,
+            None => suitable,
+        }])
+    }
+}
+
+/// The lines that could not be measured, those with the same reason together.
+fn left_out(lines: &[Line]) -> Vec<Warning> {
+    let mut found: Vec<(Vec<String>, &str)> = Vec::new();
+    for line in lines {
+        let Some(reason) = &line.left_out else { continue };
+        match found.iter_mut().find(|(_, other)| other == reason) {
+            Some((rows, _)) => rows.push(line.name()),
+            None => found.push((vec![line.name()], reason)),
+        }
+    }
+    let warning = |(rows, reason): (_, &str)| Warning::LeftOut { rows, reason: reason.into() };
+    found.into_iter().map(warning).collect()
+}
+
+/// Looks roughly at the speed of the storage: by reading the user's file, else by writing scratch.
+fn look(subject: &Subject) -> Result<f64> {
+    let (path, direction, len) = match subject.given_len() {
+        Some(len) => (subject.read_path(), Direction::Read, len.min(LOOK_LEN)),
+        None => {
+            let room = Room::of(&subject.folder)?.usable();
+            (subject.read_path(), Direction::Write, LOOK_LEN.min(room / 2))
+        }
+    };
+    match Storage::open(&path, direction, len) {
+        Ok(Ok(storage)) => storage.estimate(LOOK),
+        // What cannot be looked at is guessed.
+        Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
+    }
+}

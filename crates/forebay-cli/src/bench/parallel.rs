@@ -1,0 +1,123 @@
+//! The same work on every piece of a range or of a slice, by several threads.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use forebay::units::ByteRange;
+
+/// Threads that can run at once.
+#[must_use]
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Runs `work` on each piece of `len` bytes, in no order; each thread has a state of its own. The
+/// first error stops the rest.
+///
+/// # Errors
+/// The first that `work` returned.
+pub fn each_range<S, E: Send>(
+    len: u64,
+    piece: u64,
+    threads: usize,
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, ByteRange) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let next = AtomicU64::new(0);
+    run(threads.min(usize::try_from(len.div_ceil(piece)).unwrap_or(usize::MAX)), || {
+        let mut state = state();
+        loop {
+            let start = next.fetch_add(piece, Ordering::Relaxed);
+            if start >= len {
+                return Ok(());
+            }
+            let range = ByteRange { start, end: len.min(start + piece) };
+            if let Err(error) = work(&mut state, range) {
+                next.store(len, Ordering::Relaxed);
+                return Err(error);
+            }
+        }
+    })
+}
+
+/// Runs `work` on each piece of `bytes` with the piece's position, in no order.
+///
+/// # Errors
+/// The first that `work` returned.
+pub fn each_piece<E: Send>(
+    bytes: &mut [u8],
+    piece: usize,
+    threads: usize,
+    work: impl Fn(u64, &mut [u8]) -> Result<(), E> + Sync,
+) -> Result<(), E> {
+    let count = bytes.len().div_ceil(piece);
+    let pieces = Mutex::new(bytes.chunks_mut(piece).enumerate());
+    let failed = AtomicBool::new(false);
+    run(threads.min(count), || {
+        while !failed.load(Ordering::Relaxed) {
+            let taken = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((index, bytes)) = taken else { break };
+            work((index * piece) as u64, bytes)
+                .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        }
+        Ok(())
+    })
+}
+
+fn run<E: Send>(threads: usize, work: impl Fn() -> Result<(), E> + Sync) -> Result<(), E> {
+    if threads <= 1 {
+        return work();
+    }
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads)
+            // Fewer threads than asked for do the same work.
+            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, &work).ok())
+            .collect();
+        let mine = work();
+        others.into_iter().fold(mine, |result, other| match other.join() {
+            Ok(theirs) => result.and(theirs),
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_visited_once() {
+        for len in [0, 1, 99, 100, 101, 1000] {
+            let mut bytes = vec![0_u8; len];
+            each_piece(&mut bytes, 100, 4, |at, piece| {
+                assert!(at.is_multiple_of(100));
+                piece.iter_mut().for_each(|byte| *byte += 1);
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 1));
+            let seen = AtomicU64::new(0);
+            each_range(
+                len as u64,
+                100,
+                4,
+                || (),
+                |(), range| {
+                    seen.fetch_add(range.len(), Ordering::Relaxed);
+                    Ok::<(), ()>(())
+                },
+            )
+            .unwrap();
+            assert_eq!(seen.into_inner(), len as u64);
+        }
+    }
+
+    #[test]
+    fn an_error_comes_back() {
+        let work = |at: u64| if at == 300 { Err("no") } else { Ok(()) };
+        assert_eq!(each_piece(&mut [0; 1000], 100, 3, |at, _| work(at)), Err("no"));
+        assert_eq!(each_range(1000, 100, 3, || (), |(), range| work(range.start)), Err("no"));
+    }
+}

@@ -1,0 +1,254 @@
+//! One size of a run: every ceiling and every way once, then all again, as often as asked.
+//!
+//! Every second turn runs backwards, so that a machine that grows slower or faster favours nobody.
+
+use forebay::Engine;
+use forebay::units::MIB;
+
+use super::ceilings::fio::Fio;
+use super::ceilings::link::Link;
+use super::ceilings::storage::Storage;
+use super::data::{Expected, Pattern};
+use super::line::Line;
+use super::make;
+use super::measure::{Content, sample};
+use super::memory::Memory;
+use super::methods::forebay::Forebay;
+use super::methods::mmap::Mmap;
+use super::methods::standard::Standard;
+use super::methods::{Job, Method};
+use super::subject::Subject;
+use crate::failure::{Failure, Result};
+use crate::report::json::{Direction, MethodName};
+
+/// Copies that a link's ceiling is the best of, at least.
+const LINK_SAMPLES: u32 = 5;
+/// Bytes that the engine moves once before it is measured: enough to start all its threads and to
+/// fill its pinned memory.
+const WARM: u64 = 256 * MIB;
+
+/// What one size needs.
+pub struct Run<'a> {
+    engine: &'a Engine,
+    subject: &'a Subject,
+    memory: &'a mut Memory,
+    len: u64,
+    repeats: u32,
+    expected: Expected,
+    written: Pattern,
+    methods: [Box<dyn Method>; 3],
+    link: Link,
+    storage: [Option<Storage>; 2],
+    fio: Option<Fio>,
+}
+
+impl<'a> Run<'a> {
+    /// Gets ready to move `len` bytes. The scratch that is read exists.
+    ///
+    /// # Errors
+    /// The system's or the engine's, above all a route that cannot be had.
+    pub fn new(
+        engine: &'a Engine,
+        subject: &'a Subject,
+        memory: &'a mut Memory,
+        len: u64,
+        repeats: u32,
+        route: Option<forebay::Route>,
+    ) -> Result<Self> {
+        let link = Link::new(engine, memory, len)?;
+        Ok(Self {
+            engine,
+            subject,
+            len,
+            repeats,
+            expected: Expected::Pieces(Vec::new()),
+            written: Pattern::new(0),
+            methods: [
+                Box::new(Standard::default()),
+                Box::new(Mmap::default()),
+                Box::new(Forebay::new(engine.clone(), route)),
+            ],
+            link,
+            memory,
+            storage: [None, None],
+            fio: None,
+        })
+    }
+
+    /// Measures all `lines`; `tell` is called before each turn of each.
+    ///
+    /// # Errors
+    /// Those of our own engine. A way or a ceiling of others that fails is left out.
+    pub fn measure(&mut self, lines: &mut [Line], tell: &mut dyn FnMut(&Line)) -> Result<()> {
+        self.prepare(lines)?;
+        for repeat in 0..self.repeats {
+            let count = lines.len();
+            for index in 0..count {
+                let index = if repeat % 2 == 0 { index } else { count - 1 - index };
+                let line = &mut lines[index];
+                tell(line);
+                if line.left_out.is_none() {
+                    self.turn(line, repeat)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, lines: &[Line]) -> Result<()> {
+        let any = |direction| lines.iter().any(|line| line.direction == direction);
+        if any(Direction::Read) {
+            self.expected = self.subject.expected(self.len)?;
+        }
+        if any(Direction::Write) {
+            self.written = self.subject.make_write(self.len)?;
+        }
+        for direction in [Direction::Read, Direction::Write] {
+            let ours =
+                |line: &&Line| line.method == MethodName::Forebay && line.direction == direction;
+            if let Some(line) = lines.iter().find(ours) {
+                self.warm(line)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the engine start what it starts with its first transfer.
+    fn warm(&mut self, line: &Line) -> Result<()> {
+        let Some(job) = self.job(line) else { return Ok(()) };
+        let job = Job { len: job.len.min(WARM), ..job };
+        let forebay = &mut self.methods[2];
+        forebay.open(&job, self.memory)?;
+        let moved = match line.direction {
+            Direction::Read => forebay.read(&job, self.memory),
+            Direction::Write => {
+                // What is there already, so that the file keeps its pattern.
+                self.memory.put(self.written, job.len)?;
+                forebay.write(&job, self.memory)
+            }
+        };
+        forebay.close();
+        moved.map(drop)
+    }
+
+    /// The move of a line that is a way.
+    fn job(&self, line: &Line) -> Option<Job> {
+        let path = match line.direction {
+            Direction::Read => self.subject.read_path(),
+            Direction::Write => self.subject.write_path(),
+        };
+        Some(Job { path, len: self.len, direction: line.direction, cache: line.cache? })
+    }
+
+    /// One turn of one line.
+    fn turn(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
+        let result = match line.method {
+            MethodName::Link => self.link(line),
+            MethodName::Storage => self.storage(line),
+            MethodName::Fio => self.fio(line),
+            _ => self.way(line, repeat),
+        };
+        match result {
+            Err(failure) if line.method != MethodName::Forebay => {
+                line.left_out = Some(text_of(&failure));
+                self.restore(line)
+            }
+            other => other,
+        }
+    }
+
+    fn link(&mut self, line: &mut Line) -> Result<()> {
+        for _ in 0..LINK_SAMPLES.div_ceil(self.repeats) {
+            let spent = self.link.sample(line.direction, self.memory)?;
+            line.add_ceiling(self.link.len(), spent, self.link.how(line.direction));
+        }
+        Ok(())
+    }
+
+    fn storage(&mut self, line: &mut Line) -> Result<()> {
+        let path = match line.direction {
+            Direction::Read => self.subject.read_path(),
+            Direction::Write => self.subject.write_path(),
+        };
+        let place = &mut self.storage[line.direction as usize];
+        if place.is_none() {
+            match Storage::open(&path, line.direction, self.len)? {
+                Ok(storage) => *place = Some(storage),
+                Err(reason) => {
+                    line.left_out = Some(reason);
+                    return Ok(());
+                }
+            }
+        }
+        let Some(storage) = place else { return Ok(()) };
+        // Pages in the cache would make direct I/O wait for their own writing.
+        self.engine.open(&path)?.evict()?;
+        let spent = storage.sample()?;
+        line.add_ceiling(storage.bytes(), spent, storage.how());
+        if line.direction == Direction::Write {
+            self.after_direct_writes()?;
+        }
+        Ok(())
+    }
+
+    /// The written file holds even bytes now but for an unaligned end, which must not keep what
+    /// the next way is to write there.
+    fn after_direct_writes(&mut self) -> Result<()> {
+        let odd = Pattern::new(self.written.key());
+        self.written = odd.inverse();
+        let end = self.storage[Direction::Write as usize].as_ref().map_or(0, Storage::bytes);
+        make::put(&self.subject.write_path(), self.written, end, self.len)
+    }
+
+    fn fio(&mut self, line: &mut Line) -> Result<()> {
+        if self.fio.is_none() {
+            match Fio::open(&self.subject.read_path(), self.len)? {
+                Ok(fio) => self.fio = Some(fio),
+                Err(reason) => {
+                    line.left_out = Some(reason);
+                    return Ok(());
+                }
+            }
+        }
+        let Some(fio) = &self.fio else { return Ok(()) };
+        match fio.sample()? {
+            Some(spent) => line.add_ceiling(fio.bytes(), spent, fio.how()),
+            None => {
+                let reason = "`fio` counts whole milliseconds: try a larger `--size`";
+                line.left_out = Some(reason.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn way(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
+        let Some(job) = self.job(line) else { return Ok(()) };
+        let method = self.methods.iter_mut().find(|method| method.name() == line.method);
+        let Some(method) = method else { return Ok(()) };
+        let file = self.engine.open(&job.path)?;
+        let mut content = match line.direction {
+            Direction::Read => Content::Read(&self.expected),
+            Direction::Write => Content::Write(&mut self.written),
+        };
+        match sample(method.as_mut(), &job, self.memory, &mut content, &file, repeat)? {
+            Ok(sample) => line.add(self.len, sample),
+            Err(reason) => line.left_out = Some(reason),
+        }
+        Ok(())
+    }
+
+    /// Puts the written file back in order after a failure.
+    fn restore(&mut self, line: &Line) -> Result<()> {
+        match line.direction {
+            Direction::Read => Ok(()),
+            Direction::Write => make::fill(&self.subject.write_path(), self.written, self.len),
+        }
+    }
+}
+
+/// A failure in one line.
+fn text_of(failure: &Failure) -> String {
+    let mut parts = vec![failure.message.clone()];
+    parts.extend(failure.causes.iter().cloned());
+    parts.join(": ")
+}

@@ -1,0 +1,246 @@
+//! Scratch: files of ours that may be written, in a folder that only this run may remove.
+//!
+//! A scratch folder has an unpredictable name, mode 0700, and beside the data a `mark`: a locked
+//! file that says whose it is. A run that crashed leaves the mark unlocked, and the next run in the
+//! same place removes the folder. Nothing without a complete mark is ever removed, and of a folder
+//! only the files that a run makes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
+
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+
+const PREFIX: &str = ".forebay-scratch-";
+const MARK: &str = "mark";
+const MARK_TEXT: &str =
+    "scratch of `forebay bench`: it may be removed while this file is unlocked\n";
+
+/// The files of a scratch folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What reads are measured with.
+    Read,
+    /// What writes are measured with.
+    Write,
+}
+
+impl Part {
+    const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// A scratch folder; it goes away when this is dropped or the command is stopped.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes scratch inside `folder`.
+    ///
+    /// # Errors
+    /// The system's, where `folder` cannot be written.
+    pub fn create(folder: &Path) -> Result<Self> {
+        let failed = |error: &io::Error| {
+            Failure::io(format!("cannot make a scratch file in `{}`", folder.display()), error)
+                .hint("go to a folder that you may write, or give a file to read")
+        };
+        let mut lock = None;
+        let folder = interrupt::with_scratch(|| {
+            let path = folder.join(format!("{PREFIX}{:016x}", random().map_err(|e| failed(&e))?));
+            fs::DirBuilder::new().mode(0o700).create(&path).map_err(|e| failed(&e))?;
+            match fill(&path) {
+                Ok(mark) => lock = Some(mark),
+                Err(error) => {
+                    remove(&path);
+                    return Err(failed(&error));
+                }
+            }
+            Ok(path)
+        })?;
+        Ok(Self { folder, _lock: lock.expect("made together with the folder") })
+    }
+
+    /// The path of one of its files.
+    #[must_use]
+    pub fn path(&self, part: Part) -> PathBuf {
+        self.folder.join(part.name())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        interrupt::remove_scratch(&self.folder);
+    }
+}
+
+/// Puts the files into a new scratch folder. The mark is locked before it is complete, so that no
+/// other run can ever see it complete and unlocked.
+fn fill(folder: &Path) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    how.write(true).create_new(true).mode(0o600);
+    let mut mark = how.open(folder.join(MARK))?;
+    for part in Part::ALL {
+        how.open(folder.join(part.name()))?;
+    }
+    // Where the file system has no locks the mark stays empty: then nothing is lost by another
+    // run, and what a crash leaves is for the user to remove.
+    if flock(&mark, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        mark.write_all(MARK_TEXT.as_bytes())?;
+    }
+    Ok(mark)
+}
+
+/// Removes a scratch folder of this run.
+pub(crate) fn remove(folder: &Path) {
+    for part in Part::ALL {
+        let _ = fs::remove_file(folder.join(part.name()));
+    }
+    let _ = fs::remove_file(folder.join(MARK));
+    let _ = fs::remove_dir(folder);
+}
+
+/// Removes what earlier runs left in `folder` when they crashed; returns how many there were.
+#[must_use]
+pub fn remove_leftovers(folder: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+        .filter(|name| remove_leftover(&folder.join(name)).is_some())
+        .count()
+}
+
+/// Removes `path` if it is a marked, unlocked scratch folder of this user.
+fn remove_leftover(path: &Path) -> Option<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
+    let folder = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    if fstat(&folder).ok()?.st_uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let _lock = locked_mark(&folder)?;
+    for part in Part::ALL {
+        // Through the descriptor: whatever happens to the path now, only this folder is touched.
+        let _ = unlinkat(&folder, part.name(), AtFlags::empty());
+    }
+    unlinkat(&folder, MARK, AtFlags::empty()).ok()?;
+    fs::remove_dir(path).ok()
+}
+
+/// The mark of a scratch folder, locked by us; `None` where it is incomplete or another's.
+fn locked_mark(folder: &OwnedFd) -> Option<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY | OFlags::NONBLOCK;
+    let mut mark = File::from(openat(folder, MARK, flags, Mode::empty()).ok()?);
+    flock(&mark, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let mut text = Vec::new();
+    Read::take(&mut mark, 1024).read_to_end(&mut text).ok()?;
+    (text == MARK_TEXT.as_bytes()).then_some(mark)
+}
+
+/// A number that nobody can guess.
+///
+/// # Errors
+/// The system's.
+pub fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if got < bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn scratch_is_private_and_goes_away() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(place.path()).unwrap();
+        assert_eq!(names(&scratch.folder), ["mark", "read", "write"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&scratch.folder), 0o700);
+        assert_eq!(mode(&scratch.path(Part::Read)), 0o600);
+        assert_eq!(mode(&scratch.path(Part::Write)), 0o600);
+        drop(scratch);
+        assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn a_left_over_is_removed_and_one_in_use_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let used = Scratch::create(place.path()).unwrap();
+        let left = Scratch::create(place.path()).unwrap();
+        let name = left.folder.clone();
+        // As a crash does it: the lock goes, the folder stays.
+        let Scratch { folder, .. } = &left;
+        assert!(folder.exists());
+        flock(&left._lock, FlockOperation::Unlock).unwrap();
+        std::mem::forget(left);
+        assert_eq!(remove_leftovers(place.path()), 1);
+        assert!(!name.exists());
+        assert!(used.folder.exists());
+    }
+
+    #[test]
+    fn nothing_that_only_looks_like_scratch_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(format!("{PREFIX}{name}"));
+        fs::create_dir(at("unmarked")).unwrap();
+        fs::write(at("unmarked").join("read"), "precious").unwrap();
+        fs::create_dir(at("incomplete")).unwrap();
+        fs::write(at("incomplete").join(MARK), &MARK_TEXT[..20]).unwrap();
+        fs::write(at("file"), MARK_TEXT).unwrap();
+        let other = place.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join(MARK), MARK_TEXT).unwrap();
+        fs::write(other.join("read"), "precious").unwrap();
+        symlink(&other, at("link")).unwrap();
+        assert_eq!(remove_leftovers(place.path()), 0);
+        assert_eq!(fs::read(other.join("read")).unwrap(), b"precious");
+        assert_eq!(fs::read(at("unmarked").join("read")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_put_beside_the_data_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join(format!("{PREFIX}x"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join(MARK), MARK_TEXT).unwrap();
+        fs::write(folder.join("read"), "data").unwrap();
+        fs::write(folder.join("notes"), "precious").unwrap();
+        assert_eq!(remove_leftovers(place.path()), 0);
+        assert_eq!(names(&folder), ["notes"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        let failure = Scratch::create(Path::new("/proc")).unwrap_err();
+        assert!(failure.message.contains("`/proc`"), "{failure:?}");
+    }
+}

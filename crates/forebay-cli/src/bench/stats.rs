@@ -1,0 +1,81 @@
+//! What samples say: pure functions.
+
+use serde::{Deserialize, Serialize};
+
+/// Median and range of some samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle sample, or the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of `samples`; `None` where there are none.
+    #[must_use]
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = samples.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let half = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[half]
+        } else {
+            f64::midpoint(sorted[half - 1], sorted[half])
+        };
+        Some(Self { median, min, max })
+    }
+
+    /// The spread of the rates at which `bytes` moved.
+    #[must_use]
+    pub fn of_rates(bytes: u64, seconds: &[f64]) -> Option<Self> {
+        Self::of(seconds.iter().map(|seconds| rate(bytes, *seconds)))
+    }
+
+    /// The range as a share of the median.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        if self.median > 0.0 { (self.max - self.min) / self.median } else { 0.0 }
+    }
+}
+
+/// Bytes per second. A span too short for the clock counts as a nanosecond.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+pub fn rate(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 / seconds.max(1e-9)
+}
+
+/// The median of processor seconds per gigabyte (1e9 bytes); `None` without samples or bytes.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
+pub fn cpu_per_gb(bytes: u64, cpu_seconds: &[f64]) -> Option<f64> {
+    let median = Spread::of(cpu_seconds.iter().copied())?.median;
+    (bytes > 0).then(|| median * 1e9 / bytes as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        let odd = Spread::of([3.0, 1.0, 2.0]).unwrap();
+        assert_eq!(odd, Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert!((Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median - 2.5).abs() < 1e-12);
+        assert_eq!(Spread::of([]), None);
+        assert!((odd.relative() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn rates_and_costs() {
+        let rates = Spread::of_rates(2_000_000_000, &[1.0, 2.0, 0.5]).unwrap();
+        assert_eq!(rates, Spread { median: 2e9, min: 1e9, max: 4e9 });
+        assert!((cpu_per_gb(500_000_000, &[0.1, 0.3, 0.2]).unwrap() - 0.4).abs() < 1e-12);
+        assert_eq!(cpu_per_gb(0, &[0.1]), None);
+        assert!(rate(1, 0.0).is_finite());
+    }
+}

@@ -1,0 +1,154 @@
+//! The files of a run: the user's own, which is only ever read, or scratch.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use forebay::Engine;
+use forebay::units::format_size;
+use twox_hash::XxHash3_64;
+
+use super::cache::read_plainly;
+use super::data::{Expected, PIECE, Pattern};
+use super::make::{self, Room};
+use super::memory::whole;
+use super::scratch::{Part, Scratch, random};
+use crate::failure::{Failure, Result};
+
+/// What is read and what is written.
+#[derive(Debug)]
+pub struct Subject {
+    /// The folder of scratch.
+    pub folder: PathBuf,
+    /// The user's file and its bytes.
+    given: Option<(PathBuf, u64)>,
+    scratch: Option<Scratch>,
+    pattern: Pattern,
+}
+
+impl Subject {
+    /// Looks at the user's file, if there is one, and makes scratch, if there is need.
+    ///
+    /// # Errors
+    /// The file cannot be read, or scratch cannot be made.
+    pub fn find(engine: &Engine, path: Option<&Path>, write: bool) -> Result<Self> {
+        let given = path.map(|path| given(engine, path)).transpose()?;
+        let folder = match path {
+            None => PathBuf::from("."),
+            Some(path) => match path.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_owned(),
+                _ => PathBuf::from("."),
+            },
+        };
+        if let Some((path, _)) = &given
+            && write
+            && std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
+        {
+            let text = format!("cannot measure writing beside the device `{}`", path.display());
+            return Err(Failure::new(text)
+                .because("writes go to a scratch file in the same folder, never to a device")
+                .hint("go to a folder on that device, and leave the path out"));
+        }
+        let scratch = if given.is_none() || write { Some(Scratch::create(&folder)?) } else { None };
+        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+        Ok(Self { folder, given, scratch, pattern: Pattern::new(key) })
+    }
+
+    /// Bytes of the user's file.
+    #[must_use]
+    pub fn given_len(&self) -> Option<u64> {
+        self.given.as_ref().map(|(_, len)| *len)
+    }
+
+    /// How many files of scratch there are.
+    #[must_use]
+    pub fn scratch_files(&self, write: bool) -> u32 {
+        u32::from(self.given.is_none()) + u32::from(write)
+    }
+
+    /// The file that is read.
+    #[must_use]
+    pub fn read_path(&self) -> PathBuf {
+        match &self.given {
+            Some((path, _)) => path.clone(),
+            None => self.scratch_path(Part::Read),
+        }
+    }
+
+    /// The file that is written.
+    #[must_use]
+    pub fn write_path(&self) -> PathBuf {
+        self.scratch_path(Part::Write)
+    }
+
+    fn scratch_path(&self, part: Part) -> PathBuf {
+        // Without scratch nothing is written, and nothing asks for its path but reports.
+        self.scratch.as_ref().map(|scratch| scratch.path(part)).unwrap_or_default()
+    }
+
+    /// Whether `sizes` can be had.
+    ///
+    /// # Errors
+    /// The user's file is smaller, or there is no room for scratch.
+    pub fn check(&self, sizes: &[u64], write: bool) -> Result<()> {
+        let largest = sizes.iter().copied().max().unwrap_or(0);
+        if let Some((path, len)) = &self.given
+            && largest > *len
+        {
+            let (wanted, have) = (format_size(largest), format_size(*len));
+            let text = format!("cannot read {wanted} of `{}`", path.display());
+            return Err(Failure::new(text)
+                .because(format!("it has {have}"))
+                .hint(format!("`--size {len}` reads all of it")));
+        }
+        let scratch = largest.saturating_mul(u64::from(self.scratch_files(write)));
+        if scratch > 0 { Room::of(&self.folder)?.check(&self.folder, scratch) } else { Ok(()) }
+    }
+
+    /// Makes the scratch file that is read, of `len` bytes; for a file of the user's, nothing.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make_read(&self, len: u64) -> Result<()> {
+        match self.given {
+            Some(_) => Ok(()),
+            None => make::fill(&self.read_path(), self.pattern, len),
+        }
+    }
+
+    /// Makes the scratch file that is written, of `len` bytes, and returns what it holds.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make_write(&self, len: u64) -> Result<Pattern> {
+        let pattern = self.pattern.inverse();
+        make::fill(&self.write_path(), pattern, len)?;
+        Ok(pattern)
+    }
+
+    /// What the first `len` bytes of the file that is read are.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn expected(&self, len: u64) -> Result<Expected> {
+        let Some((path, _)) = &self.given else { return Ok(Expected::Pattern(self.pattern)) };
+        let hashes = Mutex::new(vec![0; whole(len.div_ceil(PIECE))]);
+        read_plainly(path, len, |offset, bytes| {
+            let hash = XxHash3_64::oneshot(bytes);
+            let mut hashes = hashes.lock().unwrap_or_else(PoisonError::into_inner);
+            hashes[whole(offset / PIECE)] = hash;
+            Ok(())
+        })?;
+        Ok(Expected::Pieces(hashes.into_inner().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// The user's file: opened as the engine opens it, so that its errors are the engine's.
+fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
+    let len = engine.open(path)?.len()?;
+    if len == 0 {
+        return Err(Failure::new(format!("nothing to measure: `{}` is empty", path.display()))
+            .hint("leave the path out, and a scratch file is made"));
+    }
+    Ok((path.to_owned(), len))
+}

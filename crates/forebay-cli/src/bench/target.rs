@@ -1,0 +1,81 @@
+//! Which memory the bytes go to: a GPU's, or the host's and why.
+
+use std::sync::Arc;
+
+use forebay::Engine;
+use forebay::gpu::{self, Device, GpuSelector};
+
+use super::memory::{GpuMemory, HostMemory, Memory};
+use crate::failure::{Failure, Result};
+use crate::report::warnings::Warning;
+
+/// The memory that the user wants.
+#[derive(Debug)]
+pub struct Target {
+    /// The GPU; `None` for the host's memory.
+    pub device: Option<Arc<dyn Device>>,
+    /// Why there is no GPU.
+    pub reason: Option<String>,
+}
+
+impl Target {
+    /// Brings in the GPU that `wanted` names, or the first, or none.
+    ///
+    /// # Errors
+    /// A GPU that was named cannot be had.
+    pub fn find(engine: &Engine, wanted: Option<&GpuSelector>) -> Result<Self> {
+        let wanted = wanted.cloned().unwrap_or_default();
+        let device = engine.device(&wanted)?;
+        let reason = match (&device, wanted) {
+            (Some(_), _) => None,
+            (None, GpuSelector::None) => Some("`--gpu none` asked for it".into()),
+            (None, _) => Some(match gpu::visible() {
+                Err(reason) => reason,
+                Ok(_) => "no GPU was found".into(),
+            }),
+        };
+        Ok(Self { device, reason })
+    }
+
+    /// Whether host memory plays the GPU.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| device.info().simulated)
+    }
+
+    /// What a reader of the numbers should know about it.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        if self.is_simulated() {
+            return vec![Warning::Simulated];
+        }
+        self.reason.iter().map(|reason| Warning::HostTarget(reason.clone())).collect()
+    }
+
+    /// Bytes that are free on the GPU.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn free_memory(&self) -> Result<Option<u64>> {
+        let Some(device) = &self.device else { return Ok(None) };
+        let (free, _) = device.memory().map_err(|error| {
+            let text = format!("cannot ask {} for its free memory", device.id());
+            Failure::new(text).because(error.to_string())
+        })?;
+        Ok(Some(free))
+    }
+
+    /// Reserves `len` bytes, one or more.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn allocate(&self, engine: &Engine, len: u64) -> Result<Memory> {
+        Ok(match &self.device {
+            None => Memory::Host(HostMemory::allocate(len)?),
+            Some(device) => {
+                let buffer = engine.allocate(device.id(), len)?;
+                Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) })
+            }
+        })
+    }
+}

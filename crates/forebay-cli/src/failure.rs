@@ -1,0 +1,184 @@
+//! How a verb fails: what could not be done, why, and what to do about it.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+
+/// `Result` with a [`Failure`].
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// What stands on stderr when a verb fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What could not be done; empty where nothing is to be said.
+    pub message: String,
+    /// Why, the nearest cause first.
+    pub causes: Vec<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// Whether the command itself makes no sense.
+    pub usage: bool,
+}
+
+impl Failure {
+    /// A failure without cause or hint.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), causes: Vec::new(), hint: None, usage: false }
+    }
+
+    /// A command that makes no sense.
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { usage: true, ..Self::new(message) }
+    }
+
+    /// A failure of the system at a file.
+    #[must_use]
+    pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
+        let cause = match rustix::io::Errno::from_io_error(error) {
+            Some(errno) => errno.to_string(),
+            None => error.to_string(),
+        };
+        Self::new(message).because(cause)
+    }
+
+    /// Adds a cause.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
+    /// Sets what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The failure of a write to stdout. A reader that went away asked for no more, so nothing is
+    /// said about it.
+    #[must_use]
+    pub fn stdout(error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new("");
+        }
+        Self::io("cannot write to stdout", error)
+    }
+
+    /// The process's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        if self.message.is_empty() {
+            return ExitCode::SUCCESS;
+        }
+        ExitCode::from(if self.usage { 2 } else { 1 })
+    }
+
+    /// The whole text, with escape codes for colours.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if self.message.is_empty() {
+            return text;
+        }
+        let error = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+        let hint = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{error}error:{error:#} {}", self.message);
+        for cause in &self.causes {
+            let _ = writeln!(text, "  caused by: {}", lower(cause));
+        }
+        if let Some(remedy) = &self.hint {
+            let _ = writeln!(text, "{hint}hint:{hint:#} {remedy}");
+        }
+        text
+    }
+
+    /// Shows it on stderr.
+    pub fn print(&self) {
+        // Where stderr is gone there is nobody left to tell.
+        let _ = anstream::stderr().write_all(self.text().as_bytes());
+    }
+}
+
+/// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
+/// such as `EIO` and `CUDA` stay as they are.
+fn lower(text: &str) -> String {
+    let mut letters = text.chars();
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+impl From<forebay::Error> for Failure {
+    fn from(error: forebay::Error) -> Self {
+        let usage = matches!(error, forebay::Error::BadOption { .. });
+        let mut causes = Vec::new();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            causes.push(cause.to_string());
+            source = cause.source();
+        }
+        Self { message: error.to_string(), causes, hint: error.hint(), usage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::{Error, Operation, Place};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    fn plain(failure: &Failure) -> String {
+        anstream::adapter::strip_str(&failure.text()).to_string()
+    }
+
+    #[test]
+    fn an_error_shows_its_cause_and_its_remedy() {
+        let error = Error::Io {
+            operation: Operation::Read,
+            place: Place {
+                path: "model-3.safetensors".into(),
+                offset: 8192,
+                len: 1 << 20,
+                drive: Some("nvme1n1".into()),
+            },
+            source: Errno::IO,
+        };
+        insta::assert_snapshot!(plain(&error.into()), @r"
+        error: cannot read `model-3.safetensors` at 8192+1048576 on nvme1n1
+          caused by: input/output error (os error 5)
+        hint: the drive or its file system failed: look at the kernel's log (`dmesg`)
+        ");
+    }
+
+    #[test]
+    fn a_bad_option_is_a_matter_of_usage() {
+        let error = Error::BadOption {
+            name: "FOREBAY_DEPTH".into(),
+            value: "no".into(),
+            expected: "a number of requests from 1 to 1024".into(),
+        };
+        let failure = Failure::from(error);
+        assert!(failure.usage);
+        insta::assert_snapshot!(
+            plain(&failure),
+            @"error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024"
+        );
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let failure = Failure::stdout(&io::ErrorKind::BrokenPipe.into());
+        assert_eq!(plain(&failure), "");
+    }
+}

@@ -1,0 +1,95 @@
+//! What must be undone when the user stops the command: scratch is removed, children end.
+//!
+//! Ctrl-C, SIGTERM and SIGHUP are taken by a thread that undoes everything registered here and then
+//! lets the signal do what it does by default, so that the shell sees how the command ended. While
+//! it works it holds the lock that registering needs, so nothing new can appear behind its back.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::bench::scratch;
+
+/// Everything that a signal must undo.
+#[derive(Debug, Default)]
+struct Undo {
+    scratch: Vec<PathBuf>,
+    children: Vec<OwnedFd>,
+}
+
+static UNDO: Mutex<Undo> = Mutex::new(Undo { scratch: Vec::new(), children: Vec::new() });
+
+fn undo() -> MutexGuard<'static, Undo> {
+    // What is registered stays true even where a thread panicked with the lock.
+    UNDO.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts to take signals, once for the process.
+pub(crate) fn install() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+        // Where signals or threads cannot be had, the next run removes what this one leaves.
+        let Ok(mut signals) = Signals::new(wanted) else { return };
+        let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in signals.forever() {
+                let undo = undo();
+                for child in &undo.children {
+                    let _ = pidfd_send_signal(child, Signal::KILL);
+                }
+                for folder in &undo.scratch {
+                    scratch::remove(folder);
+                }
+                // It does not return for these signals; the lock is held to the end.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        });
+    });
+}
+
+/// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+/// Makes scratch by `create`, and has it removed by a signal from then on.
+pub(crate) fn with_scratch<E>(create: impl FnOnce() -> Result<PathBuf, E>) -> Result<PathBuf, E> {
+    let mut undo = undo();
+    let folder = create()?;
+    undo.scratch.push(folder.clone());
+    Ok(folder)
+}
+
+/// Removes scratch in the regular way.
+pub(crate) fn remove_scratch(folder: &PathBuf) {
+    let mut undo = undo();
+    scratch::remove(folder);
+    undo.scratch.retain(|other| other != folder);
+}
+
+/// Starts `command` and has it ended by a signal. The child is to be given to [`ended`].
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let mut undo = undo();
+    let child = command.spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    // Before Linux 5.3 there is no handle that stays true after the child's end; such a child
+    // is left to end by itself.
+    if let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        undo.children.push(handle);
+    }
+    Ok(child)
+}
+
+/// Forgets the children: the command waits for each before it starts another.
+pub(crate) fn ended() {
+    undo().children.clear();
+}

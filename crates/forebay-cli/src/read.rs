@@ -1,0 +1,200 @@
+//! `forebay read`: moves a range of a file to the target by the engine, and says how.
+
+use std::fs::{self, File};
+use std::hash::Hasher as _;
+use std::io::{self, Write};
+use std::path::Path;
+
+use forebay::units::{MIB, format_size};
+use forebay::{Engine, Options, Outcome, Place, RequestOptions};
+use twox_hash::XxHash3_64;
+
+use crate::args::ReadArgs;
+use crate::bench::memory::{Memory, whole};
+use crate::bench::methods::forebay::routes;
+use crate::bench::stats::rate;
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+use crate::report::table;
+
+/// Bytes that come back from the target at a time.
+const STEP: u64 = 16 * MIB;
+/// Bytes per second below which a speed in GB/s says nothing.
+const SPEED_MIN: f64 = 1e6;
+
+/// Runs the verb.
+pub(crate) fn command(args: &ReadArgs) -> Result<()> {
+    let engine = Engine::new(Options::from_env()?)?;
+    let target = Target::find(&engine, args.gpu.as_ref())?;
+    let file = engine.open(&args.file)?;
+    let len = wanted_len(args, file.len()?)?;
+    let mut memory = target.allocate(&engine, len.max(1))?;
+    let output = args.output.as_deref().map(Output::create).transpose()?;
+    let mut request = RequestOptions::default();
+    request.route = args.route;
+    request.exact = true;
+    let outcome = match &mut memory {
+        Memory::Host(host) => {
+            file.read_with(args.offset, &mut host.bytes_mut()[..whole(len)], &request)
+        }
+        Memory::Gpu(gpu) => {
+            file.read_with(args.offset, forebay::Target::Buffer(&mut gpu.buffer, 0..len), &request)
+        }
+    }?;
+    let mut sums = Sums { hash: args.checksum.then(XxHash3_64::new), output };
+    sums.take(&memory, len)?;
+    let to_stdout = matches!(sums.output, Some(Output::Stdout));
+    let text = summary(args, &target, &outcome, &sums.finish()?);
+    // Where the bytes themselves are the data, what is said about them is talk.
+    if to_stdout {
+        let _ = anstream::stderr().write_all(text.as_bytes());
+        return Ok(());
+    }
+    anstream::stdout().write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+}
+
+/// Bytes from the offset on; a range that the file does not have is an error.
+fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
+    let rest = size.checked_sub(args.offset);
+    match (rest, args.len) {
+        (Some(rest), None) => Ok(rest),
+        (Some(rest), Some(len)) if len <= rest => Ok(len),
+        (rest, len) => {
+            let place = Place {
+                path: args.file.clone(),
+                offset: args.offset,
+                len: len.unwrap_or(0),
+                drive: None,
+            };
+            let text = format!("cannot read {place}: the file has {size} bytes");
+            let hint = match rest {
+                None => "give an `--offset` inside the file".to_owned(),
+                Some(rest) => format!("`--len {rest}` reads up to the end"),
+            };
+            Err(Failure::new(text).hint(hint))
+        }
+    }
+}
+
+/// Where `--output` puts the bytes.
+enum Output<'a> {
+    Stdout,
+    File { file: File, path: &'a Path, done: bool },
+}
+
+impl<'a> Output<'a> {
+    fn create(path: &'a Path) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let file = File::create_new(path).map_err(|error| {
+            let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
+            match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    failure.hint("no file is ever overwritten: give the path of a new one")
+                }
+                _ => failure,
+            }
+        })?;
+        Ok(Self::File { file, path, done: false })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Stdout => io::stdout().write_all(bytes).map_err(|error| Failure::stdout(&error)),
+            Self::File { file, path, .. } => file.write_all(bytes).map_err(|error| {
+                Failure::io(format!("cannot write to `{}`", path.display()), &error)
+            }),
+        }
+    }
+
+    fn finish(mut self) -> Result<()> {
+        match &mut self {
+            Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
+            Self::File { done, .. } => {
+                *done = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for Output<'_> {
+    fn drop(&mut self) {
+        // A part of the bytes would look like all of them.
+        if let Self::File { path, done: false, .. } = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// What is made of the bytes that come back from the target.
+struct Sums<'a> {
+    hash: Option<XxHash3_64>,
+    output: Option<Output<'a>>,
+}
+
+impl Sums<'_> {
+    fn take(&mut self, memory: &Memory, len: u64) -> Result<()> {
+        if self.hash.is_none() && self.output.is_none() {
+            return Ok(());
+        }
+        let mut step = Vec::new();
+        let mut start = 0;
+        while start < len {
+            let end = len.min(start + STEP);
+            let bytes = match memory {
+                Memory::Host(host) => &host.bytes()[whole(start)..whole(end)],
+                Memory::Gpu(gpu) => {
+                    step.resize(whole(end - start), 0);
+                    gpu.buffer.download(start, &mut step)?;
+                    &step[..]
+                }
+            };
+            if let Some(hash) = &mut self.hash {
+                hash.write(bytes);
+            }
+            if let Some(output) = &mut self.output {
+                output.write(bytes)?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// The checksum, where one was asked for.
+    fn finish(self) -> Result<Option<u64>> {
+        if let Some(output) = self.output {
+            output.finish()?;
+        }
+        Ok(self.hash.map(|hash| hash.finish()))
+    }
+}
+
+fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64>) -> String {
+    let to = match (&target.device, &target.reason) {
+        (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
+        (Some(device), _) => format!("{}, {}", device.id(), device.info().name),
+        (None, Some(reason)) => format!("host memory: {reason}"),
+        (None, None) => "host memory".into(),
+    };
+    let seconds = outcome.elapsed.as_secs_f64();
+    let mut lines = vec![
+        ("file", format!("{} at {}", args.file.display(), args.offset)),
+        ("target", to),
+        ("moved", format!("{} bytes ({})", outcome.bytes, format_size(outcome.bytes))),
+    ];
+    if let (Some(route), Some(reason)) = routes(&outcome.routes) {
+        lines.push(("route", format!("{route}: {reason}")));
+    }
+    let speed = rate(outcome.bytes, seconds);
+    if speed >= SPEED_MIN {
+        lines.push(("speed", format!("{} GB/s in {seconds:.6} s", table::rate(speed))));
+    } else {
+        lines.push(("time", format!("{seconds:.6} s")));
+    }
+    if let Some(sum) = sum {
+        lines.push(("xxh3-64", format!("{sum:016x}")));
+    }
+    lines.iter().map(|(name, text)| format!("{name:<9}{text}\n")).collect()
+}

@@ -1,0 +1,211 @@
+//! Results as a table for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table};
+use forebay::units::format_size;
+
+use super::json::{Environment, Report, Row};
+
+const HEADINGS: [&str; 9] = [
+    "method",
+    "direction",
+    "cache",
+    "GB/s (min–max)",
+    "of limit",
+    "CPU s/GB",
+    "bound by",
+    "data",
+    "route",
+];
+
+/// The whole report: the machine, then one table for each size.
+#[must_use]
+pub fn render(report: &Report) -> String {
+    let mut text = header(report);
+    for size in sizes(report) {
+        let rows: Vec<&Row> = report.results.iter().filter(|row| row.size == size).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}{}", format_size(size), note(report));
+        text.push_str(&table(&rows));
+    }
+    text
+}
+
+/// The sizes in the order of the rows.
+fn sizes(report: &Report) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for row in &report.results {
+        if !sizes.contains(&row.size) {
+            sizes.push(row.size);
+        }
+    }
+    sizes
+}
+
+fn note(report: &Report) -> &'static str {
+    if report.results.iter().any(|row| row.simulated) { ", simulated GPU" } else { "" }
+}
+
+fn header(report: &Report) -> String {
+    let facts = &report.environment;
+    let mut text = String::new();
+    let path = report.results.iter().find_map(|row| row.paths.as_ref()?.first());
+    let _ = writeln!(
+        text,
+        "machine  {} × {}, {} memory, {}",
+        facts.cpu.cores,
+        facts.cpu.model,
+        format_size(facts.memory.total),
+        facts.kernel
+    );
+    let path = path.map_or("", String::as_str);
+    let _ = writeln!(text, "file     {path}{}", place(facts));
+    let _ = writeln!(text, "target   {}", target(facts));
+    text
+}
+
+fn place(facts: &Environment) -> String {
+    let mut text = String::new();
+    if let Some(file_system) = &facts.file_system {
+        let _ = write!(text, ", {}", file_system.kind);
+    }
+    if let Some(drive) = &facts.drive {
+        let _ = write!(text, " on {}", drive.name);
+        if let Some(model) = &drive.model {
+            let _ = write!(text, " ({model})");
+        }
+    }
+    text
+}
+
+fn target(facts: &Environment) -> String {
+    let Some(gpu) = &facts.gpu else { return "host memory, no GPU".into() };
+    let mut text = format!("{}, {}", gpu.id, gpu.name);
+    if gpu.simulated && !gpu.name.contains("simulated") {
+        text.push_str(" (simulated)");
+    }
+    for part in [&gpu.uuid, &gpu.pci_address].into_iter().flatten() {
+        let _ = write!(text, ", {part}");
+    }
+    if let Some(driver) = &facts.driver {
+        let _ = write!(text, ", driver {driver}");
+    }
+    text
+}
+
+fn table(rows: &[&Row]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(HEADINGS);
+    let mut reasons = Vec::new();
+    for row in rows {
+        table.add_row(cells(row, &mut reasons));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if (3..6).contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    for (index, reason) in reasons.iter().enumerate() {
+        let _ = writeln!(text, "[{}] {reason}", index + 1);
+    }
+    text
+}
+
+/// One line; its reason stands below the table, once for all lines that have it.
+fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 9] {
+    let none = || "–".to_owned();
+    let rates = row.bytes_per_second;
+    let mut route: Vec<String> = row.route.iter().cloned().collect();
+    if row.simulated {
+        route.push("simulated".into());
+    }
+    if let Some(reason) = row.reason.as_deref() {
+        let found = reasons.iter().position(|other| *other == reason);
+        let index = found.unwrap_or_else(|| {
+            reasons.push(reason);
+            reasons.len() - 1
+        });
+        route.push(format!("[{}]", index + 1));
+    }
+    let limit = row.limit.map(|limit| limit.name.name());
+    [
+        row.method.name().to_owned(),
+        row.direction.name().to_owned(),
+        row.cache.map_or_else(none, |cache| cache.name().to_owned()),
+        format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max)),
+        row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
+        row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
+        if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
+        match row.verified {
+            None => none(),
+            Some(true) => "right".to_owned(),
+            Some(false) => "WRONG".to_owned(),
+        },
+        if route.is_empty() { none() } else { route.join(" ") },
+    ]
+}
+
+/// A rate in GB/s (1e9) with three digits that count.
+#[must_use]
+pub fn rate(bytes_per_second: f64) -> String {
+    let rate = bytes_per_second / 1e9;
+    match rate {
+        100.0.. => format!("{rate:.0}"),
+        10.0.. => format!("{rate:.1}"),
+        _ if rate >= 1.0 => format!("{rate:.2}"),
+        _ => format!("{rate:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::tests::report;
+
+    #[test]
+    fn a_table_for_each_size() {
+        let mut report = report();
+        report.results[1].size = 5 << 30;
+        report.results[1].verified = Some(false);
+        insta::assert_snapshot!(render(&report), @"
+machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
+file     model.safetensors, ext4 on nvme0n1 (Fast One)
+target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+
+1 GiB
+method   direction  cache       GB/s (min–max)  of limit  CPU s/GB  bound by   data   route
+link     read       –         55.3 (55.1–55.6)         –     0.125  (ceiling)  –      –
+forebay  read       resident  54.5 (54.2–54.8)      98 %     0.125  link       right  cached [1]
+[1] resident in the page cache
+
+5 GiB
+method    direction  cache    GB/s (min–max)  of limit  CPU s/GB  bound by  data   route
+standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WRONG  –
+");
+    }
+
+    #[test]
+    fn a_simulated_gpu_is_named_everywhere() {
+        let mut report = report();
+        let gpu = report.environment.gpu.as_mut().unwrap();
+        (gpu.simulated, gpu.id, gpu.name) = (true, "sim:0".into(), "played".into());
+        report.results.iter_mut().for_each(|row| row.simulated = true);
+        let text = render(&report);
+        // The target, the table's head, and each row.
+        assert_eq!(text.matches("simulated").count(), 2 + report.results.len(), "{text}");
+    }
+
+    #[test]
+    fn rates_have_three_digits() {
+        let rates = [54.62e9, 5.4e9, 0.1234e9, 123.4e9, 9.999e9].map(rate);
+        assert_eq!(rates, ["54.6", "5.40", "0.123", "123", "10.00"]);
+    }
+}

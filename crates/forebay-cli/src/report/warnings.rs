@@ -1,0 +1,254 @@
+//! What a reader of the numbers should know, each with the next thing to try.
+
+use std::fmt;
+
+use forebay::units::format_size;
+
+use super::json::{Report, Row};
+
+/// Samples further apart than this share of their median are called unsteady.
+const SPREAD_MAX: f64 = 0.25;
+/// A way that is faster than its limit by this was not bound by it.
+const SHARE_MAX: f64 = 1.05;
+/// Samples shorter than this say little.
+const SECONDS_MIN: f64 = 0.002;
+
+/// Something that a reader of the numbers should know.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Warning {
+    /// There is no GPU, and why.
+    HostTarget(String),
+    /// The GPU is simulated.
+    Simulated,
+    /// The file system keeps its files in memory.
+    InMemory(String),
+    /// Rows are missing because the file cannot be brought where it should be.
+    LeftOut {
+        /// Which rows.
+        rows: Vec<String>,
+        /// Why.
+        reason: String,
+    },
+    /// Only the start of a file is read.
+    Part {
+        /// How much.
+        len: u64,
+        /// All of it.
+        whole: u64,
+    },
+    /// `fio` is not installed.
+    NoFio,
+    /// Scratch of crashed runs was removed.
+    Leftovers(usize),
+    /// What the engine says about itself.
+    Engine(String),
+    /// Samples far apart.
+    Unsteady {
+        /// Which rows.
+        rows: Vec<String>,
+        /// How far at worst, as a share of the median.
+        spread: f64,
+        /// How many samples a row has.
+        count: usize,
+    },
+    /// Samples too short.
+    Short {
+        /// Which rows.
+        rows: Vec<String>,
+    },
+    /// A way that beats its ceiling.
+    AboveLimit {
+        /// Which row.
+        row: String,
+        /// Its share.
+        share: f64,
+    },
+    /// Wrong bytes.
+    Wrong {
+        /// Which row.
+        row: String,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HostTarget(reason) => write!(
+                f,
+                "the target is host memory: {reason}; `--gpu sim` shows every row with a simulated \
+                 GPU"
+            ),
+            Self::Simulated => f.write_str(
+                "the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out \
+                 on a machine with a GPU",
+            ),
+            Self::InMemory(kind) => write!(
+                f,
+                "no cold rows and no storage ceiling: {kind} keeps its files in memory; give a \
+                 path on a drive"
+            ),
+            Self::LeftOut { rows, reason } => {
+                write!(f, "left out: {}: {reason}", rows.join("; "))
+            }
+            Self::Part { len, whole } => write!(
+                f,
+                "only the first {} of {} are read, to end in time; `--size {whole}` reads all",
+                format_size(*len),
+                format_size(*whole)
+            ),
+            Self::NoFio => f.write_str(
+                "`fio` is not installed: install it for a second opinion on the storage",
+            ),
+            Self::Leftovers(1) => f.write_str("removed the scratch that a crashed run had left"),
+            Self::Leftovers(count) => {
+                write!(f, "removed the scratch that {count} crashed runs had left")
+            }
+            Self::Engine(note) => f.write_str(note),
+            Self::Unsteady { rows, spread, count } => write!(
+                f,
+                "unsteady, by up to {:.0} %: {}; end other work on this machine, or try \
+                 `--repeats {}`",
+                spread * 100.0,
+                rows.join("; "),
+                (count * 3).max(9)
+            ),
+            Self::Short { rows } => write!(
+                f,
+                "samples shorter than 2 ms say little: {}; try a larger `--size`",
+                rows.join("; ")
+            ),
+            Self::AboveLimit { row, share } => write!(
+                f,
+                "{row} reached {:.0} % of its limit: the ceiling varied, or a cache below the file \
+                 system answered; try more `--repeats` or a larger `--size`",
+                share * 100.0
+            ),
+            Self::Wrong { row } => write!(
+                f,
+                "{row} moved wrong data: its speed means nothing; look whether the file changed \
+                 meanwhile, and at the kernel's log"
+            ),
+        }
+    }
+}
+
+/// A row's name in warnings.
+#[must_use]
+pub fn name_of(row: &Row, sizes: bool) -> String {
+    let mut name = format!("`{}` {}", row.method.name(), row.direction.name());
+    if let Some(cache) = row.cache {
+        name = format!("{name}, {}", cache.name());
+    }
+    if sizes { format!("{name}, {}", format_size(row.bytes)) } else { name }
+}
+
+/// What the rows themselves give reason to say.
+#[must_use]
+pub fn about(report: &Report) -> Vec<Warning> {
+    let methods = || report.results.iter().filter(|row| !row.method.is_ceiling());
+    let sizes = methods().any(|row| methods().any(|other| other.bytes != row.bytes));
+    let mut warnings = Vec::new();
+    let mut short = Vec::new();
+    let mut unsteady = (Vec::new(), 0.0_f64, 0);
+    for row in &report.results {
+        let name = name_of(row, sizes);
+        if row.verified == Some(false) {
+            warnings.push(Warning::Wrong { row: name.clone() });
+        }
+        let spread = row.bytes_per_second.relative();
+        if row.seconds.iter().any(|seconds| *seconds < SECONDS_MIN) {
+            short.push(name);
+        } else if let Some(share) = row.share_of_limit.filter(|share| *share > SHARE_MAX) {
+            warnings.push(Warning::AboveLimit { row: name, share });
+        } else if spread > SPREAD_MAX && !row.method.is_ceiling() {
+            unsteady.0.push(name);
+            unsteady.1 = unsteady.1.max(spread);
+            unsteady.2 = row.seconds.len();
+        }
+    }
+    if !short.is_empty() {
+        warnings.push(Warning::Short { rows: short });
+    }
+    let (rows, spread, count) = unsteady;
+    if !rows.is_empty() {
+        warnings.push(Warning::Unsteady { rows, spread, count });
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::{Cache, tests::report};
+
+    #[test]
+    fn every_warning_names_what_to_do_next() {
+        let rows = || vec!["`mmap` read, cold".to_owned(), "`standard` read, cold".to_owned()];
+        let row = || rows().remove(0);
+        let warnings = [
+            Warning::HostTarget("no driver".into()),
+            Warning::Simulated,
+            Warning::InMemory("tmpfs".into()),
+            Warning::LeftOut { rows: rows(), reason: "why".into() },
+            Warning::Part { len: 1 << 30, whole: 5 << 30 },
+            Warning::NoFio,
+            Warning::Leftovers(1),
+            Warning::Leftovers(2),
+            Warning::Unsteady { rows: rows(), spread: 0.5, count: 3 },
+            Warning::Short { rows: rows() },
+            Warning::AboveLimit { row: row(), share: 1.2 },
+            Warning::Wrong { row: row() },
+        ];
+        let text: Vec<String> =
+            warnings.iter().map(|warning| wrapped(&warning.to_string())).collect();
+        insta::assert_snapshot!(text.join("\n"), @"
+        the target is host memory: no driver; `--gpu sim` shows every row with a
+          simulated GPU
+        the GPU is simulated: its numbers say nothing about hardware; leave `--gpu` out
+          on a machine with a GPU
+        no cold rows and no storage ceiling: tmpfs keeps its files in memory; give a
+          path on a drive
+        left out: `mmap` read, cold; `standard` read, cold: why
+        only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120`
+          reads all
+        `fio` is not installed: install it for a second opinion on the storage
+        removed the scratch that a crashed run had left
+        removed the scratch that 2 crashed runs had left
+        unsteady, by up to 50 %: `mmap` read, cold; `standard` read, cold; end other
+          work on this machine, or try `--repeats 9`
+        samples shorter than 2 ms say little: `mmap` read, cold; `standard` read, cold;
+          try a larger `--size`
+        `mmap` read, cold reached 120 % of its limit: the ceiling varied, or a cache
+          below the file system answered; try more `--repeats` or a larger `--size`
+        `mmap` read, cold moved wrong data: its speed means nothing; look whether the
+          file changed meanwhile, and at the kernel's log
+        ");
+    }
+
+    /// Lines that fit into this file.
+    fn wrapped(text: &str) -> String {
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            let line = lines.last_mut().unwrap();
+            match line.len() {
+                0 => line.push_str(word),
+                len if len + word.len() < 80 => *line = format!("{line} {word}"),
+                _ => lines.push(format!("  {word}")),
+            }
+        }
+        lines.join("\n")
+    }
+
+    #[test]
+    fn rows_are_looked_at() {
+        let mut report = report();
+        assert_eq!(about(&report), []);
+        let row = report.results.iter_mut().find(|row| row.cache == Some(Cache::Cold)).unwrap();
+        row.verified = Some(false);
+        row.bytes_per_second.max *= 2.0;
+        let found = about(&report);
+        assert!(matches!(&found[0], Warning::Wrong { row } if row == "`standard` read, cold"));
+        assert!(matches!(&found[1], Warning::Unsteady { rows, .. } if rows.len() == 1));
+        assert_eq!(found.len(), 2);
+    }
+}

@@ -1,0 +1,255 @@
+//! What the command says about itself, whole.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use assert_cmd::Command;
+
+fn stdout(arguments: &[&str]) -> String {
+    let mut command = Command::cargo_bin("forebay").unwrap();
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    // Long help has blanks in empty lines, which no file here may have.
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+#[test]
+fn short_help_of_the_command() {
+    insta::assert_snapshot!(stdout(&["-h"]), @"
+        Moves bytes between files and GPU memory at the speed of the slowest link on the way
+
+        Usage: forebay <COMMAND>
+
+        Commands:
+          bench        Measure how fast bytes move, by every way, against what the machine can do
+          read         Move a file to the GPU (or host memory) and say what moved and how
+          completions  Print completions for a shell
+          man          Print the manual page
+
+        Options:
+          -h, --help     Print help (see more with '--help')
+          -V, --version  Print version
+
+        `forebay VERB --help` tells more, with examples.
+        ");
+}
+
+#[test]
+fn long_help_of_the_command() {
+    insta::assert_snapshot!(stdout(&["--help"]), @"
+        Moves bytes between files and GPU memory at the speed of the slowest link on the way
+
+        Usage: forebay <COMMAND>
+
+        Commands:
+          bench        Measure how fast bytes move, by every way, against what the machine can do
+          read         Move a file to the GPU (or host memory) and say what moved and how
+          completions  Print completions for a shell
+          man          Print the manual page
+
+        Options:
+          -h, --help
+                  Print help (see a summary with '-h')
+
+          -V, --version
+                  Print version
+
+        Examples:
+          forebay bench                          measure a scratch file in this folder
+          forebay bench model.safetensors        measure reading your file; it is never written
+          forebay bench --size 1G,8G --repeats 5 choose how much and how often
+          forebay bench --gpu sim --json         a simulated GPU, results as JSON
+          forebay read model.safetensors         move a file to the GPU and say how it went
+
+        Exit codes:
+          0  done
+          1  something failed, or wrong data were found
+          2  the command makes no sense
+
+        Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
+        Limits of the engine are set by FOREBAY_ variables, such as FOREBAY_ARENA_SIZE=64M.
+        NO_COLOR switches colours off.
+        ");
+}
+
+#[test]
+fn short_help_of_bench() {
+    insta::assert_snapshot!(stdout(&["bench", "-h"]), @"
+        Measure how fast bytes move, by every way, against what the machine can do
+
+        Usage: forebay bench [OPTIONS] [PATH]
+
+        Arguments:
+          [PATH]  File or block device to read; without one, a scratch file is made in this folder
+
+        Options:
+              --size <SIZE,…>  How many bytes to move, or a list of sizes
+              --repeats <N>    How often each way is measured, 3 or more [default: 3]
+              --gpu <WHICH>    Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+              --route <ROUTE>  Take this route in `forebay` rows, or fail: `direct`, `staged`,
+                               `cached` or `host`
+              --read           Measure reading (the default; with scratch both are)
+              --write          Measure writing, to a scratch file
+              --cold           Measure with the file's pages dropped from the page cache (by
+                               default both are)
+              --resident       Measure with the file in the page cache (by default both are)
+              --threads <N>    Threads that read resident bytes in `forebay` rows, instead of the
+                               engine's choice
+              --json           Print JSON instead of a table; docs/json-schema.md describes it
+          -h, --help           Print help (see more with '--help')
+        ");
+}
+
+#[test]
+fn long_help_of_bench() {
+    let text = stdout(&["bench", "--help"]);
+    let (text, examples) = text.split_once("\nExamples:\n").unwrap();
+    assert_eq!(examples.matches("forebay bench").count(), 5);
+    insta::assert_snapshot!(text, @"
+        Measure how fast bytes move, by every way, against what the machine can do
+
+        One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways
+        to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy)
+        and `forebay`. Every byte that a way moved is checked. Without a GPU the target is host
+        memory.
+
+        Usage: forebay bench [OPTIONS] [PATH]
+
+        Arguments:
+          [PATH]
+                  File or block device to read; without one, a scratch file is made in this folder
+
+                  It is only ever read. Writes go to a scratch file beside it, which is removed
+                  afterwards.
+
+        Options:
+              --size <SIZE,…>
+                  How many bytes to move, or a list of sizes
+
+                  By default as much as suits the memory, the free room and the speed of this
+                  machine.
+
+              --repeats <N>
+                  How often each way is measured, 3 or more
+
+                  [default: 3]
+
+              --gpu <WHICH>
+                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+
+                  By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us`
+                  sets what a simulated GPU plays.
+
+              --route <ROUTE>
+                  Take this route in `forebay` rows, or fail: `direct`, `staged`, `cached` or
+                  `host`
+
+              --read
+                  Measure reading (the default; with scratch both are)
+
+              --write
+                  Measure writing, to a scratch file
+
+              --cold
+                  Measure with the file's pages dropped from the page cache (by default both are)
+
+                  Only this file's pages are dropped, never the machine's, and the drop is
+                  checked. A cold write counts only once its bytes are on the drive.
+
+              --resident
+                  Measure with the file in the page cache (by default both are)
+
+              --threads <N>
+                  Threads that read resident bytes in `forebay` rows, instead of the engine's
+                  choice
+
+              --json
+                  Print JSON instead of a table; docs/json-schema.md describes it
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        ");
+}
+
+#[test]
+fn long_help_of_read() {
+    insta::assert_snapshot!(stdout(&["read", "--help"]), @"
+        Move a file to the GPU (or host memory) and say what moved and how
+
+        The engine takes the fastest route that this file and this machine have, and says why it
+        was that one.
+
+        Usage: forebay read [OPTIONS] <FILE>
+
+        Arguments:
+          <FILE>
+                  File or block device to read
+
+        Options:
+              --offset <SIZE>
+                  Where to begin
+
+                  [default: 0]
+
+              --len <SIZE>
+                  How many bytes; by default all up to the end
+
+              --gpu <WHICH>
+                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+
+                  By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us`
+                  sets what a simulated GPU plays.
+
+              --route <ROUTE>
+                  Take this route, or fail: `direct`, `staged`, `cached` or `host`
+
+              --checksum
+                  Print the XXH3-64 of the bytes as they lie in the target
+
+              --output <FILE>
+                  Copy the bytes from the target to this new file; `-` is stdout
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Examples:
+          forebay read model.safetensors
+          forebay read model.safetensors --offset 8 --len 1M --checksum
+          forebay read /dev/nvme0n1 --len 1G --gpu 0
+          forebay read model.safetensors --offset 4K --len 4K --output - | xxd
+        ");
+}
+
+#[test]
+fn short_help_fits_on_one_screen() {
+    for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"]] {
+        let text = stdout(arguments);
+        assert!(text.lines().count() <= 24, "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    assert_eq!(stdout(&["--version"]), format!("forebay {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_man_page_names_every_flag() {
+    let page = stdout(&["man"]);
+    assert!(page.starts_with(".ie"), "{page}");
+    for flag in ["size", "repeats", "gpu", "route", "cold", "resident", "json", "checksum"] {
+        assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
+    }
+    assert!(page.contains(".SH BENCH") && page.contains(".SH READ"));
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = stdout(&["completions", shell]);
+        assert!(script.contains("resident"), "{shell}");
+    }
+}

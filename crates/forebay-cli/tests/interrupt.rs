@@ -1,0 +1,133 @@
+//! Scratch goes away however the command ends.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A long run in a folder of its own; it is ended whatever becomes of the test.
+struct Running {
+    folder: tempfile::TempDir,
+    child: Child,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    /// Starts a run and waits for its scratch.
+    fn start(wrap: impl FnOnce(Command) -> Command) -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut command = wrap(Command::new(env!("CARGO_BIN_EXE_forebay")));
+        command.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
+        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Signals for this run must not reach the tests.
+        command.process_group(0);
+        let running = Self { child: command.spawn().unwrap(), folder };
+        running.wait_for(|| {
+            running
+                .scratch()
+                .iter()
+                .any(|path| fs::metadata(path.join("write")).is_ok_and(|facts| facts.len() > 0))
+        });
+        running
+    }
+
+    fn scratch(&self) -> Vec<PathBuf> {
+        scratch_in(self.folder.path())
+    }
+
+    fn wait_for(&self, done: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            // Only a bound on a hang: nothing is measured.
+            assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+fn scratch_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_string_lossy().contains(".forebay-scratch-")).collect()
+}
+
+#[test]
+fn signals_leave_nothing() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut running = Running::start(|command| command);
+        running.send(signal);
+        // The shell sees which signal it was.
+        assert_eq!(running.end().signal(), Some(signal.as_raw()));
+        assert!(running.scratch().is_empty(), "{signal:?} left scratch");
+    }
+}
+
+#[test]
+fn a_hang_up_that_is_ignored_stays_so() {
+    let mut running = Running::start(|command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(command.get_program());
+        shell
+    });
+    running.send(Signal::HUP);
+    sleep(Duration::from_millis(100));
+    assert!(running.child.try_wait().unwrap().is_none(), "it ended");
+    assert_eq!(running.scratch().len(), 1);
+    running.send(Signal::TERM);
+    assert_eq!(running.end().signal(), Some(Signal::TERM.as_raw()));
+    assert!(running.scratch().is_empty());
+}
+
+#[test]
+fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
+    let mut crashed = Running::start(|command| command);
+    crashed.send(Signal::KILL);
+    crashed.end();
+    let left = crashed.scratch();
+    assert_eq!(left.len(), 1);
+    let folder = crashed.folder.path();
+    let other = folder.join(".forebay-scratch-mine");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("read"), "precious").unwrap();
+    fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
+
+    let mut command = assert_cmd::Command::cargo_bin("forebay").unwrap();
+    command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("removed the scratch that a crashed run had left"), "{text}");
+    assert_eq!(scratch_in(folder), std::slice::from_ref(&other));
+    assert_eq!(fs::read(other.join("read")).unwrap(), b"precious");
+}
+
+#[test]
+fn a_run_in_progress_keeps_its_scratch() {
+    let running = Running::start(|command| command);
+    let folder = running.folder.path();
+    fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
+    let mut command = assert_cmd::Command::cargo_bin("forebay").unwrap();
+    command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
+    assert!(command.output().unwrap().status.success());
+    assert_eq!(running.scratch().len(), 1);
+}

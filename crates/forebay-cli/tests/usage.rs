@@ -1,0 +1,206 @@
+//! Exit codes, streams and errors of the command.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+
+fn forebay(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::cargo_bin("forebay").unwrap();
+    command.current_dir(folder).args(arguments).output().unwrap()
+}
+
+/// The exit code and what stands on stderr, of a command that prints nothing.
+fn failure(arguments: &[&str]) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "0123456789").unwrap();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    let fifo = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+    let output = forebay(folder.path(), arguments);
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let mut names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["empty", "fifo", "file", "folder", "socket"], "something was left");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn nonsense_is_exit_code_2() {
+    for arguments in [
+        &[][..],
+        &["move"],
+        &["read"],
+        &["bench", "--size", "bananas"],
+        &["bench", "--size", "0"],
+        &["bench", "--size", "1K,,"],
+        &["bench", "--repeats", "2"],
+        &["bench", "--threads", "0"],
+        &["bench", "--gpu", "sim:bananas=3"],
+        &["bench", "--route", "scenic"],
+        &["bench", "one", "two"],
+        &["read", "file", "--len", "-1"],
+        &["read", "file", "--offset", "1e3"],
+        &["completions", "bananas"],
+    ] {
+        let (code, text) = failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_bad_value_names_what_the_flag_takes() {
+    let (_, text) = failure(&["bench", "--size", "bananas"]);
+    insta::assert_snapshot!(text, @"
+error: invalid value 'bananas' for '--size <SIZE,…>': it takes a size such as `64K` or `1.5GiB`
+
+For more information, try '--help'.
+");
+    let (_, text) = failure(&["bench", "--route", "scenic"]);
+    insta::assert_snapshot!(text, @"
+error: invalid value 'scenic' for '--route <ROUTE>': it is `direct`, `staged`, `cached` or `host`
+
+For more information, try '--help'.
+");
+    let (_, text) = failure(&["bench", "--repeats", "2"]);
+    insta::assert_snapshot!(text, @"
+        error: invalid value '2' for '--repeats <N>': 2 is not in 3..=1000
+
+        For more information, try '--help'.
+        ");
+}
+
+#[test]
+fn a_bad_variable_is_exit_code_2_and_named() {
+    for verb in [&["bench"][..], &["read", "file"]] {
+        let mut command = Command::cargo_bin("forebay").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        command.current_dir(folder.path()).args(verb).env("FOREBAY_SLOT_SIZE", "3 bananas");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("`FOREBAY_SLOT_SIZE` cannot be `3 bananas`"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_an_error() {
+    let (code, text) = failure(&["read", "missing", "--gpu", "none"]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(text, @"
+        error: cannot open `missing`
+          caused by: no such file or directory (os error 2)
+        hint: look at the path's spelling; a relative path starts at this folder
+        ");
+    for verb in ["read", "bench"] {
+        for (path, says) in [
+            ("missing", "no such file"),
+            ("folder", "folder"),
+            ("fifo", "FIFO"),
+            ("socket", "socket"),
+            ("/dev/null", "/dev/null"),
+        ] {
+            let (code, text) = failure(&[verb, path, "--gpu", "none"]);
+            assert_eq!(code, 1, "{verb} {path}: {text}");
+            assert!(text.starts_with("error: ") && text.contains(says), "{verb} {path}: {text}");
+        }
+    }
+    let (code, text) = failure(&["bench", "empty", "--gpu", "none"]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(text, @"
+        error: nothing to measure: `empty` is empty
+        hint: leave the path out, and a scratch file is made
+        ");
+}
+
+#[test]
+fn a_range_behind_the_end_is_an_error() {
+    let (code, text) = failure(&["read", "file", "--offset", "4", "--len", "7", "--gpu", "none"]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(text, @"
+        error: cannot read `file` at 4+7: the file has 10 bytes
+        hint: `--len 6` reads up to the end
+        ");
+    let (code, text) = failure(&["read", "file", "--offset", "11", "--gpu", "none"]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(text, @"
+        error: cannot read `file` at 11+0: the file has 10 bytes
+        hint: give an `--offset` inside the file
+        ");
+    let (code, text) = failure(&["bench", "file", "--size", "11", "--gpu", "none"]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(text, @"
+        error: cannot read 11 B of `file`
+          caused by: it has 10 B
+        hint: `--size 10` reads all of it
+        ");
+}
+
+#[test]
+fn a_route_that_is_missing_is_named() {
+    for arguments in [
+        &["read", "file", "--route", "direct", "--gpu", "sim"][..],
+        &["bench", "file", "--route", "direct", "--gpu", "sim"],
+        &["bench", "--route", "direct", "--gpu", "sim"],
+    ] {
+        let (code, text) = failure(arguments);
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("by the route `direct`"), "{text}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_missing_is_named() {
+    for verb in ["read", "bench"] {
+        let (code, text) = failure(&[verb, "file", "--gpu", "GPU-ffffffff-ffff"]);
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("GPU-ffffffff-ffff"), "{text}");
+    }
+}
+
+#[test]
+fn no_room_on_the_gpu_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), vec![1; 3 << 20]).unwrap();
+    for arguments in [&["read", "file"][..], &["bench", "file", "--size", "3M"]] {
+        let arguments = [arguments, &["--gpu", "sim:memory=1M"]].concat();
+        let output = forebay(folder.path(), &arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("cannot allocate 3 MiB on sim:0"), "{text}");
+    }
+    // Where the size is ours to choose, it is one that fits.
+    let output = forebay(folder.path(), &["bench", "file", "--gpu", "sim:memory=1M", "--resident"]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_scratch_that_would_fill_the_disk_is_refused() {
+    let (code, text) = failure(&["bench", "--size", "1000000T", "--gpu", "none"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("stay free"), "{text}");
+}
+
+#[test]
+fn colours_only_where_they_are_wanted() {
+    let (_, text) = failure(&["read", "missing", "--gpu", "none"]);
+    assert!(!text.contains('\u{1b}'), "{text}");
+    let coloured = |no_color: bool| {
+        let mut command = Command::cargo_bin("forebay").unwrap();
+        command.args(["read", "/nowhere/missing", "--gpu", "none"]).env("CLICOLOR_FORCE", "1");
+        if no_color {
+            command.env_remove("CLICOLOR_FORCE").env("NO_COLOR", "1");
+        }
+        String::from_utf8(command.output().unwrap().stderr).unwrap().contains('\u{1b}')
+    };
+    assert!(coloured(false));
+    assert!(!coloured(true));
+}

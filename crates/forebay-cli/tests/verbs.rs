@@ -1,0 +1,213 @@
+//! The verbs at work, on real files: what they print, and that they change nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
+use twox_hash::XxHash3_64;
+
+/// The kinds of target that every machine has.
+const TARGETS: [&str; 2] = ["none", "sim"];
+
+fn forebay(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::cargo_bin("forebay").unwrap();
+    command.current_dir(folder).args(arguments).output().unwrap()
+}
+
+fn good(folder: &Path, arguments: &[&str]) -> String {
+    let output = forebay(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Bytes that no two places have in common, without much of a pattern.
+fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 12345_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state.to_be_bytes()[0]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn folder_with(len: usize) -> tempfile::TempDir {
+    // On a drive, where the system's folder for such files may be in memory.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(folder.path().join("file"), bytes(len)).unwrap();
+    folder
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn read_moves_any_range_and_says_how() {
+    let folder = folder_with(2_500_001);
+    let all = bytes(2_500_001);
+    for gpu in TARGETS {
+        for (offset, len) in [(0, all.len()), (1, 1), (4095, 100_000), (2_500_000, 1), (5, 0)] {
+            let (from, count) = (offset.to_string(), len.to_string());
+            let arguments =
+                ["read", "file", "--gpu", gpu, "--offset", &from, "--len", &count, "--checksum"];
+            let text = good(folder.path(), &arguments);
+            let hash = XxHash3_64::oneshot(&all[offset..offset + len]);
+            assert!(text.contains(&format!("xxh3-64  {hash:016x}\n")), "{text}");
+            assert!(text.contains(&format!("moved    {len} bytes")), "{text}");
+            assert_eq!(text.contains("simulated"), gpu == "sim", "{text}");
+        }
+    }
+}
+
+#[test]
+fn read_copies_to_a_new_file_only() {
+    let folder = folder_with(100_001);
+    for gpu in TARGETS {
+        let name = format!("new-{gpu}");
+        good(folder.path(), &["read", "file", "--gpu", gpu, "--offset", "1", "--output", &name]);
+        assert_eq!(fs::read(folder.path().join(&name)).unwrap(), bytes(100_001)[1..]);
+        let output = forebay(folder.path(), &["read", "file", "--gpu", gpu, "--output", "file"]);
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("cannot create `file`"), "{text}");
+        let output = forebay(folder.path(), &["read", "file", "--gpu", gpu, "--output", "-"]);
+        assert_eq!(output.stdout, bytes(100_001));
+        assert!(String::from_utf8(output.stderr).unwrap().contains("moved    100001 bytes"));
+    }
+}
+
+#[test]
+fn a_failed_read_leaves_no_output() {
+    let folder = folder_with(1000);
+    let arguments = ["read", "file", "--route", "direct", "--gpu", "sim", "--output", "new"];
+    assert_eq!(forebay(folder.path(), &arguments).status.code(), Some(1));
+    assert_eq!(names(folder.path()), ["file"]);
+}
+
+#[test]
+fn no_verb_changes_a_file() {
+    let folder = folder_with(3_000_001);
+    let path = folder.path().join("file");
+    let facts = || {
+        let facts = fs::metadata(&path).unwrap();
+        let times = (facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec());
+        (times, facts.ino(), facts.len(), fs::read(&path).unwrap())
+    };
+    let before = facts();
+    for gpu in TARGETS {
+        for arguments in [
+            &["read", "file", "--gpu", gpu][..],
+            &["read", "file", "--gpu", gpu, "--checksum", "--len", "1000001"],
+            &["bench", "file", "--gpu", gpu],
+            &["bench", "file", "--gpu", gpu, "--read", "--write", "--size", "1M"],
+            &["bench", "file", "--gpu", gpu, "--write", "--resident"],
+        ] {
+            good(folder.path(), arguments);
+            assert!(facts() == before, "{arguments:?} changed the file");
+            assert_eq!(names(folder.path()), ["file"], "{arguments:?} left something");
+        }
+    }
+}
+
+#[test]
+fn bench_measures_every_way() {
+    let folder = folder_with(0);
+    for gpu in TARGETS {
+        let arguments = ["bench", "--size", "1M,2000001", "--gpu", gpu, "--json"];
+        let report: Report = serde_json::from_str(&good(folder.path(), &arguments)).unwrap();
+        assert_eq!(report.schema, 1);
+        assert!(report.environment.command.ends_with(&arguments[1..].join(" ")));
+        for bytes in [1 << 20, 2_000_001] {
+            for direction in [Direction::Read, Direction::Write] {
+                for cache in [Cache::Cold, Cache::Resident] {
+                    let cold = cache == Cache::Cold;
+                    if cold && report.warnings.iter().any(|text| text.contains("cold")) {
+                        println!("skipped: this folder's files cannot be cold");
+                        continue;
+                    }
+                    for method in [MethodName::Standard, MethodName::Mmap, MethodName::Forebay] {
+                        let mut found = report.results.iter().filter(|row| {
+                            (row.method, row.direction) == (method, direction)
+                                && (row.cache, row.bytes) == (Some(cache), bytes)
+                        });
+                        let row = found.next().expect("a row for each way");
+                        assert!(found.next().is_none());
+                        assert_eq!(row.verified, Some(true), "{row:?}");
+                        assert_eq!(row.seconds.len(), 3);
+                        assert_eq!(row.route.is_some(), method == MethodName::Forebay);
+                        assert!(row.limit.is_some() && row.reason.is_some());
+                    }
+                }
+            }
+        }
+        let links = report.results.iter().filter(|row| row.method == MethodName::Link);
+        assert!(links.clone().count() == 4 && links.clone().all(|row| row.seconds.len() >= 5));
+        assert!(report.results.iter().all(|row| row.simulated == (gpu == "sim")));
+        assert!(report.results.iter().all(|row| row.verified.is_none() == row.method.is_ceiling()));
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+}
+
+#[test]
+fn bench_takes_only_what_was_asked_for() {
+    let folder = folder_with(1_000_000);
+    let rows = |arguments: &[&str]| {
+        let mut all = vec!["bench", "file", "--json", "--gpu", "none", "--resident"];
+        all.extend(arguments);
+        let report: Report = serde_json::from_str(&good(folder.path(), &all)).unwrap();
+        let rows = report.results.into_iter().filter(|row| !row.method.is_ceiling());
+        rows.map(|row| (row.direction, row.seconds.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&[]), [(Direction::Read, 3); 3]);
+    assert_eq!(rows(&["--write", "--repeats", "4"]), [(Direction::Write, 4); 3]);
+    assert_eq!(rows(&["--read", "--write"]).len(), 6);
+}
+
+#[test]
+fn a_demanded_route_is_taken() {
+    let folder = folder_with(1_000_000);
+    let arguments =
+        ["bench", "file", "--json", "--gpu", "sim", "--route", "cached", "--threads", "2"];
+    let report: Report = serde_json::from_str(&good(folder.path(), &arguments)).unwrap();
+    let ours = report.results.iter().filter(|row| row.method == MethodName::Forebay);
+    assert!(ours.clone().count() > 0);
+    assert!(ours.clone().all(|row| row.route.as_deref() == Some("cached")));
+}
+
+#[test]
+fn a_table_is_for_people_and_goes_to_stdout() {
+    let folder = folder_with(1_000_000);
+    let output = forebay(folder.path(), &["bench", "file", "--gpu", "none", "--resident"]);
+    let (table, talk) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(table.contains("host memory, no GPU"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("forebay ") && line.contains("right")));
+    assert!(talk.contains("warning: the target is host memory: `--gpu none` asked for it"));
+    // No progress where nobody watches, and no codes for a terminal.
+    assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
+    assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
+}
+
+#[test]
+fn files_in_memory_are_never_called_cold() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: there is no tmpfs at /dev/shm");
+        return;
+    };
+    fs::write(folder.path().join("file"), bytes(1_000_000)).unwrap();
+    let output = forebay(folder.path(), &["bench", "file", "--json", "--gpu", "none"]);
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    if report.environment.file_system.as_ref().is_none_or(|found| found.kind != "tmpfs") {
+        println!("skipped: /dev/shm is no tmpfs");
+        return;
+    }
+    assert!(report.results.iter().all(|row| row.cache != Some(Cache::Cold)));
+    assert!(report.results.iter().any(|row| row.cache == Some(Cache::Resident)));
+    assert!(report.warnings.iter().any(|text| text.starts_with("no cold rows")));
+}

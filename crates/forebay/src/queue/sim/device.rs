@@ -1,0 +1,132 @@
+//! A simulated GPU whose calls fail as well, not only its copies.
+
+#![expect(unsafe_code, reason = "passes the trait's calls on")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::gpu::sim::{Dice, SimDevice};
+use crate::gpu::{AddressKind, Device, DeviceError, DeviceInfo, DeviceResult, Event, Stream};
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct FaultyDevice {
+    inner: SimDevice,
+    dice: Mutex<Dice>,
+    share: f64,
+    /// Whether calls may fail now.
+    pub(super) armed: AtomicBool,
+}
+
+impl FaultyDevice {
+    pub(super) fn new(inner: SimDevice, dice: Dice, share: f64) -> Self {
+        Self { inner, dice: Mutex::new(dice), share, armed: AtomicBool::new(false) }
+    }
+
+    fn may_fail(&self, call: &'static str) -> DeviceResult<()> {
+        let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.armed.load(Ordering::Relaxed) && dice.roll(self.share) {
+            let (name, detail) = ("SIM_CALL_FAULT".into(), String::new());
+            return Err(DeviceError { call, code: 99, name, detail });
+        }
+        Ok(())
+    }
+}
+
+impl Device for FaultyDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn memory(&self) -> DeviceResult<(u64, u64)> {
+        self.inner.memory()
+    }
+
+    fn allocate(&self, len: u64) -> DeviceResult<u64> {
+        self.inner.allocate(len)
+    }
+
+    unsafe fn free(&self, address: u64) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.free(address) }
+    }
+
+    unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.register(host, len) }
+    }
+
+    unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.unregister(host) }
+    }
+
+    fn create_stream(&self) -> DeviceResult<Stream> {
+        self.inner.create_stream()
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
+        self.inner.destroy_stream(stream)
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        self.may_fail("create_event")?;
+        self.inner.create_event()
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        self.inner.destroy_event(event)
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        stream: Stream,
+        target: u64,
+        source: NonNull<u8>,
+        len: usize,
+    ) -> DeviceResult<()> {
+        self.may_fail("copy_to_device")?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.copy_to_device(stream, target, source, len) }
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        stream: Stream,
+        target: NonNull<u8>,
+        source: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        self.may_fail("copy_to_host")?;
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.copy_to_host(stream, target, source, len) }
+    }
+
+    unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.fill(stream, address, byte, len) }
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        self.may_fail("record")?;
+        self.inner.record(event, stream)
+    }
+
+    fn is_done(&self, event: Event) -> DeviceResult<bool> {
+        self.may_fail("is_done")?;
+        self.inner.is_done(event)
+    }
+
+    fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
+        self.inner.wait_event(stream, event)
+    }
+
+    fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        self.inner.synchronize(stream)
+    }
+
+    fn address_kind(&self, address: u64) -> AddressKind {
+        self.inner.address_kind(address)
+    }
+}

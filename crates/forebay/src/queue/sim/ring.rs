@@ -1,0 +1,113 @@
+//! A ring whose ops are done later, in an order and with results that the seed chooses.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::world::World;
+use crate::clock::Clock;
+use crate::queue::bounce::Bounce;
+use crate::queue::op::{Completion, Op};
+use crate::queue::{Core, Ring};
+use crate::transfer::State;
+
+/// An op that the simulated kernel works on.
+struct Flight {
+    id: u64,
+    op: Op,
+    state: Arc<State>,
+    base: u64,
+    place: usize,
+    due: Duration,
+}
+
+/// See the module's own text.
+pub(super) struct SimRing {
+    world: Rc<RefCell<World>>,
+    core: Arc<Core>,
+    depth: usize,
+    bounce: Bounce,
+    flights: Vec<Flight>,
+    /// Whether its thread would be blocked in the last `reap`.
+    blocked: Cell<bool>,
+}
+
+impl SimRing {
+    pub(super) fn new(
+        world: &Rc<RefCell<World>>,
+        core: &Arc<Core>,
+        depth: usize,
+        segment: u64,
+    ) -> Self {
+        Self {
+            world: Rc::clone(world),
+            core: Arc::clone(core),
+            depth,
+            bounce: Bounce::new(depth, segment),
+            flights: Vec::new(),
+            blocked: Cell::new(false),
+        }
+    }
+
+    /// When the next op is done.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.flights.iter().map(|flight| flight.due).min()
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.get()
+    }
+
+    /// The ops in flight. Panics where the transfer of one has ended.
+    pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
+        self.flights.iter().map(|flight| {
+            assert!(!flight.state.is_done(), "ended with an op in flight: {:?}", flight.op);
+            &flight.op
+        })
+    }
+}
+
+impl Ring for SimRing {
+    fn room(&self) -> usize {
+        self.depth - self.flights.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    fn submit(&mut self, op: Op) {
+        assert!(self.flights.len() < self.depth, "more than {} ops in a ring", self.depth);
+        let state = self.core.lock().state_of(&op);
+        let taken = |place: &usize| self.flights.iter().any(|flight| flight.place == *place);
+        let place = (0..self.depth).find(|place| !taken(place)).expect("the ring has room");
+        let base = if op.segment.bounce {
+            self.bounce.enter(place, &op).expect("memory for a few pieces")
+        } else {
+            op.address
+        };
+        let mut world = self.world.borrow_mut();
+        let id = world.begin(&op, base, &state);
+        let due = world.due();
+        self.flights.push(Flight { id, op, state, base, place, due });
+    }
+
+    fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
+        let mut world = self.world.borrow_mut();
+        let now = world.clock.now();
+        self.flights.sort_by_key(|flight| (flight.due, flight.id));
+        let ready = self.flights.iter().take_while(|flight| flight.due <= now).count();
+        for Flight { id, op, state, base, .. } in self.flights.drain(..ready) {
+            let (result, size) = world.end(id, &op, base, &state);
+            if let (Ok(moved), true) = (result, op.segment.bounce) {
+                self.bounce.leave(base, &op, moved);
+            }
+            done.push(Completion { op, result, size, took_ns: 1 });
+        }
+        self.blocked.set(wait && ready == 0);
+        Ok(())
+    }
+}

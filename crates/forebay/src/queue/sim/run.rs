@@ -1,0 +1,473 @@
+//! Steps every state machine of an engine on one thread, in an order that the seed chooses, and
+//! looks after each step whether all is well.
+//!
+//! A machine that said that it waits is stepped again only after its bell was rung: a wake-up that
+//! is lost leaves nothing that can be stepped, which fails the run.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::device::FaultyDevice;
+use super::job::{Caller, Job};
+use super::ring::SimRing;
+use super::shape::{self, Shape};
+use super::start::{self, SimTools};
+use super::world::{World, below};
+use crate::clock::{Clock, ManualClock};
+use crate::gpu::Device;
+use crate::gpu::sim::{Dice, SimConfig, SimDevice};
+use crate::queue::core::Bell;
+use crate::queue::op::Op;
+use crate::queue::worker::Next;
+use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools};
+use crate::staging::{Pause, Submitter};
+
+/// Steps after which a run cannot be on its way to an end any more.
+const STEPS_MAX: u32 = 400_000;
+
+/// Where a machine's thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Runs,
+    /// It was told to wait and has not yet looked whether it was called meanwhile.
+    Dozes,
+    /// It waits for its bell.
+    Sleeps,
+    /// Its bell was rung.
+    Rung,
+    Stopped,
+}
+
+enum Kind {
+    Reader(Reader<SimRing>),
+    /// A drive's worker, and whether it waits in its ring.
+    Drive(RingWorker<SimRing>, bool),
+    /// A submitter, and how many more steps it makes before it sleeps.
+    Submitter(Box<Submitter>, u64),
+}
+
+struct Machine {
+    kind: Kind,
+    crew: Crew,
+    phase: Phase,
+}
+
+/// See the module's own text.
+pub(super) struct Run {
+    shape: Shape,
+    dice: Dice,
+    clock: Arc<ManualClock>,
+    core: Arc<Core>,
+    tools: SimTools,
+    machines: Vec<Machine>,
+    bells: Vec<(Crew, Arc<AtomicUsize>)>,
+    jobs: Vec<Job>,
+    started: usize,
+    stopping: bool,
+}
+
+impl Machine {
+    fn ring(&self) -> Option<&SimRing> {
+        match &self.kind {
+            Kind::Reader(reader) => Some(reader.held().0),
+            Kind::Drive(worker, _) => Some(worker.held().0),
+            Kind::Submitter(..) => None,
+        }
+    }
+
+    fn can_step(&self, now: Duration) -> bool {
+        let due = |ring: &SimRing| ring.next_due().is_some_and(|due| due <= now);
+        match (&self.kind, self.phase) {
+            (_, Phase::Stopped) => false,
+            // It waits in its ring, which its bell ends as well.
+            (Kind::Drive(worker, true), phase) => {
+                let ring = worker.held().0;
+                phase == Phase::Rung || !ring.is_blocked() || due(ring)
+            }
+            (_, Phase::Sleeps) => false,
+            // Its thread is in a system call until its op is done.
+            (Kind::Reader(_) | Kind::Drive(..), _) => {
+                self.ring().is_none_or(|ring| ring.in_flight() == 0 || due(ring))
+            }
+            (Kind::Submitter(..), _) => true,
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn new(seed: u64, folder: &Path) -> Self {
+        let mut dice = Dice::new(seed);
+        let shape = Shape::of(&mut dice);
+        let clock = Arc::new(ManualClock::new());
+        let faults = shape.faults.clone();
+        let mut world = World::new(Dice::new(dice.next()), Arc::clone(&clock), faults);
+        world.files = shape::files(&mut dice, &shape, folder);
+        let readers = Arc::new(AtomicUsize::new(0));
+        let bell = Bell::Counted(Arc::clone(&readers));
+        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell));
+        let tools = SimTools {
+            world: Rc::new(RefCell::new(world)),
+            planner: Planner { segment: shape.segment, readers: shape.limits.readers },
+            slot_size: shape.limits.slot_size,
+            devices: Vec::new(),
+            arena: RefCell::default(),
+        };
+        let mut run = Self {
+            dice,
+            clock,
+            core,
+            tools,
+            machines: Vec::new(),
+            bells: vec![(Crew::Readers, readers)],
+            jobs: Vec::new(),
+            started: 0,
+            stopping: false,
+            shape,
+        };
+        for _ in 0..run.shape.limits.readers {
+            let reader = Reader::new(run.ring(1));
+            run.add(Kind::Reader(reader), Crew::Readers);
+        }
+        run.add_drives();
+        run.add_gpus();
+        run
+    }
+
+    fn ring(&self, depth: usize) -> SimRing {
+        SimRing::new(&self.tools.world, &self.core, depth, self.shape.segment)
+    }
+
+    fn add(&mut self, kind: Kind, crew: Crew) {
+        self.machines.push(Machine { kind, crew, phase: Phase::Runs });
+    }
+
+    fn bell(&mut self, crew: Crew) -> Bell {
+        let rung = Arc::new(AtomicUsize::new(0));
+        self.bells.push((crew, Arc::clone(&rung)));
+        Bell::Counted(rung)
+    }
+
+    fn add_drives(&mut self) {
+        for (index, workers) in self.shape.drives.clone().into_iter().enumerate() {
+            let crew = Crew::Drive(index);
+            let bell = self.bell(crew);
+            assert_eq!(self.core.add_drive(bell), index);
+            for _ in 0..workers.max(1) {
+                let waits = workers == 0;
+                let ring = self.ring(if waits { self.shape.depth } else { 1 });
+                self.add(Kind::Drive(RingWorker::new(index, ring), waits), crew);
+            }
+        }
+    }
+
+    fn add_gpus(&mut self) {
+        for index in 0..self.shape.gpus {
+            let config = SimConfig {
+                latency: Duration::from_micros(self.shape.link_latency_us),
+                seed: self.dice.next(),
+                copy_faults: self.shape.faults.copies,
+                ..SimConfig::default()
+            };
+            let number = u32::try_from(index).expect("few GPUs");
+            let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
+            let inner = SimDevice::new(number, config, clock);
+            let dice = Dice::new(self.dice.next());
+            let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.calls));
+            self.tools.devices.push(Arc::clone(&device));
+            let crew = Crew::Link(index);
+            let bell = self.bell(crew);
+            let (slots, slots_max) = self.shape.slots;
+            assert_eq!(self.core.add_link(slots_max, bell), index);
+            let gpu: Arc<dyn Device> = Arc::clone(&device) as _;
+            let submitter = Submitter::new(index, gpu).expect("streams cost nothing");
+            self.add(Kind::Submitter(Box::new(submitter), 0), crew);
+            let slots = self.tools.make(index, slots);
+            self.core.with(|scheduler| scheduler.add_slots(index, &slots));
+            device.armed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs to the end. Panics where anything is not as it should be.
+    pub(super) fn run(mut self) {
+        for _ in 0..STEPS_MAX {
+            self.disturb();
+            if !self.step() {
+                self.look_at_the_end();
+                return;
+            }
+            self.ring_bells();
+            self.check();
+            self.judge_ended();
+        }
+        panic!("no end after {STEPS_MAX} steps: {:?}", self.core.lock());
+    }
+
+    /// Makes one step of something that can; false: nothing can, and nothing is left.
+    fn step(&mut self) -> bool {
+        let now = self.clock.now();
+        let machines = (0..self.machines.len()).filter(|&i| self.machines[i].can_step(now));
+        let mut choices: Vec<Choice> = machines.map(Choice::Machine).collect();
+        let callers = (0..self.jobs.len()).filter(|&i| self.jobs[i].can_step(now));
+        choices.extend(callers.map(Choice::Caller));
+        if self.started < self.shape.transfers && self.jobs.len() < self.shape.at_once {
+            choices.push(Choice::Start);
+        }
+        if !self.stopping {
+            let all = self.started == self.shape.transfers && self.jobs.is_empty();
+            if all || (self.shape.stops_early && self.dice.roll(0.001)) {
+                choices.push(Choice::Stop);
+            }
+        }
+        let due = self.next_due();
+        if due.is_some() {
+            choices.push(Choice::Time);
+        }
+        if choices.is_empty() {
+            let stopped = self.machines.iter().all(|machine| machine.phase == Phase::Stopped);
+            let phases: Vec<_> = self.machines.iter().map(|m| (m.crew, m.phase)).collect();
+            assert!(stopped, "nobody can go on: {phases:?} {:?}", self.core.lock());
+            return false;
+        }
+        let index = below(&mut self.dice, choices.len() as u64);
+        match choices[usize::try_from(index).expect("few choices")] {
+            Choice::Machine(index) => self.step_machine(index),
+            Choice::Caller(index) => self.jobs[index].step(&self.core, &self.tools),
+            Choice::Start => self.start(),
+            Choice::Stop => self.stop(),
+            Choice::Time => {
+                let due = due.expect("something is on its way");
+                self.clock.advance(due.saturating_sub(now));
+            }
+        }
+        true
+    }
+
+    /// When the next op of any ring is done, if none is by now.
+    fn next_due(&self) -> Option<Duration> {
+        let rings = self.machines.iter().filter_map(Machine::ring);
+        let callers = self.jobs.iter().filter_map(Job::ring);
+        let now = self.clock.now();
+        rings.chain(callers).filter_map(SimRing::next_due).min().filter(|due| *due > now)
+    }
+
+    fn start(&mut self) {
+        if let Some(mut job) = start::start(&self.core, &self.tools, &self.shape, &mut self.jobs) {
+            if matches!(job.caller, Caller::Waits) && job.blocking {
+                job.caller = Caller::Help(Box::new(Reader::new(self.ring(1))));
+            }
+            self.jobs.push(job);
+            self.started += 1;
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.started = self.shape.transfers;
+        self.core.stop();
+    }
+
+    fn step_machine(&mut self, index: usize) {
+        let machine = &mut self.machines[index];
+        let waits_in_ring = matches!(machine.kind, Kind::Drive(_, true));
+        if matches!(machine.phase, Phase::Dozes | Phase::Rung) && !waits_in_ring {
+            let called = self.core.lock().is_called(machine.crew);
+            machine.phase = if called { Phase::Runs } else { Phase::Sleeps };
+            return;
+        }
+        let next = match &mut machine.kind {
+            Kind::Reader(reader) => reader.step(&self.core, &self.tools),
+            Kind::Drive(worker, waits) => worker.step(&self.core, *waits),
+            Kind::Submitter(submitter, linger) => {
+                if submitter.is_copying() {
+                    *linger = self.shape.linger;
+                }
+                match submitter.step(&self.core, *linger > 0) {
+                    Pause::Nap => {
+                        self.clock.advance(Duration::from_micros(20));
+                        *linger = linger.saturating_sub(1);
+                        Next::Again
+                    }
+                    Pause::Wait => Next::Wait,
+                    Pause::Stop => Next::Stop,
+                }
+            }
+        };
+        machine.phase = match next {
+            Next::Again => Phase::Runs,
+            Next::Wait => Phase::Dozes,
+            Next::Stop => Phase::Stopped,
+        };
+    }
+
+    /// Lets each ring of a bell reach one of those that hear it.
+    fn ring_bells(&mut self) {
+        for (crew, rung) in &self.bells {
+            for _ in 0..rung.swap(0, Ordering::Relaxed) {
+                let hears = |machine: &&mut Machine| {
+                    let in_ring = matches!(machine.kind, Kind::Drive(_, true));
+                    let stopped = machine.phase == Phase::Stopped;
+                    let asleep = machine.phase == Phase::Sleeps || (in_ring && !stopped);
+                    machine.crew == *crew && asleep
+                };
+                let mut asleep: Vec<_> = self.machines.iter_mut().filter(hears).collect();
+                if !asleep.is_empty() {
+                    let index = below(&mut self.dice, asleep.len() as u64);
+                    asleep[usize::try_from(index).expect("few machines")].phase = Phase::Rung;
+                }
+            }
+        }
+    }
+
+    /// What callers and others do at any time: cancel, and cut files.
+    fn disturb(&mut self) {
+        if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
+            let index = below(&mut self.dice, self.jobs.len() as u64);
+            let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
+            job.cancelled |= !job.state.is_done();
+            self.core.with(|scheduler| scheduler.cancel(job.state.key(), &job.state));
+            self.ring_bells();
+        }
+        if self.dice.roll(self.shape.cuts) {
+            self.cut();
+        }
+    }
+
+    /// Cuts a file, or lets it grow by zeros.
+    fn cut(&mut self) {
+        let mut world = self.tools.world.borrow_mut();
+        let index = below(&mut self.dice, world.files.len() as u64);
+        let index = usize::try_from(index).expect("few files");
+        let file = &mut world.files[index];
+        if !file.shrinks {
+            return;
+        }
+        let old = file.bytes.len();
+        let most = (old as u64 * 9).div_ceil(8) + 1;
+        let size = usize::try_from(below(&mut self.dice, most)).expect("a small file");
+        file.bytes.resize(size, 0);
+        file.expected.clone_from(&file.bytes);
+        for job in self.jobs.iter_mut().filter(|job| job.file == index) {
+            job.size_min = job.size_min.min(size as u64);
+            job.zeros |= size > old;
+        }
+    }
+
+    fn check(&mut self) {
+        let mut taken: Vec<&Op> = Vec::new();
+        for machine in &self.machines {
+            let (ring, done) = match &machine.kind {
+                Kind::Reader(reader) => reader.held(),
+                Kind::Drive(worker, _) => worker.held(),
+                Kind::Submitter(..) => continue,
+            };
+            taken.extend(ring.ops().chain(done.iter().map(|completion| &completion.op)));
+            let stopped = machine.phase == Phase::Stopped;
+            assert!(!stopped || ring.in_flight() == 0, "a thread ended before its ops");
+        }
+        for job in &self.jobs {
+            taken.extend(job.ops());
+        }
+        let scheduler = self.core.lock();
+        scheduler.check(&taken);
+        for job in &mut self.jobs {
+            let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));
+            if let (Some(now), Some(before)) = (&now, &job.error) {
+                assert_eq!(now, before, "the first error was replaced");
+            }
+            job.error = job.error.take().or(now);
+        }
+    }
+
+    fn judge_ended(&mut self) {
+        for index in (0..self.jobs.len()).rev() {
+            if self.jobs[index].state.is_done() && matches!(self.jobs[index].caller, Caller::Waits)
+            {
+                let job = self.jobs.swap_remove(index);
+                job.judge(&mut self.tools.world.borrow_mut());
+            }
+        }
+    }
+
+    fn look_at_the_end(&mut self) {
+        assert!(self.jobs.is_empty(), "{} transfers have no end", self.jobs.len());
+        let scheduler = self.core.lock();
+        assert!(scheduler.has_ended());
+        for link in 0..self.shape.gpus {
+            let (free, all) = scheduler.slots(link);
+            assert_eq!(free, all, "slots that did not come back");
+        }
+        for file in &self.tools.world.borrow().files {
+            let mut expected = file.expected.clone();
+            expected.resize(file.bytes.len(), 0);
+            assert!(file.bytes == expected, "bytes of a file that no write asked for");
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Choice {
+    Machine(usize),
+    Caller(usize),
+    Start,
+    Stop,
+    Time,
+}
+
+impl Job {
+    fn ring(&self) -> Option<&SimRing> {
+        match &self.caller {
+            Caller::Help(reader) => Some(reader.held().0),
+            _ => None,
+        }
+    }
+
+    fn ops(&self) -> impl Iterator<Item = &Op> {
+        let held = match &self.caller {
+            Caller::Help(reader) => Some(reader.held()),
+            _ => None,
+        };
+        held.into_iter()
+            .flat_map(|(ring, done)| ring.ops().chain(done.iter().map(|completion| &completion.op)))
+    }
+
+    fn can_step(&self, now: Duration) -> bool {
+        match &self.caller {
+            Caller::Plan(_) | Caller::Opened(..) => true,
+            Caller::Help(_) => self.ring().is_none_or(|ring| {
+                ring.in_flight() == 0 || ring.next_due().is_some_and(|due| due <= now)
+            }),
+            Caller::Waits => false,
+        }
+    }
+
+    /// A step of the caller's own thread.
+    fn step(&mut self, core: &Arc<Core>, tools: &SimTools) {
+        self.caller = match std::mem::replace(&mut self.caller, Caller::Waits) {
+            Caller::Plan(claim) => {
+                let plan = tools.plan(&claim);
+                Caller::Opened(claim.window, plan)
+            }
+            Caller::Opened(window, (piece, segments)) => {
+                core.with(|scheduler| scheduler.opened(window, piece, segments));
+                if self.blocking {
+                    let ring = SimRing::new(&tools.world, core, 1, tools.planner.segment);
+                    Caller::Help(Box::new(Reader::new(ring)))
+                } else {
+                    Caller::Waits
+                }
+            }
+            Caller::Help(mut reader) => {
+                if reader.step_for(core, tools, &self.state) {
+                    Caller::Help(reader)
+                } else {
+                    Caller::Waits
+                }
+            }
+            Caller::Waits => Caller::Waits,
+        };
+    }
+}

@@ -1,0 +1,141 @@
+//! What a seed chooses before anything moves: the engine's limits, its drives and GPUs, the files,
+//! and how often what goes wrong.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::world::{Contents, Faults, below, noise};
+use crate::file::{Handle, OpenHow};
+use crate::gpu::sim::Dice;
+use crate::plan::Alignment;
+use crate::queue::Limits;
+use crate::units::{KIB, MIB};
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Shape {
+    pub(super) limits: Limits,
+    pub(super) segment: u64,
+    /// Workers of each drive; none: one with a ring of several ops.
+    pub(super) drives: Vec<usize>,
+    pub(super) depth: usize,
+    pub(super) gpus: usize,
+    /// Slots of each GPU at the start and at most.
+    pub(super) slots: (usize, usize),
+    pub(super) transfers: usize,
+    /// How many may be on their way at once.
+    pub(super) at_once: usize,
+    /// Shares of the transfers that write (where a file may be written), go to or from a GPU, go
+    /// around the page cache where they can, and are waited for by a caller who helps.
+    pub(super) writes: f64,
+    pub(super) on_gpu: f64,
+    pub(super) direct: f64,
+    pub(super) blocking: f64,
+    /// Share of the files that are cut while they are read.
+    pub(super) shrinking: f64,
+    /// Chance of a cancel in each step.
+    pub(super) cancels: f64,
+    /// Chance of a cut file in each step.
+    pub(super) cuts: f64,
+    /// Whether the engine is stopped while things are on their way.
+    pub(super) stops_early: bool,
+    /// Steps that a submitter goes on without work before it sleeps.
+    pub(super) linger: u64,
+    pub(super) faults: Faults,
+    /// Time that each copy takes.
+    pub(super) link_latency_us: u64,
+}
+
+fn one_of<T: Copy>(dice: &mut Dice, choices: &[T]) -> T {
+    choices[usize::try_from(below(dice, choices.len() as u64)).expect("a small number")]
+}
+
+fn count(dice: &mut Dice, first: u64, last: u64) -> usize {
+    usize::try_from(first + below(dice, last - first + 1)).expect("a small number")
+}
+
+impl Shape {
+    pub(super) fn of(dice: &mut Dice) -> Self {
+        let (slot_size, segment) = one_of(
+            dice,
+            &[
+                (64 * KIB, 4 * KIB),
+                (64 * KIB, 4 * KIB),
+                (64 * KIB, 16 * KIB),
+                (256 * KIB, 4 * KIB),
+                (64 * KIB, 64 * KIB),
+                (MIB, 512 * KIB),
+            ],
+        );
+        let limits = Limits {
+            slot_size,
+            readers: count(dice, 1, 4),
+            host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
+        };
+        let drives = (0..count(dice, 1, 2)).map(|_| one_of(dice, &[0, 0, 1, 2, 3])).collect();
+        let slots = count(dice, 1, 2);
+        Self {
+            limits,
+            segment,
+            drives,
+            depth: one_of(dice, &[1, 2, 4, 16]),
+            gpus: count(dice, 0, 2),
+            slots: (slots, slots + count(dice, 0, 2)),
+            transfers: count(dice, 2, 12),
+            at_once: count(dice, 1, 8),
+            writes: one_of(dice, &[0.1, 0.5, 1.0]),
+            on_gpu: one_of(dice, &[0.0, 0.5, 1.0]),
+            direct: one_of(dice, &[0.0, 0.5, 1.0]),
+            blocking: one_of(dice, &[0.0, 0.3, 1.0]),
+            shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
+            cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
+            cuts: one_of(dice, &[0.0, 0.01, 0.05]),
+            stops_early: dice.roll(0.2),
+            linger: one_of(dice, &[0, 0, 3]),
+            faults: faults(dice),
+            link_latency_us: one_of(dice, &[0, 3, 100]),
+        }
+    }
+}
+
+fn faults(dice: &mut Dice) -> Faults {
+    let mut share = |choices: &[f64]| one_of(dice, choices);
+    Faults {
+        again: share(&[0.0, 0.05, 0.2]),
+        short: share(&[0.0, 0.1, 0.4, 1.0]),
+        odd: share(&[0.0, 0.0, 0.3, 1.0]),
+        empty: share(&[0.0, 0.0, 0.02]),
+        hard: share(&[0.0, 0.0, 0.003, 0.03]),
+        late: share(&[0.0, 0.02]),
+        calls: share(&[0.0, 0.0, 0.02, 0.2]),
+        copies: share(&[0.0, 0.0, 0.05]),
+        slots: share(&[0.0, 0.5]),
+    }
+}
+
+/// Makes the files of a run in `folder`. Their bytes are kept in memory; the real files lend their
+/// identity.
+pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Contents> {
+    let slot = shape.limits.slot_size;
+    let how = OpenHow { write: true, create: true, ..OpenHow::default() };
+    (0..count(dice, 1, 3))
+        .map(|index| {
+            let path = folder.join(format!("file-{index}"));
+            let open = || Arc::new(Handle::open(&path, &how).expect("a new file"));
+            let len = below(dice, 5 * slot + 1);
+            let bytes = noise(dice, len);
+            let shrinks = dice.roll(shape.shrinking);
+            let size_max = if dice.roll(0.2) { below(dice, 8 * slot) } else { u64::MAX };
+            let (memory, offset) = (one_of(dice, &[4, 512, 4096]), one_of(dice, &[512, 4096]));
+            let alignment = Alignment::of(memory, offset);
+            Contents {
+                handles: vec![open(), open()],
+                expected: bytes.clone(),
+                bytes,
+                size_max,
+                alignment: dice.roll(0.7).then_some(alignment),
+                shrinks,
+            }
+        })
+        .collect()
+}

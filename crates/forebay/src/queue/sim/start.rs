@@ -1,0 +1,243 @@
+//! How a simulated transfer begins: what the engine does between a caller's call and the
+//! scheduler, with a seed for a caller.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::device::FaultyDevice;
+use super::job::{Caller, Job, UNTOUCHED};
+use super::memory::Memory;
+use super::shape::Shape;
+use super::world::{World, below, noise};
+use crate::gpu::Device;
+use crate::plan::{Alignment, Io, Reason, Split, split_write};
+use crate::queue::op::Direction;
+use crate::queue::{Claim, Core, Plan, Planner, Request, Slot, Tools};
+use crate::staging::HostMemory;
+use crate::transfer::{State, SyncMode};
+use crate::units::{ByteRange, align_down};
+
+const PAGE: u64 = 4096;
+
+/// Plans by a residency that the seed invents, and makes slots, or fails to.
+pub(super) struct SimTools {
+    pub(super) world: Rc<RefCell<World>>,
+    pub(super) planner: Planner,
+    pub(super) slot_size: u64,
+    pub(super) devices: Vec<Arc<FaultyDevice>>,
+    /// Memory of the slots.
+    pub(super) arena: RefCell<Vec<HostMemory>>,
+}
+
+impl SimTools {
+    /// Makes `count` slots for a link.
+    pub(super) fn make(&self, link: usize, count: usize) -> Vec<Slot> {
+        let slot = usize::try_from(self.slot_size).expect("a small slot");
+        let mut memory = HostMemory::map(slot * count).expect("a little memory");
+        let device: Arc<dyn Device> = Arc::clone(&self.devices[link]) as _;
+        memory.register(&device).expect("memory of our own");
+        let first = memory.address();
+        self.arena.borrow_mut().push(memory);
+        (0..count as u64).map(|index| Slot { address: first + index * self.slot_size }).collect()
+    }
+}
+
+impl Tools for SimTools {
+    fn plan(&self, claim: &Claim) -> Plan {
+        let mut world = self.world.borrow_mut();
+        self.planner.cut(claim, |claim| residency(&mut world, claim.range))
+    }
+
+    fn grow(&self, link: usize) -> Vec<Slot> {
+        let fails = {
+            let mut world = self.world.borrow_mut();
+            let share = world.faults.slots;
+            world.dice.roll(share)
+        };
+        if fails { Vec::new() } else { self.make(link, 1) }
+    }
+}
+
+/// What of `range` is in the page cache, says the seed.
+fn residency(world: &mut World, range: ByteRange) -> Split {
+    let dice = &mut world.dice;
+    match below(dice, 4) {
+        0 => Split::Buffered(Reason::TriedResident),
+        1 => Split::Direct(Reason::TriedNotResident),
+        _ => {
+            let mut runs = Vec::new();
+            let mut at = align_down(range.start, PAGE) + PAGE * below(dice, 3);
+            while at < range.end {
+                let run = ByteRange::at(at, PAGE * (1 + below(dice, 6)));
+                at = run.end + PAGE * (1 + below(dice, 6));
+                let run = run.intersect(range);
+                if !run.is_empty() {
+                    runs.push(run);
+                }
+            }
+            Split::Resident(runs)
+        }
+    }
+}
+
+/// What the seed asks for.
+struct Wish {
+    file: usize,
+    direction: Direction,
+    range: ByteRange,
+    /// Where a read will meet the end of the file, else the range's end.
+    end: u64,
+    link: Option<usize>,
+    way: Result<(Alignment, Reason), Reason>,
+    exact: bool,
+    sync: SyncMode,
+    blocking: bool,
+    skew: u64,
+}
+
+/// Chooses a transfer; `None` where its write would meet another.
+fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
+    let World { dice, files, .. } = world;
+    let slot = shape.limits.slot_size;
+    let index = usize::try_from(below(dice, files.len() as u64)).ok()?;
+    let file = &files[index];
+    let size = file.bytes.len() as u64;
+    let writes = !file.shrinks && dice.roll(shape.writes);
+    let direction = if writes { Direction::Write } else { Direction::Read };
+    let len_max = [16, PAGE, shape.segment, slot, 3 * slot, 5 * slot];
+    let len_max = len_max[usize::try_from(below(dice, 6)).ok()?];
+    let len = below(dice, len_max + 1);
+    let most = if writes { size + slot } else { size + PAGE };
+    let mut start = below(dice, most + 1);
+    if dice.roll(0.3) {
+        start = align_down(start, PAGE);
+    }
+    let range = ByteRange::at(start, len);
+    let meets = |job: &&Job| job.file == index && !job.range.intersect(range).is_empty();
+    if writes && jobs.iter().filter(meets).any(|job| job.direction == Direction::Write) {
+        return None;
+    }
+    let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
+        .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
+    let way = match file.alignment {
+        Some(alignment) if dice.roll(shape.direct) => {
+            let demanded = writes || dice.roll(0.2);
+            let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
+            Ok((alignment, reason))
+        }
+        _ => Err(Reason::NoDirectIo),
+    };
+    let sync = match below(dice, 4) {
+        0 => SyncMode::Data,
+        1 => SyncMode::All,
+        _ => SyncMode::None,
+    };
+    Some(Wish {
+        file: index,
+        direction,
+        range,
+        end: if writes { range.end } else { size.clamp(range.start, range.end) },
+        link,
+        way,
+        exact: !writes && dice.roll(0.3),
+        sync,
+        blocking: dice.roll(shape.blocking),
+        skew: if dice.roll(0.5) { 0 } else { below(dice, PAGE) },
+    })
+}
+
+/// Starts a transfer of the seed's choice.
+pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
+    let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
+    for job in jobs.iter_mut() {
+        let meets = job.file == wish.file && !job.range.intersect(wish.range).is_empty();
+        job.racy |= meets && wish.direction == Direction::Write;
+    }
+    let racy = jobs.iter().any(|job| {
+        let meets = job.file == wish.file && !job.range.intersect(wish.range).is_empty();
+        meets && job.direction == Direction::Write
+    });
+    let (bytes, size, handle) = {
+        let mut world = tools.world.borrow_mut();
+        let World { dice, files, .. } = &mut *world;
+        let file = &files[wish.file];
+        let bytes = match wish.direction {
+            Direction::Write => noise(dice, wish.range.len()),
+            Direction::Read if wish.end > wish.range.start => {
+                let place = |offset| usize::try_from(offset).expect("a small file");
+                file.bytes[place(wish.range.start)..place(wish.end)].to_vec()
+            }
+            Direction::Read => Vec::new(),
+        };
+        let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
+        (bytes, file.bytes.len() as u64, handle)
+    };
+    let device = wish.link.map(|link| &tools.devices[link]);
+    let skew = usize::try_from(wish.skew).expect("below a page");
+    let memory = match wish.direction {
+        Direction::Write => Memory::new(&bytes, skew, device),
+        Direction::Read => {
+            let len = usize::try_from(wish.range.len()).expect("a small transfer");
+            Memory::new(&vec![UNTOUCHED; len], skew, device)
+        }
+    };
+    let state = Arc::new(State::new(Arc::clone(&handle), wish.range, None));
+    let request = request(&wish, &state, &memory, shape);
+    let claim = core.with(|scheduler| {
+        let (key, claim) = scheduler.start(request);
+        state.set_key(key);
+        claim
+    });
+    Some(Job {
+        state,
+        file: wish.file,
+        direction: wish.direction,
+        range: wish.range,
+        memory,
+        on_gpu: wish.link.is_some(),
+        bytes,
+        exact: wish.exact,
+        caller: claim.map_or(Caller::Waits, Caller::Plan),
+        blocking: wish.blocking,
+        racy,
+        cancelled: false,
+        size_min: size,
+        zeros: false,
+        error: None,
+    })
+}
+
+fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> Request {
+    let parts = match wish.direction {
+        Direction::Read => {
+            let (io, reason) = match wish.way {
+                Ok((_, reason)) => (Io::Direct, reason),
+                Err(reason) => (Io::Buffered, reason),
+            };
+            let wanted = ByteRange { start: wish.range.start, end: wish.end };
+            (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
+        }
+        Direction::Write => {
+            let (alignment, reason) = match wish.way {
+                Ok((alignment, reason)) => (Some(alignment), reason),
+                Err(reason) => (None, reason),
+            };
+            split_write(wish.range, alignment, PAGE, reason).into()
+        }
+    };
+    Request {
+        state: Arc::clone(state),
+        file: Arc::clone(state.file()),
+        direction: wish.direction,
+        range: wish.range,
+        end: wish.end,
+        address: memory.address(),
+        link: wish.link,
+        drive: wish.file % shape.drives.len(),
+        parts,
+        alignment: wish.way.ok().map(|(alignment, _)| alignment),
+        exact: wish.exact,
+        sync: wish.sync,
+    }
+}

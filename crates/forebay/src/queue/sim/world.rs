@@ -1,0 +1,259 @@
+//! The files that the simulated rings read and write, the time, and what goes wrong.
+
+#![expect(
+    unsafe_code,
+    reason = "moves bytes between its files and an op's memory, as the kernel does"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::clock::{Clock, ManualClock};
+use crate::file::Handle;
+use crate::gpu::sim::Dice;
+use crate::plan::{Alignment, Io};
+use crate::queue::op::{Direction, Op, Work};
+use crate::transfer::State;
+use crate::units::{ByteRange, align_down};
+
+/// A number below `end`, which is above zero.
+pub(super) fn below(dice: &mut Dice, end: u64) -> u64 {
+    dice.next() % end
+}
+
+/// `len` bytes of which no two places look alike.
+pub(super) fn noise(dice: &mut Dice, len: u64) -> Vec<u8> {
+    let len = usize::try_from(len).expect("a small file");
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    bytes.chunks_exact_mut(8).for_each(|part| part.copy_from_slice(&dice.next().to_le_bytes()));
+    bytes.truncate(len);
+    bytes
+}
+
+/// Shares of the ops that meet each fault.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Faults {
+    /// EINTR and EAGAIN.
+    pub(super) again: f64,
+    /// Fewer bytes than asked.
+    pub(super) short: f64,
+    /// A short count of a direct op that is no multiple of its unit.
+    pub(super) odd: f64,
+    /// No byte, although there are some.
+    pub(super) empty: f64,
+    /// EIO.
+    pub(super) hard: f64,
+    /// Completions that take a hundred times longer.
+    pub(super) late: f64,
+    /// Calls into the GPU's driver that fail at once.
+    pub(super) calls: f64,
+    /// Copies that fail on their way.
+    pub(super) copies: f64,
+    /// Attempts to make slots that fail.
+    pub(super) slots: f64,
+}
+
+/// A file: its bytes, and the handles by which the engine knows it.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) handles: Vec<Arc<Handle>>,
+    pub(super) bytes: Vec<u8>,
+    /// What should be in it, by the writes that have ended.
+    pub(super) expected: Vec<u8>,
+    /// Where the disk is full.
+    pub(super) size_max: u64,
+    pub(super) alignment: Option<Alignment>,
+    /// Whether others cut it while it is read; then it is not written.
+    pub(super) shrinks: bool,
+}
+
+/// Memory that an op in flight reads or writes.
+#[derive(Debug, Clone, Copy)]
+struct Touched {
+    id: u64,
+    range: ByteRange,
+    written: bool,
+    /// The file of a write, and whether it goes through the page cache.
+    writes: Option<((u64, u64), Io)>,
+    transfer: *const State,
+}
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) dice: Dice,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) faults: Faults,
+    pub(super) files: Vec<Contents>,
+    touched: Vec<Touched>,
+    begun: u64,
+    /// Errors that were answered, with the transfers that they must end.
+    pub(super) failed: Vec<(Arc<State>, Errno)>,
+}
+
+impl World {
+    pub(super) fn new(dice: Dice, clock: Arc<ManualClock>, faults: Faults) -> Self {
+        Self {
+            dice,
+            clock,
+            faults,
+            files: Vec::new(),
+            touched: Vec::new(),
+            begun: 0,
+            failed: Vec::new(),
+        }
+    }
+
+    /// When an op that begins now is done.
+    pub(super) fn due(&mut self) -> Duration {
+        let late = if self.dice.roll(self.faults.late) { 100 } else { 1 };
+        self.clock.now() + Duration::from_micros(below(&mut self.dice, 200) * late)
+    }
+
+    /// Takes an op in: checks that it may run at all. `base` is where its bytes really move.
+    pub(super) fn begin(&mut self, op: &Op, base: u64, state: &Arc<State>) -> u64 {
+        assert!(!state.is_done(), "an op begins although its transfer has ended: {op:?}");
+        self.begun += 1;
+        let Work::Move(direction) = op.work else { return self.begun };
+        let range = if op.segment.bounce {
+            ByteRange::at(op.address, op.segment.wanted.len())
+        } else {
+            let (_, len) = op.rest();
+            ByteRange::at(op.address + op.moved, len)
+        };
+        self.check_place(op, base, direction, state.range());
+        let written = direction == Direction::Read;
+        let writes = (!written).then(|| (op.file.identity(), op.segment.io));
+        let transfer = Arc::as_ptr(state);
+        let new = Touched { id: self.begun, range, written, writes, transfer };
+        for other in &self.touched {
+            let meets = !other.range.intersect(range).is_empty();
+            assert!(!meets || !(written || other.written), "{new:?} meets {other:?}");
+            let (Some(one), Some(two)) = (writes, other.writes) else { continue };
+            let both = one == two && one.1 == Io::Buffered;
+            assert!(!both, "two writes to one file through the page cache: {new:?}, {other:?}");
+            let mixed = transfer == other.transfer && one.1 != two.1;
+            assert!(!mixed, "an edge is written beside the body: {new:?}, {other:?}");
+        }
+        self.touched.push(new);
+        self.begun
+    }
+
+    fn check_place(&self, op: &Op, base: u64, direction: Direction, asked: ByteRange) {
+        let (offset, len) = op.rest();
+        assert!(len > 0, "an op of no bytes: {op:?}");
+        let segment = &op.segment;
+        assert_eq!(segment.wanted.intersect(asked), segment.wanted, "outside of what was asked");
+        if direction == Direction::Write {
+            assert_eq!(segment.wanted, segment.covered, "a write of bytes that nobody asked for");
+        }
+        if segment.io == Io::Direct {
+            let alignment = self.file_of(op).alignment.expect("a direct op has a direct file");
+            assert!(offset.is_multiple_of(alignment.offset), "unaligned: {op:?}");
+            assert!(len.is_multiple_of(alignment.offset), "unaligned length: {op:?}");
+            assert!((base + op.moved).is_multiple_of(alignment.memory), "unaligned memory: {op:?}");
+        }
+    }
+
+    fn file_of(&self, op: &Op) -> &Contents {
+        &self.files[self.index_of(op)]
+    }
+
+    fn index_of(&self, op: &Op) -> usize {
+        let same = |file: &Contents| file.handles[0].identity() == op.file.identity();
+        self.files.iter().position(same).expect("every op's file is known")
+    }
+
+    /// Runs an op that is due; returns what the kernel would, and the size of a file that a read
+    /// was short of.
+    pub(super) fn end(
+        &mut self,
+        id: u64,
+        op: &Op,
+        base: u64,
+        state: &Arc<State>,
+    ) -> (Result<u64, Errno>, Option<u64>) {
+        assert!(!state.is_done(), "an op ends after its transfer: {op:?}");
+        self.touched.retain(|touched| touched.id != id);
+        let faults = self.faults.clone();
+        if self.dice.roll(faults.again) {
+            let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
+            return (Err(errno), None);
+        }
+        if self.dice.roll(faults.hard) {
+            self.failed.push((Arc::clone(state), Errno::IO));
+            return (Err(Errno::IO), None);
+        }
+        match op.work {
+            Work::Sync { .. } => (Ok(0), None),
+            Work::Move(Direction::Read) => self.read(op, base),
+            Work::Move(Direction::Write) => (self.write(op, base, state), None),
+        }
+    }
+
+    /// How many of `most` bytes move.
+    fn share_of(&mut self, most: u64, op: &Op) -> u64 {
+        let faults = self.faults.clone();
+        if self.dice.roll(faults.empty) {
+            return 0;
+        }
+        if most == 0 || !self.dice.roll(faults.short) {
+            return most;
+        }
+        let some = 1 + below(&mut self.dice, most);
+        match self.file_of(op).alignment.filter(|_| op.is_direct()) {
+            Some(alignment) if !self.dice.roll(faults.odd) => {
+                align_down(some, alignment.offset).max(alignment.offset).min(most)
+            }
+            _ => some,
+        }
+    }
+
+    fn read(&mut self, op: &Op, base: u64) -> (Result<u64, Errno>, Option<u64>) {
+        let (offset, len) = op.rest();
+        let index = self.index_of(op);
+        let size = self.files[index].bytes.len() as u64;
+        let moved = self.share_of(size.saturating_sub(offset).min(len), op);
+        if moved > 0 {
+            let bytes = part(&mut self.files[index].bytes, offset, moved);
+            let memory = (base + op.moved) as *mut u8;
+            // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
+            // holds what is left of the op.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
+        }
+        let reached = offset + moved;
+        (Ok(moved), (reached < op.segment.wanted.end).then_some(size))
+    }
+
+    fn write(&mut self, op: &Op, base: u64, state: &Arc<State>) -> Result<u64, Errno> {
+        let (offset, len) = op.rest();
+        let index = self.index_of(op);
+        let file = &self.files[index];
+        let mut room = file.size_max.saturating_sub(offset).min(len);
+        if let (Some(alignment), true) = (file.alignment, op.is_direct()) {
+            room = align_down(room, alignment.offset);
+        }
+        if room == 0 {
+            self.failed.push((Arc::clone(state), Errno::NOSPC));
+            return Err(Errno::NOSPC);
+        }
+        let moved = self.share_of(room, op);
+        if moved > 0 {
+            let file = &mut self.files[index].bytes;
+            let end = usize::try_from(offset + moved).expect("a small file");
+            file.resize(file.len().max(end), 0);
+            let bytes = part(file, offset, moved);
+            let memory = (base + op.moved) as *const u8;
+            // SAFETY: as in `read`.
+            unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
+        }
+        Ok(moved)
+    }
+}
+
+fn part(bytes: &mut [u8], offset: u64, len: u64) -> &mut [u8] {
+    let start = usize::try_from(offset).expect("a small file");
+    &mut bytes[start..start + usize::try_from(len).expect("a small file")]
+}
