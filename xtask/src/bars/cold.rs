@@ -36,7 +36,10 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
             Check::new("rate of `fio`", ratio, Bound::AtLeast(0.97)),
             Check::new("CPU s per GB", series[0].cpu_s_per_gb(), Bound::AtMost(cpu_max)),
         ],
-        notes: vec![format!("{}, {}", format_size(len), routes(&outcome))],
+        notes: vec![
+            format!("{}, {}", format_size(len), routes(&outcome)),
+            format!("`fio` on {}", fio.memory()),
+        ],
         series,
     })
 }

@@ -67,7 +67,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let ratio = series[0].rate() / series[1].rate();
     Ok(Measured {
         checks: vec![Check::new("rate of `fio`", ratio, Bound::AtLeast(0.97))],
-        notes: vec![note],
+        notes: vec![note, format!("`fio` on {}", fio.memory())],
         series,
     })
 }

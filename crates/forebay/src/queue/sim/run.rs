@@ -286,7 +286,7 @@ impl Run {
                     *linger = self.shape.linger;
                 }
                 match submitter.step(&self.core, *linger > 0) {
-                    Pause::Nap => {
+                    Pause::Nap | Pause::Watch => {
                         self.clock.advance(Duration::from_micros(20));
                         *linger = linger.saturating_sub(1);
                         Next::Again
