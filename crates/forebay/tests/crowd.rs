@@ -4,11 +4,12 @@
 mod lab;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::thread;
 
 use forebay::gpu::GpuSelector;
 use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
-use lab::{pattern, watchdog::Watchdog};
+use lab::{FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
 
 const SLOT: usize = 256 << 10;
 
@@ -68,6 +69,51 @@ fn nobody_is_left_waiting() {
             }
         });
         let before = fs::read(&path).expect("a read");
+        file.evict().expect("an eviction");
+        assert!(fs::read(&path).expect("a read") == before, "page cache and drive disagree");
+    }
+}
+
+/// Ranges of neighbours share pages, and pages share folios: a write around the page cache beside a
+/// write through it must leave neither stale bytes in the cache nor lost ones on the drive.
+#[test]
+fn neighbours_see_their_own_bytes() {
+    const RANGE: usize = 20_000;
+    const WRITERS: usize = 4;
+    const EACH: usize = 8;
+    let _watchdog = Watchdog::start();
+    for file_system in FileSystem::ALL {
+        let Some(drive) = or_skip(LoopDrive::with(file_system)) else { return };
+        let engine = least(RingChoice::Auto);
+        let wanted: GpuSelector = "sim".parse().expect("a name");
+        let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+        let path = drive.path().join("shared");
+        let how = OpenOptions::writing();
+        let file = engine.open_with(&path, &how).expect("a new file");
+        file.write(0, &vec![0; RANGE * WRITERS * EACH]).expect("room for it");
+        let plain = fs::File::open(&path).expect("the file opens");
+        thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (engine, file, plain) = (&engine, &file, &plain);
+                scope.spawn(move || {
+                    let mut buffer = engine.allocate(gpu, RANGE as u64).expect("memory");
+                    for turn in 0..25 * EACH {
+                        let at = ((turn % EACH * WRITERS + writer) * RANGE) as u64;
+                        let bytes = pattern((writer * 100_000 + turn) as u64, RANGE);
+                        buffer.upload(0, &bytes).expect("an upload");
+                        let route = [Route::Staged, Route::Cached][(turn / 3 + writer) % 2];
+                        let options = RequestOptions::by_route(route);
+                        file.write_with(at, &buffer, &options).expect("a write");
+                        let mut seen = vec![0; RANGE];
+                        plain.read_exact_at(&mut seen, at).expect("a read");
+                        let wrong = seen.iter().zip(&bytes).filter(|(is, should)| is != should);
+                        assert_eq!(wrong.count(), 0, "{file_system:?} {route} {writer} {turn}");
+                    }
+                });
+            }
+        });
+        let before = fs::read(&path).expect("a read");
+        file.sync_all().expect("a sync");
         file.evict().expect("an eviction");
         assert!(fs::read(&path).expect("a read") == before, "page cache and drive disagree");
     }
