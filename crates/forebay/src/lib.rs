@@ -35,7 +35,6 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
-//! - `memory.rs`: hands out slices of memory that it maps itself
 //! - `engine/small.rs`: reads into the caller's memory and copies from its own
 //! - `file/calls.rs`: system calls that take raw memory
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
@@ -48,10 +47,11 @@
 //! - `gpu/sim/table.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
+//! - `memory/host.rs`: maps and pins memory
+//! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/uring.rs`: hands an op's memory to the kernel
-//! - `staging/host_memory.rs`: maps and pins memory
 //! - `staging/submitter.rs`: queues copies
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user

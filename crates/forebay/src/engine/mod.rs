@@ -20,10 +20,10 @@ use self::threads::ReaderTools;
 use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, HostMemory};
 use crate::options::Options;
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
-use crate::staging::{Arena, HostMemory};
+use crate::staging::Arena;
 use crate::topology::DriveKey;
 use crate::transfer::{State, Transfer};
 

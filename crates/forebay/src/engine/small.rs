@@ -12,9 +12,9 @@ use super::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::file::{Source, read_at_raw};
 use crate::gpu::{Device, DeviceError, Stream};
+use crate::memory::HostMemory;
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
-use crate::staging::HostMemory;
 use crate::transfer::{Outcome, RouteShare, Stages};
 use crate::units::ByteRange;
 

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::HostMemory;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
+use crate::memory::HostMemory;
 use crate::queue::Slot;
 use crate::units::MIB;
 
