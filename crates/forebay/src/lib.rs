@@ -51,6 +51,7 @@
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
+//! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/uring.rs`: hands an op's memory to the kernel
 //! - `staging/submitter.rs`: queues copies
 //! - `tests/cuda.rs`: calls a real GPU's driver
