@@ -208,7 +208,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// What small reads to a GPU go through.
+    /// What small transfers of a GPU go through.
     fn lanes(&self, device: &Arc<dyn Device>) -> Result<Arc<small::Lanes>> {
         let index = self.link(device)?;
         let links = self.links();
