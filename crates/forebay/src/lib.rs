@@ -35,8 +35,7 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
-//! - `memory.rs`: hands out slices of memory that it maps itself
-//! - `engine/small.rs`: reads into the caller's memory and copies from its own
+//! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `file/calls.rs`: system calls that take raw memory
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/device.rs`: calls the driver
@@ -48,13 +47,15 @@
 //! - `gpu/sim/table.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
+//! - `memory/host.rs`: maps and pins memory
+//! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
+//! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/uring.rs`: hands an op's memory to the kernel
 //! - `queue/sim/device.rs`: passes calls on to the simulated GPU
 //! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
-//! - `staging/host_memory.rs`: maps and pins memory
 //! - `staging/submitter.rs`: queues copies
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user

@@ -47,8 +47,8 @@ pub struct Options {
     pub readers: Option<usize>,
     /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024.
     pub depth: usize,
-    /// Transfers up to this many bytes are made by the calling thread where the bytes are resident
-    /// (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB.
+    /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
+    /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB.
     pub small_size: u64,
     /// Whether O_DIRECT may be used (`FOREBAY_DIRECT_IO`: `auto`, `off`).
     pub direct_io: DirectIo,

@@ -342,7 +342,7 @@ impl File {
     ) -> Result<Outcome> {
         self.check_writable(direction, offset, span.len)?;
         let call = Call { file: &self.handle, direction, offset, span, options };
-        if let Some(done) = self.engine.read_small(&call) {
+        if let Some(done) = self.engine.move_small(&call) {
             return done;
         }
         let state = self.engine.start(&call, None)?;

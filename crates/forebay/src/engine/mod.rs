@@ -15,15 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
+use rustix::io::Errno;
 
 use self::threads::ReaderTools;
 use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, HostMemory};
 use crate::options::Options;
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
-use crate::staging::{Arena, HostMemory};
+use crate::staging::Arena;
 use crate::topology::DriveKey;
 use crate::transfer::{State, Transfer};
 
@@ -143,7 +144,7 @@ impl Engine {
     /// # Errors
     /// The host's or the GPU's.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
-        let fail = Error::HostMemory { len, source: rustix::io::Errno::NOMEM };
+        let fail = Error::HostMemory { len, source: Errno::NOMEM };
         let mut memory = HostMemory::map(usize::try_from(len).map_err(|_| fail)?)?;
         for link in &*self.links() {
             memory.register(&link.device)?;
@@ -171,7 +172,9 @@ impl Engine {
     /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
+        notes
     }
 
     /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
@@ -205,7 +208,7 @@ impl Engine {
         Ok(index)
     }
 
-    /// What small reads to a GPU go through.
+    /// What small transfers of a GPU go through.
     fn lanes(&self, device: &Arc<dyn Device>) -> Result<Arc<small::Lanes>> {
         let index = self.link(device)?;
         let links = self.links();
@@ -233,7 +236,8 @@ impl Engine {
             return Ok(index);
         }
         let options = &self.inner.options;
-        let (index, note) = self.inner.threads.start_drive(&self.inner.core, options)?;
+        let parts = self.inner.tools.arena.parts();
+        let (index, note) = self.inner.threads.start_drive(&self.inner.core, options, parts)?;
         drives.insert(handle.drive_key(), index);
         if let Some(note) = note {
             let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -267,10 +271,23 @@ impl Drop for Inner {
 }
 
 pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
-    let source = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::AGAIN);
+    let source = Errno::from_io_error(error).unwrap_or(Errno::AGAIN);
     Error::Resource { what, source }
 }
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
     Error::BadRequest { operation, place, reason }
+}
+
+/// Says that rings use the pinned memory unregistered.
+fn unregistered(errno: Errno) -> String {
+    let remedy = match errno {
+        Errno::NOMEM => ": raise the limit on locked memory (`ulimit -l`)",
+        Errno::INVAL => ": Linux 5.19 and newer can",
+        _ => "",
+    };
+    format!(
+        "io_uring may not keep the pinned memory registered here ({errno}), so direct requests \
+         pin their pages one by one{remedy}"
+    )
 }

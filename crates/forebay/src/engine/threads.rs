@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::resource;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
+use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
     Bell, Claim, Core, Idlers, Plan, Planner, PreadRing, Reader, RingWorker, Slot, Tools,
@@ -149,11 +150,12 @@ impl Threads {
         &self,
         core: &Arc<Core>,
         options: &Options,
+        parts: &Arc<Parts>,
     ) -> Result<(usize, Option<String>)> {
         if options.ring == RingChoice::Pread {
             return self.start_pread(core, options).map(|drive| (drive, None));
         }
-        match self.start_uring(core, options)? {
+        match self.start_uring(core, options, parts)? {
             Ok(drive) => Ok((drive, None)),
             Err(errno) if options.ring == RingChoice::Uring => {
                 Err(Error::Resource { what: "io_uring", source: errno })
@@ -169,17 +171,22 @@ impl Threads {
     }
 
     /// The inner result is the kernel's answer to the ring.
-    fn start_uring(&self, core: &Arc<Core>, options: &Options) -> Result<Result<usize, Errno>> {
+    fn start_uring(
+        &self,
+        core: &Arc<Core>,
+        options: &Options,
+        parts: &Arc<Parts>,
+    ) -> Result<Result<usize, Errno>> {
         let waker = match Waker::new() {
             Ok(waker) => waker,
             Err(errno) => return Ok(Err(errno)),
         };
         let (depth, segment) = (options.depth, options.segment_size);
         let (answer, answered) = sync_channel(1);
-        let core = Arc::clone(core);
+        let (core, parts) = (Arc::clone(core), Arc::clone(parts));
         self.spawn("forebay-ring".into(), "ring thread", move || {
             // Made on the thread that uses it: the kernel may hold the ring to one issuer.
-            let ring = match UringRing::new(depth, segment, waker.clone()) {
+            let ring = match UringRing::new(depth, segment, waker.clone(), parts) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };

@@ -5,7 +5,7 @@
 
 use super::op::{Direction, Op, Work};
 use crate::error::Result;
-use crate::staging::HostMemory;
+use crate::memory::HostMemory;
 use crate::units::ByteRange;
 
 /// One piece of memory for each op of a ring; mapped when the first op needs it.

@@ -10,6 +10,7 @@ mod idlers;
 mod op;
 mod pread;
 mod probe;
+mod registered;
 mod scheduler;
 #[cfg(test)]
 mod sim;

@@ -1,7 +1,9 @@
 //! The ring of the kernel: many ops in flight from one thread.
 //!
 //! An op stays in `ops` until its completion has been reaped; a ring that is dropped with ops in
-//! flight leaks them and its memory, since the kernel may still write there.
+//! flight leaks them and its memory, since the kernel may still write there. So it does with its
+//! hold on the pinned parts that the kernel knows; where nothing is in flight it lets go of them
+//! last, after the ring itself.
 
 #![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
 
@@ -18,6 +20,9 @@ use super::Ring;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work};
 use super::pread::{descriptor, size_if_short};
+use super::registered::Registered;
+use crate::memory::Parts;
+use crate::units::ByteRange;
 
 /// Completion that belongs to the waker, not to an op.
 const WAKE: u64 = u64::MAX;
@@ -51,6 +56,7 @@ pub(crate) struct UringRing {
     depth: usize,
     ops: Slab<Flight>,
     bounce: std::mem::ManuallyDrop<Bounce>,
+    registered: std::mem::ManuallyDrop<Registered>,
     /// Ops that failed before the kernel saw them.
     refused: Vec<Completion>,
     waker: Waker,
@@ -61,12 +67,17 @@ pub(crate) struct UringRing {
 }
 
 impl UringRing {
-    /// Sets up a ring for `depth` ops of at most `segment` bytes. Must be called on the thread that
-    /// will use it.
+    /// Sets up a ring for `depth` ops of at most `segment` bytes, which has the kernel keep `parts`
+    /// pinned where it may. Must be called on the thread that will use it.
     ///
     /// # Errors
     /// The kernel's: EPERM where a policy forbids io_uring, ENOSYS before Linux 5.1.
-    pub(crate) fn new(depth: usize, segment: u64, waker: Waker) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        depth: usize,
+        segment: u64,
+        waker: Waker,
+        parts: Arc<Parts>,
+    ) -> Result<Self, Errno> {
         let entries = u32::try_from(depth + 1).map_err(|_| Errno::INVAL)?.next_power_of_two();
         // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
         // that do not know the flags refuse them with EINVAL.
@@ -76,11 +87,13 @@ impl UringRing {
             .build(entries)
             .or_else(|_| IoUring::new(entries))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        let registered = Registered::new(&ring, parts);
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),
             depth,
             ops: Slab::with_capacity(depth),
             bounce: std::mem::ManuallyDrop::new(Bounce::new(depth, segment)),
+            registered: std::mem::ManuallyDrop::new(registered),
             refused: Vec::new(),
             waker,
             woken: std::mem::ManuallyDrop::new(Box::new([0; 8])),
@@ -98,15 +111,23 @@ impl UringRing {
         } else {
             op.address
         };
-        let memory = (base + op.moved) as *mut u8;
-        let entry = match op.work {
-            Work::Move(Direction::Read) => {
+        let address = base + op.moved;
+        let memory = address as *mut u8;
+        let known = self.registered.index(&self.ring, ByteRange::at(address, len.into()));
+        let entry = match (op.work, known) {
+            (Work::Move(Direction::Read), None) => {
                 opcode::Read::new(fd, memory, len).offset(offset).build()
             }
-            Work::Move(Direction::Write) => {
+            (Work::Move(Direction::Read), Some(index)) => {
+                opcode::ReadFixed::new(fd, memory, len, index).offset(offset).build()
+            }
+            (Work::Move(Direction::Write), None) => {
                 opcode::Write::new(fd, memory, len).offset(offset).build()
             }
-            Work::Sync { .. } => return Err(Errno::INVAL),
+            (Work::Move(Direction::Write), Some(index)) => {
+                opcode::WriteFixed::new(fd, memory, len, index).offset(offset).build()
+            }
+            (Work::Sync { .. }, _) => return Err(Errno::INVAL),
         };
         Ok((entry.user_data(index as u64), base))
     }
@@ -218,10 +239,13 @@ impl Drop for UringRing {
             return; // the kernel may still write into their memory, and into ours
         }
         // SAFETY: dropped once, here. Closing the ring cancels the waker's read; its eight bytes
-        // are leaked where that read has not been reaped, since cancelling is not instant.
+        // are leaked where that read has not been reaped, since cancelling is not instant. The
+        // parts go after the ring: until it is closed, its table says that their addresses are
+        // theirs. What the kernel then still has to unpin are pages, which it holds itself.
         unsafe {
             std::mem::ManuallyDrop::drop(&mut self.ring);
             std::mem::ManuallyDrop::drop(&mut self.bounce);
+            std::mem::ManuallyDrop::drop(&mut self.registered);
             if !self.waiting_for_wake {
                 std::mem::ManuallyDrop::drop(&mut self.woken);
             }

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::HostMemory;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
+use crate::memory::{HostMemory, Parts};
 use crate::queue::Slot;
 use crate::units::MIB;
 
@@ -23,7 +23,7 @@ pub(crate) struct Arena {
     /// The GPU of each link, by the link's index, and whether it has slots.
     links: Mutex<Vec<(Arc<dyn Device>, bool)>>,
     used: AtomicU64,
-    parts: Mutex<Vec<HostMemory>>,
+    parts: Arc<Parts>,
 }
 
 impl Arena {
@@ -33,8 +33,13 @@ impl Arena {
             bound,
             links: Mutex::default(),
             used: AtomicU64::new(0),
-            parts: Mutex::new(Vec::new()),
+            parts: Arc::default(),
         }
+    }
+
+    /// What it has made so far; rings keep it as long as they live.
+    pub(crate) fn parts(&self) -> &Arc<Parts> {
+        &self.parts
     }
 
     /// Counts the next link's GPU in, and returns how many slots it may have.
@@ -74,7 +79,8 @@ impl Arena {
         let slots = (0..len / self.slot_size)
             .map(|index| Slot { address: first + index * self.slot_size })
             .collect();
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        // Before anybody can get a slot, so that rings know of it when they see the first op.
+        self.parts.add(memory);
         self.links()[link].1 = true;
         Ok(slots)
     }

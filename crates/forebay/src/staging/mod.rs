@@ -2,11 +2,9 @@
 //! talks to its copy engine.
 
 mod arena;
-mod host_memory;
 mod submitter;
 
 pub(crate) use arena::Arena;
-pub(crate) use host_memory::HostMemory;
 #[cfg(test)]
 pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::device::FaultyDevice;
 use crate::gpu::{Device, DeviceResult, Stream};
-use crate::staging::HostMemory;
+use crate::memory::HostMemory;
 
 /// Bytes before and behind the transfer's own that must stay as they are.
 const GUARD: usize = 4096;

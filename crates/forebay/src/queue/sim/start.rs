@@ -11,10 +11,10 @@ use super::memory::Memory;
 use super::shape::Shape;
 use super::world::{World, below, noise};
 use crate::gpu::Device;
+use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Reason, Split, split_write};
 use crate::queue::op::Direction;
 use crate::queue::{Claim, Core, Plan, Planner, Request, Slot, Tools};
-use crate::staging::HostMemory;
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 

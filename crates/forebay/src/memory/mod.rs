@@ -6,13 +6,18 @@
 
 #![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
 
+mod host;
+mod parts;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceId};
-use crate::staging::HostMemory;
+
+pub(crate) use host::HostMemory;
+pub(crate) use parts::Parts;
 
 /// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.
 ///

@@ -1,0 +1,255 @@
+//! Small blocking transfers, which the calling thread makes alone, and what becomes of those that do
+//! not go smoothly.
+
+mod lab;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay::gpu::DeviceId;
+use forebay::{
+    Buffer, Engine, Error, File, OpenOptions, Operation, Options, Outcome, Reason, RequestOptions,
+    Result, Route, Source, SyncMode,
+};
+use lab::fuse::Fuse;
+use lab::watchdog::Watchdog;
+use lab::{child, or_skip, pattern};
+
+/// The most that is small by default.
+const SMALL: usize = 64 << 10;
+
+fn engine() -> Engine {
+    Engine::new(Options::default()).expect("the defaults fit")
+}
+
+fn sim(engine: &Engine, settings: &str) -> DeviceId {
+    let wanted = settings.parse().expect("settings of a simulated GPU");
+    engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id()
+}
+
+fn writable(engine: &Engine, path: &Path) -> File {
+    engine.open_with(path, &OpenOptions::writing()).expect("the file opens")
+}
+
+fn uploaded(engine: &Engine, gpu: DeviceId, bytes: &[u8]) -> Buffer {
+    let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
+    buffer.upload(0, bytes).expect("an upload");
+    buffer
+}
+
+/// Whether this process has threads that read for an engine.
+fn has_readers() -> bool {
+    let tasks = fs::read_dir("/proc/self/task").expect("this process").flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.into_iter().any(|name| name.starts_with("forebay-read"))
+}
+
+/// Waits until they have come, or gone: threads take a moment for both.
+fn wait_for_readers(there: bool) {
+    while has_readers() != there {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[track_caller]
+fn assert_share(outcome: &Outcome, route: Route, reason: Reason, bytes: usize) {
+    let [share] = outcome.routes[..] else { panic!("one way only: {outcome:?}") };
+    assert_eq!((share.route, share.reason, share.bytes), (route, reason, bytes as u64));
+    assert_eq!(outcome.bytes, bytes as u64);
+    assert!(outcome.stages.file + outcome.stages.copy <= outcome.elapsed, "{outcome:?}");
+}
+
+/// Runs the calling test in a process of its own, so that its threads can be counted.
+fn alone(test: impl FnOnce(&Path)) {
+    if child::role().is_none() {
+        child::run("alone");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    test(&folder.path().join("data"));
+}
+
+#[test]
+fn the_caller_needs_nobody() {
+    alone(|path| {
+        let engine = engine();
+        let gpu = sim(&engine, "sim");
+        let file = writable(&engine, path);
+        let mut model = Vec::new();
+        let ranges =
+            [(0, 1), (1, SMALL), (4095, 2), (100, 8192), (200_000, 4096), (77, 1000), (3, SMALL)];
+        for (turn, (offset, len)) in ranges.into_iter().enumerate() {
+            let bytes = pattern(turn as u64, len + 5);
+            let (on_host, on_gpu) = (&bytes[..len], uploaded(&engine, gpu, &bytes));
+            model.resize(model.len().max(offset + len), 0);
+            let (outcome, route) = if turn % 2 == 0 {
+                model[offset..offset + len].copy_from_slice(&bytes[5..]);
+                let part = Source::Buffer(&on_gpu, 5..len as u64 + 5);
+                (file.write(offset as u64, part), Route::Cached)
+            } else {
+                model[offset..offset + len].copy_from_slice(on_host);
+                (file.write(offset as u64, on_host), Route::Host)
+            };
+            let outcome = outcome.expect("room for a few bytes");
+            assert_share(&outcome, route, Reason::WriteThroughCache, len);
+            assert!(fs::read(path).expect("a read") == model, "{offset}+{len}");
+        }
+        assert!(!has_readers(), "a small write was nobody else's");
+        let mut got = vec![0; SMALL];
+        file.read(0, &mut got).expect("resident bytes");
+        assert!(got == model[..SMALL] && !has_readers());
+    });
+}
+
+/// A write of `len` bytes with these demands takes other threads, or hangs here.
+fn takes_others(
+    path: &Path,
+    change: impl FnOnce(&mut Options),
+    options: RequestOptions,
+    len: usize,
+) {
+    let mut limits = Options::default();
+    change(&mut limits);
+    let engine = Engine::new(limits).expect("limits that fit");
+    let gpu = sim(&engine, "sim");
+    let file = writable(&engine, path);
+    let bytes = pattern(len as u64, len);
+    let buffer = uploaded(&engine, gpu, &bytes);
+    wait_for_readers(false); // those of the engine before
+    let outcome = file.write_with(0, &buffer, &options).expect("a write");
+    assert_eq!(outcome.bytes, len as u64);
+    println!("{options:?} of {len} bytes");
+    wait_for_readers(true);
+    assert!(fs::read(path).expect("a read")[..len] == bytes);
+}
+
+#[test]
+fn demands_and_long_writes_take_others() {
+    alone(|path| {
+        let default = RequestOptions::default();
+        for options in [
+            default.synced(SyncMode::Data),
+            default.synced(SyncMode::All),
+            default.preallocated(),
+            RequestOptions::by_route(Route::Cached),
+        ] {
+            takes_others(path, |_| {}, options, 1000);
+        }
+        takes_others(path, |_| {}, default, SMALL + 1);
+        takes_others(path, |limits| limits.small_size = 0, default, 1000);
+        takes_others(path, |limits| limits.small_size = 999, default, 1000);
+    });
+}
+
+#[test]
+fn writes_that_come_to_less_are_written_to_the_end() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(vec![0; 100_000])) else { return };
+    fuse.set(|faults| {
+        faults.uncached = true;
+        faults.write_most = Some(700);
+    });
+    let engine = engine();
+    let gpu = sim(&engine, "sim");
+    let file = writable(&engine, &fuse.path());
+    let bytes = pattern(1, 5000);
+    file.write(10, &bytes).expect("all bytes in the end");
+    file.write(50_000, &uploaded(&engine, gpu, &bytes)).expect("all bytes in the end");
+    let there = fuse.content();
+    assert!(there[10..5010] == bytes && there[50_000..55_000] == bytes);
+    assert!(there[..10].iter().chain(&there[5010..50_000]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn writes_that_fail_say_why() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(vec![0; 100_000])) else { return };
+    fuse.set(|faults| {
+        faults.uncached = true;
+        faults.fail_writes_at = Some((3000, libc::EDQUOT));
+    });
+    let engine = engine();
+    let gpu = sim(&engine, "sim");
+    let file = writable(&engine, &fuse.path());
+    let bytes = pattern(1, 5000);
+    let buffer = uploaded(&engine, gpu, &bytes);
+    for source in [Source::from(&bytes), Source::from(&buffer)] {
+        let error = file.write(100, source).expect_err("no quota left");
+        assert!(matches!(&error, Error::Io { operation: Operation::Write, .. }), "{error}");
+        assert_eq!(error.errno(), Some(libc::EDQUOT));
+        let range = "at 100+5000";
+        assert!(error.to_string().contains(range), "{error}");
+    }
+    file.write(3001, &buffer).expect("the rest of the file takes bytes");
+    assert!(fuse.content()[3001..8001] == bytes);
+    let reader = engine.open(fuse.path()).expect("the file opens");
+    let error = reader.write(0, &bytes).expect_err("open for reading only");
+    assert!(matches!(error, Error::BadRequest { operation: Operation::Write, .. }), "{error}");
+    let beyond = file.write(u64::MAX - 10, &bytes).expect_err("no file reaches so far");
+    assert!(matches!(beyond, Error::BadRequest { operation: Operation::Write, .. }), "{beyond}");
+}
+
+#[test]
+fn a_gpu_that_fails_writes_nothing_wrong() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    let mut failed = 0;
+    for seed in 0..8 {
+        let engine = engine();
+        let gpu = sim(&engine, &format!("sim:seed={seed},copy-faults=0.6"));
+        let file = writable(&engine, &path);
+        for turn in 0..20 {
+            let bytes = pattern(seed * 100 + turn, 3000);
+            let mut buffer = engine.allocate(gpu, 3000).expect("memory");
+            let uploaded = (0..50).any(|_| buffer.upload(0, &bytes).is_ok());
+            assert!(uploaded, "one upload in fifty succeeds");
+            let written: Result<Outcome> = file.write(turn * 3000, &buffer);
+            let at = usize::try_from(turn * 3000).expect("small");
+            match written {
+                Ok(_) => assert!(fs::read(&path).expect("a read")[at..at + 3000] == bytes),
+                Err(error) => {
+                    failed += 1;
+                    assert!(matches!(&error, Error::Device { .. }), "{error}");
+                }
+            }
+        }
+    }
+    assert!(failed > 0, "two copies of a kind fail by these seeds");
+}
+
+#[test]
+fn small_writes_beside_long_ones() {
+    const PART: usize = 1000;
+    const LONG: usize = 3 << 20;
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    let engine = engine();
+    let gpu = sim(&engine, "sim");
+    let file = writable(&engine, &path);
+    let parts: Vec<_> = (0..240).map(|n| pattern(n, PART)).collect();
+    let long = pattern(1000, LONG);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let buffer = uploaded(&engine, gpu, &long);
+            for _ in 0..4 {
+                file.write((240 * PART) as u64, &buffer).expect("a long write");
+            }
+        });
+        // More threads than there are lanes.
+        for first in 0..12 {
+            let (engine, file, parts) = (&engine, &file, &parts);
+            scope.spawn(move || {
+                for n in (first..parts.len()).step_by(12) {
+                    let buffer = uploaded(engine, gpu, &parts[n]);
+                    file.write((n * PART) as u64, &buffer).expect("a small write");
+                }
+            });
+        }
+    });
+    let expected = [parts.concat(), long].concat();
+    assert!(fs::read(&path).expect("a read") == expected);
+}
