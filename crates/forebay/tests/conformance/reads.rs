@@ -121,7 +121,11 @@ pub(crate) fn partly_resident(case: &Case) {
 
 pub(crate) fn demanded_routes(case: &Case) {
     let (file, bytes) = case.random_file("demanded", SIZE);
-    for options in case.demands(&file) {
+    let mut demands = case.demands(&file);
+    if case.memory.is_gpu() {
+        demands.push(RequestOptions::by_route(Route::Cached));
+    }
+    for options in demands {
         for cold in [false, true] {
             if cold {
                 make_cold(&file);
