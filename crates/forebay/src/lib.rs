@@ -53,6 +53,9 @@
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/uring.rs`: hands an op's memory to the kernel
+//! - `queue/sim/device.rs`: passes calls on to the simulated GPU
+//! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
+//! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
@@ -64,6 +67,8 @@ pub mod error;
 mod file;
 pub mod gpu;
 mod memory;
+#[doc(hidden)]
+pub mod micro;
 mod options;
 pub mod plan;
 mod queue;

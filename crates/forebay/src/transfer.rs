@@ -14,7 +14,7 @@ use crate::plan::{Reason, Route};
 use crate::units::ByteRange;
 
 /// The most that a waiting thread is awake for before an end that it expects.
-const AWAKE_MAX: Duration = Duration::from_micros(500);
+const AWAKE_MAX: Duration = Duration::from_millis(1);
 
 /// When a waiting thread looks for the first time how a transfer gets on.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
@@ -194,11 +194,11 @@ impl State {
 
     /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
     /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
-    /// machine, 4 % of 256 MiB. What is spent awake is at most a fifth of the time waited for.
+    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most 1 ms.
     pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
-            let awake = (elapsed / 10).min(AWAKE_MAX);
+            let awake = (elapsed / 5).min(AWAKE_MAX);
             let left = match (self.range.len().saturating_sub(done), done) {
                 (_, 0) => awake + elapsed.max(FIRST_LOOK),
                 (left, done) => elapsed.mul_f64(float(left) / float(done)),
@@ -209,7 +209,7 @@ impl State {
                 }
                 continue;
             }
-            let until = Instant::now() + awake * 2;
+            let until = Instant::now() + awake;
             while Instant::now() < until {
                 if self.ended.load(Ordering::Acquire) {
                     return self.wait();

@@ -48,7 +48,7 @@ impl Rig {
     fn each(check: impl Fn(&Self, Option<DeviceId>)) {
         for ring in [RingChoice::Auto, RingChoice::Pread] {
             for on_gpu in [false, true] {
-                println!("{ring:?}, on a GPU: {on_gpu}");
+                lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
                 let Some(rig) = Self::new(ring) else { return };
                 check(&rig, on_gpu.then(|| rig.gpu.id()));
             }

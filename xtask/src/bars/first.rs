@@ -25,7 +25,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
             return timed(link_len, || link.copy(&mut target, link_len));
         }
         target.fill(0x5A)?;
-        let file = Engine::new(Options::default())?.open(&path)?;
+        let file = Engine::new(Options::from_env()?)?.open(&path)?;
         timed(len, || {
             route = routes(&file.read_exact(0, &mut target)?);
             Ok(())

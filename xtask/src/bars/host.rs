@@ -20,7 +20,7 @@ const LEN: u64 = GIB;
 pub(crate) fn resident(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(Options::default())?;
+    let engine = Engine::new(Options::from_env()?)?;
     let file = engine.open(&path)?;
     let plain_file = std::fs::File::open(&path)?;
     let mut target = touched(len);
@@ -50,7 +50,7 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(Options::default())?;
+    let engine = Engine::new(Options::from_env()?)?;
     let file = engine.open(&path)?;
     let mut target = touched(len);
     evict(&file)?;

@@ -86,7 +86,7 @@ impl Lab {
 
     /// A new engine with the defaults and the GPU of this run.
     pub(crate) fn gpu(&self) -> Result<Gpu, Stop> {
-        let engine = Engine::new(Options::default())?;
+        let engine = Engine::new(Options::from_env()?)?;
         match engine.device(&self.selector)? {
             Some(device) => Ok(Gpu { engine, device }),
             None => Err(Stop::Skip("no GPU on this machine".into())),

@@ -70,7 +70,7 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(GIB);
     let count = lab.count(40_000);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(Options::default())?;
+    let engine = Engine::new(Options::from_env()?)?;
     let file = engine.open(&path)?;
     let mut buffers = split(engine.allocate_pinned(UNDER_WAY * SMALL_LEN)?);
     evict(&file)?;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use forebay::{
-    DirectIo, Engine, Error, File, OpenOptions, Operation, RequestOptions, Result, RingChoice,
-    Route,
+    DirectIo, Engine, Error, File, OpenOptions, Operation, Place, RequestOptions, Result,
+    RingChoice, Route,
 };
 use rustix::io::Errno;
 
@@ -37,6 +37,12 @@ fn engines() -> Vec<(&'static str, Engine)> {
     engines
 }
 
+/// First byte and the one behind the last.
+fn ends(place: &Place) -> (usize, usize) {
+    let small = |number| usize::try_from(number).expect("a small file");
+    (small(place.offset), small(place.offset + place.len))
+}
+
 /// An error of a read that touches the byte at `bad`, of bytes inside `offset + len`.
 #[track_caller]
 fn assert_failed<T: std::fmt::Debug>(
@@ -49,7 +55,7 @@ fn assert_failed<T: std::fmt::Debug>(
     let Error::Io { operation: Operation::Read, place, source: Errno::IO } = &error else {
         panic!("no EIO: {error}");
     };
-    let (start, end) = (place.offset as usize, (place.offset + place.len) as usize);
+    let (start, end) = ends(place);
     assert!(offset <= start && end <= offset + len, "{place} in {offset}+{len}");
     assert!(end > bad, "{place} holds what failed at {bad}");
     assert_eq!(place.drive.as_deref(), file.drive());
@@ -80,7 +86,7 @@ fn bytes_that_a_drive_has_lost() {
     for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
         let Some((drive, path, bytes)) = cut_drive(file_system) else { return };
         for (name, engine) in engines() {
-            println!("{file_system:?}, {name}");
+            crate::lab::note(format!("{file_system:?}, {name}"));
             let file = engine.open(&path).expect("the file opens");
             let gpu = sim(&engine, "sim");
             for range in [(0, SIZE), (CUT - 5000, 20_000), (CUT + 4096, 100), (SIZE - 1, 1)] {
@@ -112,7 +118,7 @@ fn bytes_that_a_file_system_refuses() {
     let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
     fuse.set(|faults| faults.fail_at = Some(CUT as u64));
     for (name, engine) in engines() {
-        println!("{name}");
+        crate::lab::note(name);
         let file = engine.open(fuse.path()).expect("the file opens");
         let gpu = sim(&engine, "sim");
         let mut buffer = engine.allocate(gpu, SIZE as u64).expect("memory");
@@ -130,7 +136,7 @@ fn reads_and_writes_that_come_back_short() {
     let bytes = pattern(6, 700_001);
     for most in [1 << 16, 12_288, 5000, 999] {
         for (name, engine) in engines() {
-            println!("{name}, {most}");
+            crate::lab::note(format!("{name}, {most}"));
             let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
             fuse.set(|faults| faults.uncached = true);
             let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
@@ -168,7 +174,7 @@ fn a_size_that_is_a_lie() {
     let _watchdog = Watchdog::start();
     let bytes = pattern(8, 2_000_000);
     for (name, engine) in engines() {
-        println!("{name}");
+        crate::lab::note(name);
         let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
         fuse.set(|faults| faults.size = Some(5_000_000));
         let file = engine.open(fuse.path()).expect("the file opens");
@@ -227,7 +233,7 @@ fn a_disk_that_fills_up() {
         let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
         buffer.upload(0, &bytes).expect("an upload");
         for route in routes {
-            println!("{name}, {route:?}");
+            crate::lab::note(format!("{name}, {route:?}"));
             let path = drive.path().join("full");
             let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
             if route == Some(Route::Staged) && name == "page cache" {
@@ -265,14 +271,15 @@ fn a_disk_that_fills_up() {
 fn a_write_that_fails_in_the_middle() {
     let _watchdog = Watchdog::start();
     for (name, engine) in engines() {
-        println!("{name}");
+        crate::lab::note(name);
         let Some(fuse) = or_skip(Fuse::new(vec![0; SIZE])) else { return };
         fuse.set(|faults| faults.fail_writes_at = Some((CUT as u64, libc::EDQUOT)));
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
         let error = file.write(0, &pattern(3, SIZE)).expect_err("no quota left");
         match &error {
             Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } => {
-                assert!(place.offset as usize <= CUT && CUT < (place.offset + place.len) as usize);
+                let (start, end) = ends(place);
+                assert!(start <= CUT && CUT < end, "{place}");
             }
             other => panic!("no EDQUOT: {other}"),
         }

@@ -155,7 +155,7 @@ fn no_more_descriptors() {
         let moved = move_all(&engine, &path, 5_000_001);
         let notes = engine.notes();
         limit(Resource::Nofile, before);
-        println!("{extra} descriptors: {moved:?}, {notes:?}");
+        lab::note(format!("{extra} descriptors: {moved:?}, {notes:?}"));
         if extra == 0 {
             let error = moved.expect_err("no descriptor at all");
             assert_eq!(error.to_string(), format!("cannot open `{}`", path.display()));

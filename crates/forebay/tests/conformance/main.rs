@@ -8,7 +8,7 @@ mod reads;
 mod writes;
 
 use std::any::Any;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use case::{Case, Memory, case_or_skip, make_cold};
 use forebay::{Options, RingChoice};
@@ -47,8 +47,8 @@ struct Place {
 }
 
 impl Place {
-    fn new(folder: &Path, guards: Vec<Box<dyn Any>>) -> Self {
-        Self { folder: folder.to_owned(), _guards: guards }
+    fn new(folder: PathBuf, guards: Vec<Box<dyn Any>>) -> Self {
+        Self { folder, _guards: guards }
     }
 }
 
@@ -71,7 +71,7 @@ fn run(place: impl FnOnce() -> Offer<Place>) {
             for (name, check) in CHECKS {
                 let start = std::time::Instant::now();
                 check(&case);
-                println!("{name}: {case}: {:?}", start.elapsed());
+                lab::note(format!("{name}: {case}: {:?}", start.elapsed()));
             }
         }
     }
@@ -79,19 +79,19 @@ fn run(place: impl FnOnce() -> Offer<Place>) {
 
 fn temporary() -> Offer<Place> {
     let folder = tempfile::tempdir().map_err(|e| format!("no temporary folder: {e}"))?;
-    Ok(Place::new(&folder.path().to_owned(), vec![Box::new(folder)]))
+    Ok(Place::new(folder.path().to_owned(), vec![Box::new(folder)]))
 }
 
 fn in_memory() -> Offer<Place> {
     let folder = lab::memory_folder()?;
-    Ok(Place::new(&folder.path().to_owned(), vec![Box::new(folder)]))
+    Ok(Place::new(folder.path().to_owned(), vec![Box::new(folder)]))
 }
 
 fn drive(file_system: FileSystem, sector_size: u32) -> Offer<Place> {
     let options =
         LoopOptions { file_system: Some(file_system), sector_size, ..LoopOptions::default() };
     let drive = LoopDrive::new(&options)?;
-    Ok(Place::new(&drive.path().to_owned(), vec![Box::new(drive)]))
+    Ok(Place::new(drive.path().to_owned(), vec![Box::new(drive)]))
 }
 
 fn overlay(over: Offer<Place>) -> Offer<Place> {
@@ -100,7 +100,7 @@ fn overlay(over: Offer<Place>) -> Offer<Place> {
     let overlay = Overlay::over(lower.path(), &below.folder)?;
     // The overlay goes first.
     let folder = overlay.path().to_owned();
-    Ok(Place::new(&folder, vec![Box::new(overlay), Box::new(lower), Box::new(below)]))
+    Ok(Place::new(folder, vec![Box::new(overlay), Box::new(lower), Box::new(below)]))
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub(crate) fn durable_and_reserved(case: &Case) {
 pub(crate) fn many_threads(case: &Case) {
     each_demand(case, "threads", |file, model, how| {
         const PART: usize = 50_000;
-        let parts: Vec<_> = (0..24).map(|n| pattern(n as u64 ^ how.salt, PART)).collect();
+        let parts: Vec<_> = (0..24_u64).map(|n| pattern(n ^ how.salt, PART)).collect();
         thread::scope(|scope| {
             for first in 0..4 {
                 let (file, parts) = (&file, &parts);

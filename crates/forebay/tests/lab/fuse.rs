@@ -3,11 +3,15 @@
 //!
 //! It speaks the kernel's own protocol (`linux/fuse.h`, version 7.31) over `/dev/fuse`, on one
 //! thread of this process, and knows no more of it than one flat file needs.
+//!
+//! A process that is killed while it waits for its own server would never end: the kernel waits for
+//! the answer. So a guardian process takes the mount away by force when the server's thread is gone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -101,12 +105,25 @@ impl Fuse {
         mount(&device, &mounted)?;
         let state = Mutex::new(State { bytes, ..State::default() });
         let shared = Arc::new(Shared { state, parked: Condvar::new() });
-        let serving = Arc::clone(&shared);
+        let (serving, at) = (Arc::clone(&shared), mounted.clone());
         let server = std::thread::Builder::new()
             .name("fuse".into())
-            .spawn(move || serve(device, &serving))
+            .spawn(move || {
+                let guardian = guard(&at);
+                serve(device, &serving);
+                if let Ok(mut guardian) = guardian {
+                    // The mount is gone by now: it finds nothing to do.
+                    let pid = rustix::process::Pid::from_child(&guardian);
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                    let _ = guardian.wait();
+                }
+            })
             .map_err(|e| format!("no thread: {e}"))?;
-        Ok(Self { shared, server: Some(server), mounted, _folder: folder })
+        let fuse = Self { shared, server: Some(server), mounted, _folder: folder };
+        // The first closing of a file asks whether the server wants to know of it: from now on no
+        // process that ends waits for an answer to that.
+        fs::read(fuse.path()).map_err(|e| format!("a FUSE mount without answers: {e}"))?;
+        Ok(fuse)
     }
 
     /// Its file.
@@ -171,6 +188,24 @@ fn mount(device: &File, target: &Path) -> Offer<()> {
     let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
     rustix::mount::mount("forebay-test", target, "fuse", flags, options)
         .map_err(|errno| format!("no FUSE mount: {errno}"))
+}
+
+/// Starts the guardian of a mount: a shell that is told by the kernel when this thread ends.
+fn guard(mounted: &Path) -> std::io::Result<Child> {
+    use std::os::unix::process::CommandExt;
+    let mut shell = Command::new("sh");
+    // Without the path being looked at, which would wait for the server as well.
+    let end = r#"kill $!; umount -c -f -l "$0"; exit"#;
+    shell.arg("-c").arg(format!("trap '' INT HUP; trap '{end}' TERM; sleep 36000 & wait"));
+    shell.arg(mounted).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec one system call that allocates nothing.
+    unsafe {
+        shell.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            Ok(())
+        });
+    }
+    shell.spawn()
 }
 
 /// Answers until the file system is to go; the connection ends with `device`.
@@ -275,7 +310,7 @@ impl State {
             15 => return self.read(request),
             16 => return self.write(request),
             17 => Reply::Body(vec![0; 80]),
-            18 | 20 | 25 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
+            18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
             26 => Reply::Body(greeting()),
             28 => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),

@@ -34,6 +34,12 @@ pub(crate) fn skip(reason: impl fmt::Display) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
+/// Says where a test stands; shown where it fails.
+#[allow(clippy::print_stdout, reason = "what the harness shows with a failure")]
+pub(crate) fn note(place: impl fmt::Display) {
+    println!("{place}");
+}
+
 /// The value, or `None` after the reason for its absence was printed.
 pub(crate) fn or_skip<T>(offer: Offer<T>) -> Option<T> {
     offer.map_err(skip).ok()

@@ -87,6 +87,15 @@ impl Scheduler {
         self.close_if_done(copy.window);
     }
 
+    /// Whether the reads of a link have nothing left but the copies that are queued.
+    pub(crate) fn nothing_to_fill(&self, link: usize) -> bool {
+        let filling = &self.links[link].filling;
+        !filling.is_empty()
+            && filling
+                .iter()
+                .all(|&key| self.windows[key].is_full() && self.windows[key].all_sent())
+    }
+
     /// A link where a transfer waits for a slot while nothing is copied: more slots would help.
     pub(super) fn link_to_grow(&mut self) -> Option<usize> {
         self.links.iter_mut().position(|link| {

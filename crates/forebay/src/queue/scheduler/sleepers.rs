@@ -57,12 +57,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether one of the crew that sleeps is to go on.
-    #[cfg(test)]
-    pub(crate) fn is_called(&mut self, crew: Crew) -> bool {
-        self.sleepers(crew).called > 0
-    }
-
     fn sleepers(&mut self, crew: Crew) -> &mut Sleepers {
         match crew {
             Crew::Readers => &mut self.readers,

@@ -33,12 +33,8 @@ const STEPS_MAX: u32 = 400_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Runs,
-    /// It was told to wait and has not yet looked whether it was called meanwhile.
-    Dozes,
-    /// It waits for its bell.
+    /// It waits for its bell. One that came first is kept for it.
     Sleeps,
-    /// Its bell was rung.
-    Rung,
     Stopped,
 }
 
@@ -79,21 +75,31 @@ impl Machine {
         }
     }
 
-    fn can_step(&self, now: Duration) -> bool {
+    /// `rung`: how often the bell of its crew was rung and not yet heard.
+    fn can_step(&self, now: Duration, rung: usize) -> bool {
         let due = |ring: &SimRing| ring.next_due().is_some_and(|due| due <= now);
         match (&self.kind, self.phase) {
             (_, Phase::Stopped) => false,
+            (_, Phase::Sleeps) => rung > 0,
             // It waits in its ring, which its bell ends as well.
-            (Kind::Drive(worker, true), phase) => {
+            (Kind::Drive(worker, true), Phase::Runs) => {
                 let ring = worker.held().0;
-                phase == Phase::Rung || !ring.is_blocked() || due(ring)
+                rung > 0 || !ring.is_blocked() || due(ring)
             }
-            (_, Phase::Sleeps) => false,
             // Its thread is in a system call until its op is done.
-            (Kind::Reader(_) | Kind::Drive(..), _) => {
+            (Kind::Reader(_) | Kind::Drive(..), Phase::Runs) => {
                 self.ring().is_none_or(|ring| ring.in_flight() == 0 || due(ring))
             }
-            (Kind::Submitter(..), _) => true,
+            (Kind::Submitter(..), Phase::Runs) => true,
+        }
+    }
+
+    /// Hears its bell.
+    fn hear(&mut self, rung: &AtomicUsize) {
+        if matches!(self.kind, Kind::Drive(_, true)) {
+            rung.store(0, Ordering::Relaxed); // one look serves all
+        } else if self.phase == Phase::Sleeps {
+            rung.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -199,7 +205,6 @@ impl Run {
                 self.look_at_the_end();
                 return;
             }
-            self.ring_bells();
             self.check();
             self.judge_ended();
         }
@@ -209,7 +214,10 @@ impl Run {
     /// Makes one step of something that can; false: nothing can, and nothing is left.
     fn step(&mut self) -> bool {
         let now = self.clock.now();
-        let machines = (0..self.machines.len()).filter(|&i| self.machines[i].can_step(now));
+        let can_step = |machine: &Machine| {
+            machine.can_step(now, self.rung(machine.crew).load(Ordering::Relaxed))
+        };
+        let machines = (0..self.machines.len()).filter(|&i| can_step(&self.machines[i]));
         let mut choices: Vec<Choice> = machines.map(Choice::Machine).collect();
         let callers = (0..self.jobs.len()).filter(|&i| self.jobs[i].can_step(now));
         choices.extend(callers.map(Choice::Caller));
@@ -271,13 +279,9 @@ impl Run {
     }
 
     fn step_machine(&mut self, index: usize) {
+        let rung = Arc::clone(self.rung(self.machines[index].crew));
         let machine = &mut self.machines[index];
-        let waits_in_ring = matches!(machine.kind, Kind::Drive(_, true));
-        if matches!(machine.phase, Phase::Dozes | Phase::Rung) && !waits_in_ring {
-            let called = self.core.lock().is_called(machine.crew);
-            machine.phase = if called { Phase::Runs } else { Phase::Sleeps };
-            return;
-        }
+        machine.hear(&rung);
         let next = match &mut machine.kind {
             Kind::Reader(reader) => reader.step(&self.core, &self.tools),
             Kind::Drive(worker, waits) => worker.step(&self.core, *waits),
@@ -286,7 +290,7 @@ impl Run {
                     *linger = self.shape.linger;
                 }
                 match submitter.step(&self.core, *linger > 0) {
-                    Pause::Nap => {
+                    Pause::Nap | Pause::Watch => {
                         self.clock.advance(Duration::from_micros(20));
                         *linger = linger.saturating_sub(1);
                         Next::Again
@@ -298,28 +302,14 @@ impl Run {
         };
         machine.phase = match next {
             Next::Again => Phase::Runs,
-            Next::Wait => Phase::Dozes,
+            Next::Wait => Phase::Sleeps,
             Next::Stop => Phase::Stopped,
         };
     }
 
-    /// Lets each ring of a bell reach one of those that hear it.
-    fn ring_bells(&mut self) {
-        for (crew, rung) in &self.bells {
-            for _ in 0..rung.swap(0, Ordering::Relaxed) {
-                let hears = |machine: &&mut Machine| {
-                    let in_ring = matches!(machine.kind, Kind::Drive(_, true));
-                    let stopped = machine.phase == Phase::Stopped;
-                    let asleep = machine.phase == Phase::Sleeps || (in_ring && !stopped);
-                    machine.crew == *crew && asleep
-                };
-                let mut asleep: Vec<_> = self.machines.iter_mut().filter(hears).collect();
-                if !asleep.is_empty() {
-                    let index = below(&mut self.dice, asleep.len() as u64);
-                    asleep[usize::try_from(index).expect("few machines")].phase = Phase::Rung;
-                }
-            }
-        }
+    fn rung(&self, crew: Crew) -> &Arc<AtomicUsize> {
+        let (_, rung) = self.bells.iter().find(|(c, _)| *c == crew).expect("every crew has one");
+        rung
     }
 
     /// What callers and others do at any time: cancel, and cut files.
@@ -329,7 +319,6 @@ impl Run {
             let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
             job.cancelled |= !job.state.is_done();
             self.core.with(|scheduler| scheduler.cancel(job.state.key(), &job.state));
-            self.ring_bells();
         }
         if self.dice.roll(self.shape.cuts) {
             self.cut();

@@ -1,0 +1,197 @@
+//! What the micro-benchmarks step: the planner alone, and the machinery around rings and copies
+//! with nothing behind it, so that what is measured is our own cost for each op and each slot.
+//!
+//! Not part of the public interface.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::clock::SystemClock;
+use crate::error::Result;
+use crate::file::{Handle, OpenHow};
+use crate::gpu::Device;
+use crate::gpu::sim::{SimConfig, SimDevice};
+use crate::memory::Buffer;
+use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
+use crate::queue::{
+    Bell, Claim, Completion, Core, Direction, Limits, Op, Plan, Planner, Reader, Request, Ring,
+    RingWorker, Scheduler, Slot, Tools,
+};
+use crate::staging::{HostMemory, Submitter};
+use crate::transfer::{State, SyncMode};
+use crate::units::ByteRange;
+
+const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
+
+/// How much of a window is resident, for [`plan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resident {
+    /// All of it.
+    Whole,
+    /// Nothing.
+    Nothing,
+    /// Every other `n` bytes.
+    Every(u64),
+}
+
+/// Plans the reading of a window of `len` bytes in pieces of `piece`; returns how many segments it
+/// takes.
+#[must_use]
+pub fn plan(len: u64, piece: u64, resident: Resident) -> usize {
+    let wanted = ByteRange::at(123, len - 123);
+    let split = match resident {
+        Resident::Whole => Split::Buffered(Reason::Resident),
+        Resident::Nothing => Split::Direct(Reason::NotResident),
+        Resident::Every(run) => Split::Resident(
+            (0..len / run / 2).map(|n| ByteRange::at(2 * n * run, run).intersect(wanted)).collect(),
+        ),
+    };
+    cut_read(wanted, 0, piece, &split, Some(ALIGNMENT), Layout::Slot).len()
+}
+
+/// A ring whose ops are done at once, without a byte moved.
+#[derive(Debug)]
+struct NullRing {
+    depth: usize,
+    done: Vec<Completion>,
+}
+
+impl Ring for NullRing {
+    fn room(&self) -> usize {
+        self.depth - self.done.len()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let moved = op.segment.covered.len() - op.moved;
+        self.done.push(Completion { op, result: Ok(moved), size: None, took_ns: 0 });
+    }
+
+    fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
+        done.append(&mut self.done);
+        Ok(())
+    }
+}
+
+struct NullTools {
+    planner: Planner,
+}
+
+impl Tools for NullTools {
+    fn plan(&self, claim: &Claim) -> Plan {
+        self.planner.plan(claim)
+    }
+
+    fn grow(&self, _link: usize) -> Vec<Slot> {
+        Vec::new()
+    }
+}
+
+/// A reader, a drive's worker and a submitter on one thread, between a file that is not read and
+/// a simulated GPU.
+pub struct DataPath {
+    core: Core,
+    file: Arc<Handle>,
+    tools: NullTools,
+    reader: Reader<NullRing>,
+    worker: RingWorker<NullRing>,
+    submitter: Submitter,
+    target: Buffer,
+    /// Dropped last: the slots' memory.
+    slots: HostMemory,
+}
+
+impl DataPath {
+    /// For transfers of at most `len` bytes by slots of `slot` and segments of `segment` bytes.
+    /// `path` names any file.
+    ///
+    /// # Errors
+    /// The file's or the host's.
+    pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
+        let limits = Limits { slot_size: slot, readers: 1, host_windows: 4 };
+        let bell = || Bell::List(Arc::default());
+        let core = Core::new(Scheduler::new(limits), bell());
+        let drive = core.add_drive(bell());
+        let device: Arc<dyn Device> =
+            Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
+        let link = core.add_link(4, bell());
+        let bytes = usize::try_from(4 * slot).expect("a few slots");
+        let mut slots = HostMemory::map(bytes)?;
+        slots.register(&device)?;
+        let first = slots.address();
+        let four: Vec<Slot> = (0..4).map(|n| Slot { address: first + n * slot }).collect();
+        core.with(|scheduler| scheduler.add_slots(link, &four));
+        let ring = || NullRing { depth: 32, done: Vec::new() };
+        Ok(Self {
+            core,
+            file: Arc::new(Handle::open(path, &OpenHow::default())?),
+            tools: NullTools { planner: Planner { segment, readers: 1 } },
+            reader: Reader::new(ring()),
+            worker: RingWorker::new(drive, ring()),
+            submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
+            target: Buffer::on_device(device, len)?,
+            slots,
+        })
+    }
+
+    /// Plays a read of `len` bytes around the page cache into host memory, which nothing touches.
+    ///
+    /// # Errors
+    /// None is expected.
+    pub fn read_to_host(&mut self, len: u64) -> Result<u64> {
+        let address = self.slots.address();
+        self.run(len, address, None, Io::Direct)
+    }
+
+    /// Plays a read of `len` bytes through the page cache; the copies to the GPU are real.
+    ///
+    /// # Errors
+    /// None is expected.
+    pub fn read_to_gpu(&mut self, len: u64) -> Result<u64> {
+        let address = self.target.address();
+        self.run(len, address, Some(0), Io::Buffered)
+    }
+
+    fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io) -> Result<u64> {
+        let range = ByteRange::at(0, len);
+        let state = Arc::new(State::new(Arc::clone(&self.file), range, None));
+        let request = Request {
+            state: Arc::clone(&state),
+            file: Arc::clone(&self.file),
+            direction: Direction::Read,
+            range,
+            end: range.end,
+            address,
+            link,
+            drive: 0,
+            parts: [(range, io, Reason::Demanded)].into(),
+            alignment: (io == Io::Direct).then_some(ALIGNMENT),
+            exact: true,
+            sync: SyncMode::None,
+        };
+        let (_, claim) = self.core.with(|scheduler| scheduler.start(request));
+        if let Some(claim) = claim {
+            let (piece, segments) = self.tools.plan(&claim);
+            self.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
+        }
+        while !state.is_done() {
+            self.reader.step(&self.core, &self.tools);
+            match link {
+                None => drop(self.worker.step(&self.core, false)),
+                Some(_) => drop(self.submitter.step(&self.core, true)),
+            }
+        }
+        state.wait().0.map(|outcome| outcome.bytes)
+    }
+}
+
+impl std::fmt::Debug for DataPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DataPath({:?})", self.file.path())
+    }
+}
