@@ -14,12 +14,13 @@ use crate::file::{Handle, OpenHow};
 use crate::gpu::Device;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::Buffer;
+use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
     Bell, Claim, Completion, Core, Direction, Limits, Op, Plan, Planner, Reader, Request, Ring,
     RingWorker, Scheduler, Slot, Tools,
 };
-use crate::staging::{HostMemory, Submitter};
+use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 

@@ -20,11 +20,13 @@ struct Rig {
 
 impl Rig {
     fn new(ring: RingChoice) -> Option<Self> {
-        let mut options = Options::default();
-        options.slot_size = 256 << 10;
-        options.segment_size = 64 << 10;
-        options.arena_size = Some(1 << 20);
-        options.ring = ring;
+        let options = Options {
+            slot_size: 256 << 10,
+            segment_size: 64 << 10,
+            arena_size: Some(1 << 20),
+            ring,
+            ..Options::default()
+        };
         let engine = Engine::new(options).unwrap();
         let gpu = engine.device(&GpuSelector::Sim(Default::default())).unwrap().unwrap().id();
         let folder = tempfile::tempdir().unwrap();
