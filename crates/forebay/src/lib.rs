@@ -57,7 +57,9 @@
 //! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
+//! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
+//! - `tests/lab/fuse.rs`: forks the guardian of a mount
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 
 pub mod clock;

@@ -194,7 +194,8 @@ impl State {
 
     /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
     /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
-    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most 1 ms.
+    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most
+    /// 1 ms.
     pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());

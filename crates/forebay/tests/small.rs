@@ -1,5 +1,5 @@
-//! Small blocking transfers, which the calling thread makes alone, and what becomes of those that do
-//! not go smoothly.
+//! Small blocking transfers, which the calling thread makes alone, and what becomes of those that
+//! do not go smoothly.
 
 mod lab;
 
@@ -120,7 +120,6 @@ fn takes_others(
     wait_for_readers(false); // those of the engine before
     let outcome = file.write_with(0, &buffer, &options).expect("a write");
     assert_eq!(outcome.bytes, len as u64);
-    println!("{options:?} of {len} bytes");
     wait_for_readers(true);
     assert!(fs::read(path).expect("a read")[..len] == bytes);
 }

@@ -7,6 +7,8 @@
 mod file;
 mod small;
 mod start;
+#[cfg(test)]
+mod tests;
 mod threads;
 
 use std::collections::HashMap;

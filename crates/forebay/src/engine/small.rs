@@ -1,6 +1,6 @@
 //! Small blocking transfers on the caller's own thread: a read is one look at the page cache, one
-//! `pread` and one copy, a write one copy and one `pwrite`. Waking other threads costs more than the
-//! whole of it (measured: 60 µs against 10).
+//! `pread` and one copy, a write one copy and one `pwrite`. Waking other threads costs more than
+//! the whole of it (measured: 60 µs against 10).
 //!
 //! What does not go smoothly here takes the long way, which finds and explains what is wrong.
 

@@ -144,8 +144,8 @@ impl Threads {
         Ok(link)
     }
 
-    /// Starts the worker of a drive, or the threads that stand in for it; returns the drive's queue,
-    /// and what a report should say about it.
+    /// Starts the worker of a drive, or the threads that stand in for it; returns the drive's
+    /// queue, and what a report should say about it.
     pub(super) fn start_drive(
         &self,
         core: &Arc<Core>,

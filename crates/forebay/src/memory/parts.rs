@@ -1,8 +1,8 @@
 //! The pinned parts of an arena: a list that only grows, so that whoever keeps a copy of it has to
 //! look at one number to know whether it is complete.
 //!
-//! The list owns its parts. The arena and every ring that the kernel knows the parts by share it,
-//! so no part is unmapped, and no address of one gets another meaning, before the last ring is gone.
+//! The list owns its parts. The arena and every ring share it, so no part is unmapped, and no
+//! address of one gets another meaning, before the last ring is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

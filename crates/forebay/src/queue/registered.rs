@@ -1,5 +1,5 @@
-//! What a ring's kernel side knows of the pinned parts: memory that is registered with the ring stays
-//! pinned, so that a direct request need not pin and release its pages.
+//! What a ring's kernel side knows of the pinned parts: memory that is registered with the ring
+//! stays pinned for it, so that a direct request need not pin and release its pages.
 //!
 //! Parts are registered when the ring first submits something after they were made, and stay so
 //! until the ring is gone. Where the kernel refuses, ops use the same memory unregistered.

@@ -5,12 +5,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use forebay::{Engine, Error, OpenOptions, Result, RingChoice};
+use forebay::{Engine, Error, OpenOptions, RequestOptions, Result, RingChoice, Route};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
-use crate::{sim, small_engine, try_sim};
+use crate::{engine, sim, small_engine, try_sim};
 
 /// Lowers a limit of this process; root could raise it again.
 fn limit(resource: Resource, most: u64) {
@@ -67,7 +67,37 @@ fn with_locked(most: u64) {
             let engine = small_engine(|options| options.ring = ring);
             move_all(&engine, &path, 40_000_001).expect("the limit binds nothing here");
         }
+        stage_unregistered(&path);
     });
+}
+
+/// Moves a file by slots of 64 MiB in all, more than the kernel lets io_uring register.
+fn stage_unregistered(path: &Path) {
+    if !lab::has_uring() {
+        return lab::skip("io_uring is refused here");
+    }
+    let engine = engine();
+    let file = engine.open_with(path, &OpenOptions::writing()).expect("the file opens");
+    if let Some(reason) = file.no_direct_io() {
+        return lab::skip(format!("the temporary folder has no O_DIRECT: {reason}"));
+    }
+    let bytes = fs::read(path).expect("a read");
+    let staged = RequestOptions::by_route(Route::Staged);
+    let mut buffer = engine.allocate(sim(&engine, "sim"), bytes.len() as u64).expect("memory");
+    file.evict().expect("an eviction");
+    for turn in 0..2 {
+        let outcome = file.read_with(0, &mut buffer, &staged).expect("unregistered slots do");
+        assert!(outcome.routes.iter().all(|share| share.route == Route::Staged), "{outcome:?}");
+        let mut got = vec![0; bytes.len()];
+        buffer.download(0, &mut got).expect("a download");
+        assert!(got == bytes, "turn {turn}");
+        file.write_with(0, &buffer, &staged).expect("unregistered slots do");
+        assert!(fs::read(path).expect("a read") == bytes, "turn {turn}");
+        let note = "io_uring may not keep the pinned memory registered here (Cannot allocate \
+            memory (os error 12)), so direct requests pin their pages one by one: raise the limit \
+            on locked memory (`ulimit -l`)";
+        assert_eq!(engine.notes(), [note]);
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! thread of this process, and knows no more of it than one flat file needs.
 //!
 //! A process that is killed while it waits for its own server would never end: the kernel waits for
-//! the answer. So a guardian process takes the mount away by force when the server's thread is gone.
+//! the answer. So a guardian process takes the mount away by force when the server's thread is
+//! gone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,0 +1,98 @@
+//! What an engine does with the kernel's help, seen from inside: whether its rings move bytes on
+//! memory that stays registered.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::options::RingChoice;
+use crate::plan::Route;
+
+const LEN: usize = 3_000_000;
+
+/// An engine of small slots, and a file that it can read and write around the page cache.
+struct Rig {
+    engine: Engine,
+    gpu: DeviceId,
+    file: File,
+    bytes: Vec<u8>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(ring: RingChoice) -> Option<Self> {
+        let options = Options {
+            slot_size: 256 << 10,
+            segment_size: 64 << 10,
+            arena_size: Some(1 << 20),
+            ring,
+            ..Options::default()
+        };
+        let engine = Engine::new(options).unwrap();
+        let gpu = engine.device(&GpuSelector::Sim(Default::default())).unwrap().unwrap().id();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+        if let Some(reason) = file.no_direct_io() {
+            println!("skipped: no O_DIRECT in the temporary folder: {reason}");
+            return None;
+        }
+        Some(Self { engine, gpu, file, bytes, _folder: folder })
+    }
+
+    /// Moves the file to the GPU and back, around the page cache.
+    fn move_staged(&self) {
+        let staged = RequestOptions::by_route(Route::Staged);
+        let mut buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
+        let outcome = self.file.read_with(0, &mut buffer, &staged).unwrap();
+        assert!(outcome.routes.iter().all(|share| share.route == Route::Staged), "{outcome:?}");
+        let mut got = vec![0; LEN];
+        buffer.download(0, &mut got).unwrap();
+        assert!(got == self.bytes);
+        self.file.write_with(4096, &buffer, &staged).unwrap();
+        let there = std::fs::read(self.file.path()).unwrap();
+        assert!(there[..4096] == self.bytes[..4096] && there[4096..] == self.bytes);
+        self.file.write(0, &self.bytes).unwrap();
+    }
+
+    fn fixed_ops(&self) -> usize {
+        self.engine.inner.tools.arena.parts().fixed_ops.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn slots_are_moved_registered() {
+    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
+    rig.move_staged();
+    if let [note] = &rig.engine.notes()[..] {
+        // A privileged user's memory is not counted.
+        let may = rustix::process::geteuid().is_root() && !note.starts_with("io_uring is refused");
+        assert!(!may, "{note}");
+        println!("skipped: {note}");
+        return;
+    }
+    // Each byte went in by a read and out by a write of a segment at most.
+    let least = 2 * (LEN >> 16);
+    assert!(rig.fixed_ops() >= least, "{} of {least}", rig.fixed_ops());
+    assert!(rig.engine.notes().is_empty());
+}
+
+#[test]
+fn host_memory_is_moved_as_it_is() {
+    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
+    rig.file.evict().unwrap();
+    let mut got = vec![0; LEN];
+    rig.file.read(0, &mut got).unwrap();
+    assert!(got == rig.bytes);
+    assert_eq!(rig.fixed_ops(), 0);
+    assert_eq!(rig.engine.inner.tools.arena.parts().refusal(), None);
+}
+
+#[test]
+fn threads_that_stand_in_for_a_ring_register_nothing() {
+    let Some(rig) = Rig::new(RingChoice::Pread) else { return };
+    rig.move_staged();
+    assert_eq!(rig.fixed_ops(), 0);
+    assert!(rig.engine.notes().is_empty());
+}
