@@ -14,6 +14,9 @@ use crate::units::align_down;
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
+/// How often in a row the kernel may ask to try an op again, for want of memory for example.
+const AGAIN_MAX: u16 = 10_000;
+
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
@@ -140,8 +143,13 @@ impl Scheduler {
         let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
-        if let Err(Errno::INTR | Errno::AGAIN) = result {
-            return self.requeue(op);
+        match result {
+            Err(Errno::INTR) => return self.requeue(op),
+            Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
+                op.again += 1;
+                return self.requeue(op);
+            }
+            _ => op.again = 0,
         }
         let Work::Move(direction) = op.work else {
             if let Err(errno) = result {

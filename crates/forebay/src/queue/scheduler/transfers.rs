@@ -134,6 +134,7 @@ impl Scheduler {
                 address: 0,
                 moved: 0,
                 empty: 0,
+                again: 0,
             };
             self.push_cached(op);
             return;

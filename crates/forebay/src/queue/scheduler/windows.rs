@@ -117,6 +117,7 @@ impl Scheduler {
                 address,
                 moved: 0,
                 empty: 0,
+                again: 0,
             });
         }
         for op in ops {
