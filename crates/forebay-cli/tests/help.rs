@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use assert_cmd::Command;
+mod program;
+
+use program::command;
 
 fn stdout(arguments: &[&str]) -> String {
-    let mut command = Command::cargo_bin("forebay").unwrap();
+    let mut command = command();
     let output = command.args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod program;
+
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -9,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use program::{command, program};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A long run in a folder of its own; it is ended whatever becomes of the test.
@@ -27,8 +30,8 @@ impl Drop for Running {
 impl Running {
     /// Starts a run and waits for its scratch.
     fn start(wrap: impl FnOnce(Command) -> Command) -> Self {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut command = wrap(Command::new(env!("CARGO_BIN_EXE_forebay")));
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let mut command = wrap(Command::new(program()));
         command.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
         command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         // Signals for this run must not reach the tests.
@@ -111,7 +114,7 @@ fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
     fs::write(other.join("read"), "precious").unwrap();
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
 
-    let mut command = assert_cmd::Command::cargo_bin("forebay").unwrap();
+    let mut command = command();
     command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -126,7 +129,7 @@ fn a_run_in_progress_keeps_its_scratch() {
     let running = Running::start(|command| command);
     let folder = running.folder.path();
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
-    let mut command = assert_cmd::Command::cargo_bin("forebay").unwrap();
+    let mut command = command();
     command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
     assert!(command.output().unwrap().status.success());
     assert_eq!(running.scratch().len(), 1);

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+mod program;
+
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use assert_cmd::Command;
+use program::command;
 
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::cargo_bin("forebay").unwrap();
+    let mut command = command();
     command.current_dir(folder).args(arguments).output().unwrap()
 }
 
@@ -81,7 +83,7 @@ For more information, try '--help'.
 #[test]
 fn a_bad_variable_is_exit_code_2_and_named() {
     for verb in [&["bench"][..], &["read", "file"]] {
-        let mut command = Command::cargo_bin("forebay").unwrap();
+        let mut command = command();
         let folder = tempfile::tempdir().unwrap();
         command.current_dir(folder.path()).args(verb).env("FOREBAY_SLOT_SIZE", "3 bananas");
         let output = command.output().unwrap();
@@ -194,7 +196,7 @@ fn colours_only_where_they_are_wanted() {
     let (_, text) = failure(&["read", "missing", "--gpu", "none"]);
     assert!(!text.contains('\u{1b}'), "{text}");
     let coloured = |no_color: bool| {
-        let mut command = Command::cargo_bin("forebay").unwrap();
+        let mut command = command();
         command.args(["read", "/nowhere/missing", "--gpu", "none"]).env("CLICOLOR_FORCE", "1");
         if no_color {
             command.env_remove("CLICOLOR_FORCE").env("NO_COLOR", "1");

@@ -220,16 +220,16 @@ mod tests {
     #[test]
     fn a_real_file_with_a_colon_in_its_name() {
         if version().is_none() {
-            println!("skipped: fio is not installed");
+            println!("skipped: fio: it is not installed");
             return;
         }
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("a:b");
         std::fs::write(&path, "").unwrap();
         make::fill(&path, Pattern::new(1), 8 * MIB).unwrap();
         match Fio::open(&path, 8 * MIB).unwrap() {
             Ok(fio) => drop(fio.sample().unwrap()),
-            Err(reason) => println!("skipped: {reason}"),
+            Err(reason) => println!("skipped: fio: {reason}"),
         }
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 1, "fio left files of its own");
