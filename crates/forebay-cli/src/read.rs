@@ -28,7 +28,11 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
     let target = Target::find(&engine, args.gpu.as_ref())?;
     let file = engine.open(&args.file)?;
     let len = wanted_len(args, file.len()?)?;
-    let mut memory = target.allocate(&engine, len.max(1))?;
+    target.demand(&engine, len).check(len, "--len")?;
+    let memory = target.allocate(&engine, len.max(1));
+    let mut memory = memory.map_err(|failure| {
+        failure.hint("`--len` reads less of it, from `--offset` on; several reads make the whole")
+    })?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
     let mut request = RequestOptions::default();
     request.route = args.route;

@@ -4,10 +4,11 @@
 
 mod program;
 
-use program::command;
+use assert_cmd::Command;
+use program::program;
 
 fn stdout(arguments: &[&str]) -> String {
-    let mut command = command();
+    let mut command = Command::new(program());
     let output = command.args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use program::{command, program};
+use program::program;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A long run in a folder of its own; it is ended whatever becomes of the test.
@@ -114,7 +114,7 @@ fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
     fs::write(other.join("read"), "precious").unwrap();
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
 
-    let mut command = command();
+    let mut command = Command::new(program());
     command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -129,7 +129,7 @@ fn a_run_in_progress_keeps_its_scratch() {
     let running = Running::start(|command| command);
     let folder = running.folder.path();
     fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
-    let mut command = command();
+    let mut command = Command::new(program());
     command.current_dir(folder).args(["bench", "file", "--gpu", "none", "--resident"]);
     assert!(command.output().unwrap().status.success());
     assert_eq!(running.scratch().len(), 1);

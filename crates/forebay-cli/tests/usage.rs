@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use program::command;
+use assert_cmd::Command;
+use program::program;
 
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    let mut command = command();
+    let mut command = Command::new(program());
     command.current_dir(folder).args(arguments).output().unwrap()
 }
 
@@ -83,7 +84,7 @@ For more information, try '--help'.
 #[test]
 fn a_bad_variable_is_exit_code_2_and_named() {
     for verb in [&["bench"][..], &["read", "file"]] {
-        let mut command = command();
+        let mut command = Command::new(program());
         let folder = tempfile::tempdir().unwrap();
         command.current_dir(folder.path()).args(verb).env("FOREBAY_SLOT_SIZE", "3 bananas");
         let output = command.output().unwrap();
@@ -196,7 +197,7 @@ fn colours_only_where_they_are_wanted() {
     let (_, text) = failure(&["read", "missing", "--gpu", "none"]);
     assert!(!text.contains('\u{1b}'), "{text}");
     let coloured = |no_color: bool| {
-        let mut command = command();
+        let mut command = Command::new(program());
         command.args(["read", "/nowhere/missing", "--gpu", "none"]).env("CLICOLOR_FORCE", "1");
         if no_color {
             command.env_remove("CLICOLOR_FORCE").env("NO_COLOR", "1");

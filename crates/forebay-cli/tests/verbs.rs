@@ -9,15 +9,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
+use assert_cmd::Command;
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
-use program::command;
+use program::program;
 use twox_hash::XxHash3_64;
 
 /// The kinds of target that every machine has.
 const TARGETS: [&str; 2] = ["none", "sim"];
 
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
-    command().current_dir(folder).args(arguments).output().unwrap()
+    Command::new(program()).current_dir(folder).args(arguments).output().unwrap()
 }
 
 fn good(folder: &Path, arguments: &[&str]) -> String {

@@ -14,6 +14,7 @@ use forebay::units::KIB;
 use rustix::fs::{major, minor};
 
 use super::ceilings::fio;
+use super::control_group;
 use super::parallel::cores;
 use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
 
@@ -69,7 +70,7 @@ fn cpu_model() -> String {
     model.unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
-/// Host memory, as the kernel tells it now.
+/// Host memory that this process may use, as the kernel and the control groups tell it now.
 #[must_use]
 pub fn memory() -> HostMemoryFacts {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -79,7 +80,13 @@ pub fn memory() -> HostMemoryFacts {
     };
     let total = bytes("MemTotal").unwrap_or(0);
     let available = bytes("MemAvailable").or_else(|| bytes("MemFree")).unwrap_or(0);
-    HostMemoryFacts { total, available }
+    match control_group::grant() {
+        Some(grant) => HostMemoryFacts {
+            total: total.min(grant.limit),
+            available: available.min(grant.available),
+        },
+        None => HostMemoryFacts { total, available },
+    }
 }
 
 /// The file system that `path` is on.
@@ -104,7 +111,7 @@ fn mounted(mounts: &str, id: &str) -> Option<FileSystem> {
 }
 
 /// Undoes the kernel's `\040` for a space and its like.
-fn unescaped(text: &str) -> String {
+pub(crate) fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {

@@ -6,7 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
-use rustix::fs::statvfs;
+use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
+use rustix::io::Errno;
 
 use super::data::{PIECE, Pattern};
 use super::memory::whole;
@@ -14,9 +15,12 @@ use super::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 
 /// Bytes that are made in memory before they are written.
-const STEP: u64 = 32 * MIB;
+pub(crate) const STEP: u64 = 32 * MIB;
 
 /// Makes `path`, an existing file of ours, `len` bytes of `pattern`, all on the drive.
+///
+/// Room is taken first and counted afterwards: another run may have found the same room free at the
+/// same time, and then at least one of the two gives it back.
 ///
 /// # Errors
 /// The system's, for want of room above all.
@@ -32,9 +36,32 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
         }
     };
     let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let had = file.metadata().map_err(failed)?.len();
+    if len > had {
+        reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
+    }
     file.set_len(len).map_err(failed)?;
     put_range(&file, pattern, 0, len).map_err(failed)?;
     file.sync_all().map_err(failed)
+}
+
+/// Takes the room for `len` bytes, where the file system can, and looks whether enough is left.
+fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
+    let folder = path.parent().unwrap_or(path);
+    let inspect =
+        |errno: Errno| Failure::io(format!("cannot inspect `{}`", folder.display()), &errno.into());
+    let before = Room::from(fstatvfs(file).map_err(inspect)?);
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => {
+            let after = Room::from(fstatvfs(file).map_err(inspect)?);
+            // The file system's own records of that room may take a little more.
+            let enough = after.free >= after.kept() - after.kept() / 64;
+            if enough { Ok(()) } else { Err(before.refusal(folder, len)) }
+        }
+        Err(Errno::NOSPC | Errno::DQUOT) => Err(before.refusal(folder, len)),
+        // What cannot be taken beforehand is looked at as well as it can be.
+        Err(_) => before.check(folder, len),
+    }
 }
 
 /// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into `path`, a file
@@ -81,11 +108,7 @@ impl Room {
         let facts = statvfs(folder).map_err(|error| {
             Failure::io(format!("cannot inspect `{}`", folder.display()), &error.into())
         })?;
-        let unit = facts.f_frsize;
-        Ok(Self {
-            free: facts.f_bavail.saturating_mul(unit),
-            total: facts.f_blocks.saturating_mul(unit),
-        })
+        Ok(facts.into())
     }
 
     /// What scratch may take: a tenth or 1 GiB stays free, whichever is less.
@@ -103,14 +126,25 @@ impl Room {
     /// # Errors
     /// They do not.
     pub fn check(self, folder: &Path, len: u64) -> Result<()> {
-        if len <= self.usable() {
-            return Ok(());
-        }
+        if len <= self.usable() { Ok(()) } else { Err(self.refusal(folder, len)) }
+    }
+
+    fn refusal(self, folder: &Path, len: u64) -> Failure {
         let (len, free, kept) =
             (format_size(len), format_size(self.free), format_size(self.kept()));
-        Err(Failure::new(format!("cannot make {len} of scratch in `{}`", folder.display()))
+        Failure::new(format!("cannot make {len} of scratch in `{}`", folder.display()))
             .because(format!("{free} are free there, of which {kept} stay free"))
-            .hint("give a smaller `--size`, or go where there is more room"))
+            .hint("give a smaller `--size`, or go where there is more room")
+    }
+}
+
+impl From<StatVfs> for Room {
+    fn from(facts: StatVfs) -> Self {
+        let unit = facts.f_frsize;
+        Self {
+            free: facts.f_bavail.saturating_mul(unit),
+            total: facts.f_blocks.saturating_mul(unit),
+        }
     }
 }
 
@@ -128,6 +162,48 @@ mod tests {
         assert!(pattern.matches(0, &bytes));
         fill(file.path(), pattern.inverse(), 1000).unwrap();
         assert!(pattern.inverse().matches(0, &std::fs::read(file.path()).unwrap()));
+    }
+
+    /// A small file system; it goes away with the value.
+    struct Small(tempfile::TempDir);
+
+    impl Small {
+        fn mount() -> Option<Self> {
+            let folder = tempfile::tempdir().unwrap();
+            let mut mount = std::process::Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=32M", "tmpfs"]).arg(folder.path());
+            let output = mount.output().ok()?;
+            output.status.success().then_some(Self(folder))
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(self.0.path()).output();
+        }
+    }
+
+    #[test]
+    fn room_that_another_run_took_meanwhile_is_given_back() {
+        let Some(small) = Small::mount() else {
+            println!("skipped: a small file system: it cannot be mounted");
+            return;
+        };
+        // As if both runs had found 28 MiB free, of which each wants 20.
+        let path = |name: &str| small.0.path().join(name);
+        let free = || Room::of(small.0.path()).unwrap().free;
+        File::create(path("first")).unwrap();
+        File::create(path("second")).unwrap();
+        fill(&path("first"), Pattern::new(1), 20 * MIB).unwrap();
+        let left = free();
+        for len in [20 * MIB, 10 * MIB] {
+            let failure = fill(&path("second"), Pattern::new(1), len).unwrap_err();
+            assert!(failure.causes[0].contains("stay free"), "{failure:?}");
+            assert_eq!(free(), left, "room was kept");
+        }
+        // What a file has already is no new room.
+        fill(&path("first"), Pattern::new(2), 20 * MIB).unwrap();
+        fill(&path("second"), Pattern::new(1), 8 * MIB).unwrap();
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 pub mod cache;
 pub mod ceilings;
+pub mod control_group;
 pub mod cpu;
 pub mod data;
+pub mod demand;
 pub mod environment;
 pub mod line;
 pub mod make;
@@ -30,6 +32,7 @@ use forebay::{Engine, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::ceilings::storage::Storage;
+use self::demand::Demand;
 use self::line::{Line, Setting};
 use self::make::Room;
 use self::methods::{Job, Method as _};
@@ -136,10 +139,12 @@ impl Bench<'_> {
         let sizes = self.sizes(&subject, &caches, in_memory.is_some(), warnings)?;
         subject.check(&sizes, self.write)?;
         let largest = sizes.iter().copied().max().unwrap_or(MIB);
+        self.demand(&subject, largest, in_memory.is_some(), storage).check(largest, "--size")?;
+        // Before scratch is made, which takes far longer.
+        let mut memory = self.target.allocate(&self.engine, largest)?;
         if self.directions.contains(&Direction::Read) {
             subject.make_read(largest)?;
         }
-        let mut memory = self.target.allocate(&self.engine, largest)?;
         let mut results = Vec::new();
         for size in sizes {
             let mut lines = line::plan(&self.directions, &caches, storage, fio);
@@ -198,6 +203,15 @@ impl Bench<'_> {
         forebay.read(&job, &mut memory).map(drop)
     }
 
+    /// The host memory that moves of `len` bytes take.
+    fn demand(&self, subject: &Subject, len: u64, in_memory: bool, storage: bool) -> Demand {
+        let gpu = self.target.device.is_some();
+        let host = !gpu || self.target.is_simulated();
+        let files = if in_memory { subject.scratch_files(self.write) } else { 0 };
+        let storages = if storage { self.directions.len() as u64 } else { 0 };
+        Demand::of_comparison(self.engine.options(), len, (host, gpu), files, storages)
+    }
+
     /// Where the file's pages are to be, as far as the file system lets them.
     fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Vec<Cache> {
         let both = self.args.cold == self.args.resident;
@@ -227,8 +241,9 @@ impl Bench<'_> {
         }
         let files = subject.scratch_files(self.write);
         let room = Room::of(&subject.folder)?.usable();
+        let fixed = self.demand(subject, 0, in_memory, caches.contains(&Cache::Cold)).fixed;
         let means = Means {
-            memory: environment::memory().available,
+            memory: environment::memory().available.saturating_sub(fixed),
             room: (files > 0).then_some(room * 2 / u64::from(files.max(1))),
             gpu_memory: self.target.free_memory()?,
             storage_rate: if in_memory { 2.0 * UNKNOWN_RATE } else { look(subject)? },

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay::Engine;
 use forebay::gpu::{self, Device, GpuSelector};
 
+use super::demand::Demand;
 use super::memory::{GpuMemory, HostMemory, Memory};
 use crate::failure::{Failure, Result};
 use crate::report::warnings::Warning;
@@ -41,6 +42,13 @@ impl Target {
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.device.as_ref().is_some_and(|device| device.info().simulated)
+    }
+
+    /// The host memory that a transfer of `len` bytes takes.
+    #[must_use]
+    pub fn demand(&self, engine: &Engine, len: u64) -> Demand {
+        let gpu = self.device.is_some();
+        Demand::of_transfer(engine.options(), len, !gpu || self.is_simulated(), gpu)
     }
 
     /// What a reader of the numbers should know about it.

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
 /// Bytes of one copy at most: from 256 MiB on the link is as fast as it gets.
-const LEN_MAX: u64 = GIB;
+pub(crate) const LEN_MAX: u64 = GIB;
 
 /// Copies between memory that is ready and the target.
 #[derive(Debug)]

@@ -21,6 +21,8 @@ use crate::report::json::Direction;
 const REQUEST: u64 = MIB;
 /// Requests in flight that are tried, one thread for each.
 const DEPTHS: [usize; 3] = [8, 16, 32];
+/// Bytes of all buffers: each lies in a huge page of its own.
+pub(crate) const BUFFERS: u64 = DEPTHS[DEPTHS.len() - 1] as u64 * 2 * MIB;
 /// Bytes that a try moves at most.
 const TRY: u64 = 128 * MIB;
 /// Writes end at a multiple of this, which is one on every drive known.

@@ -1,0 +1,172 @@
+//! How much memory the control group lets this process have, which in a container is often far
+//! less than the machine has.
+//!
+//! Every group on the way up to the root may have a limit, and the lowest binds. Both versions of
+//! control groups are looked at (cgroups(7)); on many machines both are mounted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::environment::unescaped;
+
+/// Limits of this size and above mean that there is none; version 1 writes a number all the same.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// What a group grants, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// All that its processes may use.
+    pub limit: u64,
+    /// What is left of that; pages of files that the kernel can drop count as left.
+    pub available: u64,
+}
+
+/// The names of the files of one version.
+struct Names {
+    kind: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// The lines of `memory.stat` that count droppable pages of files.
+    files: [&'static str; 2],
+}
+
+const VERSIONS: [Names; 2] = [
+    Names {
+        kind: "cgroup2",
+        limit: "memory.max",
+        used: "memory.current",
+        files: ["inactive_file", "active_file"],
+    },
+    Names {
+        kind: "cgroup",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        files: ["total_inactive_file", "total_active_file"],
+    },
+];
+
+/// What this process's groups grant; `None` where none of them has a limit.
+#[must_use]
+pub fn grant() -> Option<Grant> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    granted(&groups, &mounts)
+}
+
+/// What the groups of the text of `/proc/self/cgroup` grant, found by the text of `mountinfo`.
+fn granted(groups: &str, mounts: &str) -> Option<Grant> {
+    let grants = VERSIONS.iter().flat_map(|names| {
+        let folders = place(names, groups, mounts).map(|(top, own)| way_up(&top, own));
+        folders.into_iter().flatten().filter_map(|folder| grant_of(names, &folder))
+    });
+    grants.reduce(|one, other| Grant {
+        limit: one.limit.min(other.limit),
+        available: one.available.min(other.available),
+    })
+}
+
+/// The folder of the topmost group that can be seen, and that of this process's own.
+fn place(names: &Names, groups: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
+    let unified = names.kind == "cgroup2";
+    let own = groups.lines().find_map(|line| {
+        let (number, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let memory = controllers.split(',').any(|name| name == "memory");
+        (if unified { number == "0" && controllers.is_empty() } else { memory }).then_some(path)
+    })?;
+    mounts.lines().find_map(|line| {
+        let (place, what) = line.split_once(" - ")?;
+        let mut what = what.split(' ');
+        let kind = what.next()?;
+        let controllers = what.nth(1)?;
+        let memory = unified || controllers.split(',').any(|name| name == "memory");
+        if kind != names.kind || !memory {
+            return None;
+        }
+        let mut place = place.split(' ').skip(3);
+        let (root, top) = (unescaped(place.next()?), PathBuf::from(unescaped(place.next()?)));
+        // A container may see only its own part of the tree, or none of the way to its own group.
+        let below = Path::new(own).strip_prefix(&root).unwrap_or(Path::new(""));
+        let own = top.join(below);
+        Some(if own.is_dir() { (top, own) } else { (top.clone(), top) })
+    })
+}
+
+/// `own` and every folder above it, up to `top`.
+fn way_up(top: &Path, own: PathBuf) -> Vec<PathBuf> {
+    own.ancestors().take_while(|folder| folder.starts_with(top)).map(Path::to_owned).collect()
+}
+
+fn grant_of(names: &Names, folder: &Path) -> Option<Grant> {
+    let number = |name: &str| {
+        fs::read_to_string(folder.join(name)).ok().and_then(|text| text.trim().parse::<u64>().ok())
+    };
+    // `max` is no number, and no limit either.
+    let limit = number(names.limit).filter(|limit| *limit < NO_LIMIT)?;
+    let facts = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let droppable = facts.lines().filter_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        names.files.contains(&name).then(|| value.trim().parse::<u64>().ok())?
+    });
+    let used = number(names.used).unwrap_or(0).saturating_sub(droppable.sum());
+    Some(Grant { limit, available: limit.saturating_sub(used) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(folder).unwrap();
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_lowest_limit_on_the_way_up_binds() {
+        let top = tempfile::tempdir().unwrap();
+        let stat = "anon 600\ninactive_file 300\nactive_file 50\n";
+        write(
+            &top.path().join("pod"),
+            &[("memory.max", "1000\n"), ("memory.current", "950\n"), ("memory.stat", stat)],
+        );
+        write(&top.path().join("pod/box"), &[("memory.max", "max\n"), ("memory.current", "9\n")]);
+        write(&top.path().join("pod/box/deep"), &[("memory.max", "1200\n")]);
+        let mounts = format!("41 1 0:38 / {} rw - cgroup2 cgroup2 rw\n", top.path().display());
+        let grant = granted("4:memory:/\n0::/pod/box/deep\n", &mounts).unwrap();
+        assert_eq!(grant, Grant { limit: 1000, available: 400 });
+        assert_eq!(granted("0::/\n", &mounts), None);
+        assert_eq!(granted("", &mounts), None);
+        assert_eq!(granted("0::/pod\n", ""), None);
+    }
+
+    #[test]
+    fn version_1_counts_too_and_its_largest_number_is_no_limit() {
+        let top = tempfile::tempdir().unwrap();
+        let none = [("memory.limit_in_bytes", "9223372036854771712\n")];
+        write(top.path(), &none);
+        write(
+            &top.path().join("box"),
+            &[
+                ("memory.limit_in_bytes", "5000\n"),
+                ("memory.usage_in_bytes", "3000\n"),
+                ("memory.stat", "inactive_file 1\ntotal_inactive_file 1000\n"),
+            ],
+        );
+        let mount = |root: &str| {
+            let (first, top) = ("31 1 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n", &top);
+            format!(
+                "{first}35 31 0:32 {root} {} rw - cgroup cgroup rw,memory\n",
+                top.path().display()
+            )
+        };
+        let grant = Some(Grant { limit: 5000, available: 3000 });
+        assert_eq!(granted("4:cpu,memory:/box\n0::/\n", &mount("/")), grant);
+        // The tree that is mounted begins further down.
+        assert_eq!(granted("4:memory:/docker/box\n", &mount("/docker")), grant);
+        assert_eq!(granted("4:memory:/\n", &mount("/")), None);
+        // The way to the own group cannot be seen: the top is what is left to look at.
+        assert_eq!(granted("4:memory:/elsewhere/box\n", &mount("/docker")), None);
+    }
+}

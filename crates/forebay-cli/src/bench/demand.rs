@@ -1,0 +1,134 @@
+//! How much host memory a run needs, so that one which cannot have it is refused before it makes
+//! anything, rather than ended by the kernel in the middle.
+//!
+//! Only a control group's limit refuses: the machine's own memory may grow while it is used, as it
+//! does in some virtual machines.
+
+use forebay::units::{GIB, MIB, format_size};
+
+use super::ceilings::{link, storage};
+use super::control_group::{self, Grant};
+use super::make;
+use super::parallel::cores;
+use crate::failure::{Failure, Result};
+
+/// What the program itself takes.
+const PROGRAM: u64 = 16 * MIB;
+/// Pinned memory of the engine at most, where the user does not say otherwise.
+const ARENA: u64 = 256 * MIB;
+/// Pinned memory that the engine takes at least: four slots.
+const SLOTS: u64 = 4;
+/// Buffers through which a GPU's memory is filled and checked, of 16 MiB each.
+const CHECKS_MAX: u64 = 8;
+
+/// Host memory that a run takes, for each byte that it moves and besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Bytes for each byte moved: a target in host memory, scratch on a file system that lives
+    /// there.
+    pub copies: u64,
+    /// Bytes at most of the memory that the link's ceiling copies from; 0 where none is measured.
+    pub link: u64,
+    /// Bytes whatever is moved.
+    pub fixed: u64,
+}
+
+impl Demand {
+    /// What a transfer by the engine alone takes.
+    #[must_use]
+    pub fn of_transfer(options: &forebay::Options, len: u64, host: bool, gpu: bool) -> Self {
+        Self {
+            copies: u64::from(host),
+            link: 0,
+            fixed: PROGRAM + if gpu { arena(options, len) } else { 0 },
+        }
+    }
+
+    /// What a comparison takes: `host` says that the target is in host memory, `gpu` that it is a
+    /// GPU, played or real, `files` counts scratch in memory, `storages` the directions in which
+    /// the storage is measured.
+    #[must_use]
+    pub fn of_comparison(
+        options: &forebay::Options,
+        len: u64,
+        (host, gpu): (bool, bool),
+        files: u32,
+        storages: u64,
+    ) -> Self {
+        let transfer = Self::of_transfer(options, len, host, gpu);
+        let checks = if gpu { (1 + CHECKS_MAX.min(cores() as u64)) * 16 * MIB } else { 0 };
+        Self {
+            copies: transfer.copies + u64::from(files),
+            link: link::LEN_MAX,
+            fixed: transfer.fixed + checks + make::STEP + storages * storage::BUFFERS,
+        }
+    }
+
+    /// Bytes of host memory for a move of `len` bytes.
+    #[must_use]
+    pub fn bytes(&self, len: u64) -> u64 {
+        len.saturating_mul(self.copies).saturating_add(self.link.min(len) + self.fixed)
+    }
+
+    /// Whether the control group lets this process have that much. `flag` makes it less.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn check(&self, len: u64, flag: &str) -> Result<()> {
+        control_group::grant().map_or(Ok(()), |grant| self.fits(grant, len, flag))
+    }
+
+    fn fits(&self, grant: Grant, len: u64, flag: &str) -> Result<()> {
+        let bytes = self.bytes(len);
+        if bytes <= grant.available {
+            return Ok(());
+        }
+        let (len, bytes) = (format_size(len), format_size(bytes));
+        let (available, limit) = (format_size(grant.available), format_size(grant.limit));
+        Err(Failure::new(format!("cannot move {len}: it takes {bytes} of host memory"))
+            .because(format!("of the {limit} of this control group {available} are left"))
+            .hint(format!("give a smaller `{flag}`, or raise the group's memory limit")))
+    }
+}
+
+/// Pinned memory that the engine takes for transfers of `len` bytes.
+fn arena(options: &forebay::Options, len: u64) -> u64 {
+    let least = SLOTS.saturating_mul(options.slot_size);
+    options.arena_size.unwrap_or(ARENA.max(least)).min(least.max(len.min(GIB)))
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::Options;
+
+    use super::*;
+
+    #[test]
+    fn every_copy_counts() {
+        let options = Options::default();
+        let read = Demand::of_transfer(&options, GIB, true, false);
+        assert_eq!(read.bytes(GIB), GIB + PROGRAM);
+        let gpu = Demand::of_transfer(&options, GIB, false, true);
+        assert_eq!(gpu.bytes(GIB), ARENA + PROGRAM);
+        assert_eq!(Demand::of_transfer(&options, 1, false, true).bytes(1), 64 * MIB + PROGRAM);
+        let plain = Demand::of_comparison(&options, 8 * GIB, (true, false), 0, 0);
+        assert_eq!(plain.bytes(8 * GIB), 9 * GIB + make::STEP + PROGRAM);
+        let in_memory = Demand::of_comparison(&options, MIB, (true, false), 2, 0);
+        assert_eq!(in_memory.bytes(MIB), 4 * MIB + make::STEP + PROGRAM);
+        let cold = Demand::of_comparison(&options, MIB, (true, false), 0, 2);
+        assert_eq!(cold.fixed, plain.fixed + 2 * storage::BUFFERS);
+        assert_eq!(cold.bytes(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn more_than_is_left_is_refused_with_a_way_out() {
+        let demand = Demand { copies: 1, link: GIB, fixed: 0 };
+        let grant = Grant { limit: 3 * GIB, available: 2 * GIB };
+        assert!(demand.fits(grant, GIB, "--size").is_ok());
+        let failure = demand.fits(grant, GIB + MIB, "--size").unwrap_err();
+        assert_eq!(failure.message, "cannot move 1 GiB: it takes 2 GiB of host memory");
+        assert_eq!(failure.causes, ["of the 3 GiB of this control group 2 GiB are left"]);
+        let hint = "give a smaller `--size`, or raise the group's memory limit";
+        assert_eq!(failure.hint.as_deref(), Some(hint));
+    }
+}
