@@ -1,6 +1,11 @@
 //! The storage's ceiling as `fio` sees it, where `fio` is installed: somebody else's measurement
 //! beside our own.
+//!
+//! `fio` gets the file as a descriptor that this process holds open. A path would be made anew by a
+//! `fio` that outlives us, where the next run has removed our scratch meanwhile.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -33,7 +38,7 @@ pub fn version() -> Option<String> {
 /// Reads one file by `fio`.
 #[derive(Debug)]
 pub struct Fio {
-    filename: String,
+    file: File,
     len: u64,
     engine: &'static str,
     depth: u32,
@@ -44,19 +49,15 @@ impl Fio {
     /// `fio` cannot tell anything.
     ///
     /// # Errors
-    /// There is no current folder.
+    /// The file cannot be opened.
     pub fn open(path: &Path, len: u64) -> Result<Result<Self, String>> {
         let len = align_down(len, MIB);
-        // Absolute, for `fio` runs in another folder.
-        let path = std::path::absolute(path)
-            .map_err(|error| Failure::io(format!("cannot find `{}`", path.display()), &error))?;
-        let Some(filename) = path.to_str().map(escaped) else {
-            return Ok(Err("`fio` takes no path that is not UTF-8".into()));
-        };
         if len == 0 {
             return Ok(Err("the file is smaller than one request".into()));
         }
-        let mut fio = Self { filename, len, engine: ENGINES[0], depth: DEPTHS[0] };
+        let file = File::open(path)
+            .map_err(|error| Failure::io(format!("cannot open `{}`", path.display()), &error))?;
+        let mut fio = Self { file, len, engine: ENGINES[0], depth: DEPTHS[0] };
         let mut refused = String::new();
         for engine in ENGINES {
             fio.engine = engine;
@@ -106,7 +107,8 @@ impl Fio {
 
     fn pass(&self, depth: u32, len: u64) -> Result<Spent, String> {
         let mut command = Command::new("fio");
-        command.args(arguments(&self.filename, self.engine, depth, len));
+        let filename = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        command.args(arguments(&filename, self.engine, depth, len));
         // In a folder of the system's: `fio` may leave files of its own where it runs.
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());
@@ -121,11 +123,6 @@ impl Fio {
         }
         parse(&String::from_utf8_lossy(&output.stdout), len)
     }
-}
-
-/// `fio` splits file names at colons.
-fn escaped(path: &str) -> String {
-    path.replace('\\', r"\\").replace(':', r"\:")
 }
 
 fn arguments(filename: &str, engine: &str, depth: u32, len: u64) -> Vec<String> {
@@ -181,6 +178,9 @@ fn parse(text: &str, len: u64) -> Result<Spent, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
     use crate::bench::data::Pattern;
     use crate::bench::make;
@@ -200,11 +200,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kept_whole() {
-        assert_eq!(escaped("/a:b/c"), r"/a\:b/c");
-    }
-
-    #[test]
     fn parts_of_threads_stay_inside_the_file() {
         for len in [MIB, 5 * MIB, 100 * MIB] {
             let arguments = arguments("x", "psync", 8, len);
@@ -218,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn a_real_file_with_a_colon_in_its_name() {
+    fn a_real_file_with_any_name() {
         if version().is_none() {
             println!("skipped: fio: it is not installed");
             return;
         }
         let folder = tempfile::tempdir_in(".").unwrap();
-        let path = folder.path().join("a:b");
+        let path = folder.path().join(OsStr::from_bytes(b"a:b \xff"));
         std::fs::write(&path, "").unwrap();
         make::fill(&path, Pattern::new(1), 8 * MIB).unwrap();
         match Fio::open(&path, 8 * MIB).unwrap() {
@@ -234,5 +229,32 @@ mod tests {
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 1, "fio left files of its own");
         assert!(Pattern::new(1).matches(0, &std::fs::read(&path).unwrap()));
+    }
+
+    #[test]
+    fn a_file_that_is_gone_is_not_made_anew() {
+        if version().is_none() {
+            println!("skipped: fio: it is not installed");
+            return;
+        }
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let scratch = folder.path().join("scratch");
+        std::fs::create_dir(&scratch).unwrap();
+        std::fs::write(scratch.join("read"), vec![0; 4 << 20]).unwrap();
+        let file = File::open(scratch.join("read")).unwrap();
+        std::fs::remove_dir_all(&scratch).unwrap();
+        // As long as this process lives the file does too, and no folder comes back.
+        let fio = Fio { file, len: 4 * MIB, engine: "psync", depth: 1 };
+        let _ = fio.pass(1, MIB);
+        assert!(!scratch.exists());
+        // As after a crash.
+        let mut command = Command::new("fio");
+        let mut ended = Command::new("true").spawn().unwrap();
+        let nobody = format!("/proc/{}/fd/3", ended.id());
+        ended.wait().unwrap();
+        let arguments = arguments(&nobody, "psync", 1, MIB);
+        let output = command.args(arguments).current_dir(folder.path()).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
