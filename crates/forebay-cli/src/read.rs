@@ -13,6 +13,7 @@ use crate::args::ReadArgs;
 use crate::bench::memory::{Memory, whole};
 use crate::bench::methods::forebay::routes;
 use crate::bench::stats::rate;
+use crate::bench::subject::check_size;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::table;
@@ -27,7 +28,9 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
     let engine = Engine::new(Options::from_env()?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     let file = engine.open(&args.file)?;
-    let len = wanted_len(args, file.len()?)?;
+    let size = file.len()?;
+    check_size(&args.file, size)?;
+    let len = wanted_len(args, size)?;
     target.demand(&engine, len).check(len, "--len")?;
     let memory = target.allocate(&engine, len.max(1));
     let mut memory = memory.map_err(|failure| {

@@ -125,6 +125,21 @@ fn what_is_no_file_is_an_error() {
 }
 
 #[test]
+fn a_size_that_is_not_true_is_an_error() {
+    for verb in ["read", "bench"] {
+        let (code, text) = failure(&[verb, "/proc/cpuinfo", "--gpu", "none"]);
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("`/proc/cpuinfo`"), "{text}");
+        assert!(text.contains("its size is reported as 0, but it has bytes"), "{text}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    let output = forebay(folder.path(), &["read", "empty", "--gpu", "none"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("moved    0 bytes"));
+}
+
+#[test]
 fn a_range_behind_the_end_is_an_error() {
     let (code, text) = failure(&["read", "file", "--offset", "4", "--len", "7", "--gpu", "none"]);
     assert_eq!(code, 1);

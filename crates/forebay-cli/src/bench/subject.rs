@@ -1,5 +1,7 @@
 //! The files of a run: the user's own, which is only ever read, or scratch.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -143,9 +145,29 @@ impl Subject {
     }
 }
 
+/// Whether a file that says to have no bytes really has none: the kernel makes some only when they
+/// are read.
+///
+/// # Errors
+/// It has bytes, so its size cannot be believed.
+pub(crate) fn check_size(path: &Path, len: u64) -> Result<()> {
+    if len > 0 {
+        return Ok(());
+    }
+    let mut byte = [0];
+    // A read that fails here fails again, and is told, where bytes are really wanted.
+    match File::open(path).and_then(|mut file| file.read(&mut byte)) {
+        Ok(1) => Err(Failure::new(format!("cannot read `{}`", path.display()))
+            .because("its size is reported as 0, but it has bytes: the kernel makes them on demand")
+            .hint("copy it to a regular file (`cat FILE >COPY`), and give that")),
+        _ => Ok(()),
+    }
+}
+
 /// The user's file: opened as the engine opens it, so that its errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     let len = engine.open(path)?.len()?;
+    check_size(path, len)?;
     if len == 0 {
         return Err(Failure::new(format!("nothing to measure: `{}` is empty", path.display()))
             .hint("leave the path out, and a scratch file is made"));
