@@ -1,12 +1,15 @@
-//! What must be undone when the user stops the command: scratch is removed, children end.
+//! What must be undone when the user stops the command: scratch and half-written output are removed,
+//! children end.
 //!
 //! Ctrl-C, SIGTERM and SIGHUP are taken by a thread that undoes everything registered here and then
 //! lets the signal do what it does by default, so that the shell sees how the command ended. While
 //! it works it holds the lock that registering needs, so nothing new can appear behind its back.
 
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -20,10 +23,29 @@ use crate::bench::scratch;
 #[derive(Debug, Default)]
 struct Undo {
     scratch: Vec<PathBuf>,
+    output: Option<Output>,
     children: Vec<OwnedFd>,
 }
 
-static UNDO: Mutex<Undo> = Mutex::new(Undo { scratch: Vec::new(), children: Vec::new() });
+/// A file of ours that is not whole yet.
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    /// Device and number: what has its name by now may be another's.
+    identity: (u64, u64),
+}
+
+impl Output {
+    fn remove(&self) {
+        let found = fs::symlink_metadata(&self.path).map(|facts| (facts.dev(), facts.ino()));
+        if found.is_ok_and(|found| found == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+static UNDO: Mutex<Undo> =
+    Mutex::new(Undo { scratch: Vec::new(), output: None, children: Vec::new() });
 
 fn undo() -> MutexGuard<'static, Undo> {
     // What is registered stays true even where a thread panicked with the lock.
@@ -46,6 +68,9 @@ pub(crate) fn install() {
                 for folder in &undo.scratch {
                     scratch::remove(folder);
                 }
+                if let Some(output) = &undo.output {
+                    output.remove();
+                }
                 // It does not return for these signals; the lock is held to the end.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
@@ -55,7 +80,7 @@ pub(crate) fn install() {
 
 /// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal - 1) & 1 == 1
@@ -74,6 +99,24 @@ pub(crate) fn remove_scratch(folder: &PathBuf) {
     let mut undo = undo();
     scratch::remove(folder);
     undo.scratch.retain(|other| other != folder);
+}
+
+/// Makes the new file `path`, and has it removed by a signal until [`end_output`].
+pub(crate) fn create_output(path: &Path) -> io::Result<File> {
+    let mut undo = undo();
+    let file = File::create_new(path)?;
+    let facts = file.metadata()?;
+    undo.output = Some(Output { path: path.to_owned(), identity: (facts.dev(), facts.ino()) });
+    Ok(file)
+}
+
+/// Keeps the file of [`create_output`] where it is whole; removes it else.
+pub(crate) fn end_output(whole: bool) {
+    let mut undo = undo();
+    let output = undo.output.take();
+    if let Some(output) = output.filter(|_| !whole) {
+        output.remove();
+    }
 }
 
 /// Starts `command` and has it ended by a signal. The child is to be given to [`ended`].

@@ -1,6 +1,6 @@
 //! `forebay read`: moves a range of a file to the target by the engine, and says how.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::hash::Hasher as _;
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,6 +16,7 @@ use crate::bench::stats::rate;
 use crate::bench::subject::check_size;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::report::table;
 
 /// Bytes that come back from the target at a time.
@@ -94,7 +95,8 @@ impl<'a> Output<'a> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
-        let file = File::create_new(path).map_err(|error| {
+        interrupt::install();
+        let file = interrupt::create_output(path).map_err(|error| {
             let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
@@ -129,8 +131,8 @@ impl<'a> Output<'a> {
 impl Drop for Output<'_> {
     fn drop(&mut self) {
         // A part of the bytes would look like all of them.
-        if let Self::File { path, done: false, .. } = self {
-            let _ = fs::remove_file(path);
+        if let Self::File { done, .. } = self {
+            interrupt::end_output(*done);
         }
     }
 }

@@ -33,10 +33,7 @@ impl Running {
         let folder = tempfile::tempdir_in(".").unwrap();
         let mut command = wrap(Command::new(program()));
         command.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
-        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
-        // Signals for this run must not reach the tests.
-        command.process_group(0);
-        let running = Self { child: command.spawn().unwrap(), folder };
+        let running = Self::spawn(folder, &mut command);
         running.wait_for(|| {
             running
                 .scratch()
@@ -44,6 +41,13 @@ impl Running {
                 .any(|path| fs::metadata(path.join("write")).is_ok_and(|facts| facts.len() > 0))
         });
         running
+    }
+
+    fn spawn(folder: tempfile::TempDir, command: &mut Command) -> Self {
+        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Signals for this run must not reach the tests.
+        command.process_group(0);
+        Self { child: command.spawn().unwrap(), folder }
     }
 
     fn scratch(&self) -> Vec<PathBuf> {
@@ -82,6 +86,24 @@ fn signals_leave_nothing() {
         // The shell sees which signal it was.
         assert_eq!(running.end().signal(), Some(signal.as_raw()));
         assert!(running.scratch().is_empty(), "{signal:?} left scratch");
+    }
+}
+
+#[test]
+fn a_part_of_an_output_does_not_stay() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        fs::write(folder.path().join("file"), vec![7; 16 << 20]).unwrap();
+        let mut command = Command::new(program());
+        // A link so slow that the signal comes in the middle.
+        command.args(["read", "file", "--gpu", "sim:bandwidth=100kB/s", "--output", "new"]);
+        let mut running = Running::spawn(folder, &mut command);
+        let output = running.folder.path().join("new");
+        running.wait_for(|| output.exists());
+        running.send(signal);
+        assert_eq!(running.end().signal(), Some(signal.as_raw()));
+        assert!(!output.exists(), "{signal:?} left a part");
+        assert!(running.folder.path().join("file").exists());
     }
 }
 
