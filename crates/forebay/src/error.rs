@@ -148,7 +148,7 @@ pub enum Error {
         reason: String,
     },
     /// The GPU or its driver refused.
-    #[error("cannot {operation} {}{} on {device}", format_size(*.len), of(place.as_ref()))]
+    #[error("cannot {operation} {}{} on {device}", format_size(*.len), of(place.as_deref()))]
     Device {
         /// What was tried.
         operation: Operation,
@@ -157,7 +157,7 @@ pub enum Error {
         /// How many bytes it was about.
         len: u64,
         /// The bytes of the file that should have moved, where it was about any.
-        place: Option<Place>,
+        place: Option<Box<Place>>,
         /// What the driver said.
         source: DeviceError,
     },

@@ -157,7 +157,7 @@ impl Engine {
                     Ok(false) => return None,
                     Err(mut error) => {
                         if let Error::Device { place, .. } = &mut error {
-                            *place = Some(call.file.place(range.start, len));
+                            *place = Some(Box::new(call.file.place(range.start, len)));
                         }
                         call.span.keep.iter().for_each(Keep::leak);
                         return Some(Err(error));

@@ -85,7 +85,7 @@ impl Scheduler {
         let failed = failed.map(|mut failure| {
             if let Error::Device { place, .. } = &mut failure.error {
                 let range = copy.run.range;
-                *place = Some(active.request.file.place(range.start, range.len()));
+                *place = Some(Box::new(active.request.file.place(range.start, range.len())));
             }
             failure
         });
