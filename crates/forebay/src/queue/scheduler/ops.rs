@@ -64,18 +64,20 @@ impl Scheduler {
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let may_open = self.openable.front().is_some_and(|&key| self.is_of(key, state));
-        if may_open
-            && self.cached.len() < self.limits.readers
-            && let Some(claim) = self.claim()
+        // Wherever its work stands in line: those before it may wait for a file that hangs.
+        if let Some(at) = self.openable.iter().position(|&key| self.is_of(key, state))
+            && !self.cached.iter().any(|op| self.is_of(self.transfer_of(op), state))
         {
-            return Some(ReaderWork::Open(claim));
-        }
-        while let Some(op) = self.cached.front() {
-            if !self.is_of(self.transfer_of(op), state) {
-                return None;
+            let key = self.openable.remove(at)?;
+            self.openable.push_front(key);
+            if let Some(claim) = self.claim_of(key) {
+                return Some(ReaderWork::Open(claim));
             }
-            let op = self.cached.pop_front()?;
+        }
+        while let Some(at) =
+            self.cached.iter().position(|op| self.is_of(self.transfer_of(op), state))
+        {
+            let op = self.cached.remove(at)?;
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
@@ -117,7 +119,7 @@ impl Scheduler {
         false
     }
 
-    fn count_out(&mut self, op: &Op) {
+    pub(super) fn count_out(&mut self, op: &Op) {
         if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
             self.next_write(op.file.identity());
         }
