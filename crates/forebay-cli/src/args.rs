@@ -10,6 +10,8 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
+use crate::variables;
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -31,7 +33,6 @@ Exit codes:
   2  the command makes no sense
 
 Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
-Limits of the engine are set by FOREBAY_ variables, such as FOREBAY_ARENA_SIZE=64M.
 NO_COLOR switches colours off.";
 
 /// Moves bytes between files and GPU memory at the speed of the slowest link on the way
@@ -43,7 +44,7 @@ NO_COLOR switches colours off.";
     max_term_width = 90,
     disable_help_subcommand = true,
     after_help = "`forebay VERB --help` tells more, with examples.",
-    after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"),
+    after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n{}", variables::help()),
 )]
 pub struct Arguments {
     /// What to do.

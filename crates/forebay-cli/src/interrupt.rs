@@ -1,5 +1,5 @@
-//! What must be undone when the user stops the command: scratch and half-written output are removed,
-//! children end.
+//! What must be undone when the user stops the command: scratch and half-written output are
+//! removed, children end.
 //!
 //! Ctrl-C, SIGTERM and SIGHUP are taken by a thread that undoes everything registered here and then
 //! lets the signal do what it does by default, so that the shell sees how the command ended. While

@@ -17,6 +17,7 @@ mod interrupt;
 mod manual;
 mod read;
 pub mod report;
+mod variables;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,6 +41,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_)) {
+        variables::warn_of_unknown();
+    }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(&arguments)),
         Verb::Read(args) => read::command(args),

@@ -71,8 +71,25 @@ fn long_help_of_the_command() {
           2  the command makes no sense
 
         Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
-        Limits of the engine are set by FOREBAY_ variables, such as FOREBAY_ARENA_SIZE=64M.
         NO_COLOR switches colours off.
+
+        Variables that set limits of the engine; none needs to be set:
+          FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
+                  pinned memory at most, over the whole engine
+          FOREBAY_SLOT_SIZE [default: 16M]
+                  one staging slot, which one copy moves
+          FOREBAY_SEGMENT_SIZE [default: 1M, or what is nearest to that and fits the slot]
+                  one request to a drive or to the page cache
+          FOREBAY_READERS [default: one for each core, from 2 to 10]
+                  threads that read resident bytes
+          FOREBAY_DEPTH [default: 32]
+                  requests in flight on one drive
+          FOREBAY_SMALL_SIZE [default: 64K]
+                  transfers up to this are made by the calling thread
+          FOREBAY_DIRECT_IO [default: auto]
+                  whether O_DIRECT may be used
+          FOREBAY_RING [default: auto]
+                  how requests reach the kernel
         ");
 }
 

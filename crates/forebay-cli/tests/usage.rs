@@ -95,6 +95,22 @@ fn a_bad_variable_is_exit_code_2_and_named() {
 }
 
 #[test]
+fn a_variable_that_nobody_reads_is_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "0123456789").unwrap();
+    let stderr = |name: &str| {
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).args(["read", "file", "--gpu", "none"]);
+        let output = command.env(name, "1G").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = stderr("FOREBAY_SLOTSIZE");
+    assert!(text.starts_with("warning: `FOREBAY_SLOTSIZE` is no variable of ours: "), "{text}");
+    assert_eq!(stderr("FOREBAY_SLOT_SIZE"), "");
+}
+
+#[test]
 fn what_is_no_file_is_an_error() {
     let (code, text) = failure(&["read", "missing", "--gpu", "none"]);
     assert_eq!(code, 1);

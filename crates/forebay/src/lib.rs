@@ -84,6 +84,6 @@ pub use engine::{Engine, File, OpenOptions, RequestOptions};
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;
 pub use memory::{Buffer, Source, Target};
-pub use options::{DirectIo, Options, RingChoice};
+pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Reason, Route};
 pub use transfer::{Outcome, RouteShare, Stages, SyncMode, Transfer};

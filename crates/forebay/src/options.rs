@@ -3,7 +3,10 @@
 //! Each can be set in code or by an environment variable, `FOREBAY_` and its name in capitals.
 
 use crate::error::{Error, Result};
-use crate::units::{KIB, MIB, parse_size};
+use crate::units::{GIB, KIB, MIB, parse_size};
+
+/// Segments of one slot, at most: a window keeps one bit for each.
+const SEGMENTS_MAX: u64 = 64;
 
 /// Whether the engine may read and write around the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,15 +43,22 @@ pub struct Options {
     /// the link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s, 1 MiB copies 48.3.
     pub slot_size: u64,
     /// Bytes of one request to a drive or to the page cache, a power of two from 4 KiB to the slot
-    /// size (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at 56 GB/s.
+    /// size and at least a 64th of it (`FOREBAY_SEGMENT_SIZE`). Eight readers fill 1 MiB pieces at
+    /// 56 GB/s. Where only the slot size is set by a variable, this becomes what is nearest to
+    /// 1 MiB and fits.
     pub segment_size: u64,
     /// Threads that read resident bytes; `None` is one for each core, from 2 to 10
     /// (`FOREBAY_READERS`). 8 readers fill 56 GB/s and 12 fill 72; the link takes 55.5.
     pub readers: Option<usize>,
-    /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024.
+    /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024. `fio` gets from the virtual
+    /// disk of the development machine, in thousands of random 4 KiB reads each second: 43 at 4, 59
+    /// at 8, 70 at 16, 78 at 24 and at 32, 89 at 64; its 1 MiB reads gain nothing above 8. So 32 is
+    /// where the curve is flat, and more costs memory and lets each request wait longer.
     pub depth: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
-    /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB.
+    /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to
+    /// 64 KiB waking other threads costs more than the copy: 4 KiB to an H200 take 8 µs here and 70
+    /// by way of the readers, 64 KiB 19 and 81.
     pub small_size: u64,
     /// Whether O_DIRECT may be used (`FOREBAY_DIRECT_IO`: `auto`, `off`).
     pub direct_io: DirectIo,
@@ -82,14 +92,18 @@ impl Options {
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut options = Self::default();
-        for (name, set) in SETTERS {
+        for Variable { name, takes, set, .. } in Self::VARIABLES {
             if let Some(value) = lookup(name) {
                 set(&mut options, &value).ok_or_else(|| Error::BadOption {
                     name: (*name).into(),
                     value,
-                    expected: expected(name).into(),
+                    expected: (*takes).into(),
                 })?;
             }
+        }
+        if lookup("FOREBAY_SEGMENT_SIZE").is_none() {
+            let slot = options.slot_size;
+            options.segment_size = options.segment_size.max(slot / SEGMENTS_MAX).min(slot);
         }
         options.check()?;
         Ok(options)
@@ -100,90 +114,125 @@ impl Options {
     /// # Errors
     /// [`Error::BadOption`] names the first that does not.
     pub fn check(&self) -> Result<()> {
-        let bad = |name: &str, value: String, expected: &str| {
-            Err(Error::BadOption { name: name.into(), value, expected: expected.into() })
+        let bad = |name: &str, value: u64| {
+            let found = Self::VARIABLES.iter().find(|variable| variable.name == name);
+            let expected = found.map_or("", |variable| variable.takes).into();
+            Err(Error::BadOption { name: name.into(), value: value.to_string(), expected })
         };
-        if !self.slot_size.is_power_of_two() || !(256 * KIB..=1024 * MIB).contains(&self.slot_size)
-        {
-            return bad(
-                "FOREBAY_SLOT_SIZE",
-                self.slot_size.to_string(),
-                expected("FOREBAY_SLOT_SIZE"),
-            );
+        let Self { slot_size: slot, segment_size: segment, .. } = *self;
+        if !slot.is_power_of_two() || !(256 * KIB..=GIB).contains(&slot) {
+            return bad("FOREBAY_SLOT_SIZE", slot);
         }
-        if !self.segment_size.is_power_of_two()
-            || self.segment_size < 4 * KIB
-            || self.segment_size > self.slot_size
-            || self.slot_size / self.segment_size > 64
+        if !segment.is_power_of_two()
+            || segment < 4 * KIB
+            || segment > slot
+            || slot / segment > SEGMENTS_MAX
         {
-            let text = "a power of two from 4 KiB to the slot size, and at least a 64th of it";
-            return bad("FOREBAY_SEGMENT_SIZE", self.segment_size.to_string(), text);
+            return bad("FOREBAY_SEGMENT_SIZE", segment);
         }
-        if let Some(size) = self.arena_size
-            && size < 2 * self.slot_size
-        {
-            return bad(
-                "FOREBAY_ARENA_SIZE",
-                size.to_string(),
-                "at least two slots (32 MiB by default)",
-            );
+        if let Some(size) = self.arena_size.filter(|size| *size < 2 * slot) {
+            return bad("FOREBAY_ARENA_SIZE", size);
         }
-        if self.readers.is_some_and(|n| !(1..=1024).contains(&n)) {
-            let value = self.readers.unwrap_or_default().to_string();
-            return bad("FOREBAY_READERS", value, expected("FOREBAY_READERS"));
+        if let Some(readers) = self.readers.filter(|readers| !(1..=1024).contains(readers)) {
+            return bad("FOREBAY_READERS", readers as u64);
         }
         if !(1..=1024).contains(&self.depth) {
-            return bad("FOREBAY_DEPTH", self.depth.to_string(), expected("FOREBAY_DEPTH"));
+            return bad("FOREBAY_DEPTH", self.depth as u64);
         }
         if self.small_size > MIB {
-            return bad(
-                "FOREBAY_SMALL_SIZE",
-                self.small_size.to_string(),
-                expected("FOREBAY_SMALL_SIZE"),
-            );
+            return bad("FOREBAY_SMALL_SIZE", self.small_size);
         }
         Ok(())
     }
+
+    /// Every variable that [`from_env`](Self::from_env) reads.
+    pub const VARIABLES: &[Variable] = &[
+        Variable {
+            name: "FOREBAY_ARENA_SIZE",
+            about: "pinned memory at most, over the whole engine",
+            default: "256M for each GPU in use",
+            takes: "a size of at least two slots, such as `64M`, `1GiB` or `2GB`",
+            set: |options, text| parse_size(text).map(|size| options.arena_size = Some(size)),
+        },
+        Variable {
+            name: "FOREBAY_SLOT_SIZE",
+            about: "one staging slot, which one copy moves",
+            default: "16M",
+            takes: "a power of two from 256K to 1G, such as `16M`",
+            set: |options, text| parse_size(text).map(|size| options.slot_size = size),
+        },
+        Variable {
+            name: "FOREBAY_SEGMENT_SIZE",
+            about: "one request to a drive or to the page cache",
+            default: "1M, or what is nearest to that and fits the slot",
+            takes: "a power of two from 4K to the slot size, and at least a 64th of it",
+            set: |options, text| parse_size(text).map(|size| options.segment_size = size),
+        },
+        Variable {
+            name: "FOREBAY_READERS",
+            about: "threads that read resident bytes",
+            default: "one for each core, from 2 to 10",
+            takes: "a number of threads from 1 to 1024",
+            set: |options, text| text.trim().parse().ok().map(|n| options.readers = Some(n)),
+        },
+        Variable {
+            name: "FOREBAY_DEPTH",
+            about: "requests in flight on one drive",
+            default: "32",
+            takes: "a number of requests from 1 to 1024",
+            set: |options, text| text.trim().parse().ok().map(|n| options.depth = n),
+        },
+        Variable {
+            name: "FOREBAY_SMALL_SIZE",
+            about: "transfers up to this are made by the calling thread",
+            default: "64K",
+            takes: "a size from 0 to 1M, such as `64K`",
+            set: |options, text| parse_size(text).map(|size| options.small_size = size),
+        },
+        Variable {
+            name: "FOREBAY_DIRECT_IO",
+            about: "whether O_DIRECT may be used",
+            default: "auto",
+            takes: "`auto` or `off`",
+            set: |options, text| {
+                let choices = [("auto", DirectIo::Auto), ("off", DirectIo::Off)];
+                choice(text, &choices).map(|chosen| options.direct_io = chosen)
+            },
+        },
+        Variable {
+            name: "FOREBAY_RING",
+            about: "how requests reach the kernel",
+            default: "auto",
+            takes: "`auto`, `uring` or `pread`",
+            set: |options, text| {
+                let choices = [
+                    ("auto", RingChoice::Auto),
+                    ("uring", RingChoice::Uring),
+                    ("pread", RingChoice::Pread),
+                ];
+                choice(text, &choices).map(|chosen| options.ring = chosen)
+            },
+        },
+    ];
 }
 
-type Setter = fn(&mut Options, &str) -> Option<()>;
+/// An environment variable that sets one of the [`Options`].
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it sets, as a phrase.
+    pub about: &'static str,
+    /// What holds where it is not set.
+    pub default: &'static str,
+    /// What it may hold, as a phrase behind "it takes".
+    pub takes: &'static str,
+    set: fn(&mut Options, &str) -> Option<()>,
+}
 
-const SETTERS: &[(&str, Setter)] = &[
-    ("FOREBAY_ARENA_SIZE", |o, v| parse_size(v).map(|n| o.arena_size = Some(n))),
-    ("FOREBAY_SLOT_SIZE", |o, v| parse_size(v).map(|n| o.slot_size = n)),
-    ("FOREBAY_SEGMENT_SIZE", |o, v| parse_size(v).map(|n| o.segment_size = n)),
-    ("FOREBAY_READERS", |o, v| v.trim().parse().ok().map(|n| o.readers = Some(n))),
-    ("FOREBAY_DEPTH", |o, v| v.trim().parse().ok().map(|n| o.depth = n)),
-    ("FOREBAY_SMALL_SIZE", |o, v| parse_size(v).map(|n| o.small_size = n)),
-    ("FOREBAY_DIRECT_IO", |o, v| {
-        o.direct_io = match v.trim() {
-            "auto" => DirectIo::Auto,
-            "off" => DirectIo::Off,
-            _ => return None,
-        };
-        Some(())
-    }),
-    ("FOREBAY_RING", |o, v| {
-        o.ring = match v.trim() {
-            "auto" => RingChoice::Auto,
-            "uring" => RingChoice::Uring,
-            "pread" => RingChoice::Pread,
-            _ => return None,
-        };
-        Some(())
-    }),
-];
-
-fn expected(name: &str) -> &'static str {
-    match name {
-        "FOREBAY_SLOT_SIZE" => "a power of two from 256K to 1G, such as `16M`",
-        "FOREBAY_READERS" => "a number of threads from 1 to 1024",
-        "FOREBAY_DEPTH" => "a number of requests from 1 to 1024",
-        "FOREBAY_SMALL_SIZE" => "a size from 0 to 1M, such as `64K`",
-        "FOREBAY_DIRECT_IO" => "`auto` or `off`",
-        "FOREBAY_RING" => "`auto`, `uring` or `pread`",
-        _ => "a size such as `64M`, `1GiB` or `2GB`",
-    }
+fn choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Option<T> {
+    choices.iter().find(|(name, _)| *name == text.trim()).map(|(_, chosen)| *chosen)
 }
 
 #[cfg(test)]
@@ -208,7 +257,7 @@ mod tests {
 
     #[test]
     fn nonsense_names_the_variable_and_what_it_may_hold() {
-        for (name, _) in SETTERS {
+        for Variable { name, .. } in Options::VARIABLES {
             let error = from(name, "-3 bananas").unwrap_err().to_string();
             assert!(error.contains(name) && error.contains("it takes"), "{error}");
         }
@@ -222,6 +271,41 @@ mod tests {
             ("FOREBAY_SMALL_SIZE", "2M"),
         ] {
             assert!(from(name, value).unwrap_err().to_string().contains(name), "{name}={value}");
+        }
+    }
+    #[test]
+    fn a_segment_size_that_is_not_set_follows_the_slot() {
+        for (slot, segment) in
+            [("256K", 256 * KIB), ("1M", MIB), ("64M", MIB), ("128M", 2 * MIB), ("1G", 16 * MIB)]
+        {
+            assert_eq!(from("FOREBAY_SLOT_SIZE", slot).unwrap().segment_size, segment, "{slot}");
+        }
+        let both = |slot: &'static str, segment: &'static str| {
+            Options::from_lookup(|name| match name {
+                "FOREBAY_SLOT_SIZE" => Some(slot.into()),
+                "FOREBAY_SEGMENT_SIZE" => Some(segment.into()),
+                _ => None,
+            })
+        };
+        assert_eq!(both("1G", "16M").unwrap().segment_size, 16 * MIB);
+        let error = both("1G", "1M").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "`FOREBAY_SEGMENT_SIZE` cannot be `1048576`: it takes a power of two from 4K to the \
+             slot size, and at least a 64th of it"
+        );
+    }
+
+    #[test]
+    fn the_defaults_that_are_told_are_the_real_ones() {
+        let options = Options::default();
+        for Variable { name, default, set, .. } in Options::VARIABLES {
+            let text = default.split(',').next().unwrap_or_default();
+            let mut changed = options.clone();
+            if !text.contains(' ') {
+                set(&mut changed, text).unwrap();
+            }
+            assert_eq!(changed, options, "{name}");
         }
     }
 }

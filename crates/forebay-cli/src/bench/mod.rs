@@ -26,7 +26,6 @@ pub mod target;
 use std::io::Write as _;
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
 use forebay::units::MIB;
 use forebay::{Engine, Options};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -71,12 +70,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str) -> Result<()> {
     };
     let mut out = anstream::stdout();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::stdout(&e))?;
-    let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
-    let mut talk = anstream::stderr();
-    for warning in &report.warnings {
-        // The report is out already; nobody may be reading this.
-        let _ = writeln!(talk, "{yellow}warning:{yellow:#} {warning}");
-    }
+    report.warnings.iter().for_each(|warning| warnings::say(warning));
     let wrong = report.results.iter().filter(|row| row.verified == Some(false)).count();
     match wrong {
         0 => Ok(()),

@@ -1,7 +1,9 @@
 //! What a reader of the numbers should know, each with the next thing to try.
 
 use std::fmt;
+use std::io::Write as _;
 
+use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
 use super::json::{Report, Row};
@@ -130,6 +132,13 @@ impl fmt::Display for Warning {
             ),
         }
     }
+}
+
+/// Shows a warning on stderr.
+pub(crate) fn say(warning: &str) {
+    let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
+    // Nobody may be reading this.
+    let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {warning}");
 }
 
 /// A row's name in warnings.

@@ -1,0 +1,73 @@
+//! The `FOREBAY_` variables as the command knows them: those of the engine's limits, and those that
+//! only tests and builds read.
+
+use std::fmt::Write as _;
+
+use forebay::Options;
+
+use crate::report::warnings::say;
+
+/// What the tests and the build read, which is no mistake here.
+const OF_TESTS: [&str; 6] = [
+    "FOREBAY_BIN",
+    "FOREBAY_COMMIT",
+    "FOREBAY_REQUIRE_GPU",
+    "FOREBAY_SEED",
+    "FOREBAY_SEEDS",
+    "FOREBAY_STRESS",
+];
+
+/// The engine's variables, for the long help.
+pub(crate) fn help() -> String {
+    let mut text = "Variables that set limits of the engine; none needs to be set:".to_owned();
+    for variable in Options::VARIABLES {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {} [default: {}]", variable.name, variable.default);
+        let _ = write!(text, "\n          {}", variable.about);
+    }
+    text
+}
+
+/// Warns of variables that look like ours and are not: a limit that was meant does not hold.
+pub(crate) fn warn_of_unknown() {
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| is_unknown(name)).collect();
+    names.sort();
+    for name in names {
+        say(&format!("`{name}` is no variable of ours: `forebay --help` lists those that are"));
+    }
+}
+
+fn is_unknown(name: &str) -> bool {
+    let known = || Options::VARIABLES.iter().any(|variable| variable.name == name);
+    name.starts_with("FOREBAY_") && !OF_TESTS.contains(&name) && !known()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/variables.md");
+
+    #[test]
+    fn the_page_lists_every_variable_as_it_is() {
+        let mut rows = String::new();
+        for variable in Options::VARIABLES {
+            let (name, about) = (variable.name, variable.about);
+            let (default, takes) = (variable.default, variable.takes);
+            rows.push_str(&format!("| `{name}` | {about} | {default} | {takes} |\n"));
+        }
+        assert!(PAGE.contains(&rows), "docs/variables.md should hold these rows:\n{rows}");
+        let listed = PAGE.lines().filter(|line| line.starts_with("| `FOREBAY_")).count();
+        assert_eq!(listed, Options::VARIABLES.len() + OF_TESTS.len());
+        assert!(OF_TESTS.iter().all(|name| PAGE.contains(&format!("| `{name}` |"))));
+    }
+
+    #[test]
+    fn only_what_looks_like_ours_is_unknown() {
+        assert!(is_unknown("FOREBAY_DEPHT"));
+        for name in ["FOREBAY_DEPTH", "FOREBAY_BIN", "PATH", "MY_FOREBAY_DEPTH"] {
+            assert!(!is_unknown(name), "{name}");
+        }
+    }
+}
