@@ -220,4 +220,13 @@ fn files_in_memory_are_never_called_cold() {
     assert!(report.results.iter().all(|row| row.cache != Some(Cache::Cold)));
     assert!(report.results.iter().any(|row| row.cache == Some(Cache::Resident)));
     assert!(report.warnings.iter().any(|text| text.starts_with("no cold rows")));
+    // Where nothing else was asked for there is nothing to measure.
+    let output = forebay(folder.path(), &["bench", "file", "--cold", "--gpu", "none"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
+    error: cannot measure with a cold file
+      caused by: tmpfs keeps its files in memory
+    hint: give a path on a drive, or leave `--cold` out
+    ");
 }

@@ -52,8 +52,8 @@ pub struct Options {
     pub readers: Option<usize>,
     /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024. `fio` gets from the virtual
     /// disk of the development machine, in thousands of random 4 KiB reads each second: 43 at 4, 59
-    /// at 8, 70 at 16, 78 at 24 and at 32, 89 at 64; its 1 MiB reads gain nothing above 8. So 32 is
-    /// where the curve is flat, and more costs memory and lets each request wait longer.
+    /// at 8, 70 at 16, 78 at 24 and at 32, 89 at 64; its 1 MiB reads gain nothing above 8. Twice
+    /// 32 gains a seventh, and lets each request wait nearly twice as long.
     pub depth: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to

@@ -123,7 +123,7 @@ impl Bench<'_> {
         let environment = environment::collect(place, info, command);
         let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
         let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
-        let caches = self.caches(in_memory.as_deref(), warnings);
+        let caches = self.caches(in_memory.as_deref(), warnings)?;
         let storage = in_memory.is_none() && caches.contains(&Cache::Cold);
         let fio = environment.versions.fio.is_some();
         if storage && !fio && self.directions.contains(&Direction::Read) {
@@ -152,6 +152,9 @@ impl Bench<'_> {
                 write_path: subject.write_path().display().to_string(),
             };
             results.extend(line::rows(&lines, &setting));
+        }
+        if results.iter().all(|row| row.method.is_ceiling()) {
+            return Err(nothing_measured(warnings));
         }
         warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
         let mut report = Report { schema: SCHEMA, environment, results, warnings: Vec::new() };
@@ -207,19 +210,24 @@ impl Bench<'_> {
     }
 
     /// Where the file's pages are to be, as far as the file system lets them.
-    fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Vec<Cache> {
+    fn caches(&self, in_memory: Option<&str>, warnings: &mut Vec<Warning>) -> Result<Vec<Cache>> {
         let both = self.args.cold == self.args.resident;
         let mut caches = Vec::new();
         if both || self.args.cold {
             match in_memory {
                 None => caches.push(Cache::Cold),
-                Some(kind) => warnings.push(Warning::InMemory(kind.into())),
+                Some(kind) if both => warnings.push(Warning::InMemory(kind.into())),
+                Some(kind) => {
+                    return Err(Failure::new("cannot measure with a cold file")
+                        .because(format!("{kind} keeps its files in memory"))
+                        .hint("give a path on a drive, or leave `--cold` out"));
+                }
             }
         }
         if both || self.args.resident {
             caches.push(Cache::Resident);
         }
-        caches
+        Ok(caches)
     }
 
     /// The sizes that the user wants, else one that suits the machine.
@@ -254,6 +262,20 @@ impl Bench<'_> {
             None => suitable,
         }])
     }
+}
+
+/// The failure of a run in which every way was left out.
+fn nothing_measured(warnings: &[Warning]) -> Failure {
+    let mut failure = Failure::new("no way to move bytes could be measured")
+        .hint("try `--resident`, a regular file on another file system, or another size");
+    for warning in warnings {
+        if let Warning::LeftOut { reason, .. } = warning
+            && !failure.causes.contains(reason)
+        {
+            failure = failure.because(reason);
+        }
+    }
+    failure
 }
 
 /// The lines that could not be measured, those with the same reason together.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
-use super::json::{Environment, Report, Row};
+use super::json::{Drive, Environment, Report, Row};
 
 const HEADINGS: [&str; 9] = [
     "method",
@@ -59,24 +59,25 @@ fn header(report: &Report) -> String {
         format_size(facts.memory.total),
         facts.kernel
     );
-    let path = path.map_or("", String::as_str);
-    let _ = writeln!(text, "file     {path}{}", place(facts));
+    let mut file: Vec<String> = path.into_iter().cloned().collect();
+    file.extend(place(facts));
+    if !file.is_empty() {
+        let _ = writeln!(text, "file     {}", file.join(", "));
+    }
     let _ = writeln!(text, "target   {}", target(facts));
     text
 }
 
-fn place(facts: &Environment) -> String {
-    let mut text = String::new();
-    if let Some(file_system) = &facts.file_system {
-        let _ = write!(text, ", {}", file_system.kind);
+fn place(facts: &Environment) -> Option<String> {
+    let model = |drive: &Drive| match &drive.model {
+        Some(model) => format!("{} ({model})", drive.name),
+        None => drive.name.clone(),
+    };
+    let kind = facts.file_system.as_ref().map(|file_system| file_system.kind.clone());
+    match (kind, facts.drive.as_ref().map(model)) {
+        (Some(kind), Some(drive)) => Some(format!("{kind} on {drive}")),
+        (kind, drive) => kind.or(drive),
     }
-    if let Some(drive) = &facts.drive {
-        let _ = write!(text, " on {}", drive.name);
-        if let Some(model) = &drive.model {
-            let _ = write!(text, " ({model})");
-        }
-    }
-    text
 }
 
 fn target(facts: &Environment) -> String {
@@ -190,6 +191,18 @@ forebay  read       resident  54.5 (54.2–54.8)      98 %     0.125  link      
 method    direction  cache    GB/s (min–max)  of limit  CPU s/GB  bound by  data   route
 standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WRONG  –
 ");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_named() {
+        let mut report = report();
+        report.results.truncate(1);
+        let place = |report: &Report| render(report).lines().nth(1).unwrap().to_owned();
+        assert_eq!(place(&report), "file     ext4 on nvme0n1 (Fast One)");
+        report.environment.drive = None;
+        assert_eq!(place(&report), "file     ext4");
+        report.environment.file_system = None;
+        assert!(place(&report).starts_with("target "), "{}", render(&report));
     }
 
     #[test]
