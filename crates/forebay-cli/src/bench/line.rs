@@ -1,5 +1,7 @@
 //! The lines of a run, from the plan to the rows of the report: pure, but for the names of paths.
 
+use forebay::Route;
+
 use super::cpu::Spent;
 use super::measure::Sample;
 use super::stats::{Spread, cpu_per_gb, rate};
@@ -14,6 +16,8 @@ pub struct Line {
     pub direction: Direction,
     /// Where the file's pages are; `None` for ceilings.
     pub cache: Option<Cache>,
+    /// The route that our engine is to take; `None` where it chooses, and for all others.
+    pub demand: Option<Route>,
     /// Bytes of one sample.
     pub bytes: u64,
     /// What each sample took.
@@ -32,6 +36,7 @@ impl Line {
             method,
             direction,
             cache,
+            demand: None,
             bytes: 0,
             samples: Vec::new(),
             routes: Vec::new(),
@@ -61,7 +66,8 @@ impl Line {
     #[must_use]
     pub fn name(&self) -> String {
         let cache = self.cache.map_or_else(String::new, |cache| format!(", {}", cache.name()));
-        format!("`{}` {}{cache}", self.method.name(), self.direction.name())
+        let demand = self.demand.map_or_else(String::new, |route| format!(", by `{route}`"));
+        format!("`{}` {}{cache}{demand}", self.method.name(), self.direction.name())
     }
 
     /// Its best sample as a rate.
@@ -73,9 +79,35 @@ impl Line {
     }
 }
 
+/// What is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// From or to the file, or both.
+    pub directions: &'a [Direction],
+    /// Where its pages are to be.
+    pub caches: &'a [Cache],
+    /// Whether the storage's ceiling is measured.
+    pub storage: bool,
+    /// Whether `fio` measures it too.
+    pub fio: bool,
+    /// The route that the user demands of our engine.
+    pub route: Option<Route>,
+    /// Whether our engine shows its other routes as well.
+    pub others: bool,
+}
+
+/// The route that our engine does not choose by itself, of the two to and from a GPU.
+const fn other_route(direction: Direction, cache: Cache) -> Route {
+    match (direction, cache) {
+        (Direction::Read, Cache::Cold) => Route::Cached,
+        (Direction::Read, Cache::Resident) | (Direction::Write, _) => Route::Staged,
+    }
+}
+
 /// The lines of a run, ceilings first, in the order of the table.
 #[must_use]
-pub fn plan(directions: &[Direction], caches: &[Cache], storage: bool, fio: bool) -> Vec<Line> {
+pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
+    let Plan { directions, caches, storage, fio, route, others } = *plan;
     let mut lines = Vec::new();
     for direction in directions {
         lines.push(Line::new(MethodName::Link, *direction, None));
@@ -93,27 +125,34 @@ pub fn plan(directions: &[Direction], caches: &[Cache], storage: bool, fio: bool
             for method in [MethodName::Standard, MethodName::Mmap, MethodName::Forebay] {
                 lines.push(Line::new(method, *direction, Some(*cache)));
             }
+            let ours = lines.last_mut().expect("pushed above");
+            ours.demand = route;
+            if others && route.is_none() {
+                let mut other = ours.clone();
+                other.demand = Some(other_route(*direction, *cache));
+                lines.push(other);
+            }
         }
     }
     lines
 }
 
-/// The ceiling that binds a move: of the link and, for bytes from or to the drive, the storage, the
-/// lower. The storage is what the better of its two measurements shows.
+/// The ceiling that binds the move of `line`, a way: of the link and, for bytes from or to the
+/// drive, the storage, the lower. The storage is what the better of its two measurements shows.
 #[must_use]
-pub fn limit(lines: &[Line], direction: Direction, cache: Cache) -> Option<Limit> {
+pub fn limit(lines: &[Line], line: &Line) -> Option<Limit> {
+    let direction = line.direction;
+    let cache = line.cache?;
+    // This route goes to the drive wherever the pages are.
+    let drive = cache == Cache::Cold || line.demand == Some(Route::Staged);
     let best = |method: MethodName| {
         let found = lines.iter().find(|line| line.method == method && line.direction == direction);
         found.and_then(Line::best).map(|bytes_per_second| Limit { name: method, bytes_per_second })
     };
     let by_rate = |a: &Limit, b: &Limit| a.bytes_per_second.total_cmp(&b.bytes_per_second);
     let link = best(MethodName::Link);
-    let storage = match cache {
-        Cache::Resident => None,
-        Cache::Cold => {
-            [MethodName::Storage, MethodName::Fio].into_iter().filter_map(best).max_by(by_rate)
-        }
-    };
+    let storage = [MethodName::Storage, MethodName::Fio].into_iter().filter_map(best);
+    let storage = storage.filter(|_| drive).max_by(by_rate);
     [link, storage].into_iter().flatten().min_by(by_rate)
 }
 
@@ -145,7 +184,7 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
     let seconds: Vec<f64> = line.samples.iter().map(|spent| spent.seconds).collect();
     let cpu: Vec<f64> = line.samples.iter().map(|spent| spent.cpu_seconds).collect();
     let bytes_per_second = Spread::of_rates(line.bytes, &seconds)?;
-    let limit = line.cache.and_then(|cache| limit(lines, line.direction, cache));
+    let limit = limit(lines, line);
     let link = line.method == MethodName::Link;
     let host = matches!(line.method, MethodName::Storage | MethodName::Fio);
     let path = match line.direction {
@@ -160,6 +199,7 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
     Some(Row {
         method: line.method,
         route: joined(routes, " or "),
+        demanded: line.demand.map(|route| route.name().to_owned()),
         reason: joined(reasons, " or "),
         direction: line.direction,
         cache: line.cache,
@@ -185,6 +225,15 @@ mod tests {
     const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
     const ALL: [Cache; 2] = [Cache::Cold, Cache::Resident];
 
+    const EVERYTHING: Plan<'_> = Plan {
+        directions: &BOTH,
+        caches: &ALL,
+        storage: true,
+        fio: true,
+        route: None,
+        others: false,
+    };
+
     fn spent(seconds: f64) -> Spent {
         Spent { seconds, cpu_seconds: seconds / 2.0 }
     }
@@ -195,7 +244,7 @@ mod tests {
     }
 
     fn measured() -> Vec<Line> {
-        let mut lines = plan(&[Direction::Read], &ALL, true, true);
+        let mut lines = plan(&Plan { directions: &[Direction::Read], ..EVERYTHING });
         for line in &mut lines {
             match line.method {
                 MethodName::Link => line.add_ceiling(1000, spent(0.1), "link".into()),
@@ -219,8 +268,9 @@ mod tests {
 
     #[test]
     fn every_way_has_a_line_for_each_direction_and_cache() {
-        assert_eq!(plan(&BOTH, &ALL, true, true).len(), 2 + 2 + 1 + 12);
-        let lines = plan(&[Direction::Write], &[Cache::Resident], false, true);
+        assert_eq!(plan(&EVERYTHING).len(), 2 + 2 + 1 + 12);
+        let (directions, caches) = (&[Direction::Write], &[Cache::Resident]);
+        let lines = plan(&Plan { directions, caches, storage: false, ..EVERYTHING });
         let names: Vec<_> = lines.iter().map(Line::name).collect();
         assert_eq!(
             names,
@@ -234,8 +284,51 @@ mod tests {
     }
 
     #[test]
+    fn the_routes_that_the_engine_does_not_choose_are_shown_beside() {
+        let demands = |plan: &Plan<'_>| -> Vec<_> {
+            let lines = super::plan(plan).into_iter();
+            let ours = lines.filter(|line| line.method == MethodName::Forebay);
+            ours.map(|line| (line.direction, line.cache.unwrap(), line.demand)).collect()
+        };
+        let (read, write) = (Direction::Read, Direction::Write);
+        let (cold, resident) = (Cache::Cold, Cache::Resident);
+        assert_eq!(
+            demands(&Plan { others: true, ..EVERYTHING }),
+            [
+                (read, cold, None),
+                (read, cold, Some(Route::Cached)),
+                (read, resident, None),
+                (read, resident, Some(Route::Staged)),
+                (write, cold, None),
+                (write, cold, Some(Route::Staged)),
+                (write, resident, None),
+                (write, resident, Some(Route::Staged)),
+            ]
+        );
+        let route = Some(Route::Cached);
+        let demanded = demands(&Plan { others: true, route, ..EVERYTHING });
+        assert_eq!(demanded.len(), 4);
+        assert!(demanded.iter().all(|(_, _, demand)| *demand == route));
+    }
+
+    #[test]
+    fn the_drive_binds_a_route_to_it() {
+        let mut lines = measured();
+        let resident = |line: &&mut Line| line.cache == Some(Cache::Resident);
+        lines.iter_mut().find(resident).unwrap().demand = Some(Route::Staged);
+        let line = lines.iter().find(|line| line.demand.is_some()).unwrap();
+        assert_eq!(limit(&lines, line).unwrap().name, MethodName::Fio);
+        let row = &rows(std::slice::from_ref(line), &setting())[0];
+        assert_eq!((row.demanded.as_deref(), &row.limit), (Some("staged"), &None));
+        assert_eq!(line.name(), "`standard` read, resident, by `staged`");
+    }
+
+    #[test]
     fn the_lower_ceiling_binds_and_the_better_storage_counts() {
         let mut lines = measured();
+        let limit = |lines: &[Line], direction, cache| {
+            super::limit(lines, &Line::new(MethodName::Mmap, direction, Some(cache)))
+        };
         let cold = limit(&lines, Direction::Read, Cache::Cold).unwrap();
         assert_eq!(cold, Limit { name: MethodName::Fio, bytes_per_second: 2500.0 });
         let resident = limit(&lines, Direction::Read, Cache::Resident).unwrap();

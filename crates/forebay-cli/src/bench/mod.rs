@@ -27,12 +27,12 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use forebay::units::MIB;
-use forebay::{Engine, Options};
+use forebay::{DirectIo, Engine, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::ceilings::storage::Storage;
 use self::demand::Demand;
-use self::line::{Line, Setting};
+use self::line::{Line, Plan, Setting};
 use self::make::Room;
 use self::methods::{Job, Method as _};
 use self::run::Run;
@@ -124,13 +124,14 @@ impl Bench<'_> {
         let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
         let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
         let caches = self.caches(in_memory.as_deref(), warnings)?;
-        let storage = in_memory.is_none() && caches.contains(&Cache::Cold);
+        let others = self.others(&read_path)?;
+        let storage = in_memory.is_none() && (others || caches.contains(&Cache::Cold));
         let fio = environment.versions.fio.is_some();
         if storage && !fio && self.directions.contains(&Direction::Read) {
             warnings.push(Warning::NoFio);
         }
         self.try_route(&subject)?;
-        let sizes = self.sizes(&subject, &caches, in_memory.is_some(), warnings)?;
+        let sizes = self.sizes(&subject, &caches, others, in_memory.is_some(), warnings)?;
         subject.check(&sizes, self.write)?;
         let largest = sizes.iter().copied().max().unwrap_or(MIB);
         self.demand(&subject, largest, in_memory.is_some(), storage).check(largest, "--size")?;
@@ -140,8 +141,10 @@ impl Bench<'_> {
             subject.make_read(largest)?;
         }
         let mut results = Vec::new();
+        let (directions, route) = (&self.directions, self.args.route);
+        let plan = Plan { directions, caches: &caches, storage, fio, route, others };
         for size in sizes {
-            let mut lines = line::plan(&self.directions, &caches, storage, fio);
+            let mut lines = line::plan(&plan);
             self.measure(&subject, &mut memory, size, &mut lines)?;
             warnings.extend(left_out(&lines));
             let setting = Setting {
@@ -200,6 +203,14 @@ impl Bench<'_> {
         forebay.read(&job, &mut memory).map(drop)
     }
 
+    /// Whether our engine shows the routes that it does not choose by itself: towards a GPU there are
+    /// two, where the file can be read past the page cache.
+    fn others(&self, path: &std::path::Path) -> Result<bool> {
+        let two = self.target.device.is_some() && self.args.route.is_none();
+        let direct = self.engine.options().direct_io != DirectIo::Off;
+        Ok(two && direct && self.engine.open(path)?.no_direct_io().is_none())
+    }
+
     /// The host memory that moves of `len` bytes take.
     fn demand(&self, subject: &Subject, len: u64, in_memory: bool, storage: bool) -> Demand {
         let gpu = self.target.device.is_some();
@@ -235,6 +246,7 @@ impl Bench<'_> {
         &self,
         subject: &Subject,
         caches: &[Cache],
+        others: bool,
         in_memory: bool,
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<u64>> {
@@ -251,7 +263,7 @@ impl Bench<'_> {
             storage_rate: if in_memory { 2.0 * UNKNOWN_RATE } else { look(subject)? },
             host_target: self.target.device.is_none(),
         };
-        let passes = Passes::of(&self.directions, caches, WAYS, files);
+        let passes = Passes::of(&self.directions, caches, WAYS, others, files);
         let suitable = size::suitable(means, passes, self.args.repeats);
         Ok(vec![match subject.given_len() {
             Some(whole) if whole > suitable => {

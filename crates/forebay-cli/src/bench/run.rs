@@ -2,8 +2,8 @@
 //!
 //! Every second turn runs backwards, so that a machine that grows slower or faster favours nobody.
 
-use forebay::Engine;
 use forebay::units::MIB;
+use forebay::{Engine, Route};
 
 use super::ceilings::fio::Fio;
 use super::ceilings::link::Link;
@@ -27,6 +27,28 @@ const LINK_SAMPLES: u32 = 5;
 /// fill its pinned memory.
 const WARM: u64 = 256 * MIB;
 
+/// A way to move bytes, by the route that it is to take.
+struct Way {
+    demand: Option<Route>,
+    method: Box<dyn Method>,
+}
+
+impl Way {
+    fn of(line: &Line, engine: &Engine) -> Result<Self> {
+        let method: Box<dyn Method> = match line.method {
+            MethodName::Standard => Box::new(Standard::default()),
+            MethodName::Mmap => Box::new(Mmap::default()),
+            MethodName::Forebay => Box::new(Forebay::new(engine.clone(), line.demand)),
+            other => return Err(Failure::new(format!("`{}` moves nothing", other.name()))),
+        };
+        Ok(Self { demand: line.demand, method })
+    }
+
+    fn is_of(&self, line: &Line) -> bool {
+        self.method.name() == line.method && self.demand == line.demand
+    }
+}
+
 /// What one size needs.
 pub struct Run<'a> {
     engine: &'a Engine,
@@ -36,7 +58,8 @@ pub struct Run<'a> {
     repeats: u32,
     expected: Expected,
     written: Pattern,
-    methods: [Box<dyn Method>; 3],
+    route: Option<Route>,
+    ways: Vec<Way>,
     link: Link,
     storage: [Option<Storage>; 2],
     fio: Option<Fio>,
@@ -53,7 +76,7 @@ impl<'a> Run<'a> {
         memory: &'a mut Memory,
         len: u64,
         repeats: u32,
-        route: Option<forebay::Route>,
+        route: Option<Route>,
     ) -> Result<Self> {
         let link = Link::new(engine, memory, len)?;
         Ok(Self {
@@ -63,11 +86,8 @@ impl<'a> Run<'a> {
             repeats,
             expected: Expected::Pieces(Vec::new()),
             written: Pattern::new(0),
-            methods: [
-                Box::new(Standard::default()),
-                Box::new(Mmap::default()),
-                Box::new(Forebay::new(engine.clone(), route)),
-            ],
+            route,
+            ways: Vec::new(),
             link,
             memory,
             storage: [None, None],
@@ -103,9 +123,13 @@ impl<'a> Run<'a> {
         if any(Direction::Write) {
             self.written = self.subject.make_write(self.len)?;
         }
+        for line in lines.iter().filter(|line| line.cache.is_some()) {
+            if !self.ways.iter().any(|way| way.is_of(line)) {
+                self.ways.push(Way::of(line, self.engine)?);
+            }
+        }
         for direction in [Direction::Read, Direction::Write] {
-            let ours =
-                |line: &&Line| line.method == MethodName::Forebay && line.direction == direction;
+            let ours = |line: &&Line| line.direction == direction && self.is_chosen(line);
             if let Some(line) = lines.iter().find(ours) {
                 self.warm(line)?;
             }
@@ -113,11 +137,18 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Whether it is our engine as the user wants it, by its own choice or by a route demanded of
+    /// the whole run. Its failure is that of the run.
+    fn is_chosen(&self, line: &Line) -> bool {
+        line.method == MethodName::Forebay && line.demand == self.route
+    }
+
     /// Lets the engine start what it starts with its first transfer.
     fn warm(&mut self, line: &Line) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
         let job = Job { len: job.len.min(WARM), ..job };
-        let forebay = &mut self.methods[2];
+        let Some(way) = self.ways.iter_mut().find(|way| way.is_of(line)) else { return Ok(()) };
+        let forebay = &mut way.method;
         forebay.open(&job, self.memory)?;
         let moved = match line.direction {
             Direction::Read => forebay.read(&job, self.memory),
@@ -149,7 +180,7 @@ impl<'a> Run<'a> {
             _ => self.way(line, repeat),
         };
         match result {
-            Err(failure) if line.method != MethodName::Forebay => {
+            Err(failure) if !self.is_chosen(line) => {
                 line.left_out = Some(text_of(&failure));
                 self.restore(line)
             }
@@ -223,14 +254,13 @@ impl<'a> Run<'a> {
 
     fn way(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
-        let method = self.methods.iter_mut().find(|method| method.name() == line.method);
-        let Some(method) = method else { return Ok(()) };
+        let Some(way) = self.ways.iter_mut().find(|way| way.is_of(line)) else { return Ok(()) };
         let file = self.engine.open(&job.path)?;
         let mut content = match line.direction {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),
         };
-        match sample(method.as_mut(), &job, self.memory, &mut content, &file, repeat)? {
+        match sample(way.method.as_mut(), &job, self.memory, &mut content, &file, repeat)? {
             Ok(sample) => line.add(self.len, sample),
             Err(reason) => line.left_out = Some(reason),
         }

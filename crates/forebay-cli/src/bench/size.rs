@@ -10,7 +10,7 @@ const SECONDS: f64 = 20.0;
 /// Bytes per second of one pass over memory by all cores: a careful guess for small machines.
 const MEMORY_RATE: f64 = 4e9;
 /// What is worth measuring at all, unless there is no room for it.
-const LEN_MIN: u64 = 16 * MIB;
+const LEN_MIN: u64 = 4 * MIB;
 /// Less than this is never proposed, however little room there is.
 const LEN_LAST: u64 = 64 * KIB;
 /// More than this shows nothing new.
@@ -43,19 +43,29 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// What a run over `directions` and `caches` with `ways` ways to move takes.
+    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds one by
+    /// another route of ours to each.
     #[must_use]
-    pub fn of(directions: &[Direction], caches: &[Cache], ways: u32, scratch: u32) -> Self {
-        let mut passes = Self { making: scratch, ..Self::default() };
+    pub fn of(
+        directions: &[Direction],
+        caches: &[Cache],
+        ways: u32,
+        others: bool,
+        scratch: u32,
+    ) -> Self {
+        // Each ceiling of the storage tries three depths, and there are three such ceilings.
+        let mut passes = Self { making: scratch + 9, ..Self::default() };
+        let ways = ways + u32::from(others);
         for direction in directions {
             for cache in caches {
                 // Each move is prepared, made and checked in memory.
                 passes.memory += 3 * ways;
                 passes.storage += match (direction, cache) {
-                    // Each way, two ceilings.
-                    (Direction::Read, Cache::Cold) => ways + 2,
-                    // Read in once, for all.
-                    (Direction::Read, Cache::Resident) => 1,
+                    // Each way, two ceilings. Two of the ways have one request in flight, and reach
+                    // about half of what a slow drive gives.
+                    (Direction::Read, Cache::Cold) => ways + 4,
+                    // Read in once, for all; the other route goes to the drive each time.
+                    (Direction::Read, Cache::Resident) => 1 + u32::from(others),
                     // Each way writes and is read back; one ceiling.
                     (Direction::Write, Cache::Cold) => 2 * ways + 1,
                     // Each way is read in, written out before the check, and read back.
@@ -110,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_gets_less() {
-        let passes = Passes::of(&BOTH, &ALL, 3, 2);
+        let passes = Passes::of(&BOTH, &ALL, 3, true, 2);
         let fast = suitable(means(), passes, 3);
         let slow = suitable(Means { storage_rate: 150e6, ..means() }, passes, 3);
         assert!(slow < fast && fast.is_power_of_two(), "{slow} {fast}");
@@ -124,7 +134,7 @@ mod tests {
 
     #[test]
     fn no_means_are_exceeded() {
-        let passes = Passes::of(&[Direction::Read], &[Cache::Resident], 3, 1);
+        let passes = Passes::of(&[Direction::Read], &[Cache::Resident], 3, false, 1);
         assert!(suitable(Means { storage_rate: 1e12, ..means() }, passes, 3) >= GIB);
         for (means, bound) in [
             (Means { memory: GIB, ..means() }, GIB / 8),

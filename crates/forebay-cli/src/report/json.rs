@@ -206,6 +206,8 @@ pub struct Row {
     pub method: MethodName,
     /// The route that the engine took; several are joined by `+`.
     pub route: Option<String>,
+    /// The route that was demanded of the engine.
+    pub demanded: Option<String>,
     /// Why, or which way the bytes went.
     pub reason: Option<String>,
     /// From or to the file.
@@ -271,6 +273,7 @@ pub(crate) mod tests {
         Row {
             method,
             route: ours.then(|| "cached".into()),
+            demanded: None,
             reason: ours.then(|| "resident in the page cache".into()),
             direction: Direction::Read,
             cache,
@@ -383,6 +386,7 @@ pub(crate) mod tests {
         {
           "method": "forebay",
           "route": "cached",
+          "demanded": null,
           "reason": "resident in the page cache",
           "direction": "read",
           "cache": "resident",

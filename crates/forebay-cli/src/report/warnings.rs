@@ -148,6 +148,9 @@ pub fn name_of(row: &Row, sizes: bool) -> String {
     if let Some(cache) = row.cache {
         name = format!("{name}, {}", cache.name());
     }
+    if let Some(route) = &row.demanded {
+        name = format!("{name}, by `{route}`");
+    }
     if sizes { format!("{name}, {}", format_size(row.bytes)) } else { name }
 }
 
