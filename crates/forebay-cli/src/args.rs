@@ -96,8 +96,7 @@ pub struct BenchArgs {
     pub size: Vec<u64>,
 
     /// How often each way is measured, 3 or more
-    #[arg(long, value_name = "N", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(3..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = repeats)]
     pub repeats: u32,
 
     /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
@@ -131,7 +130,7 @@ pub struct BenchArgs {
     pub resident: bool,
 
     /// Threads that read resident bytes in `forebay` rows, instead of the engine's choice
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<u16>,
 
     /// Print JSON instead of a table; docs/json-schema.md describes it
@@ -196,9 +195,26 @@ fn positive_size(text: &str) -> Result<u64, String> {
 }
 
 fn gpu(text: &str) -> Result<GpuSelector, String> {
-    text.parse().map_err(|error: forebay::Error| error.to_string())
+    text.parse().map_err(|error: forebay::Error| match error {
+        // The flag has a name already.
+        forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
+            format!("it takes {expected}")
+        }
+        forebay::Error::BadOption { name, expected, .. } => format!("`{name}` takes {expected}"),
+        other => other.to_string(),
+    })
+}
+
+fn repeats(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (3..=1000).contains(number));
+    number.ok_or_else(|| "it takes a number from 3 to 1000".into())
+}
+
+fn threads(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| "it takes a number from 1 to 1024".into())
 }
 
 fn route(text: &str) -> Result<Route, String> {
-    text.parse().map_err(|_| "it is `direct`, `staged`, `cached` or `host`".into())
+    text.parse().map_err(|_| "it takes `direct`, `staged`, `cached` or `host`".into())
 }

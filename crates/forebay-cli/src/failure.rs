@@ -6,6 +6,9 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use rustix::io::Errno;
+
+use crate::report::plain::plain;
 
 /// `Result` with a [`Failure`].
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -39,11 +42,13 @@ impl Failure {
     /// A failure of the system at a file.
     #[must_use]
     pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
-        let cause = match rustix::io::Errno::from_io_error(error) {
-            Some(errno) => errno.to_string(),
-            None => error.to_string(),
-        };
-        Self::new(message).because(cause)
+        let errno = Errno::from_io_error(error);
+        let cause = errno.map_or_else(|| error.to_string(), |errno| errno.to_string());
+        let failure = Self::new(message).because(cause);
+        match errno.and_then(remedy) {
+            Some(remedy) => failure.hint(remedy),
+            None => failure,
+        }
     }
 
     /// Adds a cause.
@@ -89,12 +94,12 @@ impl Failure {
         let error = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         let hint = Style::new().bold().fg_color(Some(AnsiColor::Cyan.into()));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{error}error:{error:#} {}", self.message);
+        let _ = writeln!(text, "{error}error:{error:#} {}", plain(&self.message));
         for cause in &self.causes {
-            let _ = writeln!(text, "  caused by: {}", lower(cause));
+            let _ = writeln!(text, "  caused by: {}", plain(&lower(cause)));
         }
         if let Some(remedy) = &self.hint {
-            let _ = writeln!(text, "{hint}hint:{hint:#} {remedy}");
+            let _ = writeln!(text, "{hint}hint:{hint:#} {}", plain(remedy));
         }
         text
     }
@@ -104,6 +109,12 @@ impl Failure {
         // Where stderr is gone there is nobody left to tell.
         let _ = anstream::stderr().write_all(self.text().as_bytes());
     }
+}
+
+/// What to do where the system's word alone does not say it.
+fn remedy(errno: Errno) -> Option<&'static str> {
+    (errno == Errno::NOTDIR)
+        .then_some("a part of the path that should be a folder is a file: look at its spelling")
 }
 
 /// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
@@ -127,14 +138,15 @@ impl From<forebay::Error> for Failure {
             causes.push(cause.to_string());
             source = cause.source();
         }
-        Self { message: error.to_string(), causes, hint: error.hint(), usage }
+        let errno = error.errno().map(Errno::from_raw_os_error);
+        let hint = error.hint().or_else(|| errno.and_then(remedy).map(str::to_owned));
+        Self { message: error.to_string(), causes, hint, usage }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use forebay::{Error, Operation, Place};
-    use rustix::io::Errno;
 
     use super::*;
 

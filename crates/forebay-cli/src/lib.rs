@@ -17,14 +17,18 @@ mod interrupt;
 mod manual;
 mod read;
 pub mod report;
+mod usage;
 mod variables;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 use args::{Arguments, Verb};
+use failure::Failure;
 
 /// Runs the command that `arguments` name, the program's own name first.
 ///
@@ -35,10 +39,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let parsed = match Arguments::try_parse_from(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Help and version are no errors, and clap knows which stream each belongs to. A
-            // reader that is gone is nothing to report.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let verb = arguments.get(1).and_then(|word| word.to_str());
+            return not_a_verb(&error, verb);
         }
     };
     if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_)) {
@@ -50,12 +52,32 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
     };
+    end(result)
+}
+
+fn end(result: failure::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.print();
             failure.exit_code()
         }
+    }
+}
+
+/// Help and version, which were asked for, or a command that makes no sense.
+fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let shown = error.print().and_then(|()| std::io::stdout().flush());
+            end(shown.map_err(|error| Failure::stdout(&error)))
+        }
+        // Help instead of an error, on stderr.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => end(Err(usage::failure(error, verb))),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::definition(), "forebay", &mut script);
-    io::stdout().write_all(&script).map_err(|error| Failure::stdout(&error))
+    show(&script)
 }
 
 /// Prints the manual page: the command, then each verb.
@@ -19,7 +19,12 @@ pub(crate) fn man_page() -> Result<()> {
     let mut page = Vec::new();
     render(&mut page).map_err(|error| Failure::io("cannot write the manual page", &error))?;
     let page = without_repeats(&String::from_utf8_lossy(&page));
-    io::stdout().write_all(page.as_bytes()).map_err(|error| Failure::stdout(&error))
+    show(page.as_bytes())
+}
+
+fn show(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
 }
 
 /// Each section brings its own definition of the apostrophe; one is enough.

@@ -5,7 +5,7 @@ use std::hash::Hasher as _;
 use std::io::{self, Write};
 use std::path::Path;
 
-use forebay::units::{MIB, format_size};
+use forebay::units::{KIB, MIB, format_size};
 use forebay::{Engine, Options, Outcome, Place, RequestOptions};
 use twox_hash::XxHash3_64;
 
@@ -17,6 +17,7 @@ use crate::bench::subject::check_size;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::report::plain::plain;
 use crate::report::table;
 
 /// Bytes that come back from the target at a time.
@@ -58,7 +59,9 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
         let _ = anstream::stderr().write_all(text.as_bytes());
         return Ok(());
     }
-    anstream::stdout().write_all(text.as_bytes()).map_err(|error| Failure::stdout(&error))
+    let mut out = anstream::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    shown.map_err(|error| Failure::stdout(&error))
 }
 
 /// Bytes from the offset on; a range that the file does not have is an error.
@@ -180,6 +183,15 @@ impl Sums<'_> {
     }
 }
 
+fn moved(bytes: u64) -> String {
+    match bytes {
+        1 => "1 byte".into(),
+        // Below a KiB the short form says the same again.
+        0 | 2..KIB => format!("{bytes} bytes"),
+        _ => format!("{bytes} bytes ({})", format_size(bytes)),
+    }
+}
+
 fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64>) -> String {
     let to = match (&target.device, &target.reason) {
         (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
@@ -189,9 +201,9 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64
     };
     let seconds = outcome.elapsed.as_secs_f64();
     let mut lines = vec![
-        ("file", format!("{} at {}", args.file.display(), args.offset)),
+        ("file", plain(&format!("{} at {}", args.file.display(), args.offset))),
         ("target", to),
-        ("moved", format!("{} bytes ({})", outcome.bytes, format_size(outcome.bytes))),
+        ("moved", moved(outcome.bytes)),
     ];
     if let (Some(route), Some(reason)) = routes(&outcome.routes) {
         lines.push(("route", format!("{route}: {reason}")));

@@ -60,25 +60,53 @@ fn nonsense_is_exit_code_2() {
 }
 
 #[test]
-fn a_bad_value_names_what_the_flag_takes() {
-    let (_, text) = failure(&["bench", "--size", "bananas"]);
-    insta::assert_snapshot!(text, @"
-error: invalid value 'bananas' for '--size <SIZE,…>': it takes a size such as `64K` or `1.5GiB`
-
-For more information, try '--help'.
-");
-    let (_, text) = failure(&["bench", "--route", "scenic"]);
-    insta::assert_snapshot!(text, @"
-error: invalid value 'scenic' for '--route <ROUTE>': it is `direct`, `staged`, `cached` or `host`
-
-For more information, try '--help'.
-");
-    let (_, text) = failure(&["bench", "--repeats", "2"]);
-    insta::assert_snapshot!(text, @"
-        error: invalid value '2' for '--repeats <N>': 2 is not in 3..=1000
-
-        For more information, try '--help'.
-        ");
+fn a_command_that_makes_no_sense_is_told_in_our_own_words() {
+    let texts: Vec<String> = [
+        &["bench", "--size", "bananas"][..],
+        &["bench", "--route", "scenic"],
+        &["bench", "--repeats", "2"],
+        &["bench", "--gpu", "none", "--gpu", "none"],
+        &["bench", "--siz", "3"],
+        &["bench", "--json=3"],
+        &["bench", "a", "b"],
+        &["read"],
+        &["read", "file", "--len"],
+        &["mov"],
+        &["completions", "nu"],
+    ]
+    .into_iter()
+    .map(|arguments| {
+        let (code, text) = failure(arguments);
+        assert_eq!(code, 2, "{arguments:?}");
+        text
+    })
+    .collect();
+    insta::assert_snapshot!(texts.concat(), @"
+    error: `--size` cannot be `bananas`: it takes a size such as `64K` or `1.5GiB`
+    hint: `forebay bench --help` tells what it takes
+    error: `--route` cannot be `scenic`: it takes `direct`, `staged`, `cached` or `host`
+    hint: `forebay bench --help` tells what it takes
+    error: `--repeats` cannot be `2`: it takes a number from 3 to 1000
+    hint: `forebay bench --help` tells what it takes
+    error: `--gpu` cannot be given twice
+    hint: `forebay bench --help` tells what it takes
+    error: there is no flag `--siz`
+    hint: perhaps `--size` was meant
+    error: `--json` takes no value such as `3`
+    hint: `forebay bench --help` tells what it takes
+    error: `b` is one word too many
+    hint: `forebay bench --help` tells what it takes
+    error: `<FILE>` is missing
+    hint: `forebay read --help` tells what it takes
+    error: `--len` needs a value
+    hint: `forebay read --help` tells what it takes
+    error: there is no verb `mov`
+    hint: `forebay --help` tells what there is
+    error: `<SHELL>` cannot be `nu`: it takes one of `bash`, `elvish`, `fish`, `powershell`, `zsh`
+    hint: `forebay completions --help` tells what it takes
+    ");
+    let (_, text) = failure(&["bench", "--gpu", "sim:x=3"]);
+    assert!(text.starts_with("error: `--gpu` cannot be `sim:x=3`: `sim` takes "), "{text}");
 }
 
 #[test]
@@ -176,6 +204,52 @@ fn a_range_behind_the_end_is_an_error() {
           caused by: it has 10 B
         hint: `--size 10` reads all of it
         ");
+}
+
+#[test]
+fn a_path_through_a_file_names_the_cause() {
+    for arguments in [&["read", "file/x"][..], &["read", "file", "--output", "file/x"]] {
+        let (code, text) = failure(&[arguments, &["--gpu", "none"]].concat());
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("should be a folder is a file"), "{text}");
+    }
+}
+
+#[test]
+fn a_name_does_nothing_to_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "a\u{1b}[2J\nb";
+    let (code, text) = failure(&["read", name, "--gpu", "none"]);
+    assert_eq!(code, 1);
+    assert!(text.starts_with("error: cannot open `a\\u{1b}[2J\\nb`\n"), "{text}");
+    fs::write(folder.path().join(name), "0").unwrap();
+    for arguments in [&["read", name][..], &["bench", name, "--resident"]] {
+        let output = forebay(folder.path(), &[arguments, &["--gpu", "none"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("a\\u{1b}[2J\\nb") && !text.contains('\u{1b}'), "{text}");
+        assert_eq!(text.contains("moved    1 byte\n"), arguments[0] == "read", "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_shown_is_a_failure_unless_nobody_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "0123456789").unwrap();
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let closed = || std::io::pipe().unwrap().1;
+    let read = ["read", "file", "--gpu", "none"];
+    for arguments in [&["--help"][..], &["-h"], &["--version"], &["man"], &read] {
+        let run = |stdout: std::process::Stdio| {
+            let mut command = std::process::Command::new(program());
+            command.current_dir(folder.path()).args(arguments).stdout(stdout).output().unwrap()
+        };
+        let output = run(full().into());
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.starts_with("error: cannot write to stdout"), "{text}");
+        let output = run(closed().into());
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{arguments:?}");
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub mod target;
 use std::io::Write as _;
 use std::time::Duration;
 
-use forebay::units::MIB;
+use forebay::units::{MIB, format_size};
 use forebay::{DirectIo, Engine, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -54,6 +54,8 @@ const LOOK: Duration = Duration::from_millis(400);
 const LOOK_LEN: u64 = 64 * MIB;
 /// Bytes that show whether a route can be had.
 const TRY_LEN: u64 = MIB;
+/// How often a sign of life changes.
+const TICK: Duration = Duration::from_millis(100);
 /// Bytes per second where the storage cannot be looked at.
 const UNKNOWN_RATE: f64 = 1e9;
 
@@ -69,13 +71,17 @@ pub(crate) fn command(args: &BenchArgs, command: &str) -> Result<()> {
         table::render(&report)
     };
     let mut out = anstream::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Failure::stdout(&e))?;
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     report.warnings.iter().for_each(|warning| warnings::say(warning));
-    let wrong = report.results.iter().filter(|row| row.verified == Some(false)).count();
-    match wrong {
-        0 => Ok(()),
+    verdict(&report, shown.map_err(|error| Failure::stdout(&error)))
+}
+
+/// How the verb ends. Wrong data are told even where nobody took the report.
+fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
+    match report.results.iter().filter(|row| row.verified == Some(false)).count() {
+        0 => shown,
         1 => Err(Failure::new("one way moved wrong data")),
-        _ => Err(Failure::new(format!("{wrong} ways moved wrong data"))),
+        wrong => Err(Failure::new(format!("{wrong} ways moved wrong data"))),
     }
 }
 
@@ -138,15 +144,19 @@ impl Bench<'_> {
         // Before scratch is made, which takes far longer.
         let mut memory = self.target.allocate(&self.engine, largest)?;
         if self.directions.contains(&Direction::Read) {
-            subject.make_read(largest)?;
+            let bar = self.spinner(largest);
+            let made = subject.make_read(largest);
+            bar.finish_and_clear();
+            made?;
         }
         let mut results = Vec::new();
+        let mut left_out = LeftOut::default();
         let (directions, route) = (&self.directions, self.args.route);
         let plan = Plan { directions, caches: &caches, storage, fio, route, others };
         for size in sizes {
             let mut lines = line::plan(&plan);
             self.measure(&subject, &mut memory, size, &mut lines)?;
-            warnings.extend(left_out(&lines));
+            left_out.add(&lines);
             let setting = Setting {
                 size,
                 target: memory.name(),
@@ -156,6 +166,7 @@ impl Bench<'_> {
             };
             results.extend(line::rows(&lines, &setting));
         }
+        warnings.extend(left_out.warnings());
         if results.iter().all(|row| row.method.is_ceiling()) {
             return Err(nothing_measured(warnings));
         }
@@ -180,6 +191,8 @@ impl Bench<'_> {
             ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
+        bar.set_message("making scratch");
+        bar.tick();
         let mut run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
         let result = run.measure(lines, &mut |line| {
             bar.set_message(line.name());
@@ -187,6 +200,17 @@ impl Bench<'_> {
         });
         bar.finish_and_clear();
         result
+    }
+
+    /// Shows that scratch is being made, where somebody watches.
+    fn spinner(&self, len: u64) -> ProgressBar {
+        if self.args.path.is_some() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner();
+        bar.set_message(format!("making {} of scratch", format_size(len)));
+        bar.enable_steady_tick(TICK);
+        bar
     }
 
     /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
@@ -203,8 +227,8 @@ impl Bench<'_> {
         forebay.read(&job, &mut memory).map(drop)
     }
 
-    /// Whether our engine shows the routes that it does not choose by itself: towards a GPU there are
-    /// two, where the file can be read past the page cache.
+    /// Whether our engine shows the routes that it does not choose by itself: towards a GPU there
+    /// are two, where the file can be read past the page cache.
     fn others(&self, path: &std::path::Path) -> Result<bool> {
         let two = self.target.device.is_some() && self.args.route.is_none();
         let direct = self.engine.options().direct_io != DirectIo::Off;
@@ -251,7 +275,13 @@ impl Bench<'_> {
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<u64>> {
         if !self.args.size.is_empty() {
-            return Ok(self.args.size.clone());
+            let mut sizes = Vec::new();
+            for size in &self.args.size {
+                if !sizes.contains(size) {
+                    sizes.push(*size);
+                }
+            }
+            return Ok(sizes);
         }
         let files = subject.scratch_files(self.write);
         let room = Room::of(&subject.folder)?.usable();
@@ -290,18 +320,26 @@ fn nothing_measured(warnings: &[Warning]) -> Failure {
     failure
 }
 
-/// The lines that could not be measured, those with the same reason together.
-fn left_out(lines: &[Line]) -> Vec<Warning> {
-    let mut found: Vec<(Vec<String>, &str)> = Vec::new();
-    for line in lines {
-        let Some(reason) = &line.left_out else { continue };
-        match found.iter_mut().find(|(_, other)| other == reason) {
-            Some((rows, _)) => rows.push(line.name()),
-            None => found.push((vec![line.name()], reason)),
+/// The lines that could not be measured, of all sizes, those with the same reason together.
+#[derive(Default)]
+struct LeftOut(Vec<(String, Vec<String>)>);
+
+impl LeftOut {
+    fn add(&mut self, lines: &[Line]) {
+        for line in lines {
+            let Some(reason) = &line.left_out else { continue };
+            let name = line.name();
+            match self.0.iter_mut().find(|(other, _)| other == reason) {
+                Some((_, rows)) if rows.contains(&name) => {}
+                Some((_, rows)) => rows.push(name),
+                None => self.0.push((reason.clone(), vec![name])),
+            }
         }
     }
-    let warning = |(rows, reason): (_, &str)| Warning::LeftOut { rows, reason: reason.into() };
-    found.into_iter().map(warning).collect()
+
+    fn warnings(self) -> impl Iterator<Item = Warning> {
+        self.0.into_iter().map(|(reason, rows)| Warning::LeftOut { rows, reason })
+    }
 }
 
 /// Looks roughly at the speed of the storage: by reading the user's file, else by writing scratch.
@@ -317,5 +355,55 @@ fn look(subject: &Subject) -> Result<f64> {
         Ok(Ok(storage)) => storage.estimate(LOOK),
         // What cannot be looked at is guessed.
         Ok(Err(_)) | Err(_) => Ok(UNKNOWN_RATE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::tests::report;
+
+    #[test]
+    fn wrong_data_fail_the_run_whoever_took_the_report() {
+        let gone = || Err(Failure::stdout(&std::io::ErrorKind::BrokenPipe.into()));
+        let mut report = report();
+        assert_eq!(verdict(&report, gone()).unwrap_err().message, "");
+        assert_eq!(verdict(&report, Ok(())), Ok(()));
+        report.results[1].verified = Some(false);
+        for shown in [Ok(()), gone()] {
+            let failure = verdict(&report, shown).unwrap_err();
+            assert_eq!(failure.message, "one way moved wrong data");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_once() {
+        let directions = &[Direction::Read];
+        let plan = Plan {
+            directions,
+            caches: &[Cache::Cold],
+            storage: true,
+            fio: false,
+            route: None,
+            others: false,
+        };
+        let mut lines = line::plan(&plan);
+        for line in &mut lines {
+            let why = if line.method.is_ceiling() { "no drive" } else { "it stays" };
+            line.left_out = Some(why.into());
+        }
+        let mut left_out = LeftOut::default();
+        left_out.add(&lines);
+        left_out.add(&lines);
+        let warnings: Vec<_> = left_out.warnings().collect();
+        let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "left out: `link` read; `storage` read: no drive",
+                "left out: `standard` read, cold; `mmap` read, cold; `forebay` read, cold: it \
+                 stays",
+            ]
+        );
     }
 }

@@ -43,8 +43,8 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds one by
-    /// another route of ours to each.
+    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds one
+    /// by another route of ours to each.
     #[must_use]
     pub fn of(
         directions: &[Direction],

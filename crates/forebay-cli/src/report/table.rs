@@ -6,6 +6,7 @@ use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
 use super::json::{Drive, Environment, Report, Row};
+use super::plain::plain;
 
 const HEADINGS: [&str; 9] = [
     "method",
@@ -62,7 +63,7 @@ fn header(report: &Report) -> String {
     let mut file: Vec<String> = path.into_iter().cloned().collect();
     file.extend(place(facts));
     if !file.is_empty() {
-        let _ = writeln!(text, "file     {}", file.join(", "));
+        let _ = writeln!(text, "file     {}", plain(&file.join(", ")));
     }
     let _ = writeln!(text, "target   {}", target(facts));
     text

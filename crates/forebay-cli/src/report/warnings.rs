@@ -7,11 +7,14 @@ use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
 use super::json::{Report, Row};
+use super::plain::plain;
 
 /// Samples further apart than this share of their median are called unsteady.
 const SPREAD_MAX: f64 = 0.25;
 /// A way that is faster than its limit by this was not bound by it.
 const SHARE_MAX: f64 = 1.05;
+/// Rows that a warning names at most.
+const NAMES_MAX: usize = 3;
 /// Samples shorter than this say little.
 const SECONDS_MIN: f64 = 0.002;
 
@@ -90,7 +93,7 @@ impl fmt::Display for Warning {
                  path on a drive"
             ),
             Self::LeftOut { rows, reason } => {
-                write!(f, "left out: {}: {reason}", rows.join("; "))
+                write!(f, "left out: {}: {reason}", some(rows))
             }
             Self::Part { len, whole } => write!(
                 f,
@@ -111,13 +114,13 @@ impl fmt::Display for Warning {
                 "unsteady, by up to {:.0} %: {}; end other work on this machine, or try \
                  `--repeats {}`",
                 spread * 100.0,
-                rows.join("; "),
+                some(rows),
                 (count * 3).max(9)
             ),
             Self::Short { rows } => write!(
                 f,
                 "samples shorter than 2 ms say little: {}; try a larger `--size`",
-                rows.join("; ")
+                some(rows)
             ),
             Self::AboveLimit { row, share } => write!(
                 f,
@@ -134,11 +137,20 @@ impl fmt::Display for Warning {
     }
 }
 
+/// The first few of the names, and how many more there are: nobody reads a dozen.
+fn some(rows: &[String]) -> String {
+    let shown = rows.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
+    match rows.len().checked_sub(NAMES_MAX) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown}; and {more} more"),
+    }
+}
+
 /// Shows a warning on stderr.
 pub(crate) fn say(warning: &str) {
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     // Nobody may be reading this.
-    let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {warning}");
+    let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
 /// A row's name in warnings.
@@ -235,6 +247,13 @@ mod tests {
         `mmap` read, cold moved wrong data: its speed means nothing; look whether the
           file changed meanwhile, and at the kernel's log
         ");
+    }
+
+    #[test]
+    fn a_long_list_is_cut() {
+        let names: Vec<_> = ["a", "b", "c", "d", "e"].map(String::from).into();
+        assert_eq!(some(&names[..3]), "a; b; c");
+        assert_eq!(some(&names), "a; b; c; and 2 more");
     }
 
     /// Lines that fit into this file.

@@ -1,0 +1,78 @@
+//! What is wrong with a command line, in the words of all our errors.
+
+use std::error::Error as _;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::args::definition;
+use crate::failure::Failure;
+
+/// The failure that `error` tells of. `verb` is the first word behind the program's name.
+pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
+    let known = |verb: &&str| definition().find_subcommand(verb).is_some();
+    let help = match verb.filter(known) {
+        Some(verb) => format!("`forebay {verb} --help` tells what it takes"),
+        None => "`forebay --help` tells what there is".into(),
+    };
+    let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    let close = suggested.into_iter().find_map(|kind| first(error, kind));
+    let hint = close.map_or(help, |close| format!("perhaps `{close}` was meant"));
+    Failure::usage(message(error)).hint(hint)
+}
+
+fn message(error: &clap::Error) -> String {
+    let named = first(error, ContextKind::InvalidArg).map(|name| word(&name));
+    let name = named.unwrap_or_default();
+    let value = first(error, ContextKind::InvalidValue).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidValue if value.is_empty() => format!("`{name}` needs a value"),
+        ErrorKind::InvalidValue => {
+            let choices = all(error, ContextKind::ValidValue);
+            let choices = choices.iter().map(|choice| format!("`{choice}`")).collect::<Vec<_>>();
+            format!("`{name}` cannot be `{value}`: it takes one of {}", choices.join(", "))
+        }
+        ErrorKind::ValueValidation => {
+            let reason = error.source().map(ToString::to_string).unwrap_or_default();
+            format!("`{name}` cannot be `{value}`: {reason}")
+        }
+        ErrorKind::UnknownArgument if name.starts_with('-') => format!("there is no flag `{name}`"),
+        ErrorKind::UnknownArgument => format!("`{name}` is one word too many"),
+        ErrorKind::InvalidSubcommand => {
+            let verb = first(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!("there is no verb `{verb}`")
+        }
+        ErrorKind::MissingRequiredArgument => format!("`{name}` is missing"),
+        ErrorKind::TooManyValues => format!("`{name}` takes no value such as `{value}`"),
+        ErrorKind::ArgumentConflict => {
+            let prior = first(error, ContextKind::PriorArg).map(|name| word(&name));
+            match prior.filter(|prior| *prior != name) {
+                Some(prior) => format!("`{name}` cannot stand beside `{prior}`"),
+                None => format!("`{name}` cannot be given twice"),
+            }
+        }
+        // Rarer ones keep the parser's words in our dress.
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let line = line.strip_prefix("error: ").unwrap_or(line);
+            line.trim_end_matches('.').replace('\'', "`")
+        }
+    }
+}
+
+/// The name without the value that the definition shows behind it: `--size` of `--size <SIZE,…>`.
+fn word(name: &str) -> String {
+    name.split([' ', '=']).next().unwrap_or_default().to_owned()
+}
+
+fn first(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    all(error, kind).into_iter().next()
+}
+
+fn all(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    }
+}
