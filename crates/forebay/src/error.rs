@@ -148,7 +148,7 @@ pub enum Error {
         reason: String,
     },
     /// The GPU or its driver refused.
-    #[error("cannot {operation} {} on {device}", format_size(*.len))]
+    #[error("cannot {operation} {}{} on {device}", format_size(*.len), of(place.as_deref()))]
     Device {
         /// What was tried.
         operation: Operation,
@@ -156,6 +156,8 @@ pub enum Error {
         device: DeviceId,
         /// How many bytes it was about.
         len: u64,
+        /// The bytes of the file that should have moved, where it was about any.
+        place: Option<Box<Place>>,
         /// What the driver said.
         source: DeviceError,
     },
@@ -275,6 +277,10 @@ impl Error {
         let source = Errno::from_io_error(&source).unwrap_or(Errno::IO);
         Self::Io { operation, place, source }
     }
+}
+
+fn of(place: Option<&Place>) -> String {
+    place.map(|place| format!(" of {place}")).unwrap_or_default()
 }
 
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {

@@ -36,6 +36,7 @@
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
+//! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/device.rs`: calls the driver

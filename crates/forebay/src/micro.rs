@@ -160,7 +160,7 @@ impl DataPath {
 
     fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io) -> Result<u64> {
         let range = ByteRange::at(0, len);
-        let state = Arc::new(State::new(Arc::clone(&self.file), range, None));
+        let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
         let request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(&self.file),

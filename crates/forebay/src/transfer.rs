@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::{Error, Place, Result};
 use crate::file::Handle;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Keep};
 use crate::plan::{Reason, Route};
 use crate::units::ByteRange;
 
@@ -81,6 +81,7 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
+    keep: Option<Keep>,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -96,7 +97,12 @@ struct End {
 }
 
 impl State {
-    pub(crate) fn new(file: Arc<Handle>, range: ByteRange, buffer: Option<Buffer>) -> Self {
+    pub(crate) fn new(
+        file: Arc<Handle>,
+        range: ByteRange,
+        buffer: Option<Buffer>,
+        keep: Option<Keep>,
+    ) -> Self {
         Self {
             file,
             range,
@@ -107,6 +113,7 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
+            keep,
             end: Mutex::new(End { result: None, buffer, waiting: 0 }),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
@@ -140,6 +147,13 @@ impl State {
 
     pub(crate) fn add_copy_time(&self, ns: u64) {
         self.copy_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Gives the transfer's memory up for good: a copy that failed may not be over.
+    pub(crate) fn leak_memory(&self) {
+        if let Some(keep) = &self.keep {
+            keep.leak();
+        }
     }
 
     pub(crate) fn set_key(&self, key: usize) {
@@ -246,6 +260,14 @@ impl State {
     #[cfg(test)]
     pub(crate) fn range(&self) -> ByteRange {
         self.range
+    }
+
+    /// Blocks until the transfer has drained; at once where it has.
+    pub(crate) fn wait_drained(&self) {
+        while !self.ended.load(Ordering::Acquire) {
+            let waited = self.wait_for(Duration::from_secs(3600));
+            drop(waited);
+        }
     }
 
     fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {

@@ -357,6 +357,41 @@ fn engines_end_with_their_threads() {
 }
 
 #[test]
+fn a_hung_file_holds_up_no_other() {
+    let Some(fuse) = or_skip(Fuse::new(pattern(1, 8 << 20))) else { return };
+    let _watchdog = Watchdog::start();
+    let mut options = Options::default();
+    options.readers = Some(2);
+    options.segment_size = 256 << 10;
+    options.slot_size = MIB;
+    let engine = Engine::new(options).expect("the options fit");
+    fuse.set(|faults| faults.no_direct = true); // so that readers hang, not a ring
+    let file = engine.open(fuse.path()).expect("the file opens");
+    lab::fuse::drop_pages(&fuse.path());
+    fuse.set(|faults| faults.hang_from = Some(0));
+    let buffer = engine.allocate_pinned(8 * MIB).expect("memory");
+    let hung = file.start_read(0, buffer, &RequestOptions::default()).expect("a start");
+    fuse.wait_for_parked(2); // both readers
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("healthy");
+    let bytes = pattern(2, 3 << 20);
+    fs::write(&path, &bytes).expect("a file");
+    let healthy = engine.open(&path).expect("the file opens");
+    // A caller who waits does the work itself.
+    let mut target = vec![0; bytes.len()];
+    healthy.read_exact(0, &mut target).expect("a read beside a hung one");
+    assert!(target == bytes);
+    // What nobody has begun can be cancelled at once.
+    let buffer = engine.allocate_pinned(3 * MIB).expect("memory");
+    let waiting = healthy.start_read(0, buffer, &RequestOptions::default()).expect("a start");
+    waiting.cancel();
+    assert!(matches!(waiting.wait().0, Err(Error::Cancelled { .. })));
+    fuse.set(|faults| faults.hang_from = None);
+    hung.wait().0.expect("the drive answers again");
+}
+
+#[test]
 fn writes_that_hang() {
     for ring in [RingChoice::Auto, RingChoice::Pread] {
         let Some(rig) = Rig::new(ring) else { return };

@@ -1,6 +1,6 @@
 //! Real threads on real files: reads, writes, cancels and drops at any time, by the seed.
 //!
-//! `FOREBAY_SEED=N` begins with that seed, `FOREBAY_SEEDS=N` runs that many.
+//! `FOREBAY_SEED=N` begins with that seed, `FOREBAY_STRESS=N` runs that many.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -315,7 +315,7 @@ fn run(seed: u64, folder: &Path) {
 fn random_threads_lose_nothing() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let first = number("FOREBAY_SEED").unwrap_or(0);
-    for seed in first..first + number("FOREBAY_SEEDS").unwrap_or(SEEDS) {
+    for seed in first..first + number("FOREBAY_STRESS").unwrap_or(SEEDS) {
         println!("FOREBAY_SEED={seed} cargo test -p forebay --test stress");
         let folder = tempfile::tempdir().unwrap();
         run(seed, folder.path());

@@ -52,9 +52,11 @@ pub(crate) fn direct(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, len)?;
     let engine = Engine::new(Options::from_env()?)?;
     let file = engine.open(&path)?;
-    let mut target = touched(len);
+    // On huge pages, as `fio`'s memory is where it can be; ordinary pages are slower for both.
+    let mut target = engine.allocate_pinned(len)?;
+    let target = target.as_mut_slice().unwrap_or_default();
     evict(&file)?;
-    let note = checked(&file, &mut target)?;
+    let note = checked(&file, target)?;
     let depth = best_depth(&fio, &path, len, &file)?;
     let sides = ["forebay".to_owned(), format!("fio, depth {depth}")];
     let series = interleave(lab.rounds(9), &sides, |side| {
@@ -85,7 +87,8 @@ pub(crate) fn pread_resident(lab: &Lab) -> Result<Measured, Stop> {
 fn rings(lab: &Lab, cold: bool, least: f64) -> Result<Measured, Stop> {
     let len = lab.len(LEN);
     let path = lab.file(Place::Disk, len)?;
-    let mut target = touched(len);
+    let mut target = Engine::new(Options::from_env()?)?.allocate_pinned(len)?;
+    let target = target.as_mut_slice().unwrap_or_default();
     let mut notes = Vec::new();
     let mut files = Vec::new();
     for ring in [RingChoice::Pread, RingChoice::Uring] {
@@ -97,7 +100,7 @@ fn rings(lab: &Lab, cold: bool, least: f64) -> Result<Measured, Stop> {
         if cold {
             evict(&file)?;
         }
-        let note = checked(&file, &mut target)?;
+        let note = checked(&file, target)?;
         notes.push(format!("{ring:?}: {note}"));
         files.push(file);
     }

@@ -12,7 +12,7 @@ use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
 use crate::queue::Direction;
-use crate::transfer::{Outcome, SyncMode, Transfer};
+use crate::transfer::{Outcome, State, SyncMode, Transfer};
 use crate::units::ByteRange;
 
 /// How to open a file. The default is to read one that exists.
@@ -183,11 +183,14 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Outcome> {
         // The borrow lasts until the transfer has drained: `wait` has no bound.
-        let target = target.into();
-        let span = match &target {
-            Target::Host(bytes) => {
-                Span { address: bytes.as_ptr() as u64, len: bytes.len() as u64, gpu: None }
-            }
+        let mut target = target.into();
+        let span = match &mut target {
+            Target::Host(bytes) => Span {
+                address: bytes.as_mut_ptr() as u64,
+                len: bytes.len() as u64,
+                gpu: None,
+                keep: None,
+            },
             Target::Buffer(buffer, range) => self.part(Operation::Read, offset, buffer, range)?,
         };
         self.run(Direction::Read, offset, span, options)
@@ -228,9 +231,12 @@ impl File {
     ) -> Result<Outcome> {
         let source = source.into();
         let span = match &source {
-            Source::Host(bytes) => {
-                Span { address: bytes.as_ptr() as u64, len: bytes.len() as u64, gpu: None }
-            }
+            Source::Host(bytes) => Span {
+                address: bytes.as_ptr() as u64,
+                len: bytes.len() as u64,
+                gpu: None,
+                keep: None,
+            },
             Source::Buffer(buffer, range) => self.part(Operation::Write, offset, buffer, range)?,
         };
         self.run(Direction::Write, offset, span, options)
@@ -345,9 +351,10 @@ impl File {
         if let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let state = self.engine.start(&call, None)?;
-        self.engine.help(&state);
-        if call.span.gpu.is_some() { state.wait_awake().0 } else { state.wait().0 }
+        let on_gpu = call.span.gpu.is_some();
+        let borrowed = Borrowed(self.engine.start(&call, None)?);
+        self.engine.help(&borrowed.0);
+        if on_gpu { borrowed.0.wait_awake().0 } else { borrowed.0.wait().0 }
     }
 
     fn start(
@@ -363,5 +370,14 @@ impl File {
         let call = Call { file: &self.handle, direction, offset, span, options };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
+    }
+}
+
+/// A transfer on memory that a caller lent. However the call ends, the loan ends after it.
+struct Borrowed(Arc<State>);
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        self.0.wait_drained();
     }
 }

@@ -5,6 +5,9 @@
 //! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
 mod file;
+#[cfg(test)]
+#[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
+mod silent;
 mod small;
 mod start;
 #[cfg(test)]
@@ -204,7 +207,9 @@ impl Engine {
             return Ok(link.index);
         }
         let slots_max = self.inner.tools.arena.add_link(device);
-        let index = self.inner.threads.start_submitter(&self.inner.core, device, slots_max)?;
+        let inner = &self.inner;
+        let index =
+            inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
         links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
         Ok(index)

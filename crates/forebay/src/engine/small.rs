@@ -15,7 +15,7 @@ use super::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::file::{Source, read_at_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, Stream};
-use crate::memory::HostMemory;
+use crate::memory::{HostMemory, Keep};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
@@ -71,7 +71,7 @@ impl Lane {
 }
 
 fn error(device: &Arc<dyn Device>, len: u64, source: DeviceError) -> Error {
-    Error::Device { operation: Operation::Copy, device: device.id(), len, source }
+    Error::Device { operation: Operation::Copy, device: device.id(), len, place: None, source }
 }
 
 impl Lanes {
@@ -93,7 +93,11 @@ impl Lanes {
                     Err(error) => return Some(Err(error)),
                 }
             }
-            return lane.as_mut().map(step);
+            let done = lane.as_mut().map(step);
+            if matches!(done, Some(Err(_))) {
+                std::mem::forget(lane.take()); // its failed copy may not be over
+            }
+            return done;
         }
         None
     }
@@ -151,7 +155,13 @@ impl Engine {
                 match done {
                     Ok(true) => Route::Cached,
                     Ok(false) => return None,
-                    Err(error) => return Some(Err(error)),
+                    Err(mut error) => {
+                        if let Error::Device { place, .. } = &mut error {
+                            *place = Some(Box::new(call.file.place(range.start, len)));
+                        }
+                        call.span.keep.iter().for_each(Keep::leak);
+                        return Some(Err(error));
+                    }
                 }
             }
         };

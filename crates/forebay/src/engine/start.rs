@@ -7,7 +7,7 @@ use super::file::RequestOptions;
 use super::{Engine, bad_request};
 use crate::direct;
 use crate::error::{Error, Operation, Result};
-use crate::file::{Handle, page_size};
+use crate::file::Handle;
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route, split_write};
@@ -77,7 +77,7 @@ impl Engine {
                     Ok((alignment, reason)) => (Some(alignment), reason),
                     Err(reason) => (None, reason),
                 };
-                split_write(range, alignment, page_size(), reason).into()
+                split_write(range, alignment, call.file.cache_unit(), reason).into()
             }
         };
         let link = match &call.span.gpu {
@@ -86,7 +86,8 @@ impl Engine {
         };
         let drive = if way.is_ok() { self.drive(call.file)? } else { 0 };
         self.start_readers()?;
-        let state = Arc::new(State::new(Arc::clone(call.file), range, buffer));
+        let state =
+            Arc::new(State::new(Arc::clone(call.file), range, buffer, call.span.keep.clone()));
         let request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),

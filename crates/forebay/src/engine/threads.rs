@@ -130,16 +130,22 @@ impl Threads {
         &self,
         core: &Arc<Core>,
         device: &Arc<dyn Device>,
+        arena: &Arc<Arena>,
         slots_max: usize,
     ) -> Result<usize> {
         let bell = Arc::<Idlers>::default();
         let link = core.add_link(slots_max, Bell::List(Arc::clone(&bell)));
-        let submitter = Submitter::new(link, Arc::clone(device)).map_err(|source| {
-            Error::Device { operation: Operation::Copy, device: device.id(), len: 0, source }
-        })?;
-        let core = Arc::clone(core);
+        let submitter =
+            Submitter::new(link, Arc::clone(device)).map_err(|source| Error::Device {
+                operation: Operation::Copy,
+                device: device.id(),
+                len: 0,
+                place: None,
+                source,
+            })?;
+        let (core, arena) = (Arc::clone(core), Arc::clone(arena));
         self.spawn(format!("forebay-copy-{link}"), "copy thread", move || {
-            submitter.run(&core, &bell);
+            submitter.with_arena(arena).run(&core, &bell);
         })?;
         Ok(link)
     }

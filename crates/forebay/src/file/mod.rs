@@ -123,6 +123,16 @@ impl Handle {
         self.identity
     }
 
+    /// What the page cache dirties as one, at the least: a page, or a larger block of the file
+    /// system (XFS and ext4 have blocks of up to 64 KiB on pages of 4 from Linux 6.12 on).
+    pub(crate) fn cache_unit(&self) -> u64 {
+        let block = rustix::fs::fstat(&self.fd)
+            .ok()
+            .and_then(|stat| u64::try_from(stat.st_blksize).ok())
+            .filter(|block| block.is_power_of_two() && *block <= 1 << 20);
+        page_size().max(block.unwrap_or(0))
+    }
+
     /// Its size now, in bytes; the whole device for a block device.
     ///
     /// # Errors
@@ -193,6 +203,9 @@ impl Handle {
     /// # Errors
     /// [`Error::Io`], which is ENOSPC on a full disk; part of the room may stay reserved then.
     pub(crate) fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
+        if self.kind == Kind::BlockDevice {
+            return Ok(false); // there is nothing to reserve, and older kernels drop dirty pages
+        }
         calls::reserve(self.fd(), ByteRange::at(offset, len))
             .map_err(|e| Error::io(Operation::Preallocate, self.place(offset, len), e))
     }

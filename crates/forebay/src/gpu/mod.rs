@@ -110,8 +110,15 @@ pub enum AddressKind {
 /// Result of a call into a GPU's driver.
 pub type DeviceResult<T> = Result<T, DeviceError>;
 
+/// Only this crate makes devices: callers rely on what [`Device`] says of a copy's end to decide
+/// when memory may be given back.
+pub(crate) mod sealed {
+    /// See the module's own text.
+    pub trait Sealed {}
+}
+
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
-pub trait Device: Send + Sync + Debug {
+pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// What is known about it.
     fn info(&self) -> &DeviceInfo;
 

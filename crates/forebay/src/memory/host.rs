@@ -120,6 +120,7 @@ impl HostMemory {
             operation: Operation::Register,
             device: device.id(),
             len: self.len as u64,
+            place: None,
             source,
         })?;
         self.registered.push(Arc::clone(device));

@@ -57,6 +57,7 @@ impl Buffer {
             operation: Operation::Allocate,
             device: device.id(),
             len,
+            place: None,
             source,
         })?;
         Ok(Self { allocation: Arc::new(Allocation::Device { device, address }), start: 0, len })
@@ -222,7 +223,10 @@ impl Buffer {
             pinned.register(device)?;
         }
         for at in (0..total).step_by(PART) {
-            step(&mut pinned, at, PART.min(total - at))?;
+            if let Err(error) = step(&mut pinned, at, PART.min(total - at)) {
+                std::mem::forget(pinned); // a failed copy may not be over
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -237,14 +241,19 @@ impl Buffer {
         let run = || {
             let stream = device.create_stream()?;
             let queued = queue(&**device, stream);
-            let done = device.synchronize(stream);
+            if let Err(error) = device.synchronize(stream) {
+                // The device may still touch the memory, and nobody can tell for how long.
+                Keep(Arc::clone(&self.allocation)).leak();
+                return Err(error);
+            }
             device.destroy_stream(stream)?;
-            queued.and(done)
+            queued
         };
         run().map_err(|source| Error::Device {
             operation,
             device: device.id(),
             len: self.len,
+            place: None,
             source,
         })
     }
@@ -321,6 +330,25 @@ pub(crate) struct Span {
     pub(crate) address: u64,
     pub(crate) len: u64,
     pub(crate) gpu: Option<Arc<dyn Device>>,
+    /// What the address lies in, where it is ours.
+    pub(crate) keep: Option<Keep>,
+}
+
+/// A share in memory of ours.
+#[derive(Clone)]
+pub(crate) struct Keep(Arc<Allocation>);
+
+impl Keep {
+    /// Gives the memory up for good: something may touch it at any time from now on.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(Arc::clone(&self.0));
+    }
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keep")
+    }
 }
 
 impl Span {
@@ -332,6 +360,7 @@ impl Span {
             address: buffer.address() + range.start,
             len: range.end - range.start,
             gpu: buffer.gpu().cloned(),
+            keep: Some(Keep(Arc::clone(&buffer.allocation))),
         })
     }
 }

@@ -211,8 +211,9 @@ fn push_direct(
 /// The parts of a write in the order in which they must be made; a part starts only when all
 /// before it are done.
 ///
-/// O_DIRECT writes whole pages only: the kernel tracks cached bytes by page, and a page that is
-/// half direct and half cached would let one half's old bytes overwrite the other's new ones. The
+/// O_DIRECT writes whole units of the page cache only (`page`: a page, or the file system's block
+/// where that is larger): the kernel dirties them whole, and one that is half direct and half
+/// cached would let one half's old bytes overwrite the other's new ones. The
 /// edges follow through the page cache once the body is on the drive.
 pub(crate) fn split_write(
     wanted: ByteRange,

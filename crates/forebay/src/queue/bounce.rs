@@ -8,6 +8,13 @@ use crate::error::Result;
 use crate::memory::HostMemory;
 use crate::units::ByteRange;
 
+/// Requests from here on deserve a huge page even if they do not fill it: a drive took requests of
+/// 1 MiB on huge pages 2.5 times as fast as on 4 KiB pages.
+const LARGE: usize = 256 << 10;
+
+/// Memory of this size is put on huge pages.
+const HUGE: usize = 2 << 20;
+
 /// One piece of memory for each op of a ring; mapped when the first op needs it.
 #[derive(Debug)]
 pub(crate) struct Bounce {
@@ -27,7 +34,9 @@ impl Bounce {
         debug_assert!(index < self.pieces);
         debug_assert!(op.segment.covered.len() <= self.piece as u64);
         if self.memory.is_none() {
-            self.memory = Some(HostMemory::map(self.pieces * self.piece)?);
+            let len = self.pieces * self.piece;
+            let len = if self.piece >= LARGE { len.max(HUGE) } else { len };
+            self.memory = Some(HostMemory::map(len)?);
         }
         let memory = self.memory.as_ref().expect("mapped above");
         let address = memory.address() + (index * self.piece) as u64;

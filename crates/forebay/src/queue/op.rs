@@ -45,6 +45,8 @@ pub(crate) struct Op {
     pub(crate) moved: u64,
     /// How often in a row the kernel has brought it no further although there is more to move.
     pub(crate) empty: u8,
+    /// How often in a row the kernel has asked to try again.
+    pub(crate) again: u16,
 }
 
 /// On whose behalf an op runs.

@@ -163,6 +163,7 @@ mod tests {
                 address,
                 moved: 0,
                 empty: 0,
+                again: 0,
             });
             let mut done: Vec<Completion> = Vec::new();
             while done.is_empty() {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Probe, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use slab::Slab;
@@ -87,6 +87,7 @@ impl UringRing {
             .build(entries)
             .or_else(|_| IoUring::new(entries))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        check_operations(&ring)?;
         let registered = Registered::new(&ring, parts);
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),
@@ -178,6 +179,14 @@ impl UringRing {
             done.push(Completion { op: flight.op, result, size, took_ns });
         }
     }
+}
+
+/// Linux 5.1 to 5.5 have rings without plain reads and writes, and a sandbox may offer fewer.
+fn check_operations(ring: &IoUring) -> Result<(), Errno> {
+    let mut probe = Probe::new();
+    let asked = ring.submitter().register_probe(&mut probe);
+    let has = [opcode::Read::CODE, opcode::Write::CODE].iter().all(|&c| probe.is_supported(c));
+    if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS) }
 }
 
 impl Ring for UringRing {

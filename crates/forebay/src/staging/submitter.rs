@@ -11,13 +11,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Arena;
 use crate::error::{Error, Operation};
 use crate::gpu::{Device, DeviceError, DeviceResult, Event, Stream};
-use crate::queue::{Copy, Core, Crew, Direction, Idlers};
+use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
 const NAP: Duration = Duration::from_micros(20);
+
+/// How long last copies are watched without a nap: three full slots' time on a fast link.
+const WATCH_MAX: Duration = Duration::from_millis(1);
 
 /// How long after the last copy naps are preferred to a sleep that somebody has to end: waking a
 /// thread of an idle core takes longer than a nap.
@@ -40,7 +44,9 @@ pub(crate) struct Submitter {
     outward: Stream,
     spare: Vec<Event>,
     queued: VecDeque<Queued>,
-    done: Vec<(Copy, u64, Option<Error>)>,
+    done: Vec<(Copy, u64, Option<CopyFailure>)>,
+    /// The slots that copies touch; never given back once one may not be over.
+    arena: Option<Arc<Arena>>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
@@ -71,8 +77,15 @@ impl Submitter {
             spare: Vec::new(),
             queued: VecDeque::new(),
             done: Vec::new(),
+            arena: None,
             asleep: false,
         })
+    }
+
+    /// The same, for slots that lie in `arena`.
+    pub(crate) fn with_arena(mut self, arena: Arc<Arena>) -> Self {
+        self.arena = Some(arena);
+        self
     }
 
     /// Whether copies are queued.
@@ -106,10 +119,15 @@ impl Submitter {
                 Some(copy) => self.queue(copy),
                 None if ended => return Pause::Stop,
                 None if self.asleep => return Pause::Wait,
-                None if last => return Pause::Watch,
+                None if last && self.is_fresh() => return Pause::Watch,
                 None => return Pause::Nap,
             }
         }
+    }
+
+    /// Whether the last copy was queued so lately that its end may be near.
+    fn is_fresh(&self) -> bool {
+        self.queued.back().is_some_and(|last| last.since.elapsed() < WATCH_MAX)
     }
 
     /// Takes the copies that are done off the queue; a failed one takes all behind it along.
@@ -118,13 +136,8 @@ impl Submitter {
             let failed = match self.device.is_done(first.event) {
                 Ok(false) => return,
                 Ok(true) => None,
-                Err(source) => Some(self.error(&first.copy, source)),
+                Err(source) => Some(self.failure(&first.copy, source)),
             };
-            if failed.is_some() {
-                // The failed copy may be one of several in the same stream: nothing is given back
-                // before the device has stopped touching memory.
-                self.settle();
-            }
             let Some(first) = self.queued.pop_front() else { return };
             self.spare.push(first.event);
             let took = u64::try_from(first.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -132,12 +145,22 @@ impl Submitter {
         }
     }
 
-    fn settle(&self) {
-        for stream in [self.inward, self.outward] {
-            // The failure itself is reported already; this only waits.
-            let settled = self.device.synchronize(stream);
-            drop(settled);
+    /// Waits until the device touches none of the slots; false: it does not say so.
+    fn settle(&self) -> bool {
+        [self.inward, self.outward]
+            .map(|stream| self.device.synchronize(stream).is_ok())
+            .iter()
+            .all(|quiet| *quiet)
+    }
+
+    /// What a failed copy means. The memory of one that may still run is never given back.
+    fn failure(&self, copy: &Copy, source: DeviceError) -> CopyFailure {
+        // The first synchronisation may only report the failure that is known already.
+        let is_over = self.settle() || self.settle();
+        if !is_over {
+            std::mem::forget(self.arena.clone());
         }
+        CopyFailure { error: self.error(copy, source), is_over }
     }
 
     fn queue(&mut self, copy: Copy) {
@@ -145,9 +168,8 @@ impl Submitter {
             Ok(event) => self.queued.push_back(Queued { copy, event, since: Instant::now() }),
             Err(source) => {
                 // The copy may be queued although its event is not.
-                self.settle();
-                let error = self.error(&copy, source);
-                self.done.push((copy, 0, Some(error)));
+                let failure = self.failure(&copy, source);
+                self.done.push((copy, 0, Some(failure)));
             }
         }
     }
@@ -185,6 +207,7 @@ impl Submitter {
             operation: Operation::Copy,
             device: self.device.id(),
             len: copy.run.range.len(),
+            place: None, // the scheduler knows it
             source,
         }
     }
@@ -213,7 +236,9 @@ impl Submitter {
 
 impl Drop for Submitter {
     fn drop(&mut self) {
-        self.settle();
+        if !self.settle() {
+            return; // events and streams of copies that may still run stay
+        }
         let events = self.spare.drain(..).chain(self.queued.drain(..).map(|q| q.event));
         for event in events {
             let destroyed = self.device.destroy_event(event);

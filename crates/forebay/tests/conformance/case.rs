@@ -196,16 +196,14 @@ impl Case {
         (self.file(name, &bytes), bytes)
     }
 
-    /// The demands that reads and writes of this memory know.
+    /// The demands that bytes of this memory take different ways for.
     pub(crate) fn demands(&self, file: &File) -> Vec<RequestOptions> {
+        if !self.memory.is_gpu() {
+            return vec![RequestOptions::by_route(Route::Host)];
+        }
         let mut demands = vec![RequestOptions::default()];
-        if self.memory.is_gpu() {
-            demands.push(RequestOptions::by_route(Route::Cached));
-            if file.no_direct_io().is_none() {
-                demands.push(RequestOptions::by_route(Route::Staged));
-            }
-        } else {
-            demands.push(RequestOptions::by_route(Route::Host));
+        if file.no_direct_io().is_none() {
+            demands.push(RequestOptions::by_route(Route::Staged));
         }
         demands
     }

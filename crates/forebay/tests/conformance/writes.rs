@@ -175,7 +175,7 @@ pub(crate) fn without_blocking(case: &Case) {
 }
 
 /// Ranges that two processes write by turns, and how many of them.
-const SHARED: [(usize, usize); 2] = [(1000, 300), (20_000, 60)];
+const SHARED: [(usize, usize); 2] = [(1000, 100), (20_000, 24)];
 
 /// Every second range of the shared file, from `first` on.
 pub(crate) fn write_share(case: &Case, file: &File, first: usize, options: &RequestOptions) {
@@ -194,7 +194,7 @@ pub(crate) fn beside_another_process(case: &Case) {
     for options in case.demands(&probe) {
         let total = SHARED.iter().map(|(len, count)| len * count).sum();
         let file = case.file("shared", &vec![0; total]);
-        for (offset, len) in [(0, 100_000), (400_000, 300_000)] {
+        for (offset, len) in [(0, 50_000), (200_000, 200_000)] {
             if make_cold(&file) {
                 bring_in(&file, offset, len);
             }
@@ -237,5 +237,5 @@ pub(crate) fn be_the_other_process(role: &str) {
     options.route = route.parse().ok();
     let path = case.folder.join("shared");
     let file = case.engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
-    (0..3).for_each(|_| write_share(&case, &file, 1, &options));
+    (0..2).for_each(|_| write_share(&case, &file, 1, &options));
 }

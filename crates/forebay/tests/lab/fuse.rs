@@ -38,6 +38,8 @@ pub(crate) struct Faults {
     pub(crate) hang_writes: bool,
     /// Reads that touch this byte fail with EIO.
     pub(crate) fail_at: Option<u64>,
+    /// With this instead of EIO.
+    pub(crate) fail_errno: Option<i32>,
     /// Writes that touch this byte fail with this error.
     pub(crate) fail_writes_at: Option<(u64, i32)>,
     /// Reads return at most so many bytes.
@@ -326,7 +328,7 @@ impl State {
         }
         self.reads += 1;
         if self.faults.fail_at.is_some_and(|at| (offset..end).contains(&at)) {
-            return Some(Reply::Error(libc::EIO));
+            return Some(Reply::Error(self.faults.fail_errno.unwrap_or(libc::EIO)));
         }
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.bytes.len());
         let len = len.min(self.bytes.len() - start).min(self.faults.read_most.unwrap_or(len));

@@ -141,6 +141,8 @@ impl Drop for CudaDevice {
     }
 }
 
+impl crate::gpu::sealed::Sealed for CudaDevice {}
+
 impl Device for CudaDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info

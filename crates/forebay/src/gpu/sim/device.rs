@@ -57,6 +57,8 @@ impl SimDevice {
     }
 }
 
+impl crate::gpu::sealed::Sealed for SimDevice {}
+
 impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info

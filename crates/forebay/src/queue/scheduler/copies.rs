@@ -1,6 +1,6 @@
 //! Which runs of which windows the submitter of a link copies next.
 
-use super::{Copy, Scheduler};
+use super::{Copy, CopyFailure, Scheduler};
 use crate::error::Error;
 use crate::queue::op::{Direction, WindowKey};
 use crate::queue::window::Run;
@@ -68,7 +68,13 @@ impl Scheduler {
     }
 
     /// Takes a copy back from the GPU.
-    pub(crate) fn copied(&mut self, link: usize, copy: &Copy, took_ns: u64, failed: Option<Error>) {
+    pub(crate) fn copied(
+        &mut self,
+        link: usize,
+        copy: &Copy,
+        took_ns: u64,
+        failed: Option<CopyFailure>,
+    ) {
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
         self.links[link].copies -= 1;
@@ -76,8 +82,16 @@ impl Scheduler {
         let segments = std::mem::take(&mut window.waiting);
         let active = &self.transfers[key];
         active.request.state.add_copy_time(took_ns);
+        let failed = failed.map(|mut failure| {
+            if let Error::Device { place, .. } = &mut failure.error {
+                let range = copy.run.range;
+                *place = Some(Box::new(active.request.file.place(range.start, range.len())));
+            }
+            failure
+        });
         match failed {
-            Some(error) => self.fail(key, error),
+            Some(CopyFailure { error, is_over: true }) => self.fail(key, error),
+            Some(CopyFailure { error, is_over: false }) => self.lose_link(link, copy, &error),
             None if copy.direction == Direction::Read => {
                 active.request.state.add_done(copy.run.range.len());
             }
@@ -85,6 +99,29 @@ impl Scheduler {
             None => {}
         }
         self.close_if_done(copy.window);
+    }
+
+    /// A copy failed and the GPU would not say that it is over: its memory is never used again, and
+    /// nothing else is copied by this link.
+    fn lose_link(&mut self, link: usize, copy: &Copy, error: &Error) {
+        let window = &mut self.windows[copy.window];
+        self.transfers[window.transfer].request.state.leak_memory();
+        if window.slot.take().is_some() {
+            self.links[link].slots -= 1;
+            self.links[link].filling.retain(|&key| key != copy.window);
+            self.links[link].unloading.retain(|&key| key != copy.window);
+        }
+        self.links[link].broken = Some(error.clone());
+        let users: Vec<usize> = self
+            .transfers
+            .iter()
+            .filter(|(_, active)| active.request.link == Some(link))
+            .map(|(key, _)| key)
+            .collect();
+        for key in users {
+            self.fail(key, error.clone());
+            self.finish_if_done(key);
+        }
     }
 
     /// Whether the reads of a link have nothing left but the copies that are queued.

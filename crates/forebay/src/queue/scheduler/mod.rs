@@ -110,6 +110,14 @@ pub(crate) struct Copy {
     pub(crate) device: u64,
 }
 
+/// How a copy failed.
+#[derive(Debug)]
+pub(crate) struct CopyFailure {
+    pub(crate) error: Error,
+    /// Whether the GPU certainly touches the copy's memory no more.
+    pub(crate) is_over: bool,
+}
+
 /// Readers that one thread calls; each of them calls as many more while there is work. A call
 /// takes the caller 3 µs, and the called thread is awake after 40 to 200.
 const CALLED_AT_ONCE: usize = 8;
@@ -148,6 +156,8 @@ struct Link {
     /// Transfers that wait for a slot.
     waiting: VecDeque<usize>,
     copies: u32,
+    /// Why nothing is copied here any more.
+    broken: Option<Error>,
     sleepers: Sleepers,
 }
 
@@ -213,6 +223,7 @@ impl Scheduler {
             unloading: VecDeque::new(),
             waiting: VecDeque::new(),
             copies: 0,
+            broken: None,
             sleepers: Sleepers::default(),
         });
         self.links.len() - 1

@@ -14,6 +14,9 @@ use crate::units::align_down;
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
+/// How often in a row the kernel may ask to try an op again, for want of memory for example.
+const AGAIN_MAX: u16 = 10_000;
+
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
@@ -61,18 +64,20 @@ impl Scheduler {
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let may_open = self.openable.front().is_some_and(|&key| self.is_of(key, state));
-        if may_open
-            && self.cached.len() < self.limits.readers
-            && let Some(claim) = self.claim()
+        // Wherever its work stands in line: those before it may wait for a file that hangs.
+        if let Some(at) = self.openable.iter().position(|&key| self.is_of(key, state))
+            && !self.cached.iter().any(|op| self.is_of(self.transfer_of(op), state))
         {
-            return Some(ReaderWork::Open(claim));
-        }
-        while let Some(op) = self.cached.front() {
-            if !self.is_of(self.transfer_of(op), state) {
-                return None;
+            let key = self.openable.remove(at)?;
+            self.openable.push_front(key);
+            if let Some(claim) = self.claim_of(key) {
+                return Some(ReaderWork::Open(claim));
             }
-            let op = self.cached.pop_front()?;
+        }
+        while let Some(at) =
+            self.cached.iter().position(|op| self.is_of(self.transfer_of(op), state))
+        {
+            let op = self.cached.remove(at)?;
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
@@ -114,7 +119,7 @@ impl Scheduler {
         false
     }
 
-    fn count_out(&mut self, op: &Op) {
+    pub(super) fn count_out(&mut self, op: &Op) {
         if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
             self.next_write(op.file.identity());
         }
@@ -140,8 +145,13 @@ impl Scheduler {
         let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
-        if let Err(Errno::INTR | Errno::AGAIN) = result {
-            return self.requeue(op);
+        match result {
+            Err(Errno::INTR) => return self.requeue(op),
+            Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
+                op.again += 1;
+                return self.requeue(op);
+            }
+            _ => op.again = 0,
         }
         let Work::Move(direction) = op.work else {
             if let Err(errno) = result {

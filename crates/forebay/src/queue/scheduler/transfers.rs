@@ -1,11 +1,13 @@
 //! How transfers begin, take turns, fail and end.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Active, Claim, Request, Scheduler};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
+use crate::queue::window::Window;
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
@@ -25,6 +27,10 @@ impl Scheduler {
             synced: false,
             listed: false,
         });
+        let link = self.transfers[key].request.link;
+        if let Some(error) = link.and_then(|link| self.links[link].broken.clone()) {
+            self.fail(key, error);
+        }
         self.finish_if_done(key);
         let Some(active) = self.transfers.get(key) else { return (key, None) };
         if active.request.parts.is_empty() {
@@ -59,10 +65,11 @@ impl Scheduler {
     }
 
     pub(super) fn fail(&mut self, key: usize, error: Error) {
-        let active = &mut self.transfers[key];
+        let Some(active) = self.transfers.get_mut(key) else { return };
         active.error.get_or_insert(error);
         active.stopped = true;
         self.unlist(key);
+        self.drop_queued(key);
         // Windows whose copies now never come are closed by whoever completes their last op, except
         // those that wait for nothing else.
         let stuck: Vec<WindowKey> =
@@ -70,6 +77,37 @@ impl Scheduler {
         for window in stuck {
             self.close_if_done(window);
         }
+    }
+
+    /// Counts a stopped transfer's ops out that nobody has begun: those who would take them may be
+    /// held up by another file for long.
+    fn drop_queued(&mut self, key: usize) {
+        let request = &self.transfers[key].request;
+        let (drive, file) = (request.drive, request.file.identity());
+        let is_of = |op: &Op, windows: &slab::Slab<Window>| match op.owner {
+            Owner::Piece(window, _) => windows[window].transfer == key,
+            Owner::Transfer(other) => other == key,
+        };
+        let mut dropped = Vec::new();
+        let lists = [Some(&mut self.cached), self.drives.get_mut(drive).map(|d| &mut d.ready)];
+        for list in lists.into_iter().flatten() {
+            let (of, others): (VecDeque<Op>, _) =
+                list.drain(..).partition(|op| is_of(op, &self.windows));
+            *list = others;
+            dropped.extend(of);
+        }
+        if let Some(waiting) = self.writers.get_mut(&file) {
+            let (of, others): (VecDeque<Op>, _) =
+                waiting.drain(..).partition(|op| is_of(op, &self.windows));
+            *waiting = others;
+            for op in of {
+                // These have not had their file's turn, so they do not pass it on.
+                if let Owner::Piece(window, piece) = op.owner {
+                    self.windows[window].complete(piece);
+                }
+            }
+        }
+        dropped.iter().for_each(|op| self.count_out(op));
     }
 
     /// Takes a transfer that will open nothing more off its list.
@@ -134,6 +172,7 @@ impl Scheduler {
                 address: 0,
                 moved: 0,
                 empty: 0,
+                again: 0,
             };
             self.push_cached(op);
             return;

@@ -13,23 +13,33 @@ use crate::units::{ByteRange, align_down};
 impl Scheduler {
     /// The next window to be planned, where one may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
-        while let Some(key) = self.openable.pop_front() {
-            let active = &mut self.transfers[key];
-            active.listed = false;
-            let slot = match active.request.link {
-                None => None,
-                Some(link) => match self.links[link].free.pop() {
-                    Some(slot) => Some(slot),
-                    None => {
-                        active.listed = true;
-                        self.links[link].waiting.push_back(key);
-                        continue;
-                    }
-                },
-            };
-            return Some(self.open(key, slot));
+        while let Some(&key) = self.openable.front() {
+            if let Some(claim) = self.claim_of(key) {
+                return Some(claim);
+            }
         }
         None
+    }
+
+    /// Takes the transfer at the front off the list and opens a window of it; where it has to wait
+    /// for a slot, `None`.
+    pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
+        debug_assert_eq!(self.openable.front(), Some(&key));
+        self.openable.pop_front();
+        let active = &mut self.transfers[key];
+        active.listed = false;
+        let slot = match active.request.link {
+            None => None,
+            Some(link) => match self.links[link].free.pop() {
+                Some(slot) => Some(slot),
+                None => {
+                    active.listed = true;
+                    self.links[link].waiting.push_back(key);
+                    return None;
+                }
+            },
+        };
+        Some(self.open(key, slot))
     }
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
@@ -117,6 +127,7 @@ impl Scheduler {
                 address,
                 moved: 0,
                 empty: 0,
+                again: 0,
             });
         }
         for op in ops {

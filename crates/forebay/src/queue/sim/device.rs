@@ -34,6 +34,8 @@ impl FaultyDevice {
     }
 }
 
+impl crate::gpu::sealed::Sealed for FaultyDevice {}
+
 impl Device for FaultyDevice {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()

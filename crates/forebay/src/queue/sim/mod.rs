@@ -2,7 +2,7 @@
 //!
 //! The scheduler, the workers, the submitter and the planner are the real ones. Rings, the GPU and
 //! the residency of files are simulated. `FOREBAY_SEED=N` replays one seed, `FOREBAY_SEEDS=N` runs
-//! that many beyond those of every day.
+//! that many instead of those of every day.
 
 mod device;
 mod job;

@@ -1,0 +1,166 @@
+//! What an engine does with a GPU that will not say whether a failed copy is over.
+
+use std::fs;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::{Engine, RequestOptions};
+use crate::clock::SystemClock;
+use crate::error::Error;
+use crate::gpu::sim::{SimConfig, SimDevice};
+use crate::gpu::{
+    AddressKind, Device, DeviceError, DeviceInfo, DeviceResult, Event, Stream, sealed::Sealed,
+};
+use crate::options::Options;
+
+/// A simulated GPU that refuses to speak of its copies while it is `silent`.
+#[derive(Debug)]
+struct Silent {
+    inner: SimDevice,
+    silent: AtomicBool,
+    /// Memory that was given back with a copy into it under way.
+    busy_frees: AtomicUsize,
+}
+
+impl Silent {
+    fn new(config: &str) -> Arc<Self> {
+        let config: SimConfig = config.parse().unwrap();
+        let inner = SimDevice::new(0, config, Arc::new(SystemClock::new()));
+        Arc::new(Self { inner, silent: AtomicBool::new(false), busy_frees: AtomicUsize::new(0) })
+    }
+
+    fn speak(&self, call: &'static str) -> DeviceResult<()> {
+        if !self.silent.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED".into();
+        Err(DeviceError { call, code: 900, name, detail: String::new() })
+    }
+}
+
+impl Sealed for Silent {}
+
+impl Device for Silent {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn memory(&self) -> DeviceResult<(u64, u64)> {
+        self.inner.memory()
+    }
+    fn allocate(&self, len: u64) -> DeviceResult<u64> {
+        self.inner.allocate(len)
+    }
+    unsafe fn free(&self, address: u64) -> DeviceResult<()> {
+        // SAFETY: the caller's promise, here and in the calls below.
+        let freed = unsafe { self.inner.free(address) };
+        self.busy_frees.fetch_add(usize::from(freed.is_err()), Ordering::Relaxed);
+        freed
+    }
+    unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.register(host, len) }
+    }
+    unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.unregister(host) }
+    }
+    fn create_stream(&self) -> DeviceResult<Stream> {
+        self.inner.create_stream()
+    }
+    fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
+        self.inner.destroy_stream(stream)
+    }
+    fn create_event(&self) -> DeviceResult<Event> {
+        self.inner.create_event()
+    }
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        self.inner.destroy_event(event)
+    }
+    unsafe fn copy_to_device(
+        &self,
+        stream: Stream,
+        target: u64,
+        source: NonNull<u8>,
+        len: usize,
+    ) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.copy_to_device(stream, target, source, len) }
+    }
+    unsafe fn copy_to_host(
+        &self,
+        stream: Stream,
+        target: NonNull<u8>,
+        source: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.copy_to_host(stream, target, source, len) }
+    }
+    unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.fill(stream, address, byte, len) }
+    }
+    fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        self.inner.record(event, stream)
+    }
+    fn is_done(&self, event: Event) -> DeviceResult<bool> {
+        self.speak("cuEventQuery")?;
+        self.inner.is_done(event)
+    }
+    fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
+        self.inner.wait_event(stream, event)
+    }
+    fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
+        self.speak("cuStreamSynchronize")?;
+        self.inner.synchronize(stream)
+    }
+    fn address_kind(&self, address: u64) -> AddressKind {
+        self.inner.address_kind(address)
+    }
+}
+
+fn engine_with(gpu: &Arc<Silent>) -> (Engine, Arc<dyn Device>) {
+    let engine = Engine::new(Options::default()).unwrap();
+    let device: Arc<dyn Device> = Arc::clone(gpu) as _;
+    engine.add_device(&device).unwrap();
+    (engine, device)
+}
+
+#[test]
+fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
+    let gpu = Silent::new("sim:bandwidth=10MB/s");
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8 << 20]).unwrap();
+    let file = engine.open(&path).unwrap();
+    let buffer = engine.allocate(device.id(), 8 << 20).unwrap();
+    gpu.silent.store(true, Ordering::Relaxed);
+    let (result, buffer) = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
+    let error = result.unwrap_err();
+    assert!(matches!(&error, Error::Device { place: Some(_), .. }), "{error}");
+    assert!(error.to_string().contains("file` at "), "{error}");
+    drop(buffer);
+    assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+    // The link is lost, and says so at once instead of waiting for slots that never come.
+    gpu.silent.store(false, Ordering::Relaxed);
+    assert!(matches!(file.read_whole(Some(device.id())), Err(Error::Device { .. })));
+}
+
+#[test]
+fn a_small_copy_that_may_not_be_over_keeps_its_lane_and_its_target() {
+    let gpu = Silent::new("sim:latency=300ms");
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![1; 4096]).unwrap();
+    let file = engine.open(&path).unwrap();
+    let mut target = engine.allocate(device.id(), 4096).unwrap();
+    file.read(0, &mut target).unwrap();
+    gpu.silent.store(true, Ordering::Relaxed);
+    assert!(file.read(0, &mut target).is_err());
+    gpu.silent.store(false, Ordering::Relaxed);
+    drop(target);
+    assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+}
