@@ -81,7 +81,9 @@ pub(crate) struct State {
     file_ns: AtomicU64,
     copy_ns: AtomicU64,
     key: AtomicUsize,
-    keep: Option<Keep>,
+    /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
+    /// that whoever then frees the memory has it free.
+    keep: Mutex<Option<Keep>>,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -113,7 +115,7 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
-            keep,
+            keep: Mutex::new(keep),
             end: Mutex::new(End { result: None, buffer, waiting: 0 }),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
@@ -151,9 +153,11 @@ impl State {
 
     /// Gives the transfer's memory up for good: a copy that failed may not be over.
     pub(crate) fn leak_memory(&self) {
-        if let Some(keep) = &self.keep {
-            keep.leak();
-        }
+        self.keep().iter().for_each(Keep::leak);
+    }
+
+    fn keep(&self) -> MutexGuard<'_, Option<Keep>> {
+        self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_key(&self, key: usize) {
@@ -192,6 +196,8 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
+        let keep = self.keep().take();
+        drop(keep);
         let mut end = self.lock();
         end.result = Some(result);
         let waiting = end.waiting > 0;

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{Engine, RequestOptions};
+use super::{Engine, OpenOptions, RequestOptions};
 use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
@@ -163,4 +163,22 @@ fn a_small_copy_that_may_not_be_over_keeps_its_lane_and_its_target() {
     gpu.silent.store(false, Ordering::Relaxed);
     drop(target);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_small_write_whose_copy_may_not_be_over_keeps_its_source() {
+    let gpu = Silent::new("sim:latency=300ms");
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+    let mut source = engine.allocate(device.id(), 4096).unwrap();
+    source.fill(3).unwrap();
+    file.write(0, &source).unwrap();
+    gpu.silent.store(true, Ordering::Relaxed);
+    assert!(matches!(file.write(4096, &source), Err(Error::Device { .. })));
+    gpu.silent.store(false, Ordering::Relaxed);
+    drop(source);
+    assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
+    assert_eq!(fs::read(&path).unwrap(), [3; 4096]);
 }

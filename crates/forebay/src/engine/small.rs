@@ -68,6 +68,12 @@ impl Lane {
         unsafe { self.device.copy_to_host(self.stream, self.memory.pointer(), address, len) }?;
         self.device.synchronize(self.stream)
     }
+
+    /// Whether the device touches nothing of a failed copy any more. Its first answer may only be
+    /// the failure that is known already.
+    fn is_quiet(&self) -> bool {
+        (0..2).any(|_| self.device.synchronize(self.stream).is_ok())
+    }
 }
 
 fn error(device: &Arc<dyn Device>, len: u64, source: DeviceError) -> Error {
@@ -179,8 +185,9 @@ impl Engine {
     }
 
     /// Writes through the page cache. Beside the writer of a longer transfer it waits, as any other
-    /// process would, for the kernel's lock on the file. A GPU that fails, and a write that comes
+    /// process would, for the kernel's lock on the file. A copy that fails, and a write that comes
     /// to less than all, are tried once more by the long way: the same bytes to the same place.
+    /// Where the copy may not even be over, its lane and its source are never given back.
     fn write_small(&self, call: &Call<'_>) -> Option<Outcome> {
         let started = Instant::now();
         let range = call.range().ok()?;
@@ -195,8 +202,13 @@ impl Engine {
             Some(device) => {
                 let lanes = self.lanes(device).ok()?;
                 let copied = lanes.with(self.options().small_size, |lane| {
-                    lane.copy_out(call.span.address, len)
-                        .map_err(|source| error(device, range.len(), source))?;
+                    if let Err(source) = lane.copy_out(call.span.address, len) {
+                        if lane.is_quiet() {
+                            return Ok(None);
+                        }
+                        call.span.keep.iter().for_each(Keep::leak);
+                        return Err(error(device, range.len(), source));
+                    }
                     let copied = Instant::now();
                     // SAFETY: the lane's memory holds a small write, and nobody else has the lane.
                     let all = unsafe { write_all(call, range, lane.memory.pointer()) };
