@@ -95,9 +95,18 @@ pub(crate) fn resident(case: &Case) {
     let (file, bytes) = case.random_file("resident", SIZE);
     fs::read(file.path()).expect("a read");
     for &range in RANGES {
-        if let Some(outcome) = check_holding(case, &file, &bytes, range, SIZE) {
-            // A small read says that bytes are resident where it would otherwise not have asked.
-            assert_reasons(case, &outcome, &[reason(&file, true), Reason::Resident]);
+        // A small read says that bytes are resident where it would otherwise not have asked.
+        let reasons = [reason(&file, true), Reason::Resident];
+        let from_cache =
+            |outcome: &Outcome| outcome.routes.iter().all(|share| reasons.contains(&share.reason));
+        // The kernel was seen to count a page of the file's end less for a moment.
+        let outcome = (0..3)
+            .map(|_| check_holding(case, &file, &bytes, range, SIZE))
+            .find(|outcome| outcome.as_ref().is_none_or(from_cache));
+        match outcome {
+            Some(Some(outcome)) => assert_reasons(case, &outcome, &reasons),
+            Some(None) => {}
+            None => panic!("{range:?}: not read from the page cache, three times"),
         }
     }
 }
