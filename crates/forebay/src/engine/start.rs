@@ -7,7 +7,7 @@ use super::file::RequestOptions;
 use super::{Engine, bad_request};
 use crate::direct;
 use crate::error::{Error, Operation, Result};
-use crate::file::Handle;
+use crate::file::{Handle, Source};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route, split_write};
@@ -158,8 +158,18 @@ impl Engine {
         if call.direction == Direction::Write {
             return Err(Reason::WriteThroughCache);
         }
-        if call.file.is_memory() {
+        let file = call.file;
+        if file.is_memory() {
             return Err(Reason::InMemory);
+        }
+        // A file's second descriptor is tried by one read from the drive: not for bytes that need
+        // none.
+        let is_short = call.span.len <= self.options().slot_size;
+        if is_short
+            && matches!(file.residency_source(), Source::Cachestat | Source::Mincore)
+            && call.range().is_ok_and(|range| file.is_resident(range))
+        {
+            return Err(Reason::Resident);
         }
         around().map(|alignment| (alignment, Reason::NotResident)).map_err(|_| Reason::NoDirectIo)
     }

@@ -66,8 +66,8 @@ impl FileSystem {
 
     fn make_arguments(self) -> &'static [&'static str] {
         match self {
-            // Small file systems would get blocks of 1 KiB. What mkfs leaves to be made while mounted
-            // would write to an image that was cut meanwhile, and so make it whole again.
+            // Small file systems would get blocks of 1 KiB. What mkfs leaves to be made while
+            // mounted would write to an image that was cut meanwhile, and make it whole again.
             Self::Ext4 => {
                 &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0"]
             }
