@@ -289,3 +289,20 @@ fn a_write_that_fails_in_the_middle() {
         assert!(fuse.content()[..MIB] == pattern(3, MIB));
     }
 }
+
+#[test]
+fn a_file_system_that_always_says_try_again() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(pattern(3, SIZE))) else { return };
+    fuse.set(|faults| {
+        faults.uncached = true;
+        faults.fail_at = Some(200_000);
+        faults.fail_errno = Some(libc::EAGAIN);
+    });
+    // With io_uring the kernel tries again by itself, without an end, and tells nobody.
+    let engine = small_engine(|options| options.ring = RingChoice::Pread);
+    let file = engine.open(fuse.path()).expect("the file opens");
+    let error = file.read(0, &mut vec![0; SIZE]).expect_err("it never gives the bytes");
+    assert!(matches!(error, Error::Io { source: Errno::AGAIN, .. }), "{error:?}");
+    assert!(error.is_retryable());
+}
