@@ -16,6 +16,7 @@ mod cold;
 mod data;
 mod device;
 mod fio;
+mod flight;
 mod first;
 mod host;
 mod lab;

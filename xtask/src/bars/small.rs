@@ -1,26 +1,26 @@
 //! Small reads: the latency of one to the GPU, and the rate of many to host memory.
 
-use std::time::Duration;
-
 use forebay::units::{GIB, KIB, MIB};
-use forebay::{Buffer, Engine, File, Options, RequestOptions, Target, Transfer};
+use forebay::{Engine, Options, Target};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
 use crate::device::Plain;
 use crate::fio::Fio;
+use crate::flight::Flight;
 use crate::host::evict;
 use crate::lab::{Lab, Place, routes};
 use crate::sample::{float, interleave, timed};
 
 /// Bytes of a small read.
 const SMALL_LEN: u64 = 4 * KIB;
-/// More than any read takes.
-const WAIT_BOUND: Duration = Duration::from_secs(30);
 /// Small reads in flight on the drive, which is the engine's default as well.
 const DEPTH: u32 = 32;
-/// Transfers under way: enough that the drive has its depth while the caller is being woken.
-const UNDER_WAY: u64 = 128;
+/// Small reads asked for: enough that the drive has its depth while the caller is being woken.
+const ASKED: u64 = 128;
+/// Small reads that are waited for together: waking the caller for each of them takes as long as
+/// making it (8 µs on an idle virtual machine), and `fio` wakes nobody.
+const GROUP: usize = 64;
 
 /// One resident 4 KiB read to the GPU, beside `pread`, one copy and one synchronisation.
 pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
@@ -72,7 +72,7 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let path = lab.file(Place::Disk, len)?;
     let engine = Engine::new(Options::from_env()?)?;
     let file = engine.open(&path)?;
-    let mut buffers = split(engine.allocate_pinned(UNDER_WAY * SMALL_LEN)?);
+    let mut flight = Flight::new(&engine, &file, SMALL_LEN, ASKED, GROUP)?;
     evict(&file)?;
     let mut seed = 0;
     let sides = ["forebay".to_owned(), format!("fio, depth {DEPTH}")];
@@ -82,10 +82,9 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
             return fio.random(&path, count, DEPTH);
         }
         seed += count;
-        timed(count * SMALL_LEN, || {
-            buffers = in_flight(&engine, &file, std::mem::take(&mut buffers), seed, count, len)?;
-            Ok(())
-        })
+        let place = |index: u64| data::number(seed + index, len / SMALL_LEN) * SMALL_LEN;
+        let sample = timed(count * SMALL_LEN, || flight.read(count, place))?;
+        flight.check().map(|()| sample)
     })?;
     let ratio = series[0].rate() / series[1].rate();
     let rates: Vec<String> =
@@ -95,73 +94,4 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
         notes: vec![format!("requests per second: {}", rates.join(", "))],
         series,
     })
-}
-
-/// Cuts a buffer into pieces of one small read each.
-fn split(mut rest: Buffer) -> Vec<Buffer> {
-    let mut pieces = Vec::new();
-    while rest.len() > SMALL_LEN {
-        let (piece, more) = rest.split_at(SMALL_LEN);
-        pieces.push(piece);
-        rest = more;
-    }
-    pieces.push(rest);
-    pieces
-}
-
-/// Reads in flight, and where each of them reads.
-#[derive(Debug, Default)]
-struct Flying {
-    transfers: Vec<Transfer>,
-    offsets: Vec<u64>,
-}
-
-/// Makes `count` random reads, as many in flight as there are `buffers`, and checks the last
-/// bytes of each buffer. Finished transfers are replaced at once, in whatever order they finish.
-fn in_flight(
-    engine: &Engine,
-    file: &File,
-    buffers: Vec<Buffer>,
-    seed: u64,
-    count: u64,
-    len: u64,
-) -> Result<Vec<Buffer>, Stop> {
-    let options = RequestOptions::default();
-    let offset = |index: u64| data::number(seed + index, len / SMALL_LEN) * SMALL_LEN;
-    let mut started = 0;
-    let mut start = |flying: &mut Flying, buffer: Buffer| {
-        let at = offset(started);
-        started += 1;
-        flying.offsets.push(at);
-        flying.transfers.push(file.start_read(at, buffer, &options)?);
-        Ok::<_, Stop>(())
-    };
-    let mut flying = Flying::default();
-    buffers.into_iter().try_for_each(|buffer| start(&mut flying, buffer))?;
-    let mut done = 0;
-    let mut finished = Vec::new();
-    while let Some(at) = engine.wait_any(&flying.transfers, WAIT_BOUND) {
-        let offset = flying.offsets.swap_remove(at);
-        let (outcome, buffer) = flying.transfers.swap_remove(at).wait();
-        let outcome = outcome?;
-        let buffer = buffer.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
-        if outcome.bytes != SMALL_LEN {
-            return Err(Stop::Fail(format!("{} bytes at {offset}", outcome.bytes)));
-        }
-        done += 1;
-        if done + flying.offsets.len() as u64 >= count {
-            finished.push((offset, buffer));
-        } else {
-            start(&mut flying, buffer)?;
-        }
-    }
-    if !flying.offsets.is_empty() {
-        return Err(Stop::Fail("no transfer ended in time".into()));
-    }
-    for (offset, buffer) in &finished {
-        let bytes = buffer.as_slice().unwrap_or_default();
-        data::check(bytes, *offset)
-            .map_err(|at| Stop::Fail(format!("wrong bytes in a buffer at {at}")))?;
-    }
-    Ok(finished.into_iter().map(|(_, buffer)| buffer).collect())
 }

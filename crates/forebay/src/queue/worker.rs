@@ -91,7 +91,12 @@ impl<R: Ring> RingWorker<R> {
     }
 
     fn submit(&mut self) {
-        self.taken.drain(..).for_each(|op| self.ring.submit(op));
+        for (index, op) in self.taken.drain(..).enumerate() {
+            self.ring.submit(op);
+            if (index + 1).is_power_of_two() {
+                self.ring.flush();
+            }
+        }
         self.ring.flush();
     }
 
