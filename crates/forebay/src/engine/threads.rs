@@ -22,8 +22,10 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Threads that stand in for io_uring on one drive, at most: each holds one request.
-const PREAD_WORKERS_MAX: usize = 16;
+/// Threads that stand in for io_uring on one drive, at most: each holds one request, and a drive
+/// needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads
+/// gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98.
+const PREAD_WORKERS_MAX: usize = 32;
 
 /// What readers plan and grow with.
 #[derive(Debug, Clone)]

@@ -90,6 +90,9 @@ impl<R: Ring> RingWorker<R> {
         Next::Again
     }
 
+    /// Submits what was taken. An idle drive gets the first request at once, and starts on it while
+    /// the others are prepared; later flushes are twice as far apart each, since each is a system
+    /// call.
     fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
             self.ring.submit(op);
