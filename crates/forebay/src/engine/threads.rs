@@ -24,8 +24,9 @@ const END_BOUND: Duration = Duration::from_secs(2);
 
 /// Threads that stand in for io_uring on one drive, at most: each holds one request, and a drive
 /// needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads
-/// gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98.
-const PREAD_WORKERS_MAX: usize = 32;
+/// gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to bounce
+/// through, which bounds them: 32 would take 64 MiB.
+const PREAD_WORKERS_MAX: usize = 24;
 
 /// What readers plan and grow with.
 #[derive(Debug, Clone)]
