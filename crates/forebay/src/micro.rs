@@ -17,7 +17,7 @@ use crate::memory::Buffer;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Bell, Claim, Completion, Core, Direction, Limits, Op, Plan, Planner, Reader, Request, Ring,
+    Bell, Claim, Completion, Core, Direction, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
     RingWorker, Scheduler, Slot, Tools,
 };
 use crate::staging::Submitter;
@@ -114,7 +114,7 @@ impl DataPath {
     /// # Errors
     /// The file's or the host's.
     pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
-        let limits = Limits { slot_size: slot, readers: 1, host_windows: 4 };
+        let limits = Limits { slot_size: slot, segment, depth: 32, readers: 1, host_windows: 4 };
         let bell = || Bell::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell());
         let drive = core.add_drive(bell());
@@ -125,7 +125,7 @@ impl DataPath {
         let mut slots = HostMemory::map(bytes)?;
         slots.register(&device)?;
         let first = slots.address();
-        let four: Vec<Slot> = (0..4).map(|n| Slot { address: first + n * slot }).collect();
+        let four: Vec<Slot> = (0..4).map(|n| Slot::whole(first + n * slot, slot)).collect();
         core.with(|scheduler| scheduler.add_slots(link, &four));
         let ring = || NullRing { depth: 32, done: Vec::new() };
         Ok(Self {
@@ -174,6 +174,7 @@ impl DataPath {
             alignment: (io == Io::Direct).then_some(ALIGNMENT),
             exact: true,
             sync: SyncMode::None,
+            priority: Priority::Normal,
         };
         let (_, claim) = self.core.with(|scheduler| scheduler.start(request));
         if let Some(claim) = claim {

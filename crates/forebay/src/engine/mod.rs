@@ -75,7 +75,13 @@ impl Engine {
         options.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
-        let limits = Limits { slot_size: options.slot_size, readers, host_windows: HOST_WINDOWS };
+        let limits = Limits {
+            slot_size: options.slot_size,
+            segment: options.segment_size,
+            depth: options.depth,
+            readers,
+            host_windows: HOST_WINDOWS,
+        };
         let bell = Arc::<Idlers>::default();
         let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
         Ok(Self {

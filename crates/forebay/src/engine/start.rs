@@ -101,6 +101,7 @@ impl Engine {
             alignment: way.ok().map(|(alignment, _)| alignment),
             exact: call.options.exact,
             sync: call.options.sync,
+            priority: call.options.priority,
         };
         let claim = self.inner.core.with(|scheduler| {
             let (key, claim) = scheduler.start(request);

@@ -25,6 +25,7 @@ pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
+pub use scheduler::Priority;
 pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;

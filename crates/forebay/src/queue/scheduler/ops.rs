@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::lines::Line;
 use super::{ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
 use crate::plan::{Alignment, Io, Route};
@@ -30,12 +31,12 @@ impl Scheduler {
 
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
-        if self.cached.len() < self.limits.readers
+        if self.queued < self.limits.readers
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
         }
-        while let Some(op) = self.cached.pop_front() {
+        while let Some(op) = self.pop_cached() {
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
@@ -50,7 +51,7 @@ impl Scheduler {
         self.effects.work = match work {
             Some(_) => self.effects.work.saturating_sub(1),
             // Whoever was spared so far has to take over what this thread leaves behind.
-            None => self.effects.work.max(self.cached.len() + self.openable.len()),
+            None => self.effects.work.max(self.queued + self.openable.len()),
         };
         self.call_more(work.is_some());
         work
@@ -59,34 +60,29 @@ impl Scheduler {
     /// Who has taken work calls others to what is left: only a few are called at once.
     fn call_more(&mut self, has_taken: bool) {
         if has_taken {
-            self.effects.work = self.effects.work.max(self.cached.len());
+            self.effects.work = self.effects.work.max(self.queued);
         }
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let key = state.key();
+        let active = self.transfers.get(key).filter(|a| Arc::ptr_eq(&a.request.state, state))?;
         // Wherever its work stands in line: those before it may wait for a file that hangs.
-        if let Some(at) = self.openable.iter().position(|&key| self.is_of(key, state))
-            && !self.cached.iter().any(|op| self.is_of(self.transfer_of(op), state))
+        if active.cached.ops.is_empty()
+            && let Some(at) = self.openable.iter().position(|&other| other == key)
         {
-            let key = self.openable.remove(at)?;
+            self.openable.remove(at);
             self.openable.push_front(key);
             if let Some(claim) = self.claim_of(key) {
                 return Some(ReaderWork::Open(claim));
             }
         }
-        while let Some(at) =
-            self.cached.iter().position(|op| self.is_of(self.transfer_of(op), state))
-        {
-            let op = self.cached.remove(at)?;
+        while let Some(op) = self.pop_cached_of(key) {
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
         }
         None
-    }
-
-    fn is_of(&self, key: usize, state: &Arc<State>) -> bool {
-        self.transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
     }
 
     /// The transfer that an op belongs to.
@@ -99,12 +95,15 @@ impl Scheduler {
 
     /// The next op for a drive's ring; `None`: nothing.
     pub(crate) fn take_drive_op(&mut self, drive: usize) -> Option<Op> {
-        while let Some(op) = self.drives[drive].ready.pop_front() {
-            if self.is_wanted(&op) {
-                return Some(op);
+        let op = loop {
+            match self.pop_direct(drive) {
+                Some(op) if self.is_wanted(&op) => break Some(op),
+                Some(_) => {}
+                None => break None,
             }
-        }
-        None
+        };
+        self.open_for(drive);
+        op
     }
 
     /// Whether an op's transfer still wants it; if not, the op is counted out.
@@ -191,13 +190,12 @@ impl Scheduler {
 
     /// Puts an op that is not done back, first in line.
     fn requeue(&mut self, op: Op) {
+        let key = self.transfer_of(&op);
         if op.is_direct() {
-            let Owner::Piece(window, _) = op.owner else { return };
-            let drive = self.transfers[self.windows[window].transfer].request.drive;
-            self.drives[drive].ready.push_front(op);
-            self.call_drive(drive);
+            self.push_op_first(key, Line::Direct, op);
+            self.call_drive(self.transfers[key].request.drive);
         } else {
-            self.cached.push_front(op);
+            self.push_op_first(key, Line::Cached, op);
             self.effects.work += 1;
         }
     }

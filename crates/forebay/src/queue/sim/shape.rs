@@ -67,8 +67,11 @@ impl Shape {
                 (MIB, 512 * KIB),
             ],
         );
+        let depth = one_of(dice, &[1, 2, 4, 16]);
         let limits = Limits {
             slot_size,
+            segment,
+            depth,
             readers: count(dice, 1, 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
@@ -78,7 +81,7 @@ impl Shape {
             limits,
             segment,
             drives,
-            depth: one_of(dice, &[1, 2, 4, 16]),
+            depth,
             gpus: count(dice, 0, 2),
             slots: (slots, slots + count(dice, 0, 2)),
             transfers: count(dice, 2, 12),
