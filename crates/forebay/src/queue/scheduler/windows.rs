@@ -108,7 +108,7 @@ impl Scheduler {
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
         let active = &mut self.transfers[key];
         active.cold = segments.iter().any(|segment| segment.io == Io::Direct);
-        let drive = active.request.drive;
+        let (drive, link) = (active.request.drive, active.request.link);
         if state.direction == Direction::Write && state.slot.is_some() {
             state.waiting = segments;
             let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
@@ -120,7 +120,9 @@ impl Scheduler {
         self.windows[window].outstanding -= 1;
         self.drives[drive].promised -= promised;
         self.open_for(drive);
-        self.list(key); // what it may open can be another number now
+        // How many windows it may open, and how large ones, may have changed.
+        self.list(key);
+        link.into_iter().for_each(|link| self.admit_waiting(link));
         self.close_if_done(window);
     }
 
