@@ -9,6 +9,11 @@ use super::op::{Completion, Op};
 use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
+use crate::units::KIB;
+
+/// Requests from this size on are flushed one by one: the system call takes a microsecond, and the
+/// fastest drive some ten for the request.
+const ALONE: u64 = 128 * KIB;
 
 /// What a worker is to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,11 +97,13 @@ impl<R: Ring> RingWorker<R> {
 
     /// Submits what was taken. An idle drive gets the first request at once, and starts on it while
     /// the others are prepared; later flushes are twice as far apart each, since each is a system
-    /// call.
+    /// call. Large requests go one by one: of neighbours that come together the kernel makes one,
+    /// and then the drive has fewer in flight than it could use.
     fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
+            let alone = op.segment.covered.len() >= ALONE;
             self.ring.submit(op);
-            if (index + 1).is_power_of_two() {
+            if alone || (index + 1).is_power_of_two() {
                 self.ring.flush();
             }
         }
