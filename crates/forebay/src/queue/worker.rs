@@ -6,6 +6,7 @@ use super::Ring;
 use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
+use super::pool::Pool;
 use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
@@ -26,10 +27,10 @@ pub(crate) enum Next {
     Stop,
 }
 
-/// Feeds one drive's ring.
+/// Feeds one ring of a drive: its own, or that of a thread in its pool.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
-    drive: usize,
+    crew: Crew,
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
@@ -38,8 +39,14 @@ pub(crate) struct RingWorker<R> {
 }
 
 impl<R: Ring> RingWorker<R> {
-    pub(crate) fn new(drive: usize, ring: R) -> Self {
-        Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+    /// For [`Crew::Ring`] or [`Crew::Pool`].
+    pub(crate) fn new(crew: Crew, ring: R) -> Self {
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+    }
+
+    /// The same, for a thread that was called before it began, and counts as asleep.
+    pub(crate) fn called(crew: Crew, ring: R) -> Self {
+        Self { asleep: true, ..Self::new(crew, ring) }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -51,7 +58,7 @@ impl<R: Ring> RingWorker<R> {
     /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
     /// be woken while it waits, so the step may block in it.
     pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
-        let crew = Crew::Drive(self.drive);
+        let crew = self.crew;
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
         let (ended, effects) = core.hold(|scheduler| {
@@ -60,7 +67,7 @@ impl<R: Ring> RingWorker<R> {
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
             while taken.len() < room {
-                match scheduler.take_drive_op(self.drive) {
+                match scheduler.take_drive_op(crew) {
                     Some(op) => taken.push(op),
                     None => break,
                 }
@@ -110,13 +117,13 @@ impl<R: Ring> RingWorker<R> {
         self.ring.flush();
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
-    pub(crate) fn run(mut self, core: &Core, idlers: Option<&Idlers>) {
+    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps in its pool.
+    pub(crate) fn run(mut self, core: &Core, pool: Option<&Pool>) {
         loop {
-            match self.step(core, idlers.is_none()) {
+            match self.step(core, pool.is_none()) {
                 Next::Again => {}
                 Next::Stop => return,
-                Next::Wait => idlers.into_iter().for_each(Idlers::sleep),
+                Next::Wait => pool.into_iter().for_each(Pool::sleep),
             }
         }
     }

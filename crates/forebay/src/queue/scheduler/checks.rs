@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Active, Link, Scheduler};
+use super::{Active, Drive, Link, Scheduler};
 use crate::error::Error;
 use crate::plan::Io;
 use crate::queue::op::{Direction, Op, Owner, Work};
@@ -15,17 +15,18 @@ impl Scheduler {
     pub(crate) fn check(&self, taken: &[&Op]) {
         self.check_windows(taken);
         self.check_lists();
-        self.check_drives();
+        self.check_drives(taken);
         self.check_links();
         self.check_writers(taken);
         assert_eq!(self.effects.work, 0, "work that nobody was called for");
-        assert!(self.effects.drives.is_empty() && self.effects.links.is_empty());
+        assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
+        assert!(self.effects.pools.is_empty() && self.effects.all_pools.is_empty());
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
         let writers = self.writers.values().flatten();
-        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.cached]);
+        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         queues.flat_map(|queue| &queue.ops).chain(writers)
     }
 
@@ -73,22 +74,30 @@ impl Scheduler {
 
     /// Lines are as long as they are said to be, and who has ops has a turn; nobody waits for a
     /// drive that wants more.
-    fn check_drives(&self) {
+    fn check_drives(&self, taken: &[&Op]) {
         for (index, drive) in self.drives.iter().enumerate() {
             let of_drive = |key: usize| self.transfers[key].request.drive == index;
             let active = || self.transfers.iter().filter(|(key, _)| of_drive(*key));
-            let queued: usize = active().map(|(_, a)| a.direct.ops.len()).sum();
+            let queued: usize = active().map(|(_, a)| a.direct.ops.len() + a.waits.ops.len()).sum();
             assert_eq!(queued, drive.queued, "ops for drive {index}");
             let windows = self.windows.iter().filter(|(_, w)| of_drive(w.transfer));
             let promised: usize = windows.map(|(_, w)| w.promised).sum();
             let promised = promised + active().map(|(_, a)| a.promised).sum::<usize>();
             assert_eq!(promised, drive.promised, "ops that drive {index} was promised");
+            let counted = |op: &&&Op| op.counted && of_drive(self.transfer_of(op));
+            let in_flight = taken.iter().filter(counted).count();
+            assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
+            assert!(in_flight <= self.limits.depth + 1, "deeper than it may be");
             let enough = drive.queued + drive.promised >= (self.limits.depth / 2).max(1);
             assert!(drive.waiting.is_empty() || enough, "drive {index} wants more");
         }
         let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
         assert_eq!(queued, self.queued, "ops for readers");
-        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.cached]);
+        let in_flight: usize = self.drives.iter().map(Drive::in_flight).sum();
+        let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
+        assert_eq!((in_flight, busy), (self.in_flight, self.busy));
+        assert!(in_flight <= self.limits.in_flight + 2 * self.drives.len(), "too much in flight");
+        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
     }
 
@@ -125,7 +134,7 @@ impl Scheduler {
     /// One write through the page cache for each file, and the others behind it.
     fn check_writers(&self, taken: &[&Op]) {
         let mut writing: HashMap<(u64, u64), u32> = HashMap::new();
-        let lined = self.transfers.iter().flat_map(|(_, active)| &active.cached.ops);
+        let lined = self.transfers.iter().flat_map(|(_, active)| &active.waits.ops);
         for op in lined.chain(taken.iter().copied()) {
             if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
                 *writing.entry(op.file.identity()).or_default() += 1;

@@ -1,7 +1,7 @@
 //! The lines of ops that wait: each transfer has its own, and they take turns.
 
 use super::turns::{Turn, Turns};
-use super::{Active, Queue, Scheduler};
+use super::{Active, Drive, Queue, Scheduler};
 use crate::queue::op::Op;
 
 /// Which of a transfer's lines.
@@ -9,6 +9,8 @@ use crate::queue::op::Op;
 pub(super) enum Line {
     /// To its drive's ring.
     Direct,
+    /// To its drive's pool.
+    Waits,
     /// To the readers.
     Cached,
 }
@@ -17,6 +19,7 @@ impl Active {
     fn queue(&mut self, line: Line) -> &mut Queue {
         match line {
             Line::Direct => &mut self.direct,
+            Line::Waits => &mut self.waits,
             Line::Cached => &mut self.cached,
         }
     }
@@ -28,6 +31,17 @@ impl Active {
         let takes = !queue.in_turn && !queue.ops.is_empty();
         queue.in_turn |= takes;
         takes.then_some(turn)
+    }
+}
+
+impl Drive {
+    /// Ops of a line in flight.
+    pub(super) fn flying(&mut self, line: Line) -> &mut usize {
+        if line == Line::Direct { &mut self.direct_flying } else { &mut self.waits_flying }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.direct_flying + self.waits_flying
     }
 }
 
@@ -53,11 +67,13 @@ impl Scheduler {
         turn.into_iter().for_each(|turn| turns.push_first(turn));
     }
 
-    /// The next op for a drive's ring.
-    pub(super) fn pop_direct(&mut self, drive: usize) -> Option<Op> {
+    /// The next op for a drive's ring or pool.
+    pub(super) fn pop_for_drive(&mut self, drive: usize, line: Line) -> Option<Op> {
         loop {
-            let turn = self.drives[drive].turns.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Direct) {
+            let drive = &mut self.drives[drive];
+            let turns = if line == Line::Direct { &mut drive.direct } else { &mut drive.waits };
+            let turn = turns.pop()?;
+            if let Some(op) = self.pop_op(turn, line) {
                 return Some(op);
             }
         }
@@ -87,17 +103,24 @@ impl Scheduler {
         Some(op)
     }
 
-    /// The next op of one transfer through the page cache, whosever turn it is.
-    pub(super) fn pop_cached_of(&mut self, key: usize) -> Option<Op> {
-        let op = self.transfers.get_mut(key)?.cached.ops.pop_front()?;
-        self.queued -= 1;
+    /// The next op of one transfer that a thread can run by itself, whosever turn it is.
+    pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
+        let active = self.transfers.get_mut(key)?;
+        if let Some(op) = active.cached.ops.pop_front() {
+            self.queued -= 1;
+            return Some(op);
+        }
+        let op = active.waits.ops.pop_front()?;
+        let drive = active.request.drive;
+        self.drives[drive].queued -= 1;
+        self.open_for(drive);
         Some(op)
     }
 
     /// Takes all ops out of a transfer's lines.
     pub(super) fn drain_ops(&mut self, key: usize) -> Vec<Op> {
         let mut all = Vec::new();
-        for line in [Line::Direct, Line::Cached] {
+        for line in [Line::Direct, Line::Waits, Line::Cached] {
             let ops = std::mem::take(&mut self.transfers[key].queue(line).ops);
             *self.turns_of(key, line).1 -= ops.len();
             all.extend(ops);
@@ -107,11 +130,13 @@ impl Scheduler {
 
     fn turns_of(&mut self, key: usize, line: Line) -> (&mut Turns, &mut usize) {
         match line {
-            Line::Direct => {
-                let drive = &mut self.drives[self.transfers[key].request.drive];
-                (&mut drive.turns, &mut drive.queued)
-            }
             Line::Cached => (&mut self.turns, &mut self.queued),
+            _ => {
+                let drive = &mut self.drives[self.transfers[key].request.drive];
+                let direct = line == Line::Direct;
+                let turns = if direct { &mut drive.direct } else { &mut drive.waits };
+                (turns, &mut drive.queued)
+            }
         }
     }
 }

@@ -86,7 +86,9 @@ struct Active {
     promised: usize,
     /// Ops for its drive's ring.
     direct: Queue,
-    /// Ops through the page cache.
+    /// Ops for its drive's pool: through the page cache, but they may wait for the drive.
+    waits: Queue,
+    /// Ops for the readers: what they move waits for no drive.
     cached: Queue,
 }
 
@@ -157,8 +159,12 @@ pub(crate) struct Effects {
     work: usize,
     /// Sleeping readers that were called.
     pub(crate) readers: usize,
-    /// Drives whose bell is to be rung, once for each worker that was called.
-    pub(crate) drives: Vec<usize>,
+    /// Drives whose ring was called.
+    pub(crate) rings: Vec<usize>,
+    /// Drives whose pool is to be called, once for each worker.
+    pub(crate) pools: Vec<usize>,
+    /// Drives all of whose pool is to be called, and how many sleep there.
+    pub(crate) all_pools: Vec<(usize, usize)>,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
     /// Transfers that ended.
@@ -167,15 +173,24 @@ pub(crate) struct Effects {
 
 #[derive(Debug, Default)]
 struct Drive {
+    /// Whether it has a ring: else its pool runs its direct ops as well.
+    has_ring: bool,
     /// Transfers with ops for its ring.
-    turns: Turns,
+    direct: Turns,
+    /// Transfers with ops for its pool.
+    waits: Turns,
     /// How many ops these have.
     queued: usize,
     /// Ops of windows that are being planned for it, as far as they can be foreseen.
     promised: usize,
+    /// Ops that its ring has.
+    direct_flying: usize,
+    /// Ops that its pool has.
+    waits_flying: usize,
     /// Transfers that open their next window when it wants more.
     waiting: VecDeque<usize>,
-    sleepers: Sleepers,
+    ring: Sleepers,
+    pool: Sleepers,
 }
 
 #[derive(Debug)]
@@ -199,8 +214,10 @@ struct Link {
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
     pub(crate) segment: u64,
-    /// Ops that a drive's ring has in flight at most.
+    /// Ops that a drive has in flight at most.
     pub(crate) depth: usize,
+    /// Ops that all drives together have in flight at most, but one for each is never refused.
+    pub(crate) in_flight: usize,
     pub(crate) readers: usize,
     /// Open windows of one transfer between the page cache and host memory.
     pub(crate) host_windows: u32,
@@ -214,13 +231,16 @@ pub(crate) struct Scheduler {
     windows: Slab<Window>,
     /// Transfers that may open a window, in turn.
     openable: VecDeque<usize>,
-    /// Transfers with ops through the page cache.
+    /// Transfers with ops for the readers.
     turns: Turns,
     /// How many ops these have.
     queued: usize,
     /// Transfers begun so far.
     begun: u64,
     drives: Vec<Drive>,
+    /// Ops in flight on all drives, and how many drives have some.
+    in_flight: usize,
+    busy: usize,
     links: Vec<Link>,
     /// Files that are being written through the page cache, with the ops that wait: more than one
     /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
@@ -241,6 +261,8 @@ impl Scheduler {
             turns: Turns::default(),
             queued: 0,
             begun: 0,
+            in_flight: 0,
+            busy: 0,
             drives: Vec::new(),
             links: Vec::new(),
             writers: HashMap::new(),
@@ -250,9 +272,15 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn add_drive(&mut self) -> usize {
-        self.drives.push(Drive::default());
+    /// Adds a drive, whose pool has `unstarted` threads that are started when they are called.
+    pub(crate) fn add_drive(&mut self, unstarted: usize) -> usize {
+        self.drives.push(Drive { pool: Sleepers::new(unstarted), ..Drive::default() });
         self.drives.len() - 1
+    }
+
+    /// Gives a drive a ring.
+    pub(crate) fn add_ring(&mut self, drive: usize) {
+        self.drives[drive].has_ring = true;
     }
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {

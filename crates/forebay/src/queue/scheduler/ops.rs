@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::lines::Line;
-use super::{ReaderWork, Scheduler};
+use super::{Crew, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
 use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, Work};
@@ -69,6 +69,7 @@ impl Scheduler {
         let active = self.transfers.get(key).filter(|a| Arc::ptr_eq(&a.request.state, state))?;
         // Wherever its work stands in line: those before it may wait for a file that hangs.
         if active.cached.ops.is_empty()
+            && active.waits.ops.is_empty()
             && let Some(at) = self.openable.iter().position(|&other| other == key)
         {
             self.openable.remove(at);
@@ -77,7 +78,7 @@ impl Scheduler {
                 return Some(ReaderWork::Open(claim));
             }
         }
-        while let Some(op) = self.pop_cached_of(key) {
+        while let Some(op) = self.pop_of(key) {
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
@@ -93,17 +94,57 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a drive's ring; `None`: nothing.
-    pub(crate) fn take_drive_op(&mut self, drive: usize) -> Option<Op> {
-        let op = loop {
-            match self.pop_direct(drive) {
-                Some(op) if self.is_wanted(&op) => break Some(op),
-                Some(_) => {}
-                None => break None,
-            }
+    /// The next op for a drive's ring or pool; `None`: nothing.
+    pub(crate) fn take_drive_op(&mut self, crew: Crew) -> Option<Op> {
+        let (drive, line) = match crew {
+            Crew::Ring(drive) => (drive, Line::Direct),
+            Crew::Pool(drive) => (drive, Line::Waits),
+            _ => return None,
         };
+        let mut taken = None;
+        while taken.is_none() && self.has_room(drive, line) {
+            let Some(op) = self.pop_for_drive(drive, line) else { break };
+            taken = self.is_wanted(&op).then_some(op);
+        }
+        if let Some(op) = &mut taken {
+            op.counted = true;
+            let state = &mut self.drives[drive];
+            self.in_flight += 1;
+            self.busy += usize::from(state.in_flight() == 0);
+            *state.flying(line) += 1;
+            if line == Line::Waits && !state.waits.is_empty() && self.has_room(drive, line) {
+                self.call_pool(drive); // only a few are called at once
+            }
+        }
         self.open_for(drive);
-        op
+        taken
+    }
+
+    /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
+    /// are as many in all as there may be, up to its share; beside its other line up to half. But
+    /// one in any case, so that nothing that others do can hold it up.
+    fn has_room(&self, drive: usize, line: Line) -> bool {
+        let Limits { depth, in_flight: most, .. } = self.limits;
+        let state = &self.drives[drive];
+        let (own, other) = match line {
+            Line::Direct => (state.direct_flying, &state.waits),
+            _ => (state.waits_flying, &state.direct),
+        };
+        let all = state.in_flight();
+        let share = most / (self.busy + usize::from(all == 0)).max(1);
+        let half = if other.is_empty() { depth } else { depth / 2 };
+        own == 0 || (own < half && all < depth && all < share && self.in_flight < most)
+    }
+
+    /// Counts an op out of its drive, if it was counted in.
+    fn land(&mut self, key: usize, op: &mut Op) {
+        if std::mem::take(&mut op.counted) {
+            let line = self.line_of(key, op);
+            let state = &mut self.drives[self.transfers[key].request.drive];
+            *state.flying(line) -= 1;
+            self.in_flight -= 1;
+            self.busy -= usize::from(state.in_flight() == 0);
+        }
     }
 
     /// Whether an op's transfer still wants it; if not, the op is counted out.
@@ -141,6 +182,7 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
         let key = self.transfer_of(&op);
+        self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
@@ -191,12 +233,30 @@ impl Scheduler {
     /// Puts an op that is not done back, first in line.
     fn requeue(&mut self, op: Op) {
         let key = self.transfer_of(&op);
-        if op.is_direct() {
-            self.push_op_first(key, Line::Direct, op);
-            self.call_drive(self.transfers[key].request.drive);
+        let line = self.line_of(key, &op);
+        self.push_op_first(key, line, op);
+        self.call_for(key, line);
+    }
+
+    /// Where an op waits.
+    pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
+        let reads = op.work == Work::Move(Direction::Read);
+        if op.is_direct() && self.drives[self.transfers[key].request.drive].has_ring {
+            Line::Direct
+        } else if reads && !op.is_direct() && op.segment.reason.is_in_memory() {
+            Line::Cached
         } else {
-            self.push_op_first(key, Line::Cached, op);
-            self.effects.work += 1;
+            Line::Waits
+        }
+    }
+
+    /// Calls somebody to a transfer's line.
+    pub(super) fn call_for(&mut self, key: usize, line: Line) {
+        let drive = self.transfers[key].request.drive;
+        match line {
+            Line::Direct => self.call_ring(drive),
+            Line::Waits => self.call_pool(drive),
+            Line::Cached => self.effects.work += 1,
         }
     }
 

@@ -31,6 +31,7 @@ impl Scheduler {
             slot: None,
             promised: 0,
             direct: Queue::default(),
+            waits: Queue::default(),
             cached: Queue::default(),
         });
         let link = self.transfers[key].request.link;
@@ -205,8 +206,9 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
+                counted: false,
             };
-            self.push_cached(key, op);
+            self.queue(key, op);
             return;
         }
         let active = self.transfers.remove(key);

@@ -46,6 +46,11 @@ impl Turns {
         }
     }
 
+    /// Whether nobody stands in line, not even in vain.
+    pub(super) fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.normal.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Turn> {
         self.urgent.pop_front().or_else(|| self.normal.pop_front())
     }

@@ -107,7 +107,9 @@ impl Scheduler {
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
         let active = &mut self.transfers[key];
-        active.cold = segments.iter().any(|segment| segment.io == Io::Direct);
+        let reads = active.request.direction == Direction::Read;
+        active.cold =
+            segments.iter().any(|s| s.io == Io::Direct || (reads && !s.reason.is_in_memory()));
         let (drive, link) = (active.request.drive, active.request.link);
         if state.direction == Direction::Write && state.slot.is_some() {
             state.waiting = segments;
@@ -130,7 +132,6 @@ impl Scheduler {
         let window = &mut self.windows[key];
         let transfer = window.transfer;
         let request = &self.transfers[transfer].request;
-        let drive = request.drive;
         let mut ops = Vec::with_capacity(segments.len());
         for segment in segments {
             let first = if segment.bounce { segment.wanted.start } else { segment.covered.start };
@@ -149,23 +150,24 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
+                counted: false,
             });
         }
         for op in ops {
-            match (op.segment.io, op.work) {
-                (Io::Direct, _) => {
-                    self.push_op(transfer, Line::Direct, op);
-                    self.call_drive(drive);
-                }
-                (Io::Buffered, Work::Move(Direction::Write)) => self.push_write(transfer, op),
-                (Io::Buffered, _) => self.push_cached(transfer, op),
+            let is_write = op.work == Work::Move(Direction::Write);
+            if is_write && op.segment.io == Io::Buffered {
+                self.push_write(transfer, op);
+            } else {
+                self.queue(transfer, op);
             }
         }
     }
 
-    pub(super) fn push_cached(&mut self, key: usize, op: Op) {
-        self.push_op(key, Line::Cached, op);
-        self.effects.work += 1;
+    /// Puts an op in its transfer's line, and calls somebody to it.
+    pub(super) fn queue(&mut self, key: usize, op: Op) {
+        let line = self.line_of(key, &op);
+        self.push_op(key, line, op);
+        self.call_for(key, line);
     }
 
     /// Queues a write through the page cache behind those of the same file.
@@ -176,7 +178,7 @@ impl Scheduler {
             }
             Entry::Vacant(idle) => {
                 idle.insert(VecDeque::new());
-                self.push_cached(key, op);
+                self.queue(key, op);
             }
         }
     }
@@ -186,8 +188,9 @@ impl Scheduler {
         let Some(waiting) = self.writers.get_mut(&file) else { return };
         match waiting.pop_front() {
             Some(op) => {
-                self.push_op_first(self.transfer_of(&op), Line::Cached, op);
-                self.effects.work += 1;
+                let key = self.transfer_of(&op);
+                self.push_op_first(key, Line::Waits, op);
+                self.call_pool(self.transfers[key].request.drive);
             }
             None => {
                 self.writers.remove(&file);

@@ -39,7 +39,9 @@ impl SimTools {
         memory.register(&device).expect("memory of our own");
         let first = memory.address();
         self.arena.borrow_mut().push(memory);
-        (0..count as u64).map(|index| Slot::whole(first + index * self.slot_size, self.slot_size)).collect()
+        (0..count as u64)
+            .map(|index| Slot::whole(first + index * self.slot_size, self.slot_size))
+            .collect()
     }
 }
 
