@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Active, Claim, Queue, Request, Scheduler, slots};
+use super::{Active, Claim, Limits, Queue, Request, Scheduler, slots};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
@@ -161,24 +161,30 @@ impl Scheduler {
         }
     }
 
-    /// Lets transfers that wait for a drive open windows, until it has enough to come: half its
-    /// depth, so that it need not wait for the next window to be planned.
+    /// Lets transfers that wait for a drive open windows, until it has as many ops to come as it
+    /// may have in flight: those may all be done at once, and the next window has to be planned.
     pub(super) fn open_for(&mut self, drive: usize) {
-        let enough = (self.limits.depth / 2).max(1);
-        let ops = usize::try_from(self.part_len() / self.limits.segment).unwrap_or(1);
-        let state = &mut self.drives[drive];
-        while state.queued + state.promised < enough {
+        loop {
+            let state = &mut self.drives[drive];
+            if state.queued + state.promised >= self.limits.depth {
+                return;
+            }
             let Some(key) = state.waiting.pop_front() else { return };
-            state.promised += ops;
+            let ops = self.next_window_len(key) / self.limits.segment;
+            let ops = usize::try_from(ops).unwrap_or(1);
+            self.drives[drive].promised += ops;
             self.transfers[key].promised = ops;
             self.openable.push_back(key);
             self.effects.work += 1;
         }
     }
 
-    /// Bytes of a small window.
-    pub(super) fn part_len(&self) -> u64 {
-        (self.limits.slot_size / slots::PARTS).max(self.limits.segment)
+    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.
+    pub(super) fn next_window_len(&self, key: usize) -> u64 {
+        let Active { cold, request, .. } = &self.transfers[key];
+        let Limits { slot_size, segment, .. } = self.limits;
+        let takes_part = *cold && request.link.is_some();
+        if takes_part { (slot_size / slots::PARTS).max(segment) } else { slot_size }
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {

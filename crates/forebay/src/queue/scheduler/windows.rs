@@ -48,11 +48,6 @@ impl Scheduler {
         Some(self.open(key, slot))
     }
 
-    /// Bytes of a transfer's next window at most.
-    pub(super) fn next_window_len(&self, key: usize) -> u64 {
-        if self.transfers[key].cold { self.part_len() } else { self.limits.slot_size }
-    }
-
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
         let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
         let active = &mut self.transfers[key];
