@@ -13,21 +13,23 @@ use super::rate::Rate;
 /// The rate goes on growing: thousandths of the highest before it.
 const GROWS: u64 = 1060;
 /// A level whose rate is at least this of the highest is as good: thousandths.
-const ENOUGH: u64 = 980;
+const ENOUGH: u64 = 975;
 /// Between these a comparison is repeated with more requests: thousandths.
-const UNCLEAR: (u64, u64) = (955, 995);
+const UNCLEAR: (u64, u64) = (945, 1005);
 /// A level whose rate is below this of a lower one's does harm: thousandths.
 const HURTS: u64 = 940;
 /// A step up has to gain this: thousandths, at first sight and when looked at again.
 const STEP_UP: (u64, u64) = (1020, 1035);
+/// One look in so many goes down, at first and at last: it costs speed where a look up costs only
+/// latency.
+const LOOKS_DOWN: (u32, u32) = (2, 6);
 /// A rate outside of this has changed: thousandths.
 const SAME: (u64, u64) = (880, 1130);
 /// Time between two looks at another level, at first and at last.
-const LOOK_NS: (u64, u64) = (200_000_000, 2_000_000_000);
-/// Looks take at most one part in this of the time.
-const LOOK_SHARE: u64 = 25;
-/// One look in this many goes down: it costs speed where a look up costs only latency.
-const LOOKS_DOWN: u32 = 4;
+const LOOK_NS: (u64, u64) = (200_000_000, 1_000_000_000);
+/// Looks take at most one part in this of the time, where they cost only latency and where they
+/// cost speed.
+const LOOK_SHARE: (u64, u64) = (5, 25);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -55,7 +57,9 @@ pub(super) struct Climb {
     changed: u32,
     look_at_ns: Option<u64>,
     look_every_ns: u64,
+    /// Looks since the last one down, and how many there are to be.
     looks: u32,
+    looks_down: u32,
     /// Searches so far.
     searches: u32,
 }
@@ -90,6 +94,7 @@ impl Climb {
             look_at_ns: None,
             look_every_ns: LOOK_NS.0,
             looks: 0,
+            looks_down: LOOKS_DOWN.0,
             searches: 0,
         }
     }
@@ -154,7 +159,9 @@ impl Climb {
                 if between && !again {
                     self.phase = Phase::Narrow { low, high, best, again: true };
                 } else if rate.is_at_least(ENOUGH, best) {
-                    self.narrow(low, self.level, best.max(rate));
+                    // A rate that is higher by chance must not raise the bar.
+                    let better = rate.is_at_least(GROWS, best);
+                    self.narrow(low, self.level, if better { rate } else { best });
                 } else {
                     self.narrow(self.level, high, best);
                 }
@@ -204,6 +211,7 @@ impl Climb {
             self.changed = 0;
             self.look_at_ns = None;
             self.look_every_ns = LOOK_NS.0;
+            (self.looks, self.looks_down) = (0, LOOKS_DOWN.0);
             return;
         }
         let half = high.div_ceil(2);
@@ -214,7 +222,7 @@ impl Climb {
     fn held(&mut self, rate: Rate, now_ns: u64) {
         let Some(base) = self.base else {
             self.base = Some(rate);
-            self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
+            self.look_at_ns = Some(now_ns);
             return;
         };
         if rate.is_at_least(SAME.1, base) || !rate.is_at_least(SAME.0, base) {
@@ -241,7 +249,11 @@ impl Climb {
     fn look(&mut self) {
         let home = self.level;
         self.looks += 1;
-        let down = self.looks.is_multiple_of(LOOKS_DOWN) || home == self.max;
+        let down = home > self.min && (self.looks >= self.looks_down || home == self.max);
+        if down {
+            self.looks = 0;
+            self.looks_down = (self.looks_down + 1).min(LOOKS_DOWN.1);
+        }
         self.level = if down { home - (home / 4).max(1) } else { home + (home / 2).max(1) };
         self.level = self.level.clamp(self.min, self.max);
         if self.level != home {
@@ -269,8 +281,9 @@ impl Climb {
         self.level = home;
         // A drive that more requests slow down is looked at more rarely.
         let hurts = up && !rate.is_at_least(HURTS, base);
-        let (factor, most) = if hurts { (4, 4 * LOOK_NS.1) } else { (2, LOOK_NS.1) };
-        let least = ns.saturating_mul(LOOK_SHARE);
+        let (factor, most) = if hurts { (4, 8 * LOOK_NS.1) } else { (2, LOOK_NS.1) };
+        let costs = hurts || !up;
+        let least = ns.saturating_mul(if costs { LOOK_SHARE.1 } else { LOOK_SHARE.0 });
         self.look_every_ns = self.look_every_ns.saturating_mul(factor).min(most).max(least);
         self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
     }

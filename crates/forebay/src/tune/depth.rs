@@ -62,7 +62,8 @@ enum Stage {
 /// Which sizes have been tried in this search.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tried {
-    smaller: bool,
+    /// How often a smaller one.
+    smaller: u8,
     larger: bool,
 }
 
@@ -208,14 +209,19 @@ impl DepthTuner {
     }
 
     /// Begins to try another size where that is due: a smaller one as soon as the `rate` at `depth`
-    /// is known, a larger one when a depth is held.
+    /// is known and once more when a depth is held, a larger one after that.
     fn try_size(&mut self, depth: usize, rate: Rate) {
         let preferred = self.preferred(rate);
-        if preferred < self.size && !self.tried.smaller {
-            self.tried.smaller = true;
+        if preferred < self.size && self.tried.smaller == 0 {
+            self.tried.smaller = 1;
             return self.begin_size(depth, rate, preferred, KEEPS);
         }
         let Some((depth, rate)) = self.climb.found() else { return };
+        if preferred < self.size && self.tried.smaller == 1 && self.climb.is_holding() {
+            // It may have failed by chance: the first rate was a rough one.
+            self.tried.smaller = 2;
+            return self.begin_size(depth, rate, preferred, KEEPS);
+        }
         let larger = preferred.max(self.size.saturating_mul(2));
         let fits = larger <= self.limits.size_max.min(rate.bytes_in(HOLDS_NS_MAX));
         if fits && self.climb.is_holding() && !self.tried.larger {
@@ -229,7 +235,9 @@ impl DepthTuner {
     fn begin_size(&mut self, depth: usize, rate: Rate, size: u64, needs: u64) {
         let max = self.limits.depth_max.max(1);
         let bytes = self.size.saturating_mul(depth as u64);
-        let level = usize::try_from(bytes.div_ceil(size)).unwrap_or(max);
+        let same = usize::try_from(bytes.div_ceil(size)).unwrap_or(max);
+        // Where the depth could grow no more, only larger requests put more in flight.
+        let level = if depth == max { max } else { same };
         let trial = Climb::hold(1, max, level, None);
         let back = (std::mem::replace(&mut self.climb, trial), self.size);
         self.size = size;

@@ -49,13 +49,15 @@ pub(super) struct Asks {
     pub(super) pauses: Option<(u64, u64)>,
     /// Of a hundred requests, those that are of 4 KiB.
     pub(super) small: u64,
+    /// Nothing is asked for from this time on.
+    pub(super) until_ns: u64,
     /// Completions are seen at multiples of this time.
     pub(super) reaped_every_ns: u64,
 }
 
 impl Asks {
     pub(super) fn all(len: u64) -> Self {
-        Self { len, rate: u64::MAX, pauses: None, small: 0, reaped_every_ns: 1 }
+        Self { len, rate: u64::MAX, pauses: None, small: 0, until_ns: u64::MAX, reaped_every_ns: 1 }
     }
 
     /// When the byte at `offset` may be asked for, from the start.
@@ -106,9 +108,12 @@ impl World {
     /// Moves what an application asks for.
     pub(super) fn run(&mut self, asks: Asks) {
         let (start_ns, start, mut asked) = (self.now_ns, self.offset, 0);
-        while asked < asks.len || !self.flights.is_empty() {
+        let more = |asked, now_ns| asked < asks.len && now_ns < asks.until_ns;
+        while more(asked, self.now_ns) || !self.flights.is_empty() {
             let mut ready_ns = u64::MAX;
-            while asked < asks.len && self.policy.admits(self.flights.len(), self.in_flight) {
+            while more(asked, self.now_ns)
+                && self.policy.admits(self.flights.len(), self.in_flight)
+            {
                 ready_ns = start_ns + asks.at_ns(asked);
                 if ready_ns > self.now_ns {
                     break;
@@ -139,7 +144,7 @@ impl World {
             }
             self.note();
         }
-        self.offset += asks.len;
+        self.offset += asked;
     }
 
     fn note(&mut self) {
