@@ -64,7 +64,8 @@ enum Stage {
 struct Tried {
     /// How often a smaller one.
     smaller: u8,
-    larger: bool,
+    /// How often a larger one, since one has gained.
+    larger: u8,
 }
 
 /// See the module's own text. It reads no clock: completions bring the time.
@@ -89,6 +90,7 @@ impl DepthTuner {
         let surge = Stage::Surge { level: start, fastest_ns: u64::MAX, queued: 0 };
         let (stage, climb, size) = match remembered {
             Some(Learned { depth, size, rate }) => {
+                let size = 1 << size.max(1).ilog2();
                 let size = size.clamp(limits.size_min, limits.size_max);
                 (Stage::Climb, Climb::hold(1, max, depth, Some(rate)), size)
             }
@@ -132,13 +134,13 @@ impl DepthTuner {
     /// bytes that were in flight, with this one's, when the queue was last filled up. All that were
     /// reaped together bring the same `now_ns`.
     pub(crate) fn completed(&mut self, now_ns: u64, len: u64, took_ns: u64, in_flight_len: u64) {
-        let full = in_flight_len >= self.window() / 100 * FULL;
+        let full = in_flight_len >= self.window().saturating_mul(FULL) / 100;
         if let Stage::Surge { .. } = self.stage {
             self.surge(len, took_ns, full, in_flight_len);
         } else if let Some(finding) = self.epoch.finding(now_ns) {
             self.decide(finding, now_ns, in_flight_len);
         }
-        self.epoch.add(now_ns, len, full);
+        self.epoch.add(now_ns, len, took_ns, full);
     }
 
     fn surge(&mut self, len: u64, took_ns: u64, full: bool, in_flight_len: u64) {
@@ -224,20 +226,22 @@ impl DepthTuner {
         }
         let larger = preferred.max(self.size.saturating_mul(2));
         let fits = larger <= self.limits.size_max.min(rate.bytes_in(HOLDS_NS_MAX));
-        if fits && self.climb.is_holding() && !self.tried.larger {
-            self.tried.larger = true;
-            let needs = if larger <= preferred { KEEPS } else { GAINS };
+        let wanted = larger <= preferred;
+        if fits && self.climb.is_holding() && self.tried.larger < 1 + u8::from(wanted) {
+            self.tried.larger += 1;
+            let needs = if wanted { KEEPS } else { GAINS };
             self.begin_size(depth, rate, larger, needs);
         }
     }
 
-    /// Tries another size with as many bytes in flight.
+    /// Tries another size with as many bytes in flight. A few requests stay as many, for half of
+    /// them may be too few whatever their size; and where the depth could grow no more, only larger
+    /// requests put more in flight.
     fn begin_size(&mut self, depth: usize, rate: Rate, size: u64, needs: u64) {
         let max = self.limits.depth_max.max(1);
         let bytes = self.size.saturating_mul(depth as u64);
         let same = usize::try_from(bytes.div_ceil(size)).unwrap_or(max);
-        // Where the depth could grow no more, only larger requests put more in flight.
-        let level = if depth == max { max } else { same };
+        let level = if depth == max { max } else { same.max(depth.min(4)) };
         let trial = Climb::hold(1, max, level, None);
         let back = (std::mem::replace(&mut self.climb, trial), self.size);
         self.size = size;
@@ -247,9 +251,9 @@ impl DepthTuner {
     fn judge(&mut self, back: (Climb, u64), needs: u64, reference: Rate, finding: Finding) {
         match finding {
             Finding::Rate(rate, _) if rate.is_at_least(needs, reference) => {
-                // A size that was made smaller is not made larger again; one that has gained may
-                // gain more.
-                self.tried.larger = self.size < back.1;
+                // A size that was made smaller is made larger again only if the drive turns out to
+                // be faster; one that has gained may gain more.
+                self.tried.larger = u8::from(self.size < back.1);
                 let max = self.limits.depth_max.max(1);
                 self.climb = Climb::search_from(1, max, self.climb.level(), rate);
                 self.searches = 0;

@@ -122,7 +122,7 @@ impl Epoch {
     /// What the completions before `now_ns` amount to, if that is enough.
     pub(super) fn finding(&mut self, now_ns: u64) -> Option<Finding> {
         let (requests, turns) = self.care.wanted();
-        let wanted = (self.request * requests).max(self.turn.saturating_mul(turns));
+        let wanted = self.request.saturating_mul(requests).max(self.turn.saturating_mul(turns));
         if self.missed > wanted.saturating_mul(2) {
             return Some(Finding::Starved);
         }
@@ -131,20 +131,25 @@ impl Epoch {
         }
         self.whole_at = (self.bytes / self.turn + 1).saturating_mul(self.turn);
         let long = self.bytes >= wanted && self.ns >= SHORTEST_NS;
-        let few = (self.request * (requests / 3)).max(self.turn.saturating_mul(2));
+        let few = self.request.saturating_mul(requests / 3).max(self.turn.saturating_mul(2));
         let enough = self.bytes >= few && self.ns >= self.care.enough_ns();
         let rate = Rate::of(self.bytes, self.ns);
-        let hopeless = self.bytes >= self.request * SHORT
+        let hopeless = self.bytes >= self.request.saturating_mul(SHORT)
             && self.ns >= SHORTEST_NS
             && self.floor.is_some_and(|floor| rate < floor);
         (long || enough || hopeless).then_some(Finding::Rate(rate, self.ns))
     }
 
-    /// Takes in a completion. `full`: the queue was full since the one before.
-    pub(super) fn add(&mut self, now_ns: u64, len: u64, full: bool) {
-        let passed = self.latest_ns.map_or(0, |latest| now_ns.saturating_sub(latest));
+    /// Takes in a completion of what took `took_ns`. `full`: the queue was full since the one before.
+    pub(super) fn add(&mut self, now_ns: u64, len: u64, took_ns: u64, full: bool) {
+        let latest = self.latest_ns.unwrap_or(now_ns);
+        // Several threads may bring theirs in another order.
+        let now_ns = now_ns.max(latest);
+        let passed = now_ns - latest;
+        // Nothing was asked for between the completion before and the start of this one.
+        let idle = passed.saturating_sub(took_ns) > took_ns / 2;
         self.latest_ns = Some(now_ns);
-        if !full {
+        if !full || idle {
             self.missed = self.missed.saturating_add(len);
             self.settling = self.turn;
         } else if self.settling > 0 {
@@ -154,5 +159,76 @@ impl Epoch {
             self.bytes = self.bytes.saturating_add(len);
             self.ns = self.ns.saturating_add(passed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn found(epoch: &mut Epoch, from_ms: u64, completions: u64) -> Option<Finding> {
+        (0..completions).find_map(|index| {
+            let now_ns = (from_ms + index) * MS;
+            let finding = epoch.finding(now_ns);
+            epoch.add(now_ns, 1000, 4 * MS, true);
+            finding
+        })
+    }
+
+    #[test]
+    fn a_steady_queue_shows_its_rate() {
+        let mut epoch = Epoch::new(4, 1000, Care::Careful);
+        assert_eq!(found(&mut epoch, 1, 60), None, "that is too little");
+        let finding = found(&mut epoch, 61, 60);
+        assert!(matches!(finding, Some(Finding::Rate(Rate(1_000_000), _))), "{finding:?}");
+    }
+
+    #[test]
+    fn pauses_do_not_count() {
+        let mut epoch = Epoch::new(4, 1000, Care::Careful);
+        found(&mut epoch, 1, 60);
+        // An hour later it goes on, and that hour is not held against the drive.
+        let finding = found(&mut epoch, 3_600_000, 60);
+        assert!(matches!(finding, Some(Finding::Rate(Rate(1_000_000), _))), "{finding:?}");
+    }
+
+    #[test]
+    fn completions_of_one_moment_stay_together() {
+        let mut epoch = Epoch::new(8, 1000, Care::Quick);
+        let mut finding = None;
+        for batch in 1..20 {
+            for _ in 0..8 {
+                finding = finding.or(epoch.finding(batch * 8 * MS));
+                epoch.add(batch * 8 * MS, 1000, 8 * MS, true);
+            }
+        }
+        assert!(matches!(finding, Some(Finding::Rate(Rate(1_000_000), _))), "{finding:?}");
+    }
+
+    #[test]
+    fn a_queue_that_is_never_full_starves() {
+        let mut epoch = Epoch::new(4, 1000, Care::Quick);
+        let finding = (0..200).find_map(|index| {
+            epoch.add(index * MS, 1000, MS, false);
+            epoch.finding((index + 1) * MS)
+        });
+        assert_eq!(finding, Some(Finding::Starved));
+    }
+
+    #[test]
+    fn a_rate_that_falls_short_is_not_made_exact() {
+        let ended_after = |floor| {
+            let mut epoch = Epoch::new(2, 1000, Care::Thorough);
+            epoch.set_floor(floor);
+            let mut count = 0;
+            while epoch.finding(count * MS).is_none() {
+                epoch.add(count * MS, 1000, 2 * MS, true);
+                count += 1;
+            }
+            count
+        };
+        assert!(ended_after(Some(Rate(2_000_000))) * 10 < ended_after(Some(Rate(500_000))));
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::drive::Drive;
-use crate::tune::DepthTuner;
+use crate::tune::{DepthTuner, Rate};
 use crate::units::{KIB, MIB};
 
 /// Who says how much is in flight.
@@ -159,7 +159,7 @@ impl World {
             let after = self.moments.partition_point(|moment| moment.at_ns <= ns);
             after.checked_sub(1).map_or(0, |index| self.moments[index].done)
         };
-        (at(until_ns) - at(from_ns)) * 1_000 / ((until_ns - from_ns) / 1_000_000).max(1)
+        Rate::of(at(until_ns) - at(from_ns), until_ns - from_ns).0
     }
 
     /// Bytes that were allowed in flight half of the time between two times.
