@@ -36,12 +36,22 @@ enum Phase {
     /// Doubling: the levels of this search and their rates.
     Double(Vec<(usize, Rate)>),
     /// The highest rate is measured again, at `level`; `low` is known to be too low.
-    Refer { low: usize },
+    Refer {
+        low: usize,
+    },
     /// A level between `low`, too low, and `high`, whose rate `best` is enough.
-    Narrow { low: usize, high: usize, best: Rate, again: bool },
+    Narrow {
+        low: usize,
+        high: usize,
+        best: Rate,
+        again: bool,
+    },
     Hold,
     /// Looking from `home` at another level.
-    Look { home: usize, again: bool },
+    Look {
+        home: usize,
+        again: bool,
+    },
 }
 
 /// See the module's own text.
@@ -53,6 +63,8 @@ pub(super) struct Climb {
     phase: Phase,
     /// The rate at the level that is held.
     base: Option<Rate>,
+    /// What a search has promised it to be.
+    promised: Option<Rate>,
     /// Epochs in a row in which it was another.
     changed: u32,
     look_at_ns: Option<u64>,
@@ -90,6 +102,7 @@ impl Climb {
             level,
             phase,
             base,
+            promised: None,
             changed: 0,
             look_at_ns: None,
             look_every_ns: LOOK_NS.0,
@@ -103,12 +116,13 @@ impl Climb {
         self.level
     }
 
-    /// The level that is held, or was when a look began, and its rate.
+    /// The lowest level that is known to be enough, and its rate.
     pub(super) fn found(&self) -> Option<(usize, Rate)> {
         match self.phase {
             Phase::Hold => self.base.map(|base| (self.level, base)),
             Phase::Look { home, .. } => self.base.map(|base| (home, base)),
-            _ => None,
+            Phase::Narrow { high, best, .. } => Some((high, best)),
+            Phase::Double(_) | Phase::Refer { .. } => None,
         }
     }
 
@@ -208,6 +222,7 @@ impl Climb {
         if high - low <= (high / 8).max(1) {
             self.level = high;
             self.base = None;
+            self.promised = Some(best);
             self.changed = 0;
             self.look_at_ns = None;
             self.look_every_ns = LOOK_NS.0;
@@ -221,6 +236,10 @@ impl Climb {
 
     fn held(&mut self, rate: Rate, now_ns: u64) {
         let Some(base) = self.base else {
+            if self.promised.take().is_some_and(|best| !rate.is_at_least(SAME.0, best)) {
+                // The drive has changed, or a burst has ended, while it was searched.
+                return self.again(Vec::new());
+            }
             self.base = Some(rate);
             self.look_at_ns = Some(now_ns);
             return;

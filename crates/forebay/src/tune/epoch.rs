@@ -25,7 +25,7 @@ impl Care {
         match self {
             Self::Quick => (24, 2),
             Self::Careful => (64, 4),
-            Self::Thorough => (192, 8),
+            Self::Thorough => (192, 5),
         }
     }
 

@@ -1,8 +1,9 @@
 //! A first transfer from a drive of which nothing is known, or something remembered.
 
 use super::drive::Kind;
-use super::{MS, Model, every_seed, models, pipe};
+use super::world::Moment;
 use super::{Asks, Learned, World};
+use super::{MS, Model, every_seed, models, nearly_all, pipe, seeds, some_seeds};
 use crate::tune::Rate;
 use crate::units::{GIB, KIB, MIB};
 
@@ -21,7 +22,7 @@ fn share_min(model: &Model) -> u64 {
 fn a_cold_transfer_is_nearly_as_fast_as_at_the_best_depth() {
     for model in models() {
         every_seed("a_cold_transfer", |seed| {
-            let best = Model::best(|| model.drive(seed));
+            let best = model.best_of(4 * GIB, seed);
             let mut world = World::new(model.drive(seed), model.tuned(None));
             world.run(Asks::all(4 * GIB));
             let share = world.rate(0, world.now_ns) * 1000 / best.rate;
@@ -41,19 +42,18 @@ fn half_of_the_time_no_more_is_in_flight_than_twice_what_is_needed() {
         if blurred {
             continue;
         }
-        let mut medians: Vec<u64> = super::seeds()
+        let medians: Vec<u64> = seeds()
             .map(|seed| {
                 let best = Model::best(|| model.drive(seed));
                 let mut world = World::new(model.drive(seed), model.tuned(None));
                 world.run(Asks::all(4 * GIB));
-                let bytes = |moment: &super::world::Moment| moment.depth as u64 * moment.size;
+                let bytes = |moment: &Moment| moment.depth as u64 * moment.size;
                 world.median(0, world.now_ns, bytes) * 100 / best.bytes()
             })
             .collect();
-        medians.sort_unstable();
-        // One seed in twenty may be misled by noise for longer.
-        let nearly_all = medians[(medians.len() * 19 / 20).min(medians.len() - 1)];
-        assert!(nearly_all <= 200, "{}: {medians:?} % of the knee", model.name);
+        // Noise may mislead a seed for longer.
+        let shown = format!("{}: {medians:?} % of the knee", model.name);
+        assert!(nearly_all(medians) <= 200, "{shown}");
     }
 }
 
@@ -74,7 +74,7 @@ fn what_is_remembered_is_used_at_once() {
     let model = Model { name: "far", kind: pipe(14_000_000_000, 2_300_000), members: 1 };
     let learned = Learned { depth: 34, size: MIB, rate: Rate(13_900_000_000) };
     every_seed("what_is_remembered", |seed| {
-        let best = Model::best(|| model.drive(seed));
+        let best = model.best_of(GIB, seed);
         let mut world = World::new(model.drive(seed), model.tuned(Some(learned)));
         assert_eq!(world.policy.setting(), (34, MIB));
         world.run(Asks::all(GIB));
@@ -95,10 +95,10 @@ fn what_is_remembered_wrongly_is_found_out() {
     ];
     for model in models().iter().filter(|model| matches!(model.kind, Kind::Pipe { .. })) {
         for learned in wrong {
-            every_seed("what_is_remembered_wrongly", |seed| {
+            some_seeds("what_is_remembered_wrongly", |seed| {
                 let best = Model::best(|| model.drive(seed));
                 let mut world = World::new(model.drive(seed), model.tuned(Some(learned)));
-                world.run(Asks::all(8 * GIB));
+                world.run(Asks::all(6 * GIB));
                 let (half, end) = (world.now_ns / 2, world.now_ns);
                 let share = world.rate(half, end) * 1000 / best.rate;
                 let found = world.policy.setting();

@@ -23,7 +23,7 @@ pub(super) struct Change {
 }
 
 /// See the module's own text.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Drive {
     kind: Kind,
     /// Members with equal shares of each stripe.

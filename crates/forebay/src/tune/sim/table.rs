@@ -17,7 +17,7 @@ fn found_ns(world: &World, depth: usize, size: u64) -> u64 {
 }
 
 fn row(model: &Model) -> String {
-    let best = Model::best(|| model.drive(SEED));
+    let best = model.best_of(4 * GIB, SEED);
     let mut world = World::new(model.drive(SEED), model.tuned(None));
     world.run(Asks::all(4 * GIB));
     let learned = world.policy.tuner().learned().expect("4 GiB are enough");

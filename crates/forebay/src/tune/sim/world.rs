@@ -111,8 +111,7 @@ impl World {
         let more = |asked, now_ns| asked < asks.len && now_ns < asks.until_ns;
         while more(asked, self.now_ns) || !self.flights.is_empty() {
             let mut ready_ns = u64::MAX;
-            while more(asked, self.now_ns)
-                && self.policy.admits(self.flights.len(), self.in_flight)
+            while more(asked, self.now_ns) && self.policy.admits(self.flights.len(), self.in_flight)
             {
                 ready_ns = start_ns + asks.at_ns(asked);
                 if ready_ns > self.now_ns {
