@@ -140,7 +140,7 @@ impl Epoch {
         (long || enough || hopeless).then_some(Finding::Rate(rate, self.ns))
     }
 
-    /// Takes in a completion of what took `took_ns`. `full`: the queue was full since the one before.
+    /// Takes in a completion of what took `took_ns`. `full`: the queue was full since the last.
     pub(super) fn add(&mut self, now_ns: u64, len: u64, took_ns: u64, full: bool) {
         let latest = self.latest_ns.unwrap_or(now_ns);
         // Several threads may bring theirs in another order.

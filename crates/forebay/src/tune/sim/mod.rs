@@ -20,7 +20,7 @@ use super::{DepthLimits, DepthTuner, Learned};
 use crate::units::MIB;
 
 /// Seeds of every run of the tests.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 6;
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -118,7 +118,7 @@ struct Best {
 }
 
 impl Best {
-    /// The highest rate of 1 MiB requests, and the lowest depth that comes within a thirtieth of it.
+    /// The highest rate of 1 MiB requests, and the lowest depth within a thirtieth of it.
     fn of(rate_at: impl Fn(usize) -> u64) -> Self {
         let rates = DEPTHS.map(|depth| (depth, rate_at(depth)));
         let rate = rates.iter().map(|found| found.1).max().expect("there are depths");
