@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
-pub(crate) use op::{Completion, Direction, Op};
+pub(crate) use op::{Completion, Direction, Op, WindowKey};
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Limits, Request, Scheduler};
@@ -43,6 +43,10 @@ pub(crate) trait Ring {
 
     /// Lets the kernel see what was taken in, without waiting for anything.
     fn flush(&mut self) {}
+
+    /// Asks for the ops of a window back early: its transfer wants them no more. Where the kernel
+    /// can, it hands them back with `ECANCELED`, or as far as they are; the others go on.
+    fn cancel(&mut self, _window: WindowKey) {}
 
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///

@@ -28,13 +28,13 @@ pub(crate) struct RingWorker<R> {
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
-    /// Whether the scheduler counts it as asleep.
-    asleep: bool,
+    /// Among whom the scheduler counts it as asleep.
+    asleep: Option<Crew>,
 }
 
 impl<R: Ring> RingWorker<R> {
     pub(crate) fn new(drive: usize, ring: R) -> Self {
-        Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+        Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -46,11 +46,10 @@ impl<R: Ring> RingWorker<R> {
     /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
     /// be woken while it waits, so the step may block in it.
     pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
-        let crew = Crew::Drive(self.drive);
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
-        let (ended, effects) = core.hold(|scheduler| {
-            if std::mem::take(asleep) {
+        let ((ended, unwanted), effects) = core.hold(|scheduler| {
+            if let Some(crew) = asleep.take() {
                 scheduler.wakes(crew);
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
@@ -62,12 +61,16 @@ impl<R: Ring> RingWorker<R> {
             }
             let ended = scheduler.has_ended();
             let may_sleep = waits || taken.len() + in_flight == 0;
-            if taken.len() < room && may_sleep && !ended {
+            if may_sleep && !ended {
+                let has_room = taken.len() < room;
+                let crew = if has_room { Crew::Drive } else { Crew::Full }(self.drive);
                 scheduler.sleeps(crew);
-                *asleep = true;
+                *asleep = Some(crew);
             }
-            ended
+            (ended, scheduler.take_unwanted(self.drive))
         });
+        // Before anything new is submitted: a window's number may be another's by then.
+        unwanted.into_iter().for_each(|window| self.ring.cancel(window));
         if waits {
             // The drive gets its next requests before those who wait for the last are woken: they
             // may take this thread's core.
@@ -80,7 +83,7 @@ impl<R: Ring> RingWorker<R> {
         if ended {
             return Next::Stop;
         }
-        if self.asleep && !waits {
+        if self.asleep.is_some() && !waits {
             return Next::Wait;
         }
         if self.ring.reap(waits, &mut self.done).is_err() {

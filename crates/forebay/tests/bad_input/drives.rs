@@ -299,7 +299,8 @@ fn a_file_system_that_always_says_try_again() {
         faults.fail_at = Some(200_000);
         faults.fail_errno = Some(libc::EAGAIN);
     });
-    // With io_uring the kernel tries again by itself, without an end, and tells nobody.
+    // With io_uring the kernel tries again by itself, without an end, and tells nobody until it is
+    // asked to stop (`taken_back.rs`).
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
     let file = engine.open(fuse.path()).expect("the file opens");
     let error = file.read(0, &mut vec![0; SIZE]).expect_err("it never gives the bytes");

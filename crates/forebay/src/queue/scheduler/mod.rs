@@ -141,6 +141,10 @@ pub(crate) struct Effects {
 struct Drive {
     ready: VecDeque<Op>,
     sleepers: Sleepers,
+    /// Workers that wait with a full ring, which new ops are no reason to wake.
+    full: Sleepers,
+    /// Windows of stopped transfers, some of whose ops may be in a ring.
+    unwanted: Vec<WindowKey>,
 }
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::{ReaderWork, Scheduler};
 use crate::error::{Error, Operation};
 use crate::plan::{Alignment, Io, Route};
-use crate::queue::op::{Completion, Direction, Op, Owner, Work};
+use crate::queue::op::{Completion, Direction, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
@@ -107,6 +107,23 @@ impl Scheduler {
         None
     }
 
+    /// Has the rings of a transfer's drive give back what they can of its ops.
+    pub(super) fn ask_back(&mut self, transfer: usize) {
+        let drive = self.transfers[transfer].request.drive;
+        let Some(state) = self.drives.get_mut(drive) else { return };
+        let before = state.unwanted.len();
+        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
+        state.unwanted.extend(open.map(|(key, _)| key));
+        if state.unwanted.len() > before {
+            self.call_back(drive);
+        }
+    }
+
+    /// The windows whose ops the rings of a drive are to give back, once.
+    pub(crate) fn take_unwanted(&mut self, drive: usize) -> Vec<WindowKey> {
+        std::mem::take(&mut self.drives[drive].unwanted)
+    }
+
     /// Whether an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
         let active = &self.transfers[self.transfer_of(op)];
@@ -151,6 +168,8 @@ impl Scheduler {
                 op.again += 1;
                 return self.requeue(op);
             }
+            // It was asked back; that says nothing about the file.
+            Err(Errno::CANCELED) if self.transfers[key].stopped => return self.count_out(&op),
             _ => op.again = 0,
         }
         let Work::Move(direction) = op.work else {

@@ -13,6 +13,8 @@ pub(crate) enum Crew {
     Readers,
     /// The workers of a drive.
     Drive(usize),
+    /// Those of them whose rings are full.
+    Full(usize),
     /// The submitter of a link.
     Link(usize),
 }
@@ -61,12 +63,21 @@ impl Scheduler {
         match crew {
             Crew::Readers => &mut self.readers,
             Crew::Drive(drive) => &mut self.drives[drive].sleepers,
+            Crew::Full(drive) => &mut self.drives[drive].full,
             Crew::Link(link) => &mut self.links[link].sleepers,
         }
     }
 
     pub(super) fn call_drive(&mut self, drive: usize) {
         if self.drives[drive].sleepers.call(1) > 0 {
+            self.effects.drives.push(drive);
+        }
+    }
+
+    /// Calls a worker of a drive whether its ring has room or not: ops are to come back.
+    pub(super) fn call_back(&mut self, drive: usize) {
+        let drive_state = &mut self.drives[drive];
+        if drive_state.full.call(1) + drive_state.sleepers.call(1) > 0 {
             self.effects.drives.push(drive);
         }
     }
