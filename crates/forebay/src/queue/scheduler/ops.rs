@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{ReaderWork, Scheduler};
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
@@ -194,7 +194,8 @@ impl Scheduler {
                     if op.empty < EMPTY_MAX {
                         return self.requeue(op);
                     }
-                    self.fail_op(key, &op, Errno::IO);
+                    let (operation, place) = self.about(key, &op);
+                    self.fail(key, Error::NoProgress { operation, place });
                 }
                 let until = reached.min(op.segment.wanted.end);
                 let bytes = until.saturating_sub(op.segment.wanted.start);
@@ -221,14 +222,19 @@ impl Scheduler {
         }
     }
 
-    fn fail_op(&mut self, key: usize, op: &Op, errno: Errno) {
+    fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
+        let (operation, place) = self.about(key, op);
+        self.fail(key, Error::Io { operation, place, source });
+    }
+
+    /// What an op does, and where, as an error names it.
+    fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
         let (operation, range) = match op.work {
             Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
             Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
         };
-        let place = op.file.place(range.start, range.len());
-        self.fail(key, Error::Io { operation, place, source: errno });
+        (operation, op.file.place(range.start, range.len()))
     }
 }
 
