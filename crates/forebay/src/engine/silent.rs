@@ -1,5 +1,5 @@
 //! What an engine does with a GPU that will not say whether a failed copy is over, and with one
-//! whose copies to the host take for ever.
+//! that takes for ever to copy to the host or to register memory.
 
 use std::collections::HashSet;
 use std::fs;
@@ -27,6 +27,10 @@ struct Silent {
     outward: Mutex<HashSet<Stream>>,
     /// The events of such streams.
     waited: Mutex<HashSet<Event>>,
+    /// Memory is registered only by who can take this.
+    gate: Mutex<()>,
+    /// How often that was tried.
+    registering: AtomicUsize,
     /// Memory that was given back with a copy into it under way.
     busy_frees: AtomicUsize,
 }
@@ -41,6 +45,8 @@ impl Silent {
             held: AtomicBool::new(false),
             outward: Mutex::default(),
             waited: Mutex::default(),
+            gate: Mutex::default(),
+            registering: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
         })
     }
@@ -73,6 +79,8 @@ impl Device for Silent {
         freed
     }
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        self.registering.fetch_add(1, Ordering::Relaxed);
+        let _open = self.gate.lock().unwrap();
         // SAFETY: as above.
         unsafe { self.inner.register(host, len) }
     }
@@ -230,4 +238,22 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
     let mut bytes = vec![0; 8 << 20];
     buffer.download(0, &mut bytes).unwrap();
     assert_eq!(bytes, vec![6; 8 << 20]);
+}
+
+#[test]
+fn memory_that_is_being_registered_holds_up_nobody() {
+    let gpu = Silent::new("sim");
+    let (engine, device) = engine_with(&gpu);
+    let shut = gpu.gate.lock().unwrap();
+    let (asked, other) = (engine.clone(), engine.clone());
+    let pinned = std::thread::spawn(move || asked.allocate_pinned(4096).unwrap().len());
+    while gpu.registering.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(other.allocate(device.id(), 4096).unwrap().len()));
+    // The bound only tells late from never.
+    assert_eq!(done.recv_timeout(std::time::Duration::from_secs(60)), Ok(4096));
+    drop(shut);
+    assert_eq!(pinned.join().unwrap(), 4096);
 }
