@@ -86,4 +86,5 @@ pub use file::Residency;
 pub use memory::{Buffer, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Reason, Route};
+pub use queue::Priority;
 pub use transfer::{Outcome, RouteShare, Stages, SyncMode, Transfer};

@@ -17,8 +17,8 @@ use crate::memory::Buffer;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Bell, Claim, Completion, Core, Direction, Limits, Op, Plan, Planner, Reader, Request, Ring,
-    RingWorker, Scheduler, Slot, Tools,
+    Bell, Claim, Completion, Core, Crew, Direction, Limits, Op, Plan, Planner, Priority, Reader,
+    Request, Ring, RingWorker, Scheduler, Slot, Tools,
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
@@ -114,10 +114,18 @@ impl DataPath {
     /// # Errors
     /// The file's or the host's.
     pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
-        let limits = Limits { slot_size: slot, readers: 1, host_windows: 4 };
+        let limits = Limits {
+            slot_size: slot,
+            segment,
+            depth: 32,
+            in_flight: 1024,
+            readers: 1,
+            host_windows: 4,
+        };
         let bell = || Bell::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell());
         let drive = core.add_drive(bell());
+        core.add_ring(drive, bell());
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
         let link = core.add_link(4, bell());
@@ -125,7 +133,7 @@ impl DataPath {
         let mut slots = HostMemory::map(bytes)?;
         slots.register(&device)?;
         let first = slots.address();
-        let four: Vec<Slot> = (0..4).map(|n| Slot { address: first + n * slot }).collect();
+        let four: Vec<Slot> = (0..4).map(|n| Slot::whole(first + n * slot, slot)).collect();
         core.with(|scheduler| scheduler.add_slots(link, &four));
         let ring = || NullRing { depth: 32, done: Vec::new() };
         Ok(Self {
@@ -133,7 +141,7 @@ impl DataPath {
             file: Arc::new(Handle::open(path, &OpenHow::default())?),
             tools: NullTools { planner: Planner { segment, readers: 1 } },
             reader: Reader::new(ring()),
-            worker: RingWorker::new(drive, ring()),
+            worker: RingWorker::new(Crew::Ring(drive), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
             target: Buffer::on_device(device, len)?,
             slots,
@@ -146,7 +154,7 @@ impl DataPath {
     /// None is expected.
     pub fn read_to_host(&mut self, len: u64) -> Result<u64> {
         let address = self.slots.address();
-        self.run(len, address, None, Io::Direct)
+        self.run(len, address, None, Io::Direct, Reason::Demanded)
     }
 
     /// Plays a read of `len` bytes through the page cache; the copies to the GPU are real.
@@ -155,10 +163,17 @@ impl DataPath {
     /// None is expected.
     pub fn read_to_gpu(&mut self, len: u64) -> Result<u64> {
         let address = self.target.address();
-        self.run(len, address, Some(0), Io::Buffered)
+        self.run(len, address, Some(0), Io::Buffered, Reason::InMemory)
     }
 
-    fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io) -> Result<u64> {
+    fn run(
+        &mut self,
+        len: u64,
+        address: u64,
+        link: Option<usize>,
+        io: Io,
+        reason: Reason,
+    ) -> Result<u64> {
         let range = ByteRange::at(0, len);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
         let request = Request {
@@ -170,10 +185,11 @@ impl DataPath {
             address,
             link,
             drive: 0,
-            parts: [(range, io, Reason::Demanded)].into(),
+            parts: [(range, io, reason)].into(),
             alignment: (io == Io::Direct).then_some(ALIGNMENT),
             exact: true,
             sync: SyncMode::None,
+            priority: Priority::Normal,
         };
         let (_, claim) = self.core.with(|scheduler| scheduler.start(request));
         if let Some(claim) = claim {

@@ -55,6 +55,13 @@ pub struct Options {
     /// at 8, 70 at 16, 78 at 24 and at 32, 89 at 64; its 1 MiB reads gain nothing above 8. Twice
     /// 32 gains a seventh, and lets each request wait nearly twice as long.
     pub depth: usize,
+    /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
+    /// drive is never refused. The default is full depth for 32 drives.
+    pub in_flight: usize,
+    /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096: the
+    /// readers, a thread for each ring and each GPU, and those that wait for drives where io_uring
+    /// does not.
+    pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to
     /// 64 KiB waking other threads costs more than the copy: 4 KiB to an H200 take 8 µs here and 70
@@ -74,6 +81,8 @@ impl Default for Options {
             segment_size: MIB,
             readers: None,
             depth: 32,
+            in_flight: 1024,
+            threads: 256,
             small_size: 64 * KIB,
             direct_io: DirectIo::Auto,
             ring: RingChoice::Auto,
@@ -139,6 +148,12 @@ impl Options {
         if !(1..=1024).contains(&self.depth) {
             return bad("FOREBAY_DEPTH", self.depth as u64);
         }
+        if !(1..=65536).contains(&self.in_flight) {
+            return bad("FOREBAY_IN_FLIGHT", self.in_flight as u64);
+        }
+        if !(8..=4096).contains(&self.threads) {
+            return bad("FOREBAY_THREADS", self.threads as u64);
+        }
         if self.small_size > MIB {
             return bad("FOREBAY_SMALL_SIZE", self.small_size);
         }
@@ -181,6 +196,20 @@ impl Options {
             default: "32",
             takes: "a number of requests from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.depth = n),
+        },
+        Variable {
+            name: "FOREBAY_IN_FLIGHT",
+            about: "requests in flight on all drives together",
+            default: "1024",
+            takes: "a number of requests from 1 to 65536",
+            set: |options, text| text.trim().parse().ok().map(|n| options.in_flight = n),
+        },
+        Variable {
+            name: "FOREBAY_THREADS",
+            about: "threads for all drives and GPUs together",
+            default: "256",
+            takes: "a number of threads from 8 to 4096",
+            set: |options, text| text.trim().parse().ok().map(|n| options.threads = n),
         },
         Variable {
             name: "FOREBAY_SMALL_SIZE",
@@ -250,6 +279,8 @@ mod tests {
         assert_eq!(from("FOREBAY_SEGMENT_SIZE", "512K").unwrap().segment_size, 512 * KIB);
         assert_eq!(from("FOREBAY_READERS", "3").unwrap().readers, Some(3));
         assert_eq!(from("FOREBAY_DEPTH", "64").unwrap().depth, 64);
+        assert_eq!(from("FOREBAY_IN_FLIGHT", "640").unwrap().in_flight, 640);
+        assert_eq!(from("FOREBAY_THREADS", "64").unwrap().threads, 64);
         assert_eq!(from("FOREBAY_SMALL_SIZE", "0").unwrap().small_size, 0);
         assert_eq!(from("FOREBAY_DIRECT_IO", "off").unwrap().direct_io, DirectIo::Off);
         assert_eq!(from("FOREBAY_RING", "pread").unwrap().ring, RingChoice::Pread);

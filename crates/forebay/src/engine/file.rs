@@ -11,7 +11,7 @@ use crate::file::{Handle, OpenHow, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
-use crate::queue::Direction;
+use crate::queue::{Direction, Priority};
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
 use crate::units::ByteRange;
 
@@ -62,6 +62,8 @@ pub struct RequestOptions {
     pub sync: SyncMode,
     /// A write: reserve the room first, so that a full disk shows at once.
     pub preallocate: bool,
+    /// How soon its requests are made, beside those of other transfers on the same drive.
+    pub priority: Priority,
 }
 
 impl RequestOptions {
@@ -81,6 +83,12 @@ impl RequestOptions {
     #[must_use]
     pub fn synced(self, sync: SyncMode) -> Self {
         Self { sync, ..self }
+    }
+
+    /// The same, before all that is not urgent.
+    #[must_use]
+    pub fn urgent(self) -> Self {
+        Self { priority: Priority::Urgent, ..self }
     }
 
     /// The same with a reservation first.

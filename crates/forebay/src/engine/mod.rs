@@ -52,8 +52,16 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
-    drives: Mutex<HashMap<DriveKey, usize>>,
+    drives: Mutex<HashMap<DriveKey, DriveQueue>>,
     notes: Arc<Mutex<Vec<String>>>,
+}
+
+/// The queue of a drive.
+#[derive(Debug, Clone, Copy)]
+struct DriveQueue {
+    index: usize,
+    /// Whether its ring was started, or found to be refused.
+    ring_tried: bool,
 }
 
 /// A GPU of this engine.
@@ -75,7 +83,14 @@ impl Engine {
         options.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
-        let limits = Limits { slot_size: options.slot_size, readers, host_windows: HOST_WINDOWS };
+        let limits = Limits {
+            slot_size: options.slot_size,
+            segment: options.segment_size,
+            depth: options.depth,
+            in_flight: options.in_flight,
+            readers,
+            host_windows: HOST_WINDOWS,
+        };
         let bell = Arc::<Idlers>::default();
         let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
         Ok(Self {
@@ -86,7 +101,7 @@ impl Engine {
                     planner: Planner { segment: options.segment_size, readers },
                     arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
                 },
-                threads: threads::Threads::default(),
+                threads: threads::Threads::new(options.threads),
                 links: Mutex::default(),
                 drives: Mutex::default(),
                 notes: Arc::default(),
@@ -238,23 +253,25 @@ impl Engine {
         Ok(index)
     }
 
-    /// The queue of a file's drive; its workers are started with the first call.
-    fn drive(&self, handle: &Handle) -> Result<usize> {
-        let mut drives = self.inner.drives.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&index) = drives.get(&handle.drive_key()) {
-            return Ok(index);
-        }
-        let options = &self.inner.options;
-        let parts = self.inner.tools.arena.parts();
-        let (index, note) = self.inner.threads.start_drive(&self.inner.core, options, parts)?;
-        drives.insert(handle.drive_key(), index);
-        if let Some(note) = note {
-            let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            if !notes.contains(&note) {
-                notes.push(note);
+    /// The queue of a file's drive; its ring is started when one is first `needs_ring`.
+    fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
+        let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
+        let mut drives = drives.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = drives.entry(handle.drive_key()).or_insert_with(|| DriveQueue {
+            index: threads.add_drive(core, options.segment_size),
+            ring_tried: false,
+        });
+        if needs_ring && !queue.ring_tried {
+            let note = threads.start_ring(core, queue.index, options, tools.arena.parts())?;
+            queue.ring_tried = true;
+            if let Some(note) = note {
+                let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
             }
         }
-        Ok(index)
+        Ok(queue.index)
     }
 
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:

@@ -84,7 +84,7 @@ impl Engine {
             Some(device) => Some(self.ready_link(device)?),
             None => None,
         };
-        let drive = if way.is_ok() { self.drive(call.file)? } else { 0 };
+        let drive = self.drive(call.file, way.is_ok())?;
         self.start_readers()?;
         let state =
             Arc::new(State::new(Arc::clone(call.file), range, buffer, call.span.keep.clone()));
@@ -101,6 +101,7 @@ impl Engine {
             alignment: way.ok().map(|(alignment, _)| alignment),
             exact: call.options.exact,
             sync: call.options.sync,
+            priority: call.options.priority,
         };
         let claim = self.inner.core.with(|scheduler| {
             let (key, claim) = scheduler.start(request);

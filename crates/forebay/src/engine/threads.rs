@@ -1,7 +1,7 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Idlers, Plan, Planner, PreadRing, Reader, RingWorker, Slot, Tools,
-    UringRing, Waker,
+    Bell, Claim, Core, Crew, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker, Slot,
+    Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -22,10 +22,11 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Threads that stand in for io_uring on one drive, at most: each holds one request, and a drive
-/// needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4 threads
-/// gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98.
-const PREAD_WORKERS_MAX: usize = 32;
+/// Threads of one drive's pool at most: each holds one request, and where io_uring is refused a
+/// drive needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4
+/// threads gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to
+/// bounce through, which bounds them: 32 would take 64 MiB.
+const POOL_MAX: usize = 24;
 
 /// What readers plan and grow with.
 #[derive(Debug, Clone)]
@@ -45,15 +46,17 @@ impl Tools for ReaderTools {
     }
 }
 
-/// See the module's own text.
-#[derive(Debug, Default)]
+/// See the module's own text. Clones count together.
+#[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
-    readers_started: Mutex<bool>,
+    readers_started: Arc<Mutex<bool>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Alive {
+    /// How many there may be.
+    most: usize,
     count: Mutex<usize>,
     none: Condvar,
 }
@@ -78,13 +81,24 @@ impl Drop for Leave {
 }
 
 impl Threads {
+    /// At most `most` at a time.
+    pub(super) fn new(most: usize) -> Self {
+        let alive = Alive { most, count: Mutex::new(0), none: Condvar::new() };
+        Self { alive: Arc::new(alive), readers_started: Arc::default() }
+    }
+
     fn spawn(
         &self,
         name: String,
         what: &'static str,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
-        *self.alive.lock() += 1;
+        let mut count = self.alive.lock();
+        if *count >= self.alive.most {
+            return Err(Error::Resource { what, source: Errno::AGAIN });
+        }
+        *count += 1;
+        drop(count);
         let leave = Leave(Arc::clone(&self.alive));
         // The thread is not joined: its last act is to count itself out.
         let thread = Builder::new().name(name).spawn(move || {
@@ -152,29 +166,54 @@ impl Threads {
         Ok(link)
     }
 
-    /// Starts the worker of a drive, or the threads that stand in for it; returns the drive's
-    /// queue, and what a report should say about it.
-    pub(super) fn start_drive(
+    /// Adds a drive, whose pool starts its threads when they are first needed.
+    pub(super) fn add_drive(&self, core: &Arc<Core>, segment: u64) -> usize {
+        let (threads, place) = (self.clone(), Arc::<OnceLock<usize>>::default());
+        let pool = Arc::new_cyclic(|pool: &Weak<Pool>| {
+            // The pool is the core's, so it may keep neither the core nor itself.
+            let (core, pool, place) = (Arc::downgrade(core), pool.clone(), Arc::clone(&place));
+            let start = move |number| {
+                let (core, pool) = (core.upgrade(), pool.upgrade());
+                let (Some(core), Some(pool), Some(&drive)) = (core, pool, place.get()) else {
+                    return Err(Errno::AGAIN);
+                };
+                let name = format!("forebay-{drive}-{number}");
+                let run = move || {
+                    let ring = PreadRing::new(segment);
+                    RingWorker::called(Crew::Pool(drive), ring).run(&core, Some(&pool));
+                };
+                threads.spawn(name, "drive threads", run).map_err(|error| match error {
+                    Error::Resource { source, .. } => source,
+                    _ => Errno::AGAIN,
+                })
+            };
+            Pool::new(POOL_MAX, Box::new(start))
+        });
+        let drive = core.add_drive(Bell::Pool(pool));
+        *place.get_or_init(|| drive)
+    }
+
+    /// Starts the ring of a drive, where it may have one; returns what a report should say where
+    /// it may not.
+    pub(super) fn start_ring(
         &self,
         core: &Arc<Core>,
+        drive: usize,
         options: &Options,
         parts: &Arc<Parts>,
-    ) -> Result<(usize, Option<String>)> {
+    ) -> Result<Option<String>> {
         if options.ring == RingChoice::Pread {
-            return self.start_pread(core, options).map(|drive| (drive, None));
+            return Ok(None);
         }
-        match self.start_uring(core, options, parts)? {
-            Ok(drive) => Ok((drive, None)),
+        match self.start_uring(core, drive, options, parts)? {
+            Ok(()) => Ok(None),
             Err(errno) if options.ring == RingChoice::Uring => {
                 Err(Error::Resource { what: "io_uring", source: errno })
             }
-            Err(errno) => {
-                let note = format!(
-                    "io_uring is refused here ({errno}): up to {} threads read each drive instead",
-                    options.depth.min(PREAD_WORKERS_MAX)
-                );
-                self.start_pread(core, options).map(|drive| (drive, Some(note)))
-            }
+            Err(errno) => Ok(Some(format!(
+                "io_uring is refused here ({errno}): up to {} threads read each drive instead",
+                options.depth.min(POOL_MAX)
+            ))),
         }
     }
 
@@ -182,9 +221,10 @@ impl Threads {
     fn start_uring(
         &self,
         core: &Arc<Core>,
+        drive: usize,
         options: &Options,
         parts: &Arc<Parts>,
-    ) -> Result<Result<usize, Errno>> {
+    ) -> Result<Result<(), Errno>> {
         let waker = match Waker::new() {
             Ok(waker) => waker,
             Err(errno) => return Ok(Err(errno)),
@@ -198,28 +238,10 @@ impl Threads {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };
-            let drive = core.add_drive(Bell::Ring(waker));
-            answer.send(Ok(drive)).unwrap_or(());
-            RingWorker::new(drive, ring).run(&core, None);
+            core.add_ring(drive, Bell::Ring(waker));
+            answer.send(Ok(())).unwrap_or(());
+            RingWorker::new(Crew::Ring(drive), ring).run(&core, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
-    }
-
-    fn start_pread(&self, core: &Arc<Core>, options: &Options) -> Result<usize> {
-        let bell = Arc::<Idlers>::default();
-        let drive = core.add_drive(Bell::List(Arc::clone(&bell)));
-        for index in 0..options.depth.min(PREAD_WORKERS_MAX) {
-            let (core, bell) = (Arc::clone(core), Arc::clone(&bell));
-            let segment = options.segment_size;
-            let run = move || {
-                RingWorker::new(drive, PreadRing::new(segment)).run(&core, Some(&bell));
-            };
-            match self.spawn(format!("forebay-drive-{index}"), "drive threads", run) {
-                Err(error) if index == 0 => return Err(error),
-                Err(_) => break,
-                Ok(()) => {}
-            }
-        }
-        Ok(drive)
     }
 }

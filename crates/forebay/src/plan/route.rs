@@ -91,6 +91,11 @@ impl Reason {
         Self::WriteThroughCache,
     ];
 
+    /// Whether the bytes were in memory when the route was chosen, so that no drive is waited for.
+    pub(crate) const fn is_in_memory(self) -> bool {
+        matches!(self, Self::Resident | Self::InMemory | Self::TriedResident)
+    }
+
     /// The reason as a phrase that follows the route's name.
     #[must_use]
     pub const fn text(self) -> &'static str {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockErr
 use std::time::{Duration, Instant};
 
 use super::idlers::Idlers;
+use super::pool::{Missing, Pool};
 use super::scheduler::{Effects, Scheduler};
 use super::uring::Waker;
 
@@ -19,22 +20,57 @@ pub(crate) enum Bell {
     List(Arc<Idlers>),
     /// It waits in a ring.
     Ring(Waker),
+    /// It sleeps among others, or is not started yet.
+    Pool(Arc<Pool>),
     /// It is stepped by a test.
     #[cfg(test)]
     Counted(Arc<AtomicUsize>),
 }
 
 impl Bell {
-    fn ring(&self) {
+    /// Tells one thread.
+    fn ring(&self) -> Result<(), Missing> {
         match self {
             Self::List(idlers) => idlers.call(),
             Self::Ring(waker) => waker.wake(),
+            Self::Pool(pool) => return pool.call(),
             #[cfg(test)]
             Self::Counted(rung) => {
                 rung.fetch_add(1, Ordering::Relaxed);
             }
         }
+        Ok(())
     }
+
+    /// Tells `count` threads, which are all there are: the engine ends.
+    fn ring_all(&self, count: usize) {
+        match self {
+            Self::Pool(pool) => pool.close(),
+            other => other.ring_times(count),
+        }
+    }
+
+    /// Tells `count` threads that are there: only those of a pool may be missing.
+    fn ring_times(&self, count: usize) {
+        for _ in 0..count {
+            let _ = self.ring();
+        }
+    }
+
+    /// Threads that are not started, and count as asleep.
+    fn unstarted(&self) -> usize {
+        match self {
+            Self::Pool(pool) => pool.most(),
+            _ => 0,
+        }
+    }
+}
+
+/// How a drive's workers are woken.
+#[derive(Debug)]
+struct DriveBells {
+    ring: Option<Bell>,
+    pool: Bell,
 }
 
 /// What all threads of an engine share.
@@ -42,7 +78,7 @@ impl Bell {
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
     readers: Bell,
-    drives: RwLock<Vec<Bell>>,
+    drives: RwLock<Vec<DriveBells>>,
     links: RwLock<Vec<Bell>>,
     ends: Ends,
 }
@@ -95,14 +131,13 @@ impl Core {
 
     /// Tells those whom the effects concern. Not under the lock.
     pub(crate) fn act(&self, effects: Effects) {
-        (0..effects.readers).for_each(|_| self.readers.ring());
-        if !effects.drives.is_empty() {
-            let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
-            effects.drives.iter().for_each(|&drive| bells[drive].ring());
+        self.readers.ring_times(effects.readers);
+        if !effects.rings.is_empty() || !effects.pools.is_empty() || !effects.all_pools.is_empty() {
+            self.tell_drives(&effects);
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
-            effects.links.iter().for_each(|&link| bells[link].ring());
+            effects.links.iter().for_each(|&link| bells[link].ring_times(1));
         }
         if effects.finished.is_empty() {
             return;
@@ -113,11 +148,37 @@ impl Core {
         self.ends.tell();
     }
 
-    /// Adds a drive whose workers are woken by `bell`.
-    pub(crate) fn add_drive(&self, bell: Bell) -> usize {
+    fn tell_drives(&self, effects: &Effects) {
+        let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
+        for &drive in &effects.rings {
+            bells[drive].ring.iter().for_each(|bell| bell.ring_times(1));
+        }
+        for &(drive, count) in &effects.all_pools {
+            bells[drive].pool.ring_all(count);
+        }
+        let mut missing = Vec::new();
+        for &drive in &effects.pools {
+            missing.extend(bells[drive].pool.ring().err().map(|missing| (drive, missing)));
+        }
+        drop(bells);
+        for (drive, Missing { errno, others }) in missing {
+            self.with(|scheduler| scheduler.cannot_start(drive, errno, others));
+        }
+    }
+
+    /// Adds a drive whose blocking workers are called by `pool`.
+    pub(crate) fn add_drive(&self, pool: Bell) -> usize {
         let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
-        bells.push(bell);
-        self.lock().add_drive()
+        let unstarted = pool.unstarted();
+        bells.push(DriveBells { ring: None, pool });
+        self.lock().add_drive(unstarted)
+    }
+
+    /// Gives a drive a ring, whose worker is woken by `bell`.
+    pub(crate) fn add_ring(&self, drive: usize, bell: Bell) {
+        let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
+        bells[drive].ring = Some(bell);
+        self.lock().add_ring(drive);
     }
 
     /// Adds a link whose submitter is woken by `bell`.

@@ -15,12 +15,20 @@ pub(crate) struct Idlers {
 struct State {
     asleep: Vec<Arc<Bed>>,
     calls: usize,
+    closed: bool,
 }
 
 #[derive(Debug, Default)]
 struct Bed {
     called: Mutex<bool>,
     bell: Condvar,
+}
+
+impl Bed {
+    fn call(&self) {
+        *lock(&self.called) = true;
+        self.bell.notify_one();
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -31,18 +39,36 @@ impl Idlers {
     /// Calls one: the last to fall asleep, whose core is the warmest.
     pub(crate) fn call(&self) {
         let mut state = lock(&self.state);
-        let Some(bed) = state.asleep.pop() else {
-            state.calls += 1;
-            return;
-        };
+        match state.asleep.pop() {
+            Some(bed) => {
+                drop(state);
+                bed.call();
+            }
+            None => state.calls += 1,
+        }
+    }
+
+    /// Calls one that is asleep; false: none is.
+    pub(crate) fn wake_one(&self) -> bool {
+        let bed = lock(&self.state).asleep.pop();
+        bed.as_deref().map(Bed::call).is_some()
+    }
+
+    /// Calls all, and lets nobody sleep again.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        let asleep = std::mem::take(&mut state.asleep);
         drop(state);
-        *lock(&bed.called) = true;
-        bed.bell.notify_one();
+        asleep.iter().for_each(|bed| bed.call());
     }
 
     /// Sleeps until called.
     pub(crate) fn sleep(&self) {
         let mut state = lock(&self.state);
+        if state.closed {
+            return;
+        }
         if state.calls > 0 {
             state.calls -= 1;
             return;

@@ -1,13 +1,15 @@
 //! What feeds drives and the page cache: ops, the rings that run them, and the scheduler that says
 //! which comes next.
 //!
-//! A [`Ring`] belongs to one worker. Readers are workers with a [`PreadRing`] each; a drive has one
-//! worker with a [`UringRing`], or several with a `PreadRing` where io_uring is refused.
+//! A [`Ring`] belongs to one worker. Readers, which move what waits for no drive, have a
+//! [`PreadRing`] each. A drive has one worker with a [`UringRing`], and a [`Pool`] of workers with
+//! a `PreadRing` each for what io_uring does not do, or is not allowed to.
 
 mod bounce;
 mod core;
 mod idlers;
 mod op;
+mod pool;
 mod pread;
 mod probe;
 mod registered;
@@ -23,8 +25,10 @@ use rustix::io::Errno;
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
 pub(crate) use op::{Completion, Direction, Op, WindowKey};
+pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
+pub use scheduler::Priority;
 pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;

@@ -47,6 +47,8 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// How often in a row the kernel has asked to try again.
     pub(crate) again: u16,
+    /// Whether it counts as in flight on its drive.
+    pub(crate) counted: bool,
 }
 
 /// On whose behalf an op runs.

@@ -164,6 +164,7 @@ mod tests {
                 moved: 0,
                 empty: 0,
                 again: 0,
+                counted: false,
             });
             let mut done: Vec<Completion> = Vec::new();
             while done.is_empty() {

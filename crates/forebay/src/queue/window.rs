@@ -10,10 +10,21 @@ pub(crate) const PIECES_MAX: u64 = PIECES as u64;
 
 const PIECES: usize = 64;
 
-/// A slot of a link's arena, by its host address.
+/// A slot of a link's arena, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
+    /// Host address.
     pub(crate) address: u64,
+    /// Host address of the whole slot.
+    pub(crate) whole: u64,
+    pub(crate) len: u64,
+}
+
+impl Slot {
+    /// A whole slot.
+    pub(crate) fn whole(address: u64, len: u64) -> Self {
+        Self { address, whole: address, len }
+    }
 }
 
 /// Bytes of one transfer on their way through one slot, or straight to and from host memory.
@@ -27,6 +38,8 @@ pub(crate) struct Window {
     pub(crate) base: u64,
     pub(crate) piece: u64,
     pub(crate) slot: Option<Slot>,
+    /// Ops that its drive was promised while it is being planned.
+    pub(crate) promised: usize,
     /// Ops of each piece that are queued or running: up to one for each 64 KiB of a slot of 1 GiB.
     left: [u32; PIECES],
     /// Sum of `left`, and one while the window is being planned.
@@ -63,6 +76,7 @@ impl Window {
             base,
             piece: 1,
             slot,
+            promised: 0,
             left: [0; PIECES],
             outstanding: 1,
             filled: 0,

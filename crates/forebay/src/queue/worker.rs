@@ -6,9 +6,15 @@ use super::Ring;
 use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
+use super::pool::Pool;
 use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
+use crate::units::KIB;
+
+/// Requests from this size on are flushed one by one: the system call takes a microsecond, and the
+/// fastest drive some ten for the request.
+const ALONE: u64 = 128 * KIB;
 
 /// What a worker is to do after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +27,10 @@ pub(crate) enum Next {
     Stop,
 }
 
-/// Feeds one drive's ring.
+/// Feeds one ring of a drive: its own, or that of a thread in its pool.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
-    drive: usize,
+    crew: Crew,
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
@@ -33,8 +39,14 @@ pub(crate) struct RingWorker<R> {
 }
 
 impl<R: Ring> RingWorker<R> {
-    pub(crate) fn new(drive: usize, ring: R) -> Self {
-        Self { drive, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
+    /// For [`Crew::Ring`] or [`Crew::Pool`].
+    pub(crate) fn new(crew: Crew, ring: R) -> Self {
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
+    }
+
+    /// The same, for a thread that was called before it began, and counts as asleep.
+    pub(crate) fn called(crew: Crew, ring: R) -> Self {
+        Self { asleep: Some(crew), ..Self::new(crew, ring) }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -46,6 +58,7 @@ impl<R: Ring> RingWorker<R> {
     /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
     /// be woken while it waits, so the step may block in it.
     pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
+        let crew = self.crew;
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
         let ((ended, unwanted), effects) = core.hold(|scheduler| {
@@ -54,7 +67,7 @@ impl<R: Ring> RingWorker<R> {
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
             while taken.len() < room {
-                match scheduler.take_drive_op(self.drive) {
+                match scheduler.take_drive_op(crew) {
                     Some(op) => taken.push(op),
                     None => break,
                 }
@@ -62,12 +75,14 @@ impl<R: Ring> RingWorker<R> {
             let ended = scheduler.has_ended();
             let may_sleep = waits || taken.len() + in_flight == 0;
             if may_sleep && !ended {
-                let has_room = taken.len() < room;
-                let crew = if has_room { Crew::Drive } else { Crew::Full }(self.drive);
-                scheduler.sleeps(crew);
-                *asleep = Some(crew);
+                let among = match crew {
+                    Crew::Ring(drive) if taken.len() == room => Crew::FullRing(drive),
+                    crew => crew,
+                };
+                scheduler.sleeps(among);
+                *asleep = Some(among);
             }
-            (ended, scheduler.take_unwanted(self.drive))
+            (ended, scheduler.take_unwanted(crew))
         });
         // Before anything new is submitted: a window's number may be another's by then.
         unwanted.into_iter().for_each(|window| self.ring.cancel(window));
@@ -95,24 +110,26 @@ impl<R: Ring> RingWorker<R> {
 
     /// Submits what was taken. An idle drive gets the first request at once, and starts on it while
     /// the others are prepared; later flushes are twice as far apart each, since each is a system
-    /// call.
+    /// call. Large requests go one by one: of neighbours that come together the kernel makes one,
+    /// and then the drive has fewer in flight than it could use.
     fn submit(&mut self) {
         for (index, op) in self.taken.drain(..).enumerate() {
+            let alone = op.segment.covered.len() >= ALONE;
             self.ring.submit(op);
-            if (index + 1).is_power_of_two() {
+            if alone || (index + 1).is_power_of_two() {
                 self.ring.flush();
             }
         }
         self.ring.flush();
     }
 
-    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps among `idlers`.
-    pub(crate) fn run(mut self, core: &Core, idlers: Option<&Idlers>) {
+    /// Repeats the step until the engine ends. A ring that cannot be woken sleeps in its pool.
+    pub(crate) fn run(mut self, core: &Core, pool: Option<&Pool>) {
         loop {
-            match self.step(core, idlers.is_none()) {
+            match self.step(core, pool.is_none()) {
                 Next::Again => {}
                 Next::Stop => return,
-                Next::Wait => idlers.into_iter().for_each(Idlers::sleep),
+                Next::Wait => pool.into_iter().for_each(Pool::sleep),
             }
         }
     }

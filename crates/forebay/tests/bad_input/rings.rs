@@ -55,7 +55,7 @@ fn io_uring_that_is_refused() {
             read_cold(&engine, &bytes).expect("the other ring takes over");
             let notes = engine.notes();
             let note = format!(
-                "io_uring is refused here ({said}): up to 32 threads read each drive instead"
+                "io_uring is refused here ({said}): up to 24 threads read each drive instead"
             );
             assert_eq!(notes, [note]);
             let engine = small_engine(|options| options.ring = RingChoice::Uring);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Active, Scheduler};
+use super::{Active, Drive, Link, Scheduler};
 use crate::error::Error;
 use crate::plan::Io;
 use crate::queue::op::{Direction, Op, Owner, Work};
@@ -15,17 +15,19 @@ impl Scheduler {
     pub(crate) fn check(&self, taken: &[&Op]) {
         self.check_windows(taken);
         self.check_lists();
+        self.check_drives(taken);
         self.check_links();
         self.check_writers(taken);
         assert_eq!(self.effects.work, 0, "work that nobody was called for");
-        assert!(self.effects.drives.is_empty() && self.effects.links.is_empty());
+        assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
+        assert!(self.effects.pools.is_empty() && self.effects.all_pools.is_empty());
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
-        let ready = self.drives.iter().flat_map(|drive| &drive.ready);
         let writers = self.writers.values().flatten();
-        self.cached.iter().chain(ready).chain(writers)
+        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
+        queues.flat_map(|queue| &queue.ops).chain(writers)
     }
 
     /// Each window counts the ops that there are of it, and each transfer its windows.
@@ -56,7 +58,8 @@ impl Scheduler {
     fn check_lists(&self) {
         let mut listed: HashMap<usize, u32> = HashMap::new();
         let waiting = self.links.iter().flat_map(|link| &link.waiting);
-        for &key in self.openable.iter().chain(waiting) {
+        let gated = self.drives.iter().flat_map(|drive| &drive.waiting);
+        for &key in self.openable.iter().chain(waiting).chain(gated) {
             *listed.entry(key).or_default() += 1;
         }
         for (key, active) in &self.transfers {
@@ -69,32 +72,70 @@ impl Scheduler {
         assert!(listed.is_empty(), "ended transfers in lists: {listed:?}");
     }
 
-    /// Every slot is free or a window's; nobody waits beside a free one.
+    /// Lines are as long as they are said to be, and who has ops has a turn; nobody waits for a
+    /// drive that wants more.
+    fn check_drives(&self, taken: &[&Op]) {
+        for (index, drive) in self.drives.iter().enumerate() {
+            let of_drive = |key: usize| self.transfers[key].request.drive == index;
+            let active = || self.transfers.iter().filter(|(key, _)| of_drive(*key));
+            let queued: usize = active().map(|(_, a)| a.direct.ops.len() + a.waits.ops.len()).sum();
+            assert_eq!(queued, drive.queued, "ops for drive {index}");
+            let windows = self.windows.iter().filter(|(_, w)| of_drive(w.transfer));
+            let promised: usize = windows.map(|(_, w)| w.promised).sum();
+            let promised = promised + active().map(|(_, a)| a.promised).sum::<usize>();
+            assert_eq!(promised, drive.promised, "ops that drive {index} was promised");
+            let counted = |op: &&&Op| op.counted && of_drive(self.transfer_of(op));
+            let in_flight = taken.iter().filter(counted).count();
+            assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
+            assert!(in_flight <= self.limits.depth + 1, "deeper than it may be");
+            let enough = drive.queued + drive.promised >= (self.limits.depth / 2).max(1);
+            assert!(drive.waiting.is_empty() || enough, "drive {index} wants more");
+        }
+        let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
+        assert_eq!(queued, self.queued, "ops for readers");
+        let in_flight: usize = self.drives.iter().map(Drive::in_flight).sum();
+        let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
+        assert_eq!((in_flight, busy), (self.in_flight, self.busy));
+        assert!(in_flight <= self.limits.in_flight + 2 * self.drives.len(), "too much in flight");
+        let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
+        assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
+    }
+
+    /// Every slot is free or somebody's; nobody waits beside a free one that it may have.
     fn check_links(&self) {
         for (index, link) in self.links.iter().enumerate() {
             let of_link = |active: &Active| active.request.link == Some(index);
             let windows =
                 || self.windows.iter().filter(|(_, w)| of_link(&self.transfers[w.transfer]));
-            let mut slots: Vec<u64> = link.free.iter().map(|slot| slot.address).collect();
-            slots.extend(windows().filter_map(|(_, w)| w.slot).map(|slot| slot.address));
+            let own = self.transfers.iter().filter(|(_, a)| of_link(a));
+            let mut slots: Vec<(u64, u64)> = link
+                .slots
+                .free()
+                .chain(windows().filter_map(|(_, w)| w.slot.as_ref()))
+                .chain(own.filter_map(|(_, a)| a.slot.as_ref()))
+                .map(|slot| (slot.address, slot.len))
+                .collect();
             slots.sort_unstable();
-            slots.dedup();
-            assert_eq!(slots.len(), link.slots, "slots lost or used twice");
+            assert!(slots.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "used twice");
+            let bytes: u64 = slots.iter().map(|(_, len)| len).sum();
+            let made = link.slots.made() as u64 * self.limits.slot_size;
+            assert!(bytes == made || link.broken.is_some(), "slots lost: {bytes} of {made}");
             let copies: u32 = windows().map(|(_, w)| w.copies).sum();
             assert_eq!(copies, link.copies, "copies of link {index}");
             let filling = windows().filter(|(_, w)| w.direction == Direction::Read).count();
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
-            let admitted = |key: &&usize| of_link(&self.transfers[**key]);
-            let openable = self.openable.iter().filter(admitted).count();
-            let served = link.waiting.is_empty() || link.free.len() <= openable;
-            assert!(served, "a slot is free and {:?} wait for one", link.waiting);
+            for &key in &link.waiting {
+                let (drive, len) = (self.transfers[key].request.drive, self.next_window_len(key));
+                assert!(!link.slots.has(drive, len), "a slot is free and {key} waits for one");
+            }
         }
     }
 
     /// One write through the page cache for each file, and the others behind it.
     fn check_writers(&self, taken: &[&Op]) {
         let mut writing: HashMap<(u64, u64), u32> = HashMap::new();
-        for op in self.cached.iter().chain(taken.iter().copied()) {
+        let lined = self.transfers.iter().flat_map(|(_, active)| &active.waits.ops);
+        for op in lined.chain(taken.iter().copied()) {
             if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
                 *writing.entry(op.file.identity()).or_default() += 1;
             }
@@ -121,8 +162,10 @@ impl Scheduler {
         self.transfers.iter().map(|(_, active)| active).find(same)?.error.as_ref()
     }
 
-    /// Free slots and all slots of a link.
-    pub(crate) fn slots(&self, link: usize) -> (usize, usize) {
-        (self.links[link].free.len(), self.links[link].slots)
+    /// Free bytes and all bytes of a link's slots; not where a copy was lost.
+    pub(crate) fn slots(&self, link: usize) -> Option<(u64, u64)> {
+        let Link { slots, broken, .. } = &self.links[link];
+        let free = slots.free().map(|slot| slot.len).sum();
+        broken.is_none().then_some((free, slots.made() as u64 * self.limits.slot_size))
     }
 }

@@ -56,7 +56,11 @@ impl Scheduler {
                 best = Some((key, run));
             }
         }
-        best.filter(|(_, run)| queued == 0 || run.range.len() * 2 >= self.limits.slot_size)
+        let is_large = |key: WindowKey, run: Run| {
+            let slot = self.windows[key].slot.map_or(0, |slot| slot.len);
+            run.range.len() * 2 >= slot
+        };
+        best.filter(|&(key, run)| queued == 0 || is_large(key, run))
     }
 
     fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
@@ -112,8 +116,9 @@ impl Scheduler {
     fn lose_link(&mut self, link: usize, copy: &Copy, error: &Error) {
         let window = &mut self.windows[copy.window];
         self.transfers[window.transfer].request.state.leak_memory();
-        if window.slot.take().is_some() {
-            self.links[link].slots -= 1;
+        let drive = self.transfers[window.transfer].request.drive;
+        if let Some(slot) = window.slot.take() {
+            self.links[link].slots.lose(drive, slot);
             self.links[link].filling.retain(|&key| key != copy.window);
             self.links[link].unloading.retain(|&key| key != copy.window);
         }
@@ -143,7 +148,7 @@ impl Scheduler {
     pub(super) fn link_to_grow(&mut self) -> Option<usize> {
         self.links.iter_mut().position(|link| {
             let starves = !link.waiting.is_empty() && link.copies == 0 && link.unloading.is_empty();
-            let grows = starves && !link.growing && link.slots < link.slots_max;
+            let grows = starves && !link.growing && link.slots.made() < link.slots.most;
             link.growing |= grows;
             grows
         })

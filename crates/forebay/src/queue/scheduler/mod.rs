@@ -11,9 +11,12 @@
 #[cfg(test)]
 mod checks;
 mod copies;
+mod lines;
 mod ops;
 mod sleepers;
+mod slots;
 mod transfers;
+mod turns;
 mod windows;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,6 +26,9 @@ use slab::Slab;
 
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
+use slots::Slots;
+pub use turns::Priority;
+use turns::Turns;
 
 use super::op::{Direction, Op, WindowKey};
 use super::window::{Run, Slot, Window};
@@ -51,11 +57,14 @@ pub(crate) struct Request {
     pub(crate) alignment: Option<Alignment>,
     pub(crate) exact: bool,
     pub(crate) sync: SyncMode,
+    pub(crate) priority: Priority,
 }
 
 #[derive(Debug)]
 struct Active {
     request: Request,
+    /// Never used again, as its key is.
+    serial: u64,
     /// Next byte of the first part that is in no window yet.
     cursor: u64,
     /// Windows that are not closed.
@@ -66,8 +75,29 @@ struct Active {
     /// Set by the first error and by a cancel: nothing new starts.
     stopped: bool,
     synced: bool,
-    /// Whether it stands in `openable` or in its link's `waiting`.
+    /// Whether it stands in `openable`, or in `waiting` of its link or of its drive.
     listed: bool,
+    /// Whether its last window went around the page cache: then the drive is the limit, and it
+    /// opens small windows, when its drive wants more.
+    cold: bool,
+    /// The slot of its next window, where it has waited for one.
+    slot: Option<Slot>,
+    /// Ops that its drive was promised of its next window.
+    promised: usize,
+    /// Ops for its drive's ring.
+    direct: Queue,
+    /// Ops for its drive's pool: through the page cache, but they may wait for the drive.
+    waits: Queue,
+    /// Ops for the readers: what they move waits for no drive.
+    cached: Queue,
+}
+
+/// Ops of one transfer that wait.
+#[derive(Debug, Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    /// Whether it has its turn: it never has two.
+    in_turn: bool,
 }
 
 /// A window that was claimed and has to be planned by whoever claimed it.
@@ -129,8 +159,12 @@ pub(crate) struct Effects {
     work: usize,
     /// Sleeping readers that were called.
     pub(crate) readers: usize,
-    /// Drives whose bell is to be rung, once for each worker that was called.
-    pub(crate) drives: Vec<usize>,
+    /// Drives whose ring was called.
+    pub(crate) rings: Vec<usize>,
+    /// Drives whose pool is to be called, once for each worker.
+    pub(crate) pools: Vec<usize>,
+    /// Drives all of whose pool is to be called, and how many sleep there.
+    pub(crate) all_pools: Vec<(usize, usize)>,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
     /// Transfers that ended.
@@ -139,19 +173,33 @@ pub(crate) struct Effects {
 
 #[derive(Debug, Default)]
 struct Drive {
-    ready: VecDeque<Op>,
-    sleepers: Sleepers,
-    /// Workers that wait with a full ring, which new ops are no reason to wake.
+    /// Whether it has a ring: else its pool runs its direct ops as well.
+    has_ring: bool,
+    /// Transfers with ops for its ring.
+    direct: Turns,
+    /// Transfers with ops for its pool.
+    waits: Turns,
+    /// How many ops these have.
+    queued: usize,
+    /// Ops of windows that are being planned for it, as far as they can be foreseen.
+    promised: usize,
+    /// Ops that its ring has.
+    direct_flying: usize,
+    /// Ops that its pool has.
+    waits_flying: usize,
+    /// Transfers that open their next window when it wants more.
+    waiting: VecDeque<usize>,
+    ring: Sleepers,
+    pool: Sleepers,
+    /// Its ring's worker where it waits with the ring full, which new ops are no reason to wake.
     full: Sleepers,
-    /// Windows of stopped transfers, some of whose ops may be in a ring.
+    /// Windows of stopped transfers, some of whose ops may be in its ring.
     unwanted: Vec<WindowKey>,
 }
 
 #[derive(Debug)]
 struct Link {
-    free: Vec<Slot>,
-    slots: usize,
-    slots_max: usize,
+    slots: Slots,
     growing: bool,
     /// Open windows of reads, oldest first.
     filling: Vec<WindowKey>,
@@ -169,8 +217,13 @@ struct Link {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
+    pub(crate) segment: u64,
+    /// Ops that a drive has in flight at most.
+    pub(crate) depth: usize,
+    /// Ops that all drives together have in flight at most, but one for each is never refused.
+    pub(crate) in_flight: usize,
     pub(crate) readers: usize,
-    /// Open windows of one transfer to or from host memory.
+    /// Open windows of one transfer between the page cache and host memory.
     pub(crate) host_windows: u32,
 }
 
@@ -182,9 +235,16 @@ pub(crate) struct Scheduler {
     windows: Slab<Window>,
     /// Transfers that may open a window, in turn.
     openable: VecDeque<usize>,
-    /// Ops through the page cache.
-    cached: VecDeque<Op>,
+    /// Transfers with ops for the readers.
+    turns: Turns,
+    /// How many ops these have.
+    queued: usize,
+    /// Transfers begun so far.
+    begun: u64,
     drives: Vec<Drive>,
+    /// Ops in flight on all drives, and how many drives have some.
+    in_flight: usize,
+    busy: usize,
     links: Vec<Link>,
     /// Files that are being written through the page cache, with the ops that wait: more than one
     /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
@@ -202,7 +262,11 @@ impl Scheduler {
             transfers: Slab::new(),
             windows: Slab::new(),
             openable: VecDeque::new(),
-            cached: VecDeque::new(),
+            turns: Turns::default(),
+            queued: 0,
+            begun: 0,
+            in_flight: 0,
+            busy: 0,
             drives: Vec::new(),
             links: Vec::new(),
             writers: HashMap::new(),
@@ -212,16 +276,20 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn add_drive(&mut self) -> usize {
-        self.drives.push(Drive::default());
+    /// Adds a drive, whose pool has `unstarted` threads that are started when they are called.
+    pub(crate) fn add_drive(&mut self, unstarted: usize) -> usize {
+        self.drives.push(Drive { pool: Sleepers::new(unstarted), ..Drive::default() });
         self.drives.len() - 1
+    }
+
+    /// Gives a drive a ring.
+    pub(crate) fn add_ring(&mut self, drive: usize) {
+        self.drives[drive].has_ring = true;
     }
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
         self.links.push(Link {
-            free: Vec::new(),
-            slots: 0,
-            slots_max,
+            slots: Slots::new(self.limits.slot_size, slots_max),
             growing: false,
             filling: Vec::new(),
             unloading: VecDeque::new(),
@@ -237,14 +305,11 @@ impl Scheduler {
     pub(crate) fn add_slots(&mut self, link: usize, slots: &[Slot]) {
         let state = &mut self.links[link];
         state.growing = false;
-        state.slots += slots.len();
         if slots.is_empty() {
-            state.slots_max = state.slots; // the machine gives no more: do not ask again
+            state.slots.most = state.slots.made(); // the machine gives no more: do not ask again
         }
-        state.free.extend_from_slice(slots);
-        for _ in slots {
-            self.admit_waiting(link);
-        }
+        state.slots.add(slots);
+        self.admit_waiting(link);
     }
 
     /// What became of the calls since the last time: to be acted on without the lock.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{ReaderWork, Scheduler};
+use super::lines::Line;
+use super::{Crew, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Op, Owner, WindowKey, Work};
@@ -30,12 +31,12 @@ impl Scheduler {
 
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
-        if self.cached.len() < self.limits.readers
+        if self.queued < self.limits.readers
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
         }
-        while let Some(op) = self.cached.pop_front() {
+        while let Some(op) = self.pop_cached() {
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
@@ -50,7 +51,7 @@ impl Scheduler {
         self.effects.work = match work {
             Some(_) => self.effects.work.saturating_sub(1),
             // Whoever was spared so far has to take over what this thread leaves behind.
-            None => self.effects.work.max(self.cached.len() + self.openable.len()),
+            None => self.effects.work.max(self.queued + self.openable.len()),
         };
         self.call_more(work.is_some());
         work
@@ -59,34 +60,30 @@ impl Scheduler {
     /// Who has taken work calls others to what is left: only a few are called at once.
     fn call_more(&mut self, has_taken: bool) {
         if has_taken {
-            self.effects.work = self.effects.work.max(self.cached.len());
+            self.effects.work = self.effects.work.max(self.queued);
         }
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
+        let key = state.key();
+        let active = self.transfers.get(key).filter(|a| Arc::ptr_eq(&a.request.state, state))?;
         // Wherever its work stands in line: those before it may wait for a file that hangs.
-        if let Some(at) = self.openable.iter().position(|&key| self.is_of(key, state))
-            && !self.cached.iter().any(|op| self.is_of(self.transfer_of(op), state))
+        if active.cached.ops.is_empty()
+            && active.waits.ops.is_empty()
+            && let Some(at) = self.openable.iter().position(|&other| other == key)
         {
-            let key = self.openable.remove(at)?;
+            self.openable.remove(at);
             self.openable.push_front(key);
             if let Some(claim) = self.claim_of(key) {
                 return Some(ReaderWork::Open(claim));
             }
         }
-        while let Some(at) =
-            self.cached.iter().position(|op| self.is_of(self.transfer_of(op), state))
-        {
-            let op = self.cached.remove(at)?;
+        while let Some(op) = self.pop_of(key) {
             if self.is_wanted(&op) {
                 return Some(ReaderWork::Op(op));
             }
         }
         None
-    }
-
-    fn is_of(&self, key: usize, state: &Arc<State>) -> bool {
-        self.transfers.get(key).is_some_and(|active| Arc::ptr_eq(&active.request.state, state))
     }
 
     /// The transfer that an op belongs to.
@@ -97,20 +94,63 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a drive's ring; `None`: nothing.
-    pub(crate) fn take_drive_op(&mut self, drive: usize) -> Option<Op> {
-        while let Some(op) = self.drives[drive].ready.pop_front() {
-            if self.is_wanted(&op) {
-                return Some(op);
+    /// The next op for a drive's ring or pool; `None`: nothing.
+    pub(crate) fn take_drive_op(&mut self, crew: Crew) -> Option<Op> {
+        let (drive, line) = match crew {
+            Crew::Ring(drive) => (drive, Line::Direct),
+            Crew::Pool(drive) => (drive, Line::Waits),
+            _ => return None,
+        };
+        let mut taken = None;
+        while taken.is_none() && self.has_room(drive, line) {
+            let Some(op) = self.pop_for_drive(drive, line) else { break };
+            taken = self.is_wanted(&op).then_some(op);
+        }
+        if let Some(op) = &mut taken {
+            op.counted = true;
+            let state = &mut self.drives[drive];
+            self.in_flight += 1;
+            self.busy += usize::from(state.in_flight() == 0);
+            *state.flying(line) += 1;
+            if line == Line::Waits && !state.waits.is_empty() && self.has_room(drive, line) {
+                self.call_pool(drive); // only a few are called at once
             }
         }
-        None
+        self.open_for(drive);
+        taken
     }
 
-    /// Has the rings of a transfer's drive give back what they can of its ops.
+    /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
+    /// are as many in all as there may be, up to its share; beside its other line up to half. But
+    /// one in any case, so that nothing that others do can hold it up.
+    fn has_room(&self, drive: usize, line: Line) -> bool {
+        let Limits { depth, in_flight: most, .. } = self.limits;
+        let state = &self.drives[drive];
+        let (own, other) = match line {
+            Line::Direct => (state.direct_flying, &state.waits),
+            _ => (state.waits_flying, &state.direct),
+        };
+        let all = state.in_flight();
+        let share = most / (self.busy + usize::from(all == 0)).max(1);
+        let half = if other.is_empty() { depth } else { depth / 2 };
+        own == 0 || (own < half && all < depth && all < share && self.in_flight < most)
+    }
+
+    /// Counts an op out of its drive, if it was counted in.
+    fn land(&mut self, key: usize, op: &mut Op) {
+        if std::mem::take(&mut op.counted) {
+            let line = self.line_of(key, op);
+            let state = &mut self.drives[self.transfers[key].request.drive];
+            *state.flying(line) -= 1;
+            self.in_flight -= 1;
+            self.busy -= usize::from(state.in_flight() == 0);
+        }
+    }
+
+    /// Has the ring of a transfer's drive give back what it can of its ops.
     pub(super) fn ask_back(&mut self, transfer: usize) {
         let drive = self.transfers[transfer].request.drive;
-        let Some(state) = self.drives.get_mut(drive) else { return };
+        let Some(state) = self.drives.get_mut(drive).filter(|state| state.has_ring) else { return };
         let before = state.unwanted.len();
         let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
         state.unwanted.extend(open.map(|(key, _)| key));
@@ -119,9 +159,12 @@ impl Scheduler {
         }
     }
 
-    /// The windows whose ops the rings of a drive are to give back, once.
-    pub(crate) fn take_unwanted(&mut self, drive: usize) -> Vec<WindowKey> {
-        std::mem::take(&mut self.drives[drive].unwanted)
+    /// The windows whose ops the ring that `crew` feeds is to give back, once.
+    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
+        match crew {
+            Crew::Ring(drive) => std::mem::take(&mut self.drives[drive].unwanted),
+            _ => Vec::new(),
+        }
     }
 
     /// Whether an op's transfer still wants it; if not, the op is counted out.
@@ -159,17 +202,20 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns } = completion;
         let key = self.transfer_of(&op);
+        self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
         match result {
+            // It was asked back; that says nothing about the file.
+            Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
+                return self.count_out(&op);
+            }
             Err(Errno::INTR) => return self.requeue(op),
             Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
                 op.again += 1;
                 return self.requeue(op);
             }
-            // It was asked back; that says nothing about the file.
-            Err(Errno::CANCELED) if self.transfers[key].stopped => return self.count_out(&op),
             _ => op.again = 0,
         }
         let Work::Move(direction) = op.work else {
@@ -211,14 +257,31 @@ impl Scheduler {
 
     /// Puts an op that is not done back, first in line.
     fn requeue(&mut self, op: Op) {
-        if op.is_direct() {
-            let Owner::Piece(window, _) = op.owner else { return };
-            let drive = self.transfers[self.windows[window].transfer].request.drive;
-            self.drives[drive].ready.push_front(op);
-            self.call_drive(drive);
+        let key = self.transfer_of(&op);
+        let line = self.line_of(key, &op);
+        self.push_op_first(key, line, op);
+        self.call_for(key, line);
+    }
+
+    /// Where an op waits.
+    pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
+        let reads = op.work == Work::Move(Direction::Read);
+        if op.is_direct() && self.drives[self.transfers[key].request.drive].has_ring {
+            Line::Direct
+        } else if reads && !op.is_direct() && op.segment.reason.is_in_memory() {
+            Line::Cached
         } else {
-            self.cached.push_front(op);
-            self.effects.work += 1;
+            Line::Waits
+        }
+    }
+
+    /// Calls somebody to a transfer's line.
+    pub(super) fn call_for(&mut self, key: usize, line: Line) {
+        let drive = self.transfers[key].request.drive;
+        match line {
+            Line::Direct => self.call_ring(drive),
+            Line::Waits => self.call_pool(drive),
+            Line::Cached => self.effects.work += 1,
         }
     }
 

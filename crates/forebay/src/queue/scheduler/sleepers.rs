@@ -4,17 +4,22 @@
 //! as the work needs, and rings their bell after the lock is released. A thread that finds itself
 //! called does not sleep, so no call can fall between its last look and its sleep.
 
-use super::Scheduler;
+use rustix::io::Errno;
+
+use super::{Active, Scheduler};
+use crate::error::Error;
 
 /// The threads that share a bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Crew {
     /// All readers.
     Readers,
-    /// The workers of a drive.
-    Drive(usize),
-    /// Those of them whose rings are full.
-    Full(usize),
+    /// The worker of a drive's ring.
+    Ring(usize),
+    /// The same, while its ring is full.
+    FullRing(usize),
+    /// The workers of a drive's pool.
+    Pool(usize),
     /// The submitter of a link.
     Link(usize),
 }
@@ -29,16 +34,16 @@ pub(super) struct Sleepers {
 }
 
 impl Sleepers {
+    pub(super) fn new(asleep: usize) -> Self {
+        Self { asleep, called: 0 }
+    }
+
     /// Calls at most `most` sleepers; returns how many.
     pub(super) fn call(&mut self, most: usize) -> usize {
         let called = most.min(self.asleep);
         self.asleep -= called;
         self.called += called;
         called
-    }
-
-    pub(super) fn asleep(&self) -> usize {
-        self.asleep
     }
 }
 
@@ -62,24 +67,48 @@ impl Scheduler {
     fn sleepers(&mut self, crew: Crew) -> &mut Sleepers {
         match crew {
             Crew::Readers => &mut self.readers,
-            Crew::Drive(drive) => &mut self.drives[drive].sleepers,
-            Crew::Full(drive) => &mut self.drives[drive].full,
+            Crew::Ring(drive) => &mut self.drives[drive].ring,
+            Crew::FullRing(drive) => &mut self.drives[drive].full,
+            Crew::Pool(drive) => &mut self.drives[drive].pool,
             Crew::Link(link) => &mut self.links[link].sleepers,
         }
     }
 
-    pub(super) fn call_drive(&mut self, drive: usize) {
-        if self.drives[drive].sleepers.call(1) > 0 {
-            self.effects.drives.push(drive);
+    pub(super) fn call_ring(&mut self, drive: usize) {
+        if self.drives[drive].ring.call(1) > 0 {
+            self.effects.rings.push(drive);
         }
     }
 
-    /// Calls a worker of a drive whether its ring has room or not: ops are to come back.
+    /// Calls the worker of a drive's ring whether that has room or not: ops are to come back.
     pub(super) fn call_back(&mut self, drive: usize) {
-        let drive_state = &mut self.drives[drive];
-        if drive_state.full.call(1) + drive_state.sleepers.call(1) > 0 {
-            self.effects.drives.push(drive);
+        let state = &mut self.drives[drive];
+        if state.full.call(1) + state.ring.call(1) > 0 {
+            self.effects.rings.push(drive);
         }
+    }
+
+    pub(super) fn call_pool(&mut self, drive: usize) {
+        if self.drives[drive].pool.call(1) > 0 {
+            self.effects.pools.push(drive);
+        }
+    }
+
+    /// A thread of a drive's pool that was called could not be started. Where it has no `others`,
+    /// nothing of what waits for them will ever move.
+    pub(crate) fn cannot_start(&mut self, drive: usize, errno: Errno, others: bool) {
+        self.drives[drive].pool.called -= 1;
+        if others {
+            return;
+        }
+        let waits = |active: &Active| active.request.drive == drive && !active.waits.ops.is_empty();
+        let stuck = self.transfers.iter().filter(|(_, active)| waits(active)).map(|(key, _)| key);
+        for key in stuck.collect::<Vec<_>>() {
+            self.fail(key, Error::Resource { what: "drive threads", source: errno });
+            self.finish_if_done(key);
+        }
+        // The next who has work for them may be luckier.
+        self.drives[drive].pool.asleep += 1;
     }
 
     pub(super) fn call_link(&mut self, link: usize) {
@@ -92,7 +121,9 @@ impl Scheduler {
     pub(super) fn call_all(&mut self) {
         self.effects.readers += self.readers.call(usize::MAX);
         for drive in 0..self.drives.len() {
-            (0..self.drives[drive].sleepers.asleep()).for_each(|_| self.call_drive(drive));
+            self.call_ring(drive);
+            let asleep = self.drives[drive].pool.call(usize::MAX);
+            self.effects.all_pools.push((drive, asleep));
         }
         (0..self.links.len()).for_each(|link| self.call_link(link));
     }

@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Active, Claim, Request, Scheduler};
+use super::{Active, Claim, Queue, Request, Scheduler, slots};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
-use crate::queue::window::Window;
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
@@ -17,8 +16,10 @@ impl Scheduler {
     pub(crate) fn start(&mut self, request: Request) -> (usize, Option<Claim>) {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
+        self.begun += 1;
         let key = self.transfers.insert(Active {
             request,
+            serial: self.begun,
             cursor,
             open: 0,
             end,
@@ -26,6 +27,12 @@ impl Scheduler {
             stopped: false,
             synced: false,
             listed: false,
+            cold: false,
+            slot: None,
+            promised: 0,
+            direct: Queue::default(),
+            waits: Queue::default(),
+            cached: Queue::default(),
         });
         let link = self.transfers[key].request.link;
         if let Some(error) = link.and_then(|link| self.links[link].broken.clone()) {
@@ -36,20 +43,17 @@ impl Scheduler {
         if active.request.parts.is_empty() {
             return (key, None); // nothing to move; its sync is under way
         }
-        let slot = match active.request.link {
+        let (link, drive) = (active.request.link, active.request.drive);
+        let slot = match link {
             None => None,
-            Some(link) if self.links[link].waiting.is_empty() => {
-                match self.links[link].free.pop() {
-                    Some(slot) => Some(slot),
-                    None => {
-                        self.list(key);
-                        return (key, None);
-                    }
+            Some(link) => {
+                // Whoever waits for one may not have it.
+                let slot = self.links[link].slots.take(drive, self.limits.slot_size);
+                if slot.is_none() {
+                    self.list(key);
+                    return (key, None);
                 }
-            }
-            Some(_) => {
-                self.list(key);
-                return (key, None);
+                slot
             }
         };
         (key, Some(self.open(key, slot)))
@@ -84,23 +88,15 @@ impl Scheduler {
     /// Counts a stopped transfer's ops out that nobody has begun: those who would take them may be
     /// held up by another file for long.
     fn drop_queued(&mut self, key: usize) {
+        let dropped = self.drain_ops(key);
         let request = &self.transfers[key].request;
         let (drive, file) = (request.drive, request.file.identity());
-        let is_of = |op: &Op, windows: &slab::Slab<Window>| match op.owner {
-            Owner::Piece(window, _) => windows[window].transfer == key,
-            Owner::Transfer(other) => other == key,
-        };
-        let mut dropped = Vec::new();
-        let lists = [Some(&mut self.cached), self.drives.get_mut(drive).map(|d| &mut d.ready)];
-        for list in lists.into_iter().flatten() {
-            let (of, others): (VecDeque<Op>, _) =
-                list.drain(..).partition(|op| is_of(op, &self.windows));
-            *list = others;
-            dropped.extend(of);
-        }
         if let Some(waiting) = self.writers.get_mut(&file) {
-            let (of, others): (VecDeque<Op>, _) =
-                waiting.drain(..).partition(|op| is_of(op, &self.windows));
+            let is_of = |op: &Op| match op.owner {
+                Owner::Piece(window, _) => self.windows[window].transfer == key,
+                Owner::Transfer(other) => other == key,
+            };
+            let (of, others): (VecDeque<Op>, _) = waiting.drain(..).partition(is_of);
             *waiting = others;
             for op in of {
                 // These have not had their file's turn, so they do not pass it on.
@@ -110,24 +106,35 @@ impl Scheduler {
             }
         }
         dropped.iter().for_each(|op| self.count_out(op));
+        self.open_for(drive);
     }
 
     /// Takes a transfer that will open nothing more off its list.
     fn unlist(&mut self, key: usize) {
         let active = &mut self.transfers[key];
-        if !std::mem::take(&mut active.listed) {
-            return;
+        let (link, drive) = (active.request.link, active.request.drive);
+        let promised = std::mem::take(&mut active.promised);
+        let slot = active.slot.take();
+        if std::mem::take(&mut active.listed) {
+            self.openable.retain(|&k| k != key);
+            self.drives[drive].waiting.retain(|&k| k != key);
+            if let Some(link) = link {
+                self.links[link].waiting.retain(|&k| k != key);
+            }
         }
-        let link = active.request.link;
-        self.openable.retain(|&k| k != key);
+        self.drives[drive].promised -= promised;
+        self.open_for(drive);
         if let Some(link) = link {
-            self.links[link].waiting.retain(|&k| k != key);
-            // It may have stood there for a slot that came free: the next in line takes it.
+            if let Some(slot) = slot {
+                self.links[link].slots.give(drive, slot);
+            }
+            // It may have stood in the way of others.
             self.admit_waiting(link);
         }
     }
 
-    /// Puts a transfer with bytes left on the list of those that may open a window.
+    /// Puts a transfer with bytes left on the list of those that may open a window, or of those
+    /// that wait for their drive to want more.
     pub(super) fn list(&mut self, key: usize) {
         let windows_max = self.limits.host_windows;
         let active = &mut self.transfers[key];
@@ -137,7 +144,7 @@ impl Scheduler {
             self.unlist(key);
         }
         let active = &mut self.transfers[key];
-        let room = active.request.link.is_some() || active.open < windows_max;
+        let room = active.cold || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part begins only when all windows of the part before it are closed.
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
@@ -146,8 +153,34 @@ impl Scheduler {
             return;
         }
         active.listed = true;
-        self.openable.push_back(key);
-        self.effects.work += 1;
+        if active.cold {
+            let drive = active.request.drive;
+            self.drives[drive].waiting.push_back(key);
+            self.open_for(drive);
+        } else {
+            self.openable.push_back(key);
+            self.effects.work += 1;
+        }
+    }
+
+    /// Lets transfers that wait for a drive open windows, until it has enough to come: half its
+    /// depth, so that it need not wait for the next window to be planned.
+    pub(super) fn open_for(&mut self, drive: usize) {
+        let enough = (self.limits.depth / 2).max(1);
+        let ops = usize::try_from(self.part_len() / self.limits.segment).unwrap_or(1);
+        let state = &mut self.drives[drive];
+        while state.queued + state.promised < enough {
+            let Some(key) = state.waiting.pop_front() else { return };
+            state.promised += ops;
+            self.transfers[key].promised = ops;
+            self.openable.push_back(key);
+            self.effects.work += 1;
+        }
+    }
+
+    /// Bytes of a small window.
+    pub(super) fn part_len(&self) -> u64 {
+        (self.limits.slot_size / slots::PARTS).max(self.limits.segment)
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {
@@ -175,8 +208,9 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
+                counted: false,
             };
-            self.push_cached(op);
+            self.queue(key, op);
             return;
         }
         let active = self.transfers.remove(key);

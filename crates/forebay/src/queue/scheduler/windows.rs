@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::{Claim, Scheduler};
+use super::lines::Line;
+use super::{Claim, Request, Scheduler};
 use crate::plan::{Io, Layout, Segment};
 use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
@@ -26,32 +27,41 @@ impl Scheduler {
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
         debug_assert_eq!(self.openable.front(), Some(&key));
         self.openable.pop_front();
+        let len = self.next_window_len(key);
         let active = &mut self.transfers[key];
         active.listed = false;
+        let drive = active.request.drive;
         let slot = match active.request.link {
             None => None,
-            Some(link) => match self.links[link].free.pop() {
+            Some(link) => match active.slot.take() {
                 Some(slot) => Some(slot),
-                None => {
-                    active.listed = true;
-                    self.links[link].waiting.push_back(key);
-                    return None;
-                }
+                None => match self.links[link].slots.take(drive, len) {
+                    Some(slot) => Some(slot),
+                    None => {
+                        active.listed = true;
+                        self.links[link].waiting.push_back(key);
+                        return None;
+                    }
+                },
             },
         };
         Some(self.open(key, slot))
     }
 
+    /// Bytes of a transfer's next window at most.
+    pub(super) fn next_window_len(&self, key: usize) -> u64 {
+        if self.transfers[key].cold { self.part_len() } else { self.limits.slot_size }
+    }
+
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
-        let slot_size = self.limits.slot_size;
+        let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
         let unit = request.alignment.map_or(1, |a| a.offset);
         let first = active.cursor == request.range.start;
         let base = align_down(active.cursor, unit);
-        let range =
-            ByteRange { start: active.cursor, end: part.end.min(base.saturating_add(slot_size)) };
+        let range = ByteRange { start: active.cursor, end: part.end.min(base.saturating_add(len)) };
         active.cursor = range.end;
         active.open += 1;
         if range.end == part.end {
@@ -65,7 +75,8 @@ impl Scheduler {
             Some(_) => Layout::Slot,
             None => Layout::Caller(request.address + (range.start - request.range.start)),
         };
-        let window = Window::new(key, request.direction, range, base, slot);
+        let mut window = Window::new(key, request.direction, range, base, slot);
+        window.promised = std::mem::take(&mut active.promised);
         let window = self.windows.insert(window);
         let filled_link = request.link.filter(|_| request.direction == Direction::Read);
         if let Some(link) = filled_link {
@@ -94,6 +105,12 @@ impl Scheduler {
     pub(crate) fn opened(&mut self, window: WindowKey, piece: u64, segments: Vec<Segment>) {
         let state = &mut self.windows[window];
         state.piece = piece;
+        let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
+        let active = &mut self.transfers[key];
+        let reads = active.request.direction == Direction::Read;
+        active.cold =
+            segments.iter().any(|s| s.io == Io::Direct || (reads && !s.reason.is_in_memory()));
+        let (drive, link) = (active.request.drive, active.request.link);
         if state.direction == Direction::Write && state.slot.is_some() {
             state.waiting = segments;
             let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
@@ -103,13 +120,18 @@ impl Scheduler {
             self.push_segments(window, &segments);
         }
         self.windows[window].outstanding -= 1;
+        self.drives[drive].promised -= promised;
+        self.open_for(drive);
+        // How many windows it may open, and how large ones, may have changed.
+        self.list(key);
+        link.into_iter().for_each(|link| self.admit_waiting(link));
         self.close_if_done(window);
     }
 
     pub(super) fn push_segments(&mut self, key: WindowKey, segments: &[Segment]) {
         let window = &mut self.windows[key];
-        let request = &self.transfers[window.transfer].request;
-        let drive = request.drive;
+        let transfer = window.transfer;
+        let request = &self.transfers[transfer].request;
         let mut ops = Vec::with_capacity(segments.len());
         for segment in segments {
             let first = if segment.bounce { segment.wanted.start } else { segment.covered.start };
@@ -128,34 +150,35 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
+                counted: false,
             });
         }
         for op in ops {
-            match (op.segment.io, op.work) {
-                (Io::Direct, _) => {
-                    self.drives[drive].ready.push_back(op);
-                    self.call_drive(drive);
-                }
-                (Io::Buffered, Work::Move(Direction::Write)) => self.push_write(op),
-                (Io::Buffered, _) => self.push_cached(op),
+            let is_write = op.work == Work::Move(Direction::Write);
+            if is_write && op.segment.io == Io::Buffered {
+                self.push_write(transfer, op);
+            } else {
+                self.queue(transfer, op);
             }
         }
     }
 
-    pub(super) fn push_cached(&mut self, op: Op) {
-        self.cached.push_back(op);
-        self.effects.work += 1;
+    /// Puts an op in its transfer's line, and calls somebody to it.
+    pub(super) fn queue(&mut self, key: usize, op: Op) {
+        let line = self.line_of(key, &op);
+        self.push_op(key, line, op);
+        self.call_for(key, line);
     }
 
     /// Queues a write through the page cache behind those of the same file.
-    fn push_write(&mut self, op: Op) {
+    fn push_write(&mut self, key: usize, op: Op) {
         match self.writers.entry(op.file.identity()) {
             Entry::Occupied(mut waiting) => {
                 waiting.get_mut().push_back(op);
             }
             Entry::Vacant(idle) => {
                 idle.insert(VecDeque::new());
-                self.push_cached(op);
+                self.queue(key, op);
             }
         }
     }
@@ -165,8 +188,9 @@ impl Scheduler {
         let Some(waiting) = self.writers.get_mut(&file) else { return };
         match waiting.pop_front() {
             Some(op) => {
-                self.cached.push_front(op);
-                self.effects.work += 1;
+                let key = self.transfer_of(&op);
+                self.push_op_first(key, Line::Waits, op);
+                self.call_pool(self.transfers[key].request.drive);
             }
             None => {
                 self.writers.remove(&file);
@@ -186,12 +210,12 @@ impl Scheduler {
         }
         let window = self.windows.remove(key);
         let transfer = window.transfer;
-        let link = self.transfers[transfer].request.link;
+        let Request { link, drive, .. } = self.transfers[transfer].request;
         if let (Some(link), Some(slot)) = (link, window.slot) {
             let state = &mut self.links[link];
             state.filling.retain(|&k| k != key);
             state.unloading.retain(|&k| k != key);
-            state.free.push(slot);
+            state.slots.give(drive, slot);
             self.admit_waiting(link);
         }
         self.transfers[transfer].open -= 1;
@@ -199,14 +223,23 @@ impl Scheduler {
         self.finish_if_done(transfer);
     }
 
-    /// Where a slot is free, lets the transfer that has waited longest open a window.
+    /// Gives free slots to the transfers that have waited longest, of those whose drives may hold
+    /// more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
-        if self.links[link].free.is_empty() {
-            return;
-        }
-        if let Some(key) = self.links[link].waiting.pop_front() {
-            self.openable.push_front(key);
-            self.effects.work += 1;
+        let mut at = 0;
+        while !self.links[link].slots.is_empty()
+            && let Some(&key) = self.links[link].waiting.get(at)
+        {
+            let (len, drive) = (self.next_window_len(key), self.transfers[key].request.drive);
+            match self.links[link].slots.take(drive, len) {
+                Some(slot) => {
+                    self.links[link].waiting.remove(at);
+                    self.transfers[key].slot = Some(slot);
+                    self.openable.push_front(key);
+                    self.effects.work += 1;
+                }
+                None => at += 1,
+            }
         }
     }
 }

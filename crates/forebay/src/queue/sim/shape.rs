@@ -16,8 +16,8 @@ use crate::units::{KIB, MIB};
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// Workers of each drive; none: one with a ring of several ops.
-    pub(super) drives: Vec<usize>,
+    /// Whether each drive has a ring, and the threads of its pool.
+    pub(super) drives: Vec<(bool, usize)>,
     pub(super) depth: usize,
     pub(super) gpus: usize,
     /// Slots of each GPU at the start and at most.
@@ -67,18 +67,22 @@ impl Shape {
                 (MIB, 512 * KIB),
             ],
         );
+        let depth = one_of(dice, &[1, 2, 4, 16]);
         let limits = Limits {
             slot_size,
+            segment,
+            depth,
+            in_flight: one_of(dice, &[1, 2, 5, 100]),
             readers: count(dice, 1, 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
-        let drives = (0..count(dice, 1, 2)).map(|_| one_of(dice, &[0, 0, 1, 2, 3])).collect();
+        let drives = (0..count(dice, 1, 3)).map(|_| (dice.roll(0.5), count(dice, 1, 3))).collect();
         let slots = count(dice, 1, 2);
         Self {
             limits,
             segment,
             drives,
-            depth: one_of(dice, &[1, 2, 4, 16]),
+            depth,
             gpus: count(dice, 0, 2),
             slots: (slots, slots + count(dice, 0, 2)),
             transfers: count(dice, 2, 12),

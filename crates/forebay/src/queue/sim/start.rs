@@ -14,7 +14,7 @@ use crate::gpu::Device;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Reason, Split, split_write};
 use crate::queue::op::Direction;
-use crate::queue::{Claim, Core, Plan, Planner, Request, Slot, Tools};
+use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Slot, Tools};
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 
@@ -39,7 +39,9 @@ impl SimTools {
         memory.register(&device).expect("memory of our own");
         let first = memory.address();
         self.arena.borrow_mut().push(memory);
-        (0..count as u64).map(|index| Slot { address: first + index * self.slot_size }).collect()
+        (0..count as u64)
+            .map(|index| Slot::whole(first + index * self.slot_size, self.slot_size))
+            .collect()
     }
 }
 
@@ -92,6 +94,7 @@ struct Wish {
     way: Result<(Alignment, Reason), Reason>,
     exact: bool,
     sync: SyncMode,
+    priority: Priority,
     blocking: bool,
     skew: u64,
 }
@@ -142,6 +145,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         way,
         exact: !writes && dice.roll(0.3),
         sync,
+        priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
         blocking: dice.roll(shape.blocking),
         skew: if dice.roll(0.5) { 0 } else { below(dice, PAGE) },
     })
@@ -239,5 +243,6 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         alignment: wish.way.ok().map(|(alignment, _)| alignment),
         exact: wish.exact,
         sync: wish.sync,
+        priority: wish.priority,
     }
 }

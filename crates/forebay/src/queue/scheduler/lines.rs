@@ -1,0 +1,142 @@
+//! The lines of ops that wait: each transfer has its own, and they take turns.
+
+use super::turns::{Turn, Turns};
+use super::{Active, Drive, Queue, Scheduler};
+use crate::queue::op::Op;
+
+/// Which of a transfer's lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Line {
+    /// To its drive's ring.
+    Direct,
+    /// To its drive's pool.
+    Waits,
+    /// To the readers.
+    Cached,
+}
+
+impl Active {
+    fn queue(&mut self, line: Line) -> &mut Queue {
+        match line {
+            Line::Direct => &mut self.direct,
+            Line::Waits => &mut self.waits,
+            Line::Cached => &mut self.cached,
+        }
+    }
+
+    /// Takes its turn, unless it has it; a transfer without ops needs none.
+    fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
+        let turn = Turn { key, serial: self.serial, priority: self.request.priority };
+        let queue = self.queue(line);
+        let takes = !queue.in_turn && !queue.ops.is_empty();
+        queue.in_turn |= takes;
+        takes.then_some(turn)
+    }
+}
+
+impl Drive {
+    /// Ops of a line in flight.
+    pub(super) fn flying(&mut self, line: Line) -> &mut usize {
+        if line == Line::Direct { &mut self.direct_flying } else { &mut self.waits_flying }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.direct_flying + self.waits_flying
+    }
+}
+
+impl Scheduler {
+    /// Puts an op last in its transfer's line.
+    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op) {
+        let active = &mut self.transfers[key];
+        active.queue(line).ops.push_back(op);
+        let turn = active.turn(key, line);
+        let (turns, queued) = self.turns_of(key, line);
+        *queued += 1;
+        turn.into_iter().for_each(|turn| turns.push(turn));
+    }
+
+    /// Puts an op first in its transfer's line, and the transfer first among its like if it is not
+    /// in line already.
+    pub(super) fn push_op_first(&mut self, key: usize, line: Line, op: Op) {
+        let active = &mut self.transfers[key];
+        active.queue(line).ops.push_front(op);
+        let turn = active.turn(key, line);
+        let (turns, queued) = self.turns_of(key, line);
+        *queued += 1;
+        turn.into_iter().for_each(|turn| turns.push_first(turn));
+    }
+
+    /// The next op for a drive's ring or pool.
+    pub(super) fn pop_for_drive(&mut self, drive: usize, line: Line) -> Option<Op> {
+        loop {
+            let drive = &mut self.drives[drive];
+            let turns = if line == Line::Direct { &mut drive.direct } else { &mut drive.waits };
+            let turn = turns.pop()?;
+            if let Some(op) = self.pop_op(turn, line) {
+                return Some(op);
+            }
+        }
+    }
+
+    /// The next op for a reader.
+    pub(super) fn pop_cached(&mut self) -> Option<Op> {
+        loop {
+            let turn = self.turns.pop()?;
+            if let Some(op) = self.pop_op(turn, Line::Cached) {
+                return Some(op);
+            }
+        }
+    }
+
+    /// The next op of the transfer whose turn it is; none where that has ended, or where others
+    /// have taken its ops.
+    fn pop_op(&mut self, turn: Turn, line: Line) -> Option<Op> {
+        let active = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial)?;
+        let queue = active.queue(line);
+        queue.in_turn = false;
+        let op = queue.ops.pop_front()?;
+        let next = active.turn(turn.key, line);
+        let (turns, queued) = self.turns_of(turn.key, line);
+        *queued -= 1;
+        next.into_iter().for_each(|turn| turns.push(turn));
+        Some(op)
+    }
+
+    /// The next op of one transfer that a thread can run by itself, whosever turn it is.
+    pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
+        let active = self.transfers.get_mut(key)?;
+        if let Some(op) = active.cached.ops.pop_front() {
+            self.queued -= 1;
+            return Some(op);
+        }
+        let op = active.waits.ops.pop_front()?;
+        let drive = active.request.drive;
+        self.drives[drive].queued -= 1;
+        self.open_for(drive);
+        Some(op)
+    }
+
+    /// Takes all ops out of a transfer's lines.
+    pub(super) fn drain_ops(&mut self, key: usize) -> Vec<Op> {
+        let mut all = Vec::new();
+        for line in [Line::Direct, Line::Waits, Line::Cached] {
+            let ops = std::mem::take(&mut self.transfers[key].queue(line).ops);
+            *self.turns_of(key, line).1 -= ops.len();
+            all.extend(ops);
+        }
+        all
+    }
+
+    fn turns_of(&mut self, key: usize, line: Line) -> (&mut Turns, &mut usize) {
+        match line {
+            Line::Cached => (&mut self.turns, &mut self.queued),
+            _ => {
+                let drive = &mut self.drives[self.transfers[key].request.drive];
+                let direct = line == Line::Direct;
+                let turns = if direct { &mut drive.direct } else { &mut drive.waits };
+                (turns, &mut drive.queued)
+            }
+        }
+    }
+}
