@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use forebay::{Error, Operation, Place};
 use rustix::io::Errno;
 
 use crate::report::plain::plain;
@@ -44,11 +45,12 @@ impl Failure {
     pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
         let errno = Errno::from_io_error(error);
         let cause = errno.map_or_else(|| error.to_string(), |errno| errno.to_string());
-        let failure = Self::new(message).because(cause);
-        match errno.and_then(remedy) {
-            Some(remedy) => failure.hint(remedy),
-            None => failure,
-        }
+        // The library knows the remedies of the system's errors.
+        let hint = errno.and_then(|source| {
+            let (operation, place) = (Operation::Open, Place::whole(""));
+            Error::Io { operation, place, source }.hint()
+        });
+        Self { hint, ..Self::new(message).because(cause) }
     }
 
     /// Adds a cause.
@@ -111,12 +113,6 @@ impl Failure {
     }
 }
 
-/// What to do where the system's word alone does not say it.
-fn remedy(errno: Errno) -> Option<&'static str> {
-    (errno == Errno::NOTDIR)
-        .then_some("a part of the path that should be a folder is a file: look at its spelling")
-}
-
 /// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
 /// such as `EIO` and `CUDA` stay as they are.
 fn lower(text: &str) -> String {
@@ -129,25 +125,21 @@ fn lower(text: &str) -> String {
     }
 }
 
-impl From<forebay::Error> for Failure {
-    fn from(error: forebay::Error) -> Self {
-        let usage = matches!(error, forebay::Error::BadOption { .. });
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let usage = matches!(error, Error::BadOption { .. });
         let mut causes = Vec::new();
         let mut source = error.source();
         while let Some(cause) = source {
             causes.push(cause.to_string());
             source = cause.source();
         }
-        let errno = error.errno().map(Errno::from_raw_os_error);
-        let hint = error.hint().or_else(|| errno.and_then(remedy).map(str::to_owned));
-        Self { message: error.to_string(), causes, hint, usage }
+        Self { message: error.to_string(), causes, hint: error.hint(), usage }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use forebay::{Error, Operation, Place};
-
     use super::*;
 
     fn plain(failure: &Failure) -> String {

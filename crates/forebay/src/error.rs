@@ -111,6 +111,15 @@ pub enum Error {
         /// How many of them arrived.
         got: u64,
     },
+    /// A file moves no more bytes without saying why: it changed meanwhile, or its file system says
+    /// what is not so.
+    #[error("cannot {operation} {place}: {}", stall(*.operation))]
+    NoProgress {
+        /// What was tried, and tried again.
+        operation: Operation,
+        /// Where.
+        place: Place,
+    },
     /// The path names something that has no bytes at offsets: a folder, a FIFO, a socket.
     #[error("cannot open `{}`: it is a {kind}, not a file", path.display())]
     NotAFile {
@@ -218,6 +227,11 @@ impl Error {
                  should write a new file and rename it"
                     .into()
             }
+            Self::NoProgress { .. } => {
+                "look whether the file changed meanwhile; if it did not, its file system reports a \
+                 size that it does not have"
+                    .into()
+            }
             Self::NotAFile { .. } => "give the path of a regular file or of a block device".into(),
             Self::RouteUnavailable { .. } => {
                 "leave the route out, and the fastest one that can be had is taken".into()
@@ -283,10 +297,20 @@ fn of(place: Option<&Place>) -> String {
     place.map(|place| format!(" of {place}")).unwrap_or_default()
 }
 
+fn stall(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Write => "it takes no more bytes, and the system names no error",
+        _ => "no more bytes come, though its size says that there are some",
+    }
+}
+
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
     Some(
         match errno {
             Errno::NOENT => "look at the path's spelling; a relative path starts at this folder",
+            Errno::NOTDIR => {
+                "a part of the path that should be a folder is a file: look at its spelling"
+            }
             Errno::ACCESS | Errno::PERM => "ask the owner for the permission, or run as the owner",
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",

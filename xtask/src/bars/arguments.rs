@@ -36,6 +36,14 @@ pub(crate) enum Chore {
         /// The target.
         gpu: String,
     },
+    /// Read a file each time a line of input asks for it, with this much memory that may be
+    /// locked: the bars start this as a child.
+    ServeReads {
+        /// The file.
+        path: PathBuf,
+        /// A size, or `unlimited`.
+        locked: String,
+    },
     /// Measure the bars.
     Measure(Arguments),
 }
@@ -76,6 +84,9 @@ impl Arguments {
                 "--probe-memory" => {
                     return Ok(Chore::ProbeMemory { path: value()?.into(), gpu: value()? });
                 }
+                "--serve-reads" => {
+                    return Ok(Chore::ServeReads { path: value()?.into(), locked: value()? });
+                }
                 _ => return Err(format!("no such argument: `{word}`\n\n{HELP}")),
             }
         }
@@ -99,12 +110,14 @@ mod tests {
         assert!(read.tiny && read.only.as_deref() == Some("host") && read.out == Some("x".into()));
         let made = Chore::MakeFile { path: "a".into(), len: 1 << 20 };
         assert_eq!(parse("--make-file a 1M"), Ok(made));
+        let served = Chore::ServeReads { path: "a".into(), locked: "8M".into() };
+        assert_eq!(parse("--serve-reads a 8M"), Ok(served));
         assert_eq!(parse("-h"), Ok(Chore::Help));
     }
 
     #[test]
     fn nonsense_is_an_error() {
-        for line in ["--only", "--fast", "--make-file a", "--make-file a big"] {
+        for line in ["--only", "--fast", "--make-file a", "--make-file a big", "--serve-reads a"] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

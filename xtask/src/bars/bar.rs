@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, first, host, memory, resident, small, write};
+use crate::{cold, first, host, memlock, memory, resident, small, write};
 
 /// One bar.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 15] = [
+pub(crate) const BARS: [Bar; 16] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
@@ -46,6 +46,7 @@ pub(crate) const BARS: [Bar; 15] = [
     Bar { name: "host-random-4K", setting: Setting::Host, run: small::random },
     Bar { name: "pread-direct-1M", setting: Setting::Host, run: host::pread_direct },
     Bar { name: "pread-resident", setting: Setting::Host, run: host::pread_resident },
+    Bar { name: "host-memlock", setting: Setting::Host, run: memlock::run },
     Bar { name: "memory-host", setting: Setting::Any, run: memory::host },
     Bar { name: "memory-sim", setting: Setting::Any, run: memory::sim },
 ];

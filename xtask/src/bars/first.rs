@@ -5,7 +5,7 @@ use forebay::{Engine, Options};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::device::Plain;
-use crate::lab::{Lab, Place, routes};
+use crate::lab::{Lab, Place, routes, verify};
 use crate::sample::{interleave, timed};
 
 /// 8 GiB resident, by a new engine each time; its GPU and target are there before.
@@ -26,10 +26,13 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
         }
         target.fill(0x5A)?;
         let file = Engine::new(Options::from_env()?)?.open(&path)?;
-        timed(len, || {
+        let sample = timed(len, || {
             route = routes(&file.read_exact(0, &mut target)?);
             Ok(())
-        })
+        })?;
+        // Each time: every engine fills its own slots for the first time.
+        verify(&target, len)?;
+        Ok(sample)
     })?;
     let share = series[1].rate() / series[0].best_rate();
     Ok(Measured {

@@ -1,9 +1,9 @@
 //! Measures the bars that the project sets itself: our engine beside the plain way to make the
 //! same move, turn by turn in one run, and judged by the ratio of medians.
 //!
-//! A bar is a function in one of the modules `host`, `small`, `memory`, `resident`, `first`,
-//! `write` and `cold`; [`bar`] holds the list. The rest is what they share. The raw samples, the
-//! machine and a summary are archived ([`archive`]).
+//! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
+//! `first`, `write` and `cold`; [`bar`] holds the list. The rest is what they share. The raw
+//! samples, the machine and a summary are archived ([`archive`]).
 //!
 //! # Unsafe modules
 //!
@@ -21,6 +21,7 @@ mod flight;
 mod host;
 mod lab;
 mod machine;
+mod memlock;
 mod memory;
 mod plain;
 mod resident;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         }
         Ok(Chore::MakeFile { path, len }) => data::write(&path, len).map(|()| true),
         Ok(Chore::ProbeMemory { path, gpu }) => memory::probe(&path, &gpu).map(|()| true),
+        Ok(Chore::ServeReads { path, locked }) => memlock::serve(&path, &locked).map(|()| true),
         Ok(Chore::Measure(arguments)) => lab::measure(arguments),
         Err(message) => {
             complain(&message);

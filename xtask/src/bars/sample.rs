@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::bar::Stop;
 
 /// One measurement of one side.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     /// Wall time.
     pub(crate) seconds: f64,

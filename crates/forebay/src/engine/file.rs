@@ -157,7 +157,8 @@ impl File {
         self.handle.drive().rotational()
     }
 
-    /// Why its bytes cannot go around the page cache; `None` where they can.
+    /// Why its bytes cannot go around the page cache, for good or at the moment; `None` where they
+    /// can.
     #[must_use]
     pub fn no_direct_io(&self) -> Option<&str> {
         self.handle.direct().err()

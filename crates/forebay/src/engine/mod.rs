@@ -166,8 +166,10 @@ impl Engine {
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         let fail = Error::HostMemory { len, source: Errno::NOMEM };
         let mut memory = HostMemory::map(usize::try_from(len).map_err(|_| fail)?)?;
-        for link in &*self.links() {
-            memory.register(&link.device)?;
+        // Registering takes long, and others want the list meanwhile.
+        let known = self.links().iter().map(|link| Arc::clone(&link.device)).collect::<Vec<_>>();
+        for device in &known {
+            memory.register(device)?;
         }
         Ok(Buffer::host(memory))
     }

@@ -1,9 +1,11 @@
-//! What an engine does with a GPU that will not say whether a failed copy is over.
+//! What an engine does with a GPU that will not say whether a failed copy is over, and with one
+//! that takes for ever to copy to the host or to register memory.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::{Engine, OpenOptions, RequestOptions};
 use crate::clock::SystemClock;
@@ -19,6 +21,16 @@ use crate::options::Options;
 struct Silent {
     inner: SimDevice,
     silent: AtomicBool,
+    /// Whether copies to the host are not done.
+    held: AtomicBool,
+    /// The streams of such copies.
+    outward: Mutex<HashSet<Stream>>,
+    /// The events of such streams.
+    waited: Mutex<HashSet<Event>>,
+    /// Memory is registered only by who can take this.
+    gate: Mutex<()>,
+    /// How often that was tried.
+    registering: AtomicUsize,
     /// Memory that was given back with a copy into it under way.
     busy_frees: AtomicUsize,
 }
@@ -27,7 +39,16 @@ impl Silent {
     fn new(config: &str) -> Arc<Self> {
         let config: SimConfig = config.parse().unwrap();
         let inner = SimDevice::new(0, config, Arc::new(SystemClock::new()));
-        Arc::new(Self { inner, silent: AtomicBool::new(false), busy_frees: AtomicUsize::new(0) })
+        Arc::new(Self {
+            inner,
+            silent: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            outward: Mutex::default(),
+            waited: Mutex::default(),
+            gate: Mutex::default(),
+            registering: AtomicUsize::new(0),
+            busy_frees: AtomicUsize::new(0),
+        })
     }
 
     fn speak(&self, call: &'static str) -> DeviceResult<()> {
@@ -58,6 +79,8 @@ impl Device for Silent {
         freed
     }
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        self.registering.fetch_add(1, Ordering::Relaxed);
+        let _open = self.gate.lock().unwrap();
         // SAFETY: as above.
         unsafe { self.inner.register(host, len) }
     }
@@ -94,6 +117,7 @@ impl Device for Silent {
         source: u64,
         len: usize,
     ) -> DeviceResult<()> {
+        self.outward.lock().unwrap().insert(stream);
         // SAFETY: as above.
         unsafe { self.inner.copy_to_host(stream, target, source, len) }
     }
@@ -102,10 +126,16 @@ impl Device for Silent {
         unsafe { self.inner.fill(stream, address, byte, len) }
     }
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
+        if self.outward.lock().unwrap().contains(&stream) {
+            self.waited.lock().unwrap().insert(event);
+        }
         self.inner.record(event, stream)
     }
     fn is_done(&self, event: Event) -> DeviceResult<bool> {
         self.speak("cuEventQuery")?;
+        if self.held.load(Ordering::Relaxed) && self.waited.lock().unwrap().contains(&event) {
+            return Ok(false);
+        }
         self.inner.is_done(event)
     }
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
@@ -181,4 +211,49 @@ fn a_small_write_whose_copy_may_not_be_over_keeps_its_source() {
     drop(source);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
     assert_eq!(fs::read(&path).unwrap(), [3; 4096]);
+}
+
+#[test]
+fn copies_to_the_host_hold_up_none_to_the_gpu() {
+    let gpu = Silent::new("sim");
+    let engine = Engine::new(Options { slot_size: 1 << 20, ..Options::default() }).unwrap();
+    let device: Arc<dyn Device> = Arc::clone(&gpu) as _;
+    engine.add_device(&device).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("written");
+    let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+    // Three of the four slots: more copies than may be queued.
+    let mut source = engine.allocate(device.id(), 3 << 20).unwrap();
+    source.fill(5).unwrap();
+    gpu.held.store(true, Ordering::Relaxed);
+    let writing = file.start_write(0, source, &RequestOptions::default()).unwrap();
+    let read = folder.path().join("read");
+    fs::write(&read, vec![6; 8 << 20]).unwrap();
+    let (buffer, outcome) = engine.open(&read).unwrap().read_whole(Some(device.id())).unwrap();
+    assert_eq!(outcome.bytes, 8 << 20);
+    assert!(!writing.is_done());
+    gpu.held.store(false, Ordering::Relaxed);
+    assert_eq!(writing.wait().0.unwrap().bytes, 3 << 20);
+    assert_eq!(fs::read(&path).unwrap(), vec![5; 3 << 20]);
+    let mut bytes = vec![0; 8 << 20];
+    buffer.download(0, &mut bytes).unwrap();
+    assert_eq!(bytes, vec![6; 8 << 20]);
+}
+
+#[test]
+fn memory_that_is_being_registered_holds_up_nobody() {
+    let gpu = Silent::new("sim");
+    let (engine, device) = engine_with(&gpu);
+    let shut = gpu.gate.lock().unwrap();
+    let (asked, other) = (engine.clone(), engine.clone());
+    let pinned = std::thread::spawn(move || asked.allocate_pinned(4096).unwrap().len());
+    while gpu.registering.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(other.allocate(device.id(), 4096).unwrap().len()));
+    // The bound only tells late from never.
+    assert_eq!(done.recv_timeout(std::time::Duration::from_secs(60)), Ok(4096));
+    drop(shut);
+    assert_eq!(pinned.join().unwrap(), 4096);
 }

@@ -39,12 +39,45 @@ pub(crate) struct Direct {
     alignment: Alignment,
 }
 
+/// Why a file has no such descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It will have none.
+    Lasting(String),
+    /// The system has none to give now.
+    Passing(&'static str),
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Self {
+        Self::Lasting(reason)
+    }
+}
+
+impl Refusal {
+    /// What `errno` means; `reason` says it of an error that lasts.
+    fn of(errno: Errno, reason: impl FnOnce(Errno) -> String) -> Self {
+        match errno {
+            Errno::MFILE | Errno::NFILE => {
+                Self::Passing("too many files are open for a second descriptor with O_DIRECT")
+            }
+            Errno::NOMEM => {
+                Self::Passing("there is no memory now for a second descriptor with O_DIRECT")
+            }
+            Errno::AGAIN | Errno::INTR => {
+                Self::Passing("the system has no second descriptor with O_DIRECT to give now")
+            }
+            errno => Self::Lasting(reason(errno)),
+        }
+    }
+}
+
 impl Direct {
     /// Opens the second descriptor and tries it once; the error says why there is none.
-    pub(super) fn open(handle: &Handle) -> Result<Self, String> {
+    pub(super) fn open(handle: &Handle) -> Result<Self, Refusal> {
         if handle.is_memory() {
             // Newer kernels accept the flag here and copy from the page cache all the same.
-            return Err("the file lives in memory".into());
+            return Err(Refusal::Lasting("the file lives in memory".into()));
         }
         let fd = reopen(handle)?;
         let alignment = alignment(handle, fd.as_fd())?;
@@ -65,7 +98,7 @@ impl Direct {
 
     /// Reads the first unit, since a file system may take the flag and refuse the request. That a
     /// smaller unit passes would prove nothing: some then read through the page cache.
-    fn confirm(&self, handle: &Handle) -> Result<(), String> {
+    fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
         if handle.size().map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
@@ -75,17 +108,17 @@ impl Direct {
         // btrfs then reads through the page cache.
         let mut room = vec![0xa5_u8; unit + memory];
         let start = room.as_ptr().align_offset(memory);
-        let target = room.get_mut(start..start + unit).ok_or("no aligned memory")?;
-        match read_at(self.fd(), target, 0) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("a first read with O_DIRECT failed: {error}")),
-        }
+        let target = room.get_mut(start..start + unit).expect("room for one more");
+        read_at(self.fd(), target, 0).map(drop).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            Refusal::of(errno, |errno| format!("a first read with O_DIRECT failed: {errno}"))
+        })
     }
 }
 
 /// Opens the file once more. `/proc` leads to the very file even where its name is gone; without
 /// `/proc`, the name must still lead to the same file.
-fn reopen(handle: &Handle) -> Result<OwnedFd, String> {
+fn reopen(handle: &Handle) -> Result<OwnedFd, Refusal> {
     let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
     let link = format!("/proc/self/fd/{}", handle.fd().as_raw_fd());
@@ -98,17 +131,20 @@ fn reopen(handle: &Handle) -> Result<OwnedFd, String> {
         // The name may by now lead to a FIFO, for which the opening must not wait.
         Err(_) => open(handle.path(), flags | OFlags::NONBLOCK | OFlags::NOCTTY),
     };
-    let fd = fd.map_err(|errno| match errno {
-        Errno::INVAL => "the file system refuses O_DIRECT".into(),
-        errno => format!("no second descriptor with O_DIRECT: {errno}"),
-    })?;
-    let stat = rustix::fs::fstat(&fd).map_err(|errno| errno.to_string())?;
+    let failed = |errno| {
+        Refusal::of(errno, |errno| match errno {
+            Errno::INVAL => "the file system refuses O_DIRECT".into(),
+            errno => format!("no second descriptor with O_DIRECT: {errno}"),
+        })
+    };
+    let fd = fd.map_err(failed)?;
+    let stat = rustix::fs::fstat(&fd).map_err(failed)?;
     if handle.is_same(&stat) {
         // Without this, io_uring would not wait for a block device.
-        rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT).map_err(|errno| errno.to_string())?;
+        rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT).map_err(failed)?;
         Ok(fd)
     } else {
-        Err("the path leads to another file by now".into())
+        Err(Refusal::Lasting("the path leads to another file by now".into()))
     }
 }
 
@@ -143,6 +179,17 @@ fn judged(memory: u32, offset: u32) -> Result<Alignment, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_lasts_is_taken_for_the_truth() {
+        let of = |errno| Refusal::of(errno, |errno| errno.to_string());
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN] {
+            assert!(matches!(of(errno), Refusal::Passing(_)), "{errno}");
+        }
+        for errno in [Errno::INVAL, Errno::OPNOTSUPP, Errno::PERM, Errno::ACCESS, Errno::IO] {
+            assert_eq!(of(errno), Refusal::Lasting(errno.to_string()));
+        }
+    }
 
     #[test]
     fn only_sane_alignments_are_believed() {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 pub(crate) use calls::{page_size, read_at_raw, write_at_raw};
 pub(crate) use direct::Direct;
+use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
 pub use residency::Residency;
 pub(crate) use residency::Source;
@@ -176,9 +177,18 @@ impl Handle {
         self.drive().key()
     }
 
-    /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none.
+    /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none. What
+    /// may be there in a moment is not taken for missing: the next call tries again.
     pub(crate) fn direct(&self) -> Result<&Direct, &str> {
-        self.direct.get_or_init(|| Direct::open(self)).as_ref().map_err(String::as_str)
+        let kept = match self.direct.get() {
+            Some(kept) => kept,
+            None => match Direct::open(self) {
+                Ok(direct) => self.direct.get_or_init(|| Ok(direct)),
+                Err(Refusal::Lasting(reason)) => self.direct.get_or_init(|| Err(reason)),
+                Err(Refusal::Passing(reason)) => return Err(reason),
+            },
+        };
+        kept.as_ref().map_err(String::as_str)
     }
 
     /// Makes its bytes durable, and of the rest what is needed to read them.

@@ -2,8 +2,8 @@
 //! which comes next.
 //!
 //! A [`Ring`] belongs to one worker. Readers, which move what waits for no drive, have a
-//! [`PreadRing`] each. A drive has one worker with a [`UringRing`], and a [`Pool`] of workers with a
-//! `PreadRing` each for what io_uring does not do, or is not allowed to.
+//! [`PreadRing`] each. A drive has one worker with a [`UringRing`], and a [`Pool`] of workers with
+//! a `PreadRing` each for what io_uring does not do, or is not allowed to.
 
 mod bounce;
 mod core;
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
-pub(crate) use op::{Completion, Direction, Op};
+pub(crate) use op::{Completion, Direction, Op, WindowKey};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
@@ -47,6 +47,10 @@ pub(crate) trait Ring {
 
     /// Lets the kernel see what was taken in, without waiting for anything.
     fn flush(&mut self) {}
+
+    /// Asks for the ops of a window back early: its transfer wants them no more. Where the kernel
+    /// can, it hands them back with `ECANCELED`, or as far as they are; the others go on.
+    fn cancel(&mut self, _window: WindowKey) {}
 
     /// Hands finished ops back. With `wait`, blocks until there is one or until the ring is woken.
     ///

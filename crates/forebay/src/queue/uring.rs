@@ -4,12 +4,16 @@
 //! flight leaks them and its memory, since the kernel may still write there. So it does with its
 //! hold on the pinned parts that the kernel knows; where nothing is in flight it lets go of them
 //! last, after the ring itself.
+//!
+//! Ops that are not wanted any more are asked back, again and again until they come: the kernel can
+//! take back only what waits for one of its threads or lets itself be interrupted there, and an op
+//! that a file system keeps answering with `EAGAIN` is there for a moment at a time.
 
 #![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, Probe, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,7 +22,7 @@ use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
-use super::op::{Completion, Direction, Op, Work};
+use super::op::{Completion, Direction, Op, Owner, WindowKey, Work};
 use super::pread::{descriptor, size_if_short};
 use super::registered::Registered;
 use crate::memory::Parts;
@@ -26,6 +30,16 @@ use crate::units::ByteRange;
 
 /// Completion that belongs to the waker, not to an op.
 const WAKE: u64 = u64::MAX;
+
+/// Answer to a request to take an op back; the op says itself what came of it.
+const CANCEL: u64 = u64::MAX - 1;
+
+/// End of the pause between two such requests.
+const PAUSE: u64 = u64::MAX - 2;
+
+/// The first pause and the longest: each is twice as long as the one before. What the kernel can
+/// take back at all has come back after a few; a drive that hangs costs ten looks a second.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 
 /// Wakes the thread that waits in a ring.
 #[derive(Debug, Clone)]
@@ -48,6 +62,18 @@ struct Flight {
     /// Where the kernel moves the op's bytes.
     base: u64,
     start: Instant,
+    /// Its transfer has stopped, so that it is to come back early.
+    unwanted: bool,
+}
+
+/// How many ops are to come back early, and when they are asked the next time.
+#[derive(Debug)]
+struct Recall {
+    ops: usize,
+    /// What the kernel copies when it takes the pause in; boxed, since that may be later.
+    pause: Box<types::Timespec>,
+    length: Duration,
+    pausing: bool,
 }
 
 /// See the module's own text.
@@ -64,6 +90,7 @@ pub(crate) struct UringRing {
     woken: std::mem::ManuallyDrop<Box<[u8; 8]>>,
     waiting_for_wake: bool,
     unsubmitted: bool,
+    recall: Recall,
 }
 
 impl UringRing {
@@ -100,6 +127,7 @@ impl UringRing {
             woken: std::mem::ManuallyDrop::new(Box::new([0; 8])),
             waiting_for_wake: false,
             unsubmitted: false,
+            recall: Recall { ops: 0, pause: Box::default(), length: PAUSES[0], pausing: false },
         })
     }
 
@@ -134,8 +162,12 @@ impl UringRing {
     }
 
     fn push(&mut self, entry: &io_uring::squeue::Entry) -> Result<(), Errno> {
+        if self.ring.submission().is_full() {
+            self.flush();
+        }
         // SAFETY: the entry's memory lives until its completion is reaped: an op's by the
-        // scheduler's promise, the bounce pieces' and the waker's because drop leaks them.
+        // scheduler's promise, the bounce pieces' and the waker's because drop leaks them. The
+        // length of a pause is read when the entry is submitted, which `self` alone does.
         if unsafe { self.ring.submission().push(entry) }.is_err() {
             return Err(Errno::AGAIN);
         }
@@ -155,18 +187,42 @@ impl UringRing {
         Ok(())
     }
 
+    /// Asks the unwanted ops back, and sets the time of the next attempt.
+    fn recall(&mut self) {
+        if self.recall.ops == 0 || self.recall.pausing {
+            return;
+        }
+        *self.recall.pause = self.recall.length.into();
+        let pause: *const types::Timespec = &raw const *self.recall.pause;
+        if self.push(&opcode::Timeout::new(pause).build().user_data(PAUSE)).is_err() {
+            return;
+        }
+        self.recall.pausing = true;
+        self.recall.length = (self.recall.length * 2).min(PAUSES[1]);
+        let unwanted = self.ops.iter().filter(|(_, flight)| flight.unwanted);
+        for index in unwanted.map(|(index, _)| index).collect::<Vec<_>>() {
+            let entry = opcode::AsyncCancel::new(index as u64).build().user_data(CANCEL);
+            if self.push(&entry).is_err() {
+                break;
+            }
+        }
+    }
+
     fn collect(&mut self, done: &mut Vec<Completion>) {
         for entry in self.ring.completion() {
-            if entry.user_data() == WAKE {
-                self.waiting_for_wake = false;
-                continue;
+            match entry.user_data() {
+                WAKE => self.waiting_for_wake = false,
+                PAUSE => self.recall.pausing = false,
+                _ => {}
             }
+            // Those and the answers to requests to take ops back are no op's.
             let Some(flight) = usize::try_from(entry.user_data())
                 .ok()
                 .and_then(|index| self.ops.try_remove(index))
             else {
                 continue;
             };
+            self.recall.ops -= usize::from(flight.unwanted);
             let result = match u64::try_from(entry.result()) {
                 Ok(moved) => Ok(moved),
                 Err(_) => Err(Errno::from_raw_os_error(-entry.result())),
@@ -185,7 +241,9 @@ impl UringRing {
 fn check_operations(ring: &IoUring) -> Result<(), Errno> {
     let mut probe = Probe::new();
     let asked = ring.submitter().register_probe(&mut probe);
-    let has = [opcode::Read::CODE, opcode::Write::CODE].iter().all(|&c| probe.is_supported(c));
+    let needed =
+        [opcode::Read::CODE, opcode::Write::CODE, opcode::AsyncCancel::CODE, opcode::Timeout::CODE];
+    let has = needed.iter().all(|&code| probe.is_supported(code));
     if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS) }
 }
 
@@ -206,7 +264,7 @@ impl Ring for UringRing {
         });
         match pushed {
             Ok(base) => {
-                self.ops.insert(Flight { op, base, start: Instant::now() });
+                self.ops.insert(Flight { op, base, start: Instant::now(), unwanted: false });
             }
             Err(errno) => {
                 self.refused.push(Completion { op, result: Err(errno), size: None, took_ns: 0 });
@@ -220,11 +278,23 @@ impl Ring for UringRing {
         }
     }
 
+    fn cancel(&mut self, window: WindowKey) {
+        for (_, flight) in &mut self.ops {
+            let is_of = matches!(flight.op.owner, Owner::Piece(key, _) if key == window);
+            if is_of && !std::mem::replace(&mut flight.unwanted, true) {
+                self.recall.ops += 1;
+            }
+        }
+        self.recall.length = PAUSES[0];
+    }
+
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
         done.append(&mut self.refused);
-        let wait = wait && done.is_empty();
+        let mut wait = wait && done.is_empty();
         if wait {
-            self.listen()?;
+            self.recall();
+            // What the kernel has no room for now is tried again with what it has taken in by then.
+            wait = self.listen().is_ok();
         }
         if self.unsubmitted || wait || !self.ops.is_empty() {
             let want = usize::from(wait);

@@ -34,19 +34,19 @@ pub(crate) struct RingWorker<R> {
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
-    /// Whether the scheduler counts it as asleep.
-    asleep: bool,
+    /// Among whom the scheduler counts it as asleep.
+    asleep: Option<Crew>,
 }
 
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
     pub(crate) fn new(crew: Crew, ring: R) -> Self {
-        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
     }
 
     /// The same, for a thread that was called before it began, and counts as asleep.
     pub(crate) fn called(crew: Crew, ring: R) -> Self {
-        Self { asleep: true, ..Self::new(crew, ring) }
+        Self { asleep: Some(crew), ..Self::new(crew, ring) }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -61,8 +61,8 @@ impl<R: Ring> RingWorker<R> {
         let crew = self.crew;
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
-        let (ended, effects) = core.hold(|scheduler| {
-            if std::mem::take(asleep) {
+        let ((ended, unwanted), effects) = core.hold(|scheduler| {
+            if let Some(crew) = asleep.take() {
                 scheduler.wakes(crew);
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
@@ -74,12 +74,18 @@ impl<R: Ring> RingWorker<R> {
             }
             let ended = scheduler.has_ended();
             let may_sleep = waits || taken.len() + in_flight == 0;
-            if taken.len() < room && may_sleep && !ended {
-                scheduler.sleeps(crew);
-                *asleep = true;
+            if may_sleep && !ended {
+                let among = match crew {
+                    Crew::Ring(drive) if taken.len() == room => Crew::FullRing(drive),
+                    crew => crew,
+                };
+                scheduler.sleeps(among);
+                *asleep = Some(among);
             }
-            ended
+            (ended, scheduler.take_unwanted(crew))
         });
+        // Before anything new is submitted: a window's number may be another's by then.
+        unwanted.into_iter().for_each(|window| self.ring.cancel(window));
         if waits {
             // The drive gets its next requests before those who wait for the last are woken: they
             // may take this thread's core.
@@ -92,7 +98,7 @@ impl<R: Ring> RingWorker<R> {
         if ended {
             return Next::Stop;
         }
-        if self.asleep && !waits {
+        if self.asleep.is_some() && !waits {
             return Next::Wait;
         }
         if self.ring.reap(waits, &mut self.done).is_err() {

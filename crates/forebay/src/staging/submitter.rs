@@ -1,8 +1,9 @@
 //! Queues the copies of one GPU and sees them done. Nobody else calls the driver for a transfer.
 //!
-//! At most two copies are queued: one runs, the next is ready behind it, and whatever is filled
-//! meanwhile leaves as one longer copy. So copies grow by themselves when the link is what binds,
-//! and bytes leave at once when it would idle.
+//! At most two copies of each direction are queued: one runs, the next is ready behind it, and
+//! whatever is filled meanwhile leaves as one longer copy. So copies grow by themselves when the
+//! link is what binds, and bytes leave at once when it would idle. The directions have a stream, a
+//! queue and a limit each, since the link carries both at once.
 
 #![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
 
@@ -34,16 +35,22 @@ struct Queued {
     since: Instant,
 }
 
+/// The copies of one direction, which are done in turn.
+#[derive(Debug)]
+struct Lane {
+    stream: Stream,
+    queued: VecDeque<Queued>,
+}
+
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
-    /// One stream for each direction: the link carries both at once.
-    inward: Stream,
-    outward: Stream,
+    /// One for each direction: the link carries both at once.
+    inward: Lane,
+    outward: Lane,
     spare: Vec<Event>,
-    queued: VecDeque<Queued>,
     done: Vec<(Copy, u64, Option<CopyFailure>)>,
     /// The slots that copies touch; never given back once one may not be over.
     arena: Option<Arc<Arena>>,
@@ -67,15 +74,14 @@ pub(crate) enum Pause {
 
 impl Submitter {
     pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
-        let inward = device.create_stream()?;
-        let outward = device.create_stream()?;
+        let lane = || Ok(Lane { stream: device.create_stream()?, queued: VecDeque::new() });
+        let (inward, outward) = (lane()?, lane()?);
         Ok(Self {
             link,
             device,
             inward,
             outward,
             spare: Vec::new(),
-            queued: VecDeque::new(),
             done: Vec::new(),
             arena: None,
             asleep: false,
@@ -90,7 +96,11 @@ impl Submitter {
 
     /// Whether copies are queued.
     pub(crate) fn is_copying(&self) -> bool {
-        !self.queued.is_empty()
+        self.lanes().iter().any(|lane| !lane.queued.is_empty())
+    }
+
+    fn lanes(&self) -> [&Lane; 2] {
+        [&self.inward, &self.outward]
     }
 
     /// Sees what is done, hands it back, and queues what is worth a copy now. Who lingers naps
@@ -98,7 +108,9 @@ impl Submitter {
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
         loop {
-            let (link, queued) = (self.link, self.queued.len());
+            let link = self.link;
+            let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
+            let idle = inward + outward == 0;
             let crew = Crew::Link(link);
             let (next, last, ended) = core.with(|scheduler| {
                 if std::mem::take(&mut self.asleep) {
@@ -107,13 +119,13 @@ impl Submitter {
                 for (copy, took_ns, failed) in self.done.drain(..) {
                     scheduler.copied(link, &copy, took_ns, failed);
                 }
-                let next = scheduler.next_copy(link, queued);
+                let next = scheduler.next_copy(link, inward, outward);
                 let ended = scheduler.has_ended();
-                if next.is_none() && queued == 0 && !ended && !lingers {
+                if next.is_none() && idle && !ended && !lingers {
                     scheduler.sleeps(crew);
                     self.asleep = true;
                 }
-                (next, queued > 0 && scheduler.nothing_to_fill(link), ended)
+                (next, !idle && scheduler.nothing_to_fill(link), ended)
             });
             match next {
                 Some(copy) => self.queue(copy),
@@ -127,28 +139,44 @@ impl Submitter {
 
     /// Whether the last copy was queued so lately that its end may be near.
     fn is_fresh(&self) -> bool {
-        self.queued.back().is_some_and(|last| last.since.elapsed() < WATCH_MAX)
+        let is_fresh = |last: &Queued| last.since.elapsed() < WATCH_MAX;
+        self.lanes().iter().any(|lane| lane.queued.back().is_some_and(is_fresh))
     }
 
-    /// Takes the copies that are done off the queue; a failed one takes all behind it along.
+    /// Takes the copies that are done off their queues.
     fn look(&mut self) {
-        while let Some(first) = self.queued.front() {
-            let failed = match self.device.is_done(first.event) {
-                Ok(false) => return,
-                Ok(true) => None,
-                Err(source) => Some(self.failure(&first.copy, source)),
-            };
-            let Some(first) = self.queued.pop_front() else { return };
-            self.spare.push(first.event);
-            let took = u64::try_from(first.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.done.push((first.copy, took, failed));
+        for direction in [Direction::Read, Direction::Write] {
+            while let Some((first, failed)) = self.take_done(direction) {
+                self.spare.push(first.event);
+                let took = u64::try_from(first.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.done.push((first.copy, took, failed));
+            }
+        }
+    }
+
+    /// The copy of a direction that was queued first, where it is done or failed.
+    fn take_done(&mut self, direction: Direction) -> Option<(Queued, Option<CopyFailure>)> {
+        let first = self.lane(direction).queued.front()?;
+        let (copy, event) = (first.copy, first.event);
+        let failed = match self.device.is_done(event) {
+            Ok(false) => return None,
+            Ok(true) => None,
+            Err(source) => Some(self.failure(&copy, source)),
+        };
+        Some((self.lane(direction).queued.pop_front()?, failed))
+    }
+
+    fn lane(&mut self, direction: Direction) -> &mut Lane {
+        match direction {
+            Direction::Read => &mut self.inward,
+            Direction::Write => &mut self.outward,
         }
     }
 
     /// Waits until the device touches none of the slots; false: it does not say so.
     fn settle(&self) -> bool {
-        [self.inward, self.outward]
-            .map(|stream| self.device.synchronize(stream).is_ok())
+        self.lanes()
+            .map(|lane| self.device.synchronize(lane.stream).is_ok())
             .iter()
             .all(|quiet| *quiet)
     }
@@ -165,7 +193,10 @@ impl Submitter {
 
     fn queue(&mut self, copy: Copy) {
         match self.start(&copy) {
-            Ok(event) => self.queued.push_back(Queued { copy, event, since: Instant::now() }),
+            Ok(event) => {
+                let queued = Queued { copy, event, since: Instant::now() };
+                self.lane(copy.direction).queued.push_back(queued);
+            }
             Err(source) => {
                 // The copy may be queued although its event is not.
                 let failure = self.failure(&copy, source);
@@ -181,17 +212,14 @@ impl Submitter {
             Some(event) => event,
             None => self.device.create_event()?,
         };
+        let stream = self.lane(copy.direction).stream;
         // SAFETY: the slot is the window's until the copy is handed back, and so is the GPU memory,
         // which the transfer keeps; both are handed back only after the event.
         let queued = unsafe {
             match copy.direction {
-                Direction::Read => self.device.copy_to_device(self.inward, copy.device, host, len),
-                Direction::Write => self.device.copy_to_host(self.outward, host, copy.device, len),
+                Direction::Read => self.device.copy_to_device(stream, copy.device, host, len),
+                Direction::Write => self.device.copy_to_host(stream, host, copy.device, len),
             }
-        };
-        let stream = match copy.direction {
-            Direction::Read => self.inward,
-            Direction::Write => self.outward,
         };
         match queued.and_then(|()| self.device.record(event, stream)) {
             Ok(()) => Ok(event),
@@ -239,13 +267,13 @@ impl Drop for Submitter {
         if !self.settle() {
             return; // events and streams of copies that may still run stay
         }
-        let events = self.spare.drain(..).chain(self.queued.drain(..).map(|q| q.event));
-        for event in events {
+        let queued = self.lanes().into_iter().flat_map(|lane| &lane.queued);
+        for event in queued.map(|queued| queued.event).chain(self.spare.iter().copied()) {
             let destroyed = self.device.destroy_event(event);
             drop(destroyed);
         }
-        for stream in [self.inward, self.outward] {
-            let destroyed = self.device.destroy_stream(stream);
+        for lane in self.lanes() {
+            let destroyed = self.device.destroy_stream(lane.stream);
             drop(destroyed);
         }
     }

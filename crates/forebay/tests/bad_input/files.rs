@@ -31,6 +31,12 @@ fn what_is_not_there() {
     let below = missing.join("deeper");
     let created = engine.open_with(&below, &OpenOptions::writing());
     assert_says(created, &format!("cannot open `{}`", below.display()), cause, NOT_FOUND);
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let below = file.join("deeper");
+    let message = format!("cannot open `{}`", below.display());
+    let hint = "a part of the path that should be a folder is a file: look at its spelling";
+    assert_says(engine.open(&below), &message, "Not a directory (os error 20)", hint);
     let error = engine.open("a\0b").expect_err("no such path");
     assert!(matches!(error, Error::Io { .. }), "{error}");
 }

@@ -174,6 +174,30 @@ fn no_more_descriptors() {
 }
 
 #[test]
+fn a_descriptor_that_is_refused_once_is_asked_for_again() {
+    if child::role().is_none() {
+        child::run("one descriptor");
+        return;
+    }
+    let folder = open_folder();
+    let path = folder.path().join("data");
+    fs::write(&path, pattern(3, 100_000)).expect("a file");
+    let engine = engine();
+    let expected = engine.open(&path).expect("the file opens").no_direct_io().map(str::to_owned);
+    let file = engine.open(&path).expect("the file opens");
+    let before = getrlimit(Resource::Nofile).current.unwrap_or(1 << 16);
+    let next = fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
+    limit(Resource::Nofile, u64::from(next.cast_unsigned()));
+    let refused = file.no_direct_io().map(str::to_owned);
+    limit(Resource::Nofile, before);
+    if expected.is_none() {
+        let reason = "too many files are open for a second descriptor with O_DIRECT";
+        assert_eq!(refused.as_deref(), Some(reason));
+    }
+    assert_eq!(file.no_direct_io(), expected.as_deref());
+}
+
+#[test]
 fn no_more_memory() {
     if child::role().is_none() {
         child::run("memory");

@@ -9,6 +9,7 @@ mod files;
 mod limits;
 mod requests;
 mod rings;
+mod taken_back;
 
 use std::error::Error as _;
 use std::fmt::Debug;

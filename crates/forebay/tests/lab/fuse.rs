@@ -26,6 +26,9 @@ const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const NAME: &[u8] = b"file";
 
+/// The request that another one need not be answered any more.
+const INTERRUPT: u32 = 36;
+
 /// Bytes of one request at most, without its header.
 const REQUEST_MAX: u32 = 1 << 20;
 
@@ -53,6 +56,9 @@ pub(crate) struct Faults {
     pub(crate) no_direct: bool,
     /// What the file says its size is.
     pub(crate) size: Option<u64>,
+    /// A thread of the kernel waits for each answer, and its wish to wait no longer is granted.
+    /// Counts when the file system is mounted.
+    pub(crate) interruptible: bool,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +67,8 @@ struct State {
     faults: Faults,
     /// Requests that wait.
     parked: Vec<Request>,
+    /// Requests by their number that nobody wants to wait for any more.
+    interrupted: Vec<u64>,
     reads: u64,
     stopping: bool,
 }
@@ -97,6 +105,11 @@ pub(crate) struct Fuse {
 impl Fuse {
     /// A file that holds `bytes`.
     pub(crate) fn new(bytes: Vec<u8>) -> Offer<Self> {
+        Self::with(bytes, Faults::default())
+    }
+
+    /// A file that holds `bytes` and misbehaves from the start.
+    pub(crate) fn with(bytes: Vec<u8>, faults: Faults) -> Offer<Self> {
         needs_root("a FUSE mount")?;
         let folder = tempfile::tempdir().map_err(|e| format!("no mount point: {e}"))?;
         let device = OpenOptions::new()
@@ -106,7 +119,7 @@ impl Fuse {
             .map_err(|e| format!("no /dev/fuse: {e}"))?;
         let mounted = folder.path().to_owned();
         mount(&device, &mounted)?;
-        let state = Mutex::new(State { bytes, ..State::default() });
+        let state = Mutex::new(State { bytes, faults, ..State::default() });
         let shared = Arc::new(Shared { state, parked: Condvar::new() });
         let (serving, at) = (Arc::clone(&shared), mounted.clone());
         let server = std::thread::Builder::new()
@@ -239,7 +252,7 @@ fn serve(mut device: File, shared: &Shared) {
 
 fn answer(device: &mut File, shared: &Shared, request: Request) {
     let mut state = shared.lock();
-    let Some(reply) = state.reply(&request) else {
+    let Some(reply) = state.interrupt(&request).or_else(|| state.reply(&request)) else {
         state.parked.push(request);
         shared.parked.notify_all();
         return;
@@ -291,6 +304,16 @@ impl Request {
 }
 
 impl State {
+    /// The answer to a request that was taken back while it waited.
+    fn interrupt(&mut self, request: &Request) -> Option<Reply> {
+        if request.code == INTERRUPT && self.faults.interruptible {
+            self.interrupted.push(request.u64_at(0));
+        }
+        let before = self.interrupted.len();
+        self.interrupted.retain(|unique| *unique != request.unique);
+        (self.interrupted.len() < before).then_some(Reply::Error(libc::EINTR))
+    }
+
     /// `None`: the request waits.
     fn reply(&mut self, request: &Request) -> Option<Reply> {
         let opened = || {
@@ -300,7 +323,7 @@ impl State {
         Some(match request.code {
             1 if request.body.strip_suffix(b"\0") == Some(NAME) => Reply::Body(self.entry()),
             1 => Reply::Error(libc::ENOENT),
-            2 | 36 | 42 => Reply::None,
+            2 | INTERRUPT | 42 => Reply::None,
             3 => Reply::Body(self.attributes(request.node)),
             4 => self.change(request),
             14 if self.faults.no_direct
@@ -314,7 +337,7 @@ impl State {
             16 => return self.write(request),
             17 => Reply::Body(vec![0; 80]),
             18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
-            26 => Reply::Body(greeting()),
+            26 => Reply::Body(greeting(self.faults.interruptible)),
             28 => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),
         })
@@ -398,13 +421,13 @@ impl State {
 }
 
 /// The answer to the kernel's first request: the version, and large requests in parallel.
-fn greeting() -> Vec<u8> {
+fn greeting(waits: bool) -> Vec<u8> {
     const ASYNC_READ: u32 = 1;
     const BIG_WRITES: u32 = 1 << 5;
     const ASYNC_DIRECT: u32 = 1 << 15;
     const MAX_PAGES: u32 = 1 << 22;
     let mut reply = Vec::with_capacity(64);
-    let flags = ASYNC_READ | BIG_WRITES | ASYNC_DIRECT | MAX_PAGES;
+    let flags = ASYNC_READ | BIG_WRITES | MAX_PAGES | if waits { 0 } else { ASYNC_DIRECT };
     for field in [7, 31, REQUEST_MAX, flags] {
         reply.extend_from_slice(&u32::to_ne_bytes(field));
     }

@@ -151,6 +151,11 @@ impl Scheduler {
         Arc::clone(&self.transfers[self.transfer_of(op)].request.state)
     }
 
+    /// Whether an op's transfer wants it no more.
+    pub(crate) fn has_stopped(&self, op: &Op) -> bool {
+        self.transfers[self.transfer_of(op)].stopped
+    }
+
     /// The first error of a transfer that has not ended.
     pub(crate) fn error_of(&self, state: &Arc<State>) -> Option<&Error> {
         let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);

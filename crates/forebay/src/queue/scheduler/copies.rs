@@ -6,14 +6,17 @@ use crate::queue::op::{Direction, WindowKey};
 use crate::queue::window::Run;
 use crate::units::ByteRange;
 
+/// Copies of one direction that are queued at most: one runs, the next is ready behind it.
+const COPIES_QUEUED_MAX: usize = 2;
+
 impl Scheduler {
-    /// The next copy for a link whose `queued` earlier ones are not done; `None`: nothing that is
-    /// worth its 2.7 µs of the link now.
-    pub(crate) fn next_copy(&mut self, link: usize, queued: usize) -> Option<Copy> {
-        if queued >= 2 {
-            return None;
-        }
-        while let Some(key) = self.links[link].unloading.pop_front() {
+    /// The next copy for a link of whose earlier ones `inward` to the GPU and `outward` from it are
+    /// not done; `None`: nothing that is worth its 2.7 µs of the link now. The link carries both
+    /// ways at once, so neither waits for the other.
+    pub(crate) fn next_copy(&mut self, link: usize, inward: usize, outward: usize) -> Option<Copy> {
+        while outward < COPIES_QUEUED_MAX
+            && let Some(key) = self.links[link].unloading.pop_front()
+        {
             let run = self.windows[key].whole();
             if self.transfers[self.windows[key].transfer].stopped {
                 self.windows[key].waiting.clear();
@@ -22,8 +25,11 @@ impl Scheduler {
             }
             return Some(self.begin_copy(link, key, run));
         }
+        if inward >= COPIES_QUEUED_MAX {
+            return None;
+        }
         loop {
-            let (key, run) = self.best_run(link, queued)?;
+            let (key, run) = self.best_run(link, inward)?;
             let window = &mut self.windows[key];
             let active = &self.transfers[window.transfer];
             let end = if active.stopped { 0 } else { active.end };

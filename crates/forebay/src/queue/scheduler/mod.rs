@@ -191,6 +191,10 @@ struct Drive {
     waiting: VecDeque<usize>,
     ring: Sleepers,
     pool: Sleepers,
+    /// Its ring's worker where it waits with the ring full, which new ops are no reason to wake.
+    full: Sleepers,
+    /// Windows of stopped transfers, some of whose ops may be in its ring.
+    unwanted: Vec<WindowKey>,
 }
 
 #[derive(Debug)]

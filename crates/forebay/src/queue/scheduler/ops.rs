@@ -6,9 +6,9 @@ use rustix::io::Errno;
 
 use super::lines::Line;
 use super::{Crew, Limits, ReaderWork, Scheduler};
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Route};
-use crate::queue::op::{Completion, Direction, Op, Owner, Work};
+use crate::queue::op::{Completion, Direction, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
@@ -147,6 +147,26 @@ impl Scheduler {
         }
     }
 
+    /// Has the ring of a transfer's drive give back what it can of its ops.
+    pub(super) fn ask_back(&mut self, transfer: usize) {
+        let drive = self.transfers[transfer].request.drive;
+        let Some(state) = self.drives.get_mut(drive).filter(|state| state.has_ring) else { return };
+        let before = state.unwanted.len();
+        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
+        state.unwanted.extend(open.map(|(key, _)| key));
+        if state.unwanted.len() > before {
+            self.call_back(drive);
+        }
+    }
+
+    /// The windows whose ops the ring that `crew` feeds is to give back, once.
+    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
+        match crew {
+            Crew::Ring(drive) => std::mem::take(&mut self.drives[drive].unwanted),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether an op's transfer still wants it; if not, the op is counted out.
     fn is_wanted(&mut self, op: &Op) -> bool {
         let active = &self.transfers[self.transfer_of(op)];
@@ -187,6 +207,10 @@ impl Scheduler {
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
         match result {
+            // It was asked back; that says nothing about the file.
+            Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
+                return self.count_out(&op);
+            }
             Err(Errno::INTR) => return self.requeue(op),
             Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
                 op.again += 1;
@@ -216,7 +240,8 @@ impl Scheduler {
                     if op.empty < EMPTY_MAX {
                         return self.requeue(op);
                     }
-                    self.fail_op(key, &op, Errno::IO);
+                    let (operation, place) = self.about(key, &op);
+                    self.fail(key, Error::NoProgress { operation, place });
                 }
                 let until = reached.min(op.segment.wanted.end);
                 let bytes = until.saturating_sub(op.segment.wanted.start);
@@ -260,14 +285,19 @@ impl Scheduler {
         }
     }
 
-    fn fail_op(&mut self, key: usize, op: &Op, errno: Errno) {
+    fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
+        let (operation, place) = self.about(key, op);
+        self.fail(key, Error::Io { operation, place, source });
+    }
+
+    /// What an op does, and where, as an error names it.
+    fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
         let (operation, range) = match op.work {
             Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
             Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
         };
-        let place = op.file.place(range.start, range.len());
-        self.fail(key, Error::Io { operation, place, source: errno });
+        (operation, op.file.place(range.start, range.len()))
     }
 }
 

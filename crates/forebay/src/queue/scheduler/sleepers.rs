@@ -16,6 +16,8 @@ pub(crate) enum Crew {
     Readers,
     /// The worker of a drive's ring.
     Ring(usize),
+    /// The same, while its ring is full.
+    FullRing(usize),
     /// The workers of a drive's pool.
     Pool(usize),
     /// The submitter of a link.
@@ -66,6 +68,7 @@ impl Scheduler {
         match crew {
             Crew::Readers => &mut self.readers,
             Crew::Ring(drive) => &mut self.drives[drive].ring,
+            Crew::FullRing(drive) => &mut self.drives[drive].full,
             Crew::Pool(drive) => &mut self.drives[drive].pool,
             Crew::Link(link) => &mut self.links[link].sleepers,
         }
@@ -73,6 +76,14 @@ impl Scheduler {
 
     pub(super) fn call_ring(&mut self, drive: usize) {
         if self.drives[drive].ring.call(1) > 0 {
+            self.effects.rings.push(drive);
+        }
+    }
+
+    /// Calls the worker of a drive's ring whether that has room or not: ops are to come back.
+    pub(super) fn call_back(&mut self, drive: usize) {
+        let state = &mut self.drives[drive];
+        if state.full.call(1) + state.ring.call(1) > 0 {
             self.effects.rings.push(drive);
         }
     }

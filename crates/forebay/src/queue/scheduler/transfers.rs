@@ -71,7 +71,9 @@ impl Scheduler {
     pub(super) fn fail(&mut self, key: usize, error: Error) {
         let Some(active) = self.transfers.get_mut(key) else { return };
         active.error.get_or_insert(error);
-        active.stopped = true;
+        if !std::mem::replace(&mut active.stopped, true) {
+            self.ask_back(key);
+        }
         self.unlist(key);
         self.drop_queued(key);
         // Windows whose copies now never come are closed by whoever completes their last op, except

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::world::World;
 use crate::clock::Clock;
 use crate::queue::bounce::Bounce;
-use crate::queue::op::{Completion, Op};
+use crate::queue::op::{Completion, Op, Owner, WindowKey};
 use crate::queue::{Core, Ring};
 use crate::transfer::State;
 
@@ -22,6 +22,8 @@ struct Flight {
     base: u64,
     place: usize,
     due: Duration,
+    /// The kernel has taken it back.
+    cancelled: bool,
 }
 
 /// See the module's own text.
@@ -92,7 +94,21 @@ impl Ring for SimRing {
         let mut world = self.world.borrow_mut();
         let id = world.begin(&op, base, &state);
         let due = world.due();
-        self.flights.push(Flight { id, op, state, base, place, due });
+        self.flights.push(Flight { id, op, state, base, place, due, cancelled: false });
+    }
+
+    fn cancel(&mut self, window: WindowKey) {
+        let mut world = self.world.borrow_mut();
+        for flight in &mut self.flights {
+            if matches!(flight.op.owner, Owner::Piece(key, _) if key == window) {
+                let wanted = !self.core.lock().has_stopped(&flight.op);
+                assert!(!wanted, "asked back while it is wanted: {:?}", flight.op);
+                if world.dice.roll(0.5) {
+                    flight.cancelled = true;
+                    flight.due = flight.due.min(world.due());
+                }
+            }
+        }
     }
 
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
@@ -100,8 +116,13 @@ impl Ring for SimRing {
         let now = world.clock.now();
         self.flights.sort_by_key(|flight| (flight.due, flight.id));
         let ready = self.flights.iter().take_while(|flight| flight.due <= now).count();
-        for Flight { id, op, state, base, .. } in self.flights.drain(..ready) {
-            let (result, size) = world.end(id, &op, base, &state);
+        for Flight { id, op, state, base, cancelled, .. } in self.flights.drain(..ready) {
+            let (result, size) = if cancelled {
+                world.drop_op(id, &op, &state);
+                (Err(Errno::CANCELED), None)
+            } else {
+                world.end(id, &op, base, &state)
+            };
             if let (Ok(moved), true) = (result, op.segment.bounce) {
                 self.bounce.leave(base, &op, moved);
             }

@@ -166,6 +166,12 @@ impl World {
         self.files.iter().position(same).expect("every op's file is known")
     }
 
+    /// Gives an op back of which nothing was done.
+    pub(super) fn drop_op(&mut self, id: u64, op: &Op, state: &Arc<State>) {
+        assert!(!state.is_done(), "an op comes back after its transfer: {op:?}");
+        self.touched.retain(|touched| touched.id != id);
+    }
+
     /// Runs an op that is due; returns what the kernel would, and the size of a file that a read
     /// was short of.
     pub(super) fn end(

@@ -1,0 +1,146 @@
+//! Requests that the kernel still has when nobody wants them any more: what it can take back comes
+//! back, although the file system would never have answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::gpu::{Device, GpuSelector};
+use forebay::{Engine, Error, File, RequestOptions, RingChoice, Route, Transfer};
+use tempfile::TempDir;
+
+use crate::lab::fuse::{Faults, Fuse};
+use crate::lab::watchdog::Watchdog;
+use crate::lab::{Overlay, has_uring, memory_folder, note, or_skip, pattern, skip};
+use crate::small_engine;
+
+const SIZE: usize = 8 << 20;
+
+/// What a buffer holds before a transfer.
+const BEFORE: u8 = 0xee;
+
+/// A file on a file system that gives no bytes from some place on, and an engine with a simulated
+/// GPU that reads it by its ring alone.
+struct Rig {
+    engine: Engine,
+    gpu: Arc<dyn Device>,
+    file: File,
+    // Unmounted before the file system that it lies over.
+    _overlay: Option<(Overlay, TempDir)>,
+    fuse: Fuse,
+    _watchdog: Watchdog,
+}
+
+impl Rig {
+    /// Runs `check` with a ring that is soon full and one that is not. Where it is to be
+    /// interruptible, an overlay lies over the file system: it says, as FUSE itself does not, that
+    /// its reads may block, so that the kernel lets threads of its own make them.
+    fn each(interruptible: bool, check: impl Fn(&Self)) {
+        if !has_uring() {
+            return skip("io_uring is refused here");
+        }
+        for depth in [2, 64] {
+            note(format!("depth {depth}"));
+            let faults = Faults { uncached: true, interruptible, ..Faults::default() };
+            let Some(fuse) = or_skip(Fuse::with(pattern(3, SIZE), faults)) else { return };
+            let engine = small_engine(|options| {
+                options.ring = RingChoice::Uring;
+                options.depth = depth;
+            });
+            let wanted: GpuSelector = "sim".parse().expect("a name");
+            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU");
+            let mut path = fuse.path();
+            let mut overlay = None;
+            if interruptible {
+                let Some(folder) = or_skip(memory_folder()) else { return };
+                let lower = path.parent().expect("its mount");
+                let Some(over) = or_skip(Overlay::over(lower, folder.path())) else { return };
+                path = over.path().join("file");
+                overlay = Some((over, folder));
+            }
+            let file = engine.open(&path).expect("the file opens");
+            let _watchdog = Watchdog::start();
+            check(&Self { fuse, engine, gpu, file, _overlay: overlay, _watchdog });
+        }
+    }
+
+    fn start(&self) -> Transfer {
+        let mut buffer = self.engine.allocate(self.gpu.id(), SIZE as u64).expect("memory");
+        buffer.fill(BEFORE).expect("a fill");
+        let options = RequestOptions::by_route(Route::Staged);
+        self.file.start_read(0, buffer, &options).expect("a start")
+    }
+
+    fn free_memory(&self) -> u64 {
+        self.gpu.memory().expect("an answer").0
+    }
+
+    /// A transfer that was cancelled ends although the file system gives no answer, and so does one
+    /// whose bound expires or that is dropped.
+    fn assert_drains(&self, begun: impl Fn()) {
+        let free = self.free_memory();
+        let transfer = self.start();
+        begun();
+        assert!(!transfer.is_done());
+        transfer.cancel();
+        let (result, buffer) = transfer.wait();
+        let error = result.expect_err("it was cancelled");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        let buffer = buffer.expect("it comes back");
+        let mut bytes = vec![0; SIZE];
+        buffer.download(0, &mut bytes).expect("a download");
+        let right = pattern(3, SIZE);
+        let wrong = (0..SIZE).filter(|&at| bytes[at] != right[at] && bytes[at] != BEFORE);
+        assert_eq!(wrong.count(), 0, "bytes that the file does not hold");
+        drop(buffer);
+
+        let transfer = self.start();
+        begun();
+        let (result, buffer) = transfer.wait_at_most(Duration::from_millis(20));
+        assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer.is_none());
+        while self.free_memory() < free {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        drop(self.start());
+        while self.free_memory() < free {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Nothing of what was taken back stands in the way of what comes next.
+    fn assert_answers(&self) {
+        self.fuse.set(|faults| *faults = Faults::default());
+        let (result, buffer) = self.start().wait();
+        assert_eq!(result.expect("all bytes").bytes, SIZE as u64);
+        let mut bytes = vec![0; SIZE];
+        buffer.expect("it comes back").download(0, &mut bytes).expect("a download");
+        assert!(bytes == pattern(3, SIZE));
+    }
+}
+
+#[test]
+fn requests_that_are_answered_with_try_again_for_ever() {
+    Rig::each(false, |rig| {
+        rig.fuse.set(|faults| {
+            faults.fail_at = Some(200_000);
+            faults.fail_errno = Some(libc::EAGAIN);
+        });
+        // The kernel asks again by itself; a few rounds show that it does.
+        let asked = || {
+            let before = rig.fuse.reads();
+            while rig.fuse.reads() < before + 3000 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        rig.assert_drains(asked);
+        rig.assert_answers();
+    });
+}
+
+#[test]
+fn requests_that_hang_where_they_can_be_interrupted() {
+    Rig::each(true, |rig| {
+        rig.fuse.set(|faults| faults.hang_from = Some(3 << 20));
+        rig.assert_drains(|| rig.fuse.wait_for_parked(1));
+        rig.assert_answers();
+    });
+}
