@@ -6,7 +6,7 @@ use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind, Layout};
 use super::pci;
 use super::resolve::{Resolve, Span, device_text};
-use super::system::Folder;
+use super::system::{Event, Folder};
 
 /// Bytes of the kernel's sector, the unit of sizes in `/sys` whatever the device's own.
 const SECTOR: u64 = 512;
@@ -28,11 +28,17 @@ const VIRTUAL: [(&str, &str); 9] = [
 impl Resolve<'_> {
     /// What the block device in `folder` is and stands on.
     pub(super) fn device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
-        if folder.has("partition") {
-            return self.partition(folder, layer);
-        }
-        layer.say_if("device", folder.text("dev").ok());
+        let event = folder.event();
+        let number = number_in(&event).unwrap_or_else(|| number(folder));
+        let is_partition = match event.get("DEVTYPE") {
+            Some(kind) => kind == "partition",
+            None => folder.has("partition"),
+        };
+        layer.say_if("device", Some(number).filter(|&number| number != 0).map(device_text));
         layer.say_if("size_bytes", size(folder));
+        if is_partition {
+            return self.partition(folder, number, layer);
+        }
         let name = folder.name();
         // Asked by name first, since each question about a file costs a call.
         if name.starts_with("md") && folder.has("md") {
@@ -44,35 +50,31 @@ impl Resolve<'_> {
         if name.starts_with("loop") {
             return self.loop_device(folder, layer);
         }
-        if name.starts_with("nvme")
-            && let Ok(device) = folder.folder("device")
+        let device = folder.folder("device").ok();
+        if let Some(device) = &device
+            && name.starts_with("nvme")
         {
-            return self.nvme(folder, &device, layer);
+            return self.nvme(folder, device, layer);
         }
-        if !folder.has("device")
+        if device.is_none()
             && let Some(span) = self.stacked(folder, layer)
         {
             return span;
         }
-        self.disk(folder, layer)
+        self.disk(folder, device.as_ref(), number, layer)
     }
 
-    fn partition(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+    fn partition(&mut self, folder: &Folder, number: u64, layer: &mut Layer) -> Span {
         layer.kind = LayerKind::Partition;
-        layer.say_if("device", folder.text("dev").ok());
         layer.say_if("number", folder.number("partition"));
         layer.say_if("start_bytes", sectors(folder, "start"));
-        layer.say_if("size_bytes", size(folder));
         match folder.parent().filter(|parent| parent.has("dev")) {
             Some(parent) => {
                 let (child, span) = self.block_at(&parent);
                 layer.children.push(child);
                 span
             }
-            None => {
-                let number = number(folder);
-                self.unknown_drive(layer, number, "the folder above the partition is no drive")
-            }
+            None => self.unknown_drive(layer, number, "the folder above the partition is no drive"),
         }
     }
 
@@ -88,37 +90,46 @@ impl Resolve<'_> {
     }
 
     /// A device that stands on no other one.
-    fn disk(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+    fn disk(
+        &mut self,
+        folder: &Folder,
+        device: Option<&Folder>,
+        number: u64,
+        layer: &mut Layer,
+    ) -> Span {
         let name = folder.name();
-        let device = folder.folder("device").ok();
-        let path = device.as_ref().map_or(folder.path(), |device| device.path());
-        let (kind, transport) = transport(&name, path, device.is_some());
+        let at = device.unwrap_or(folder);
+        let (kind, transport) = transport(&name, at.path(), device.is_some());
         layer.kind = kind;
-        let text = |file: &str| device.as_ref()?.text(file).ok();
-        let serial = folder
-            .text("serial")
-            .ok()
-            .or_else(|| text("serial"))
-            .or_else(|| page_80(&device.as_ref()?.bytes("vpd_pg80").ok()?));
-        let wwid = text("wwid").or_else(|| folder.text("wwid").ok());
-        let number = number(folder);
-        let id = match (&wwid, &serial) {
+        let mut drive = Drive::new(DriveId(String::new()), DriveKind::Block, name.as_str());
+        let mut state = None;
+        let mut wwid = None;
+        match kind {
+            LayerKind::VirtioDisk => drive.serial = folder.text("serial").ok(),
+            LayerKind::ScsiDisk => {
+                let text = |file: &str| at.text(file).ok();
+                wwid = text("wwid");
+                state = text("state");
+                drive.serial = at.bytes("vpd_pg80").ok().and_then(|page| page_80(&page));
+                drive.firmware = text("rev");
+                // Behind SATA the kernel puts this word where the maker would stand.
+                let vendor = text("vendor").filter(|vendor| vendor != "ATA");
+                let words: Vec<String> = vendor.into_iter().chain(text("model")).collect();
+                drive.model = (!words.is_empty()).then(|| words.join(" "));
+            }
+            _ => {
+                wwid = folder.text("wwid").ok();
+                drive.serial = at.text("serial").or_else(|_| folder.text("serial")).ok();
+                drive.model = device.and_then(|device| device.text("model").ok());
+            }
+        }
+        drive.id = DriveId(match (&wwid, &drive.serial) {
             (Some(wwid), _) => format!("wwid:{wwid}"),
             (None, Some(serial)) => format!("serial:{}:{serial}", transport_name(&transport)),
             (None, None) => format!("device:{}", device_text(number)),
-        };
-        let mut drive = Drive::new(DriveId(id), DriveKind::Block, name.as_str());
-        drive.model = text("model").map(|model| match text("vendor") {
-            // Behind SATA the kernel puts this word where the maker would stand.
-            Some(vendor) if vendor != "ATA" && !vendor.starts_with("0x") => {
-                format!("{vendor} {model}")
-            }
-            _ => model,
         });
-        drive.firmware = text("rev").or_else(|| text("firmware_rev"));
-        drive.serial = serial;
-        let state = text("state");
-        let pci = pci::above(folder.system(), path);
+        drive.hardware = drive.id.clone();
+        let pci = pci::above(at);
         drive.paths.push(DrivePath {
             name,
             transport,
@@ -127,9 +138,9 @@ impl Resolve<'_> {
             numa_node: pci.as_ref().and_then(|pci| pci.numa_node),
             pci: pci.clone(),
         });
-        fill(&mut drive, folder);
+        fill(&mut drive, folder, number);
         let span = self.found(layer, drive);
-        self.pci(layer, pci.as_ref(), path);
+        self.pci(layer, pci.as_ref(), at.path());
         span
     }
 
@@ -162,8 +173,8 @@ impl Resolve<'_> {
 }
 
 /// What a block device's own folder tells about the drive.
-pub(super) fn fill(drive: &mut Drive, folder: &Folder) {
-    drive.device = Some(number(folder)).filter(|&number| number != 0);
+pub(super) fn fill(drive: &mut Drive, folder: &Folder, number: u64) {
+    drive.device = Some(number).filter(|&number| number != 0);
     drive.size = size(folder);
     let size = folder.number("queue/logical_block_size");
     drive.logical_block_size =
@@ -175,6 +186,11 @@ pub(super) fn fill(drive: &mut Drive, folder: &Folder) {
 pub(super) fn number(folder: &Folder) -> u64 {
     let text = folder.text("dev").ok();
     text.and_then(|text| super::mount::device_number(&text)).unwrap_or(0)
+}
+
+fn number_in(event: &Event) -> Option<u64> {
+    let number = |name: &str| event.get(name)?.parse().ok();
+    Some(rustix::fs::makedev(number("MAJOR")?, number("MINOR")?))
 }
 
 fn size(folder: &Folder) -> Option<u64> {

@@ -103,8 +103,10 @@ impl Resolver {
         if let Some(below) = known {
             return below;
         }
+        // Before the reading, so that what changes meanwhile is seen afterwards.
+        let keeps = key.is_some() && self.watches();
         let below = Arc::new(Resolve::new(&self.system).below(&real(), stat));
-        if let (Some(key), Ok(stat)) = (key, stat) {
+        if let (Some(key), Ok(stat), true) = (key, stat, keeps) {
             let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
             memory.keep(key, stat.inode, &below);
         }
@@ -113,7 +115,9 @@ impl Resolver {
 
     /// What tells the drives of a file; `None` where nothing would say that they have changed.
     fn key(&self, stat: &Stat) -> Option<Key> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).watch.as_ref()?;
+        if !self.system.is_live() {
+            return None;
+        }
         if stat.kind() != FileType::BlockDevice {
             return Some(Key { mount: stat.mount?, device: stat.device, file: None });
         }
@@ -130,16 +134,27 @@ impl Resolver {
         if !self.system.is_live() {
             return;
         }
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        match &memory.watch {
+            Some(watch) if watch.has_changed() => memory.known.clear(),
+            Some(_) => {}
+            None => memory.watch = Watch::namespace().and_then(Watch::new),
+        }
+    }
+
+    /// Whether the changes of the calling thread's mounts are seen; where they are not, they will
+    /// be from the next call on. Mount ids are the machine's, so an answer that was kept for
+    /// another namespace is right for whoever has a file of that mount.
+    fn watches(&self) -> bool {
         let namespace = Watch::namespace();
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = memory
-            .watch
-            .as_ref()
-            .is_some_and(|watch| Some(watch.namespace) == namespace && !watch.has_changed());
-        if !fresh {
+        let watched = memory.watch.as_ref().map(|watch| watch.namespace);
+        if namespace.is_none() || watched != namespace {
             memory.known.clear();
-            memory.watch = namespace.and_then(Watch::new);
+            memory.watch = None;
+            return false;
         }
+        true
     }
 }
 

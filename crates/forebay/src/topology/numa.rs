@@ -1,37 +1,36 @@
-//! NUMA nodes and the sockets that they belong to.
+//! NUMA nodes: the sockets that they belong to, and how far they are from each other.
 
-use super::system::{Folder, System};
+use super::system::System;
 
-/// The socket (the kernel's package) of a NUMA node.
-///
-/// A device without a node is on node 0 where that is the only one: kernels leave the node out on
-/// machines that have one (`Documentation/ABI/testing/sysfs-devices-numa`).
-pub(super) fn package(device: &Folder, node: Option<u32>) -> Option<u32> {
-    let node = match node {
-        Some(node) => node,
-        None if is_only_node(device.system()) => 0,
-        None => return None,
-    };
-    let cpus = text(device.system(), &format!("sys/devices/system/node/node{node}/cpulist"))?;
-    let end = cpus.find(|c: char| !c.is_ascii_digit()).unwrap_or(cpus.len());
-    let cpu: u32 = cpus[..end].parse().ok()?;
-    let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
-    text(device.system(), &path)?.parse().ok()
+/// What is known about a NUMA node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Node {
+    /// Its socket, which the kernel calls a package.
+    pub(super) package: Option<u32>,
+    /// How far it is from each node, where 10 is the way to its own memory (ACPI, "System
+    /// Locality Information Table").
+    pub(super) distances: Vec<u32>,
 }
 
-/// The row of a node in the table of distances, where 10 is a node's own memory (ACPI, "System
-/// Locality Information Table").
-pub(super) fn distances(system: &System, node: Option<u32>) -> Vec<u32> {
-    let Some(node) = node else { return Vec::new() };
-    let row = text(system, &format!("sys/devices/system/node/node{node}/distance"));
-    let row = row.unwrap_or_default();
-    row.split_whitespace().map_while(|number| number.parse().ok()).collect()
-}
-
-fn is_only_node(system: &System) -> bool {
-    text(system, "sys/devices/system/node/online").is_some_and(|nodes| nodes == "0")
-}
-
-fn text(system: &System, path: &str) -> Option<String> {
-    system.text(path.as_ref()).ok()
+impl Node {
+    /// Reads about a node of `system`; without a number about the only one, since kernels leave
+    /// the number out on machines that have one.
+    pub(super) fn read(system: &System, node: Option<u32>) -> Self {
+        let text = |path: &str| system.text(path.as_ref()).ok();
+        let only = || text("sys/devices/system/node/online").filter(|nodes| nodes == "0");
+        let Some(number) = node.or_else(|| only().map(|_| 0)) else { return Self::default() };
+        let folder = format!("sys/devices/system/node/node{number}");
+        let package = || {
+            let cpus = text(&format!("{folder}/cpulist"))?;
+            let end = cpus.find(|c: char| !c.is_ascii_digit()).unwrap_or(cpus.len());
+            let cpu: u32 = cpus[..end].parse().ok()?;
+            text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))?
+                .parse()
+                .ok()
+        };
+        let row = if node.is_some() { text(&format!("{folder}/distance")) } else { None };
+        let row = row.unwrap_or_default();
+        let distances = row.split_whitespace().map_while(|number| number.parse().ok());
+        Self { package: package(), distances: distances.collect() }
+    }
 }

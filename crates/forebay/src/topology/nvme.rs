@@ -53,7 +53,7 @@ impl Resolve<'_> {
         drive.model = text("model").ok();
         drive.firmware = text("firmware_rev").ok();
         drive.serial = serial;
-        block::fill(&mut drive, folder);
+        block::fill(&mut drive, folder, block::number(folder));
         layer.say_if("nqn", nqn.clone());
         if let Ok(policy) = device.text("iopolicy")
             && ways.len() > 1
@@ -62,7 +62,7 @@ impl Resolve<'_> {
         }
         let mut down = Vec::new();
         for way in &ways {
-            let pci = pci::above(folder.system(), way.controller.path());
+            let pci = pci::above(&way.controller);
             let path = way.path(pci, nqn.as_deref(), drive.model.as_deref());
             if !path.live {
                 down.push(path.name.clone());

@@ -7,7 +7,6 @@
 use std::fmt;
 use std::path::{Component, Path};
 
-use super::numa;
 use super::system::{Folder, System};
 
 /// A function of a device on PCI.
@@ -79,13 +78,14 @@ impl Link {
     }
 
     fn read(folder: &Folder, when: &str) -> Self {
-        let width = folder.number(format!("{when}_link_width"));
+        // Devices of the older bus, and those of virtual machines, have neither file.
+        let Some(width) = folder.number(format!("{when}_link_width")) else {
+            return Self::default();
+        };
         let speed = folder.text(format!("{when}_link_speed"));
         Self {
             // The kernel says 0 or 255 for a link that is down or not known.
-            width: width
-                .and_then(|lanes| u32::try_from(lanes).ok())
-                .filter(|l| (1..=32).contains(l)),
+            width: u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes)),
             megatransfers_per_s: speed.ok().and_then(|text| megatransfers(&text)),
         }
     }
@@ -112,13 +112,13 @@ fn megatransfers(text: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(tenths * 100)
 }
 
-/// The PCI function that `path`, which is below `/sys/devices`, hangs on.
-pub(super) fn above(system: &System, path: &Path) -> Option<PciDevice> {
-    let mut at = path;
+/// The PCI function that `folder`, which is below `/sys/devices`, hangs on.
+pub(super) fn above(folder: &Folder) -> Option<PciDevice> {
+    let mut at = folder.path();
     while !at.file_name()?.to_str().is_some_and(is_address) {
         at = at.parent()?;
     }
-    read(&system.folder(at).ok()?)
+    read(&folder.above(at)?)
 }
 
 /// The PCI function at this address.
@@ -152,20 +152,24 @@ pub(super) fn read(folder: &Folder) -> Option<PciDevice> {
         above = bridge.parent().filter(|parent| parent.path().components().count() > 2);
     }
     bridges.reverse();
-    let node = folder.text("numa_node").ok().and_then(|text| text.parse().ok());
+    let numa_node = folder.text("numa_node").ok().and_then(|text| text.parse().ok());
+    let node = folder.system().node(numa_node);
+    let event = folder.event();
+    let (vendor, device) = event.get("PCI_ID").and_then(|id| id.split_once(':')).unzip();
+    let id = |text: Option<&str>| u16::from_str_radix(text?, 16).ok();
     Some(PciDevice {
         address,
-        vendor: hex(folder, "vendor").and_then(|id| id.try_into().ok()),
-        device: hex(folder, "device").and_then(|id| id.try_into().ok()),
-        class: hex(folder, "class"),
-        driver: folder.link_name("driver"),
+        vendor: id(vendor),
+        device: id(device),
+        class: event.get("PCI_CLASS").and_then(|class| u32::from_str_radix(class, 16).ok()),
+        driver: event.get("DRIVER").map(str::to_owned),
         link: Link::read(folder, "current"),
         link_max: Link::read(folder, "max"),
         bridges,
         host_bridge,
-        numa_node: node,
-        package: numa::package(folder, node),
-        node_distances: numa::distances(folder.system(), node),
+        numa_node,
+        package: node.package,
+        node_distances: node.distances,
         iommu_group: folder.link_name("iommu_group"),
     })
 }

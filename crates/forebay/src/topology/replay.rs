@@ -26,6 +26,8 @@ const RECORD_LEN_MAX: u64 = 64 << 20;
 pub(super) struct Replay {
     paths: Vec<PathBuf>,
     files: HashMap<PathBuf, Answer<Entry>>,
+    /// Where paths lead, where that was recorded link by link.
+    trails: HashMap<PathBuf, Trail>,
     tables: HashMap<u64, Answer<String>>,
     loops: HashMap<String, (u64, u64)>,
 }
@@ -34,7 +36,6 @@ pub(super) struct Replay {
 struct Entry {
     stat: Stat,
     real: PathBuf,
-    links: Vec<(PathBuf, PathBuf)>,
     file_system: Option<u32>,
     extents: Answer<Vec<Extent>>,
 }
@@ -91,6 +92,11 @@ impl Replay {
             if value.get("asked").is_none_or(|asked| *asked != Json::Flag(false)) {
                 self.paths.push(path.clone());
             }
+            if let Some(there) = text("there") {
+                let real = text("realpath").map_or_else(|| path.clone(), PathBuf::from);
+                let trail = Trail { real, links: links(value), there: there.into() };
+                self.trails.insert(path.clone(), trail);
+            }
             let answer = match errno {
                 Some(errno) => Err(errno),
                 None => Ok(entry(value, &path)?),
@@ -118,6 +124,9 @@ impl Probe for Replay {
     }
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
+        if let Some(trail) = self.trails.get(path) {
+            return Ok(trail.clone());
+        }
         let entry = match self.entry(path) {
             Ok(entry) => entry,
             Err(Refusal::Errno(Errno::NOENT)) => {
@@ -129,11 +138,9 @@ impl Probe for Replay {
             }
             Err(refusal) => return Err(refusal),
         };
-        let mut links = entry.links.clone();
         // Records of other tools tell only where a path ends.
-        if links.is_empty() && entry.real != path {
-            links.push((path.to_owned(), entry.real.clone()));
-        }
+        let ends = (entry.real != path).then(|| (path.to_owned(), entry.real.clone()));
+        let links = ends.into_iter().collect();
         Ok(Trail { real: entry.real.clone(), links, there: entry.real.clone() })
     }
 
@@ -178,11 +185,6 @@ fn entry(value: &Json, path: &Path) -> Option<Entry> {
     let hex = |name: &str| u32::from_str_radix(text(name)?.strip_prefix("0x")?, 16).ok();
     let align = |name: &str| u32::try_from(number(name)?).ok();
     let real = text("realpath").map_or_else(|| path.to_owned(), PathBuf::from);
-    let links = value.get("links").and_then(Json::list).unwrap_or_default().iter();
-    let links = links.filter_map(|link| {
-        let [at, target] = link.list()? else { return None };
-        Some((PathBuf::from(at.text()?), PathBuf::from(target.text()?)))
-    });
     Some(Entry {
         stat: Stat {
             device: device_number(text("dev")?)?,
@@ -195,10 +197,18 @@ fn entry(value: &Json, path: &Path) -> Option<Entry> {
             direct: align("dio_mem_align").zip(align("dio_offset_align")),
         },
         real,
-        links: links.collect(),
         file_system: hex("statfs_type"),
         extents: extents(value.get("fiemap")),
     })
+}
+
+fn links(value: &Json) -> Vec<(PathBuf, PathBuf)> {
+    let links = value.get("links").and_then(Json::list).unwrap_or_default().iter();
+    let links = links.filter_map(|link| {
+        let [at, target] = link.list()? else { return None };
+        Some((PathBuf::from(at.text()?), PathBuf::from(target.text()?)))
+    });
+    links.collect()
 }
 
 fn extents(value: Option<&Json>) -> Answer<Vec<Extent>> {

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::numa::Node;
 use super::probe::{Live, Probe};
 
 /// The most that is read of one file of `/sys`: the kernel's are at most a page, of up to 64 KiB.
@@ -43,6 +44,8 @@ struct Inner {
     plain: bool,
     probe: Arc<dyn Probe>,
     touched: Option<Mutex<Touched>>,
+    /// What is known about NUMA nodes, which no machine changes while it runs.
+    nodes: Mutex<BTreeMap<Option<u32>, Node>>,
 }
 
 /// What was read of a system, by its path below the root.
@@ -116,7 +119,18 @@ impl System {
 
     fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
         let touched = record.then(Mutex::default);
-        Self { inner: Arc::new(Inner { root, plain, probe, touched }) }
+        let nodes = Mutex::default();
+        Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes }) }
+    }
+
+    /// What is known about a NUMA node, or about the only one where a device names none.
+    pub(super) fn node(&self, node: Option<u32>) -> Node {
+        let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        // A system that names more nodes than any machine has is not kept in mind.
+        if nodes.len() > 1024 {
+            nodes.clear();
+        }
+        nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
     }
 
     /// The system whose `/sys` is in `root`, without a kernel to ask.
@@ -187,36 +201,28 @@ impl System {
         Ok(real)
     }
 
-    /// The same where only the last component may be a link, as on a live `/sys`, whose folders are
-    /// real: one call instead of one for each component.
+    /// The same where only the last component may be a link and leads to none, as on a live
+    /// `/sys`: one call instead of one for each component.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
-        let mut real = path.to_owned();
-        for _ in 0..LINKS_MAX {
-            match rustix::fs::readlinkat(CWD, self.inner.root.join(&real), Vec::new()) {
-                Ok(target) => {
-                    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
-                    let from = if target.is_absolute() {
-                        PathBuf::new()
-                    } else {
-                        real.pop();
-                        real
-                    };
-                    let mut rest = Vec::new();
-                    push_reversed(&mut rest, &target);
-                    real = from;
-                    while let Some(name) = rest.pop() {
-                        if name == ".." {
-                            real.pop();
-                        } else {
-                            real.push(&name);
-                        }
-                    }
-                }
-                Err(Errno::INVAL) => return Ok(real),
-                Err(errno) => return Err(errno.into()),
+        let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
+            Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
+            Err(Errno::INVAL) => return Ok(path.to_owned()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut real = match path.parent() {
+            Some(parent) if target.is_relative() => parent.to_owned(),
+            _ => PathBuf::new(),
+        };
+        let mut rest = Vec::new();
+        push_reversed(&mut rest, &target);
+        while let Some(name) = rest.pop() {
+            if name == ".." {
+                real.pop();
+            } else {
+                real.push(&name);
             }
         }
-        Err(Absent::NotAFile)
+        Ok(real)
     }
 
     /// The last component of where the link at `path` leads.
@@ -314,8 +320,18 @@ impl Folder {
     }
 
     pub(super) fn parent(&self) -> Option<Self> {
-        let path = self.path.parent()?.to_owned();
-        Some(Self { system: self.system.clone(), path })
+        self.above(self.path.parent()?)
+    }
+
+    /// The folder at `path`, one of those that this one lies in.
+    pub(super) fn above(&self, path: &Path) -> Option<Self> {
+        let is_above = self.path.starts_with(path);
+        is_above.then(|| Self { system: self.system.clone(), path: path.to_owned() })
+    }
+
+    /// What the kernel tells user space about a device: lines of `NAME=value`.
+    pub(super) fn event(&self) -> Event {
+        Event(self.lines("uevent"))
     }
 
     pub(super) fn has(&self, name: impl AsRef<Path>) -> bool {
@@ -354,6 +370,16 @@ impl Folder {
 
     pub(super) fn link_name(&self, name: impl AsRef<Path>) -> Option<String> {
         self.system.link_name(&self.path.join(name))
+    }
+}
+
+/// The facts in a device's file `uevent`.
+#[derive(Debug)]
+pub(super) struct Event(Vec<String>);
+
+impl Event {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 }
 
