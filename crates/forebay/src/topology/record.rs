@@ -30,16 +30,18 @@ const EXTENTS_MAX: usize = 4096;
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
 pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
+    let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
+    let paths = absolute?;
     std::fs::create_dir(dir)?;
     let notes = Arc::new(Recording::default());
     let system = System::recorded(Arc::clone(&notes) as Arc<dyn Probe>);
     let resolver = Resolver::new(system.clone());
-    for path in paths {
+    for path in &paths {
         let map = resolver.resolve(path);
         // Asked for its own sake: a replay shows where bytes lie.
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
-    gpu::gpus(&system);
+    let _ = gpu::gpus(&system); // only to have their files read
     let touched = system.touched();
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
@@ -65,7 +67,7 @@ pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
             symlink(target, at)?;
         }
     }
-    write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(paths).as_bytes())
+    write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(&paths).as_bytes())
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {

@@ -123,6 +123,11 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
         && found.exists
     {
         root.say("size_bytes", stat.size);
+        root.say("device", device_text(stat.device));
+        if let Some((memory, offset)) = stat.direct {
+            root.say("direct_memory_align_bytes", memory);
+            root.say("direct_offset_align_bytes", offset);
+        }
     }
     if let (false, Ok(trail)) = (found.exists, &found.trail) {
         root.say("resolved_as", shown(&trail.there));
@@ -293,13 +298,6 @@ impl<'a> Resolve<'a> {
         let mut layer = Layer::new(LayerKind::FileSystem, clean(&mount.file_system));
         layer.say("source", shown(&mount.source));
         layer.say("options", clean(&file_systems::without_secrets(&mount.own_options)));
-        if let Some(stat) = stat {
-            layer.say("device", device_text(stat.device));
-            if let Some((memory, offset)) = stat.direct {
-                layer.say("direct_memory_align_bytes", memory);
-                layer.say("direct_offset_align_bytes", offset);
-            }
-        }
         let known = file_systems::look_up(&mount.file_system);
         if let Some((called, ..)) = known
             && called != mount.file_system
