@@ -5,14 +5,14 @@ use std::path::Path;
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind, Layout};
 use super::pci;
+use super::placement::Spread;
 use super::resolve::{Resolve, Span, device_text};
 use super::system::{Event, Folder};
 
 /// Bytes of the kernel's sector, the unit of sizes in `/sys` whatever the device's own.
 const SECTOR: u64 = 512;
 
-/// Devices without a `device` folder that are known by their name: what they are called, and
-/// what carries their bytes.
+/// Devices that are known by the beginning of their name, and what they are called.
 const VIRTUAL: [(&str, &str); 9] = [
     ("zram", "zram"),
     ("ram", "ram disk"),
@@ -35,7 +35,7 @@ impl Resolve<'_> {
             None => folder.has("partition"),
         };
         layer.say_if("device", Some(number).filter(|&number| number != 0).map(device_text));
-        layer.say_if("size_bytes", size(folder));
+        layer.say_if("size_bytes", sectors(folder, "size"));
         if is_partition {
             return self.partition(folder, number, layer);
         }
@@ -54,7 +54,7 @@ impl Resolve<'_> {
         if let Some(device) = &device
             && name.starts_with("nvme")
         {
-            return self.nvme(folder, device, layer);
+            return self.nvme(folder, device, number, layer);
         }
         if device.is_none()
             && let Some(span) = self.stacked(folder, layer)
@@ -67,7 +67,9 @@ impl Resolve<'_> {
     fn partition(&mut self, folder: &Folder, number: u64, layer: &mut Layer) -> Span {
         layer.kind = LayerKind::Partition;
         layer.say_if("number", folder.number("partition"));
-        layer.say_if("start_bytes", sectors(folder, "start"));
+        let start = sectors(folder, "start");
+        layer.say_if("start_bytes", start);
+        layer.spread = start.map_or(Spread::Untold, Spread::Shifted);
         match folder.parent().filter(|parent| parent.has("dev")) {
             Some(parent) => {
                 let (child, span) = self.block_at(&parent);
@@ -138,7 +140,7 @@ impl Resolve<'_> {
             numa_node: pci.as_ref().and_then(|pci| pci.numa_node),
             pci: pci.clone(),
         });
-        fill(&mut drive, folder, number);
+        fill(&mut drive, folder, layer, number);
         let span = self.found(layer, drive);
         self.pci(layer, pci.as_ref(), at.path());
         span
@@ -173,9 +175,9 @@ impl Resolve<'_> {
 }
 
 /// What a block device's own folder tells about the drive.
-pub(super) fn fill(drive: &mut Drive, folder: &Folder, number: u64) {
+pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u64) {
     drive.device = Some(number).filter(|&number| number != 0);
-    drive.size = size(folder);
+    drive.size = layer.number("size_bytes");
     let size = folder.number("queue/logical_block_size");
     drive.logical_block_size =
         size.and_then(|size| u32::try_from(size).ok()).filter(|size| size.is_power_of_two());
@@ -193,10 +195,6 @@ fn number_in(event: &Event) -> Option<u64> {
     Some(rustix::fs::makedev(number("MAJOR")?, number("MINOR")?))
 }
 
-fn size(folder: &Folder) -> Option<u64> {
-    sectors(folder, "size")
-}
-
 fn sectors(folder: &Folder, name: &str) -> Option<u64> {
     folder.number(name)?.checked_mul(SECTOR)
 }
@@ -208,23 +206,20 @@ pub(super) fn slave(name: &str) -> String {
 
 /// What kind of disk it is, and how bytes reach it, by the folders above its device.
 fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport) {
-    if !has_device {
-        let called = VIRTUAL.iter().find(|(prefix, _)| {
-            let number = name.strip_prefix(prefix);
-            number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        });
-        let transport = match called {
-            Some((_, called @ ("zram" | "ram disk"))) => {
-                // Its bytes are the host's memory, and still it has a queue of its own.
-                Transport::Other((*called).to_owned())
-            }
-            Some((_, called @ ("nbd" | "rbd" | "drbd"))) => {
-                Transport::Network((*called).to_owned())
-            }
-            Some((_, called)) => Transport::Other((*called).to_owned()),
-            None => Transport::Unknown,
+    let called = VIRTUAL.iter().find(|(prefix, _)| {
+        let number = name.strip_prefix(prefix);
+        number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if let Some((_, called)) = called {
+        let transport = match *called {
+            "nbd" | "rbd" | "drbd" => Transport::Network((*called).to_owned()),
+            // Where its bytes are the host's memory it still has a queue of its own.
+            called => Transport::Other(called.to_owned()),
         };
         return (LayerKind::Disk, transport);
+    }
+    if !has_device {
+        return (LayerKind::Disk, Transport::Unknown);
     }
     let has = |prefix: &str| {
         path.components().any(|component| {

@@ -86,6 +86,11 @@ impl Resolver {
         self.below_with(&stat, || resolve::find(&self.system, path).real)
     }
 
+    /// Forgets all answers, so that the next ones are read anew.
+    pub fn forget(&self) {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).known.clear();
+    }
+
     fn below(&self, real: &Path, stat: &Result<Stat, Refusal>) -> Arc<Below> {
         self.below_with(stat, || real.to_owned())
     }

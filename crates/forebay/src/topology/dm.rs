@@ -6,6 +6,7 @@
 
 use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
+use super::placement::{Run, Spread};
 use super::probe::Refusal;
 use super::resolve::{Resolve, Span};
 use super::system::{Folder, clean};
@@ -31,7 +32,7 @@ impl Resolve<'_> {
             Err(_) => Vec::new(),
         };
         let layout = if targets.is_empty() {
-            derived(folder, layer, made_by, &names, table.err())
+            derived(folder, layer, made_by, &names, table.as_ref().err().copied())
         } else {
             described(layer, &targets)
         };
@@ -42,6 +43,7 @@ impl Resolve<'_> {
             return self.unknown_drive(layer, number, "no device below the volume is named");
         }
         let mut spans = self.members(layer, &members);
+        layer.spread = spread(&targets, layer).unwrap_or_default();
         if layer.text("target") == Some("multipath") {
             say_down_paths(layer, self, &spans);
         }
@@ -55,6 +57,7 @@ impl Resolve<'_> {
 
 /// One line of a table: a run of the volume's sectors and what serves it.
 struct Target<'a> {
+    start: u64,
     len: u64,
     kind: &'a str,
     arguments: Vec<&'a str>,
@@ -63,10 +66,10 @@ struct Target<'a> {
 impl<'a> Target<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_whitespace();
-        let _start: u64 = words.next()?.parse().ok()?;
+        let start = words.next()?.parse().ok()?;
         let len = words.next()?.parse().ok()?;
         let kind = words.next()?;
-        Some(Self { len, kind, arguments: words.collect() })
+        Some(Self { start, len, kind, arguments: words.collect() })
     }
 
     fn number(&self, index: usize) -> Option<u64> {
@@ -110,6 +113,31 @@ fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
     }
     layer.say("layout", layout.name());
     layout
+}
+
+/// How the table spreads addresses over the volume's children, which it names by number.
+fn spread(targets: &[Target<'_>], layer: &Layer) -> Option<Spread> {
+    let child = |device: &str| layer.children.iter().position(|c| c.text("device") == Some(device));
+    if let [target] = targets
+        && target.kind == "striped"
+    {
+        let pairs = target.arguments.get(2..)?.chunks_exact(2);
+        let starts = pairs
+            .map(|pair| Some((child(pair[0])?, pair[1].parse::<u64>().ok()?.checked_mul(SECTOR)?)));
+        let starts = starts.collect::<Option<_>>()?;
+        let piece = target.number(1)?.checked_mul(SECTOR)?;
+        return Some(Spread::Striped { piece, starts });
+    }
+    let runs = targets.iter().map(|target| {
+        Some(Run {
+            start: target.start.checked_mul(SECTOR)?,
+            len: target.len.checked_mul(SECTOR)?,
+            child: child(target.arguments.first().filter(|_| target.kind == "linear")?)?,
+            offset: target.number(1)?.checked_mul(SECTOR)?,
+        })
+    });
+    let runs: Vec<Run> = runs.collect::<Option<_>>()?;
+    (!runs.is_empty()).then_some(Spread::Runs(runs))
 }
 
 fn raid(level: &str) -> Layout {

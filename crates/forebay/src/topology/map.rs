@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::drive::{Drive, DriveId};
+use super::placement::Spread;
 
 /// All that is under one path.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,11 +49,14 @@ pub struct Layer {
     pub facts: Vec<Fact>,
     /// What it stands on.
     pub children: Vec<Layer>,
+    /// How it passes addresses on.
+    pub(super) spread: Spread,
 }
 
 impl Layer {
     pub(super) fn new(kind: LayerKind, name: impl Into<String>) -> Self {
-        Self { kind, name: name.into(), facts: Vec::new(), children: Vec::new() }
+        let (facts, children, spread) = (Vec::new(), Vec::new(), Spread::Untold);
+        Self { kind, name: name.into(), facts, children, spread }
     }
 
     /// The value of the fact `name`.
@@ -264,8 +268,10 @@ impl From<Vec<String>> for Value {
 pub struct Queue {
     /// What tells it from every other queue.
     pub id: QueueId,
-    /// The drives that it feeds; volumes that share one can share its bound.
+    /// The drives that it feeds.
     pub members: Vec<DriveId>,
+    /// The hardware behind these; queues that have some in common share its bandwidth.
+    pub hardware: Vec<DriveId>,
     /// How bytes are spread over the members.
     pub layout: Layout,
 }

@@ -2,6 +2,7 @@
 
 use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
+use super::placement::Spread;
 use super::resolve::{Resolve, Span, told};
 use super::system::{Absent, Folder};
 
@@ -36,6 +37,7 @@ impl Resolve<'_> {
         if !spare.is_empty() {
             layer.say("spares", spare);
         }
+        let spread = spread(layer.number("chunk_bytes"), &members);
         // Without states there is no telling them apart, so all are taken.
         let serving: Vec<(String, Result<Folder, Absent>)> = members
             .into_iter()
@@ -50,6 +52,11 @@ impl Resolve<'_> {
             return self.unknown_drive(layer, number, "no member of the array can be read");
         }
         let spans = self.members(layer, &serving);
+        if layout == Layout::Striped
+            && let Some(spread) = spread
+        {
+            layer.spread = spread;
+        }
         let key =
             || folder.text("md/uuid").map_or_else(|_| folder.name(), |uuid| format!("md:{uuid}"));
         Span::joined(spans, key, layout)
@@ -61,6 +68,8 @@ struct Member {
     /// Its place in the array; none for a spare.
     slot: Option<u64>,
     state: Option<String>,
+    /// Where its data begin, and how long they are.
+    data: Option<(u64, u64)>,
     folder: Result<Folder, Absent>,
 }
 
@@ -82,6 +91,7 @@ fn members(folder: &Folder) -> Vec<Member> {
             Some(Member {
                 slot: folder.number(file("slot")),
                 state: folder.text(file("state")).ok(),
+                data: folder.number(file("offset")).zip(folder.number(file("size"))),
                 folder: folder.folder(file("block")),
                 name: name.to_owned(),
             })
@@ -94,11 +104,23 @@ fn members(folder: &Folder) -> Vec<Member> {
             .into_iter()
             .map(|name| {
                 let folder = folder.folder(slave(&name));
-                Member { name, slot: None, state: None, folder }
+                Member { name, slot: None, state: None, data: None, folder }
             })
             .collect();
     }
     members
+}
+
+/// How a RAID-0 spreads addresses. Members of different sizes make it change its ways where the
+/// smaller ones end, which is not told here.
+fn spread(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
+    let len = members.first()?.data?.1;
+    let starts = members.iter().enumerate().map(|(index, member)| {
+        let (start, own) = member.data?;
+        let in_turn = member.slot == Some(index as u64);
+        if own == len && in_turn { Some((index, start.checked_mul(512)?)) } else { None }
+    });
+    Some(Spread::Striped { piece: chunk?, starts: starts.collect::<Option<_>>()? })
 }
 
 fn layout(level: &str) -> Layout {

@@ -27,7 +27,13 @@ const PLAYERS: [Player; 3] = [
 
 impl Resolve<'_> {
     /// `device` is what the namespace's folder links to: its controller or its subsystem.
-    pub(super) fn nvme(&mut self, folder: &Folder, device: &Folder, layer: &mut Layer) -> Span {
+    pub(super) fn nvme(
+        &mut self,
+        folder: &Folder,
+        device: &Folder,
+        number: u64,
+        layer: &mut Layer,
+    ) -> Span {
         layer.kind = LayerKind::NvmeNamespace;
         let name = folder.name();
         let nsid = folder.number("nsid");
@@ -47,13 +53,13 @@ impl Resolve<'_> {
             (Some(nqn), Some(nsid), ..) => format!("nvme:{nqn}/{nsid}"),
             (_, _, Ok(wwid), _) => format!("wwid:{wwid}"),
             (_, _, _, Some(serial)) => format!("serial:nvme:{serial}:{name}"),
-            _ => format!("device:{}", super::resolve::device_text(block::number(folder))),
+            _ => format!("device:{}", super::resolve::device_text(number)),
         };
         let mut drive = Drive::new(DriveId(id), DriveKind::Block, name);
         drive.model = text("model").ok();
         drive.firmware = text("firmware_rev").ok();
         drive.serial = serial;
-        block::fill(&mut drive, folder, block::number(folder));
+        block::fill(&mut drive, folder, layer, number);
         layer.say_if("nqn", nqn.clone());
         if let Ok(policy) = device.text("iopolicy")
             && ways.len() > 1

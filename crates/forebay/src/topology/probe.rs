@@ -57,6 +57,8 @@ pub(super) struct Stat {
     pub(super) mount: Option<u64>,
     /// Alignment of memory and offset that direct I/O wants (Linux 6.1).
     pub(super) direct: Option<(u32, u32)>,
+    /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
+    pub(super) attributes: u64,
 }
 
 impl Stat {
@@ -192,6 +194,7 @@ fn from_statx(answer: &rustix::fs::Statx) -> Stat {
         mount: told(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
         direct: told(StatxFlags::DIOALIGN)
             .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align)),
+        attributes: answer.stx_attributes.bits(),
     }
 }
 
@@ -205,6 +208,7 @@ fn from_stat(answer: &rustix::fs::Stat) -> Stat {
         block_size: u64::try_from(answer.st_blksize).unwrap_or(0),
         mount: None,
         direct: None,
+        attributes: 0,
     }
 }
 

@@ -279,6 +279,7 @@ fn write_stat(text: &mut String, stat: &Stat) {
         stat.mode, stat.inode, stat.size
     );
     let _ = write!(text, ",\"blksize\":{}", stat.block_size);
+    let _ = write!(text, ",\"attributes\":\"{:#x}\"", stat.attributes);
     if let Some(mount) = stat.mount {
         let _ = write!(text, ",\"mnt_id\":{mount}");
     }

@@ -195,6 +195,7 @@ fn entry(value: &Json, path: &Path) -> Option<Entry> {
             block_size: number("blksize").unwrap_or(0),
             mount: number("mnt_id"),
             direct: align("dio_mem_align").zip(align("dio_offset_align")),
+            attributes: hex("attributes").map_or(0, u64::from),
         },
         real,
         file_system: hex("statfs_type"),

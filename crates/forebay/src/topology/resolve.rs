@@ -21,6 +21,9 @@ use super::system::{Absent, Folder, System, clean, shown};
 const DEPTH_MAX: usize = 32;
 /// Files behind loop devices and overlays that stand on one another, at most.
 const FILES_MAX: usize = 8;
+/// What `statx` says about a file's bytes (`STATX_ATTR_…`), and the fact's name.
+const ATTRIBUTES: [(u64, &str); 4] =
+    [(0x4, "compressed"), (0x800, "encrypted"), (0x10_0000, "verity"), (0x20_0000, "dax")];
 /// Steps in all, at most; 10,000 members of one array take three each.
 const LAYERS_MAX: usize = 64 << 10;
 
@@ -128,6 +131,11 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
             root.say("direct_memory_align_bytes", memory);
             root.say("direct_offset_align_bytes", offset);
         }
+        for (flag, name) in ATTRIBUTES {
+            if stat.attributes & flag != 0 {
+                root.say(name, true);
+            }
+        }
     }
     if let (false, Ok(trail)) = (found.exists, &found.trail) {
         root.say("resolved_as", shown(&trail.there));
@@ -182,24 +190,25 @@ impl<'a> Resolve<'a> {
     fn queue(&self, span: &Span, stat: Option<&Stat>) -> Queue {
         let members: Vec<DriveId> =
             span.drives.iter().map(|&index| self.drives[index].id.clone()).collect();
-        match (members.as_slice(), &span.volume) {
+        let hardware = span.drives.iter().map(|&index| self.drives[index].hardware.clone());
+        let mut hardware: Vec<DriveId> = hardware.collect();
+        hardware.sort_unstable();
+        hardware.dedup();
+        let (id, layout) = match (members.as_slice(), &span.volume) {
             ([], _) => {
                 let number = stat.map_or(0, |stat| {
                     if stat.kind() == FileType::BlockDevice { stat.rdev } else { stat.device }
                 });
-                let id = QueueId(format!("unknown:{}", device_text(number)));
-                Queue { id, members, layout: Layout::Unknown }
+                (format!("unknown:{}", device_text(number)), Layout::Unknown)
             }
-            ([one], _) => Queue { id: QueueId(one.0.clone()), members, layout: Layout::Single },
-            (_, Some((key, layout))) => {
-                Queue { id: QueueId(format!("volume:{key}")), layout: *layout, members }
-            }
+            ([one], _) => (one.0.clone(), Layout::Single),
+            (_, Some((key, layout))) => (format!("volume:{key}"), *layout),
             (several, None) => {
                 let names: Vec<&str> = several.iter().map(DriveId::as_str).collect();
-                let id = QueueId(format!("volume:{}", names.join("+")));
-                Queue { id, layout: Layout::Unknown, members }
+                (format!("volume:{}", names.join("+")), Layout::Unknown)
             }
-        }
+        };
+        Queue { id: QueueId(id), members, hardware, layout }
     }
 
     /// The table of mounts, read once.

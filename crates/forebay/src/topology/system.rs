@@ -241,7 +241,11 @@ impl System {
     pub(super) fn exists(&self, path: &Path) -> bool {
         if !self.inner.plain {
             let found = self.real(path);
-            if let Ok(real) = &found {
+            // A record needs the file itself, so that it is there for the replay too.
+            if let Ok(real) = &found
+                && self.inner.touched.is_some()
+                && self.bytes(path, FILE_LEN_MAX).is_err()
+            {
                 self.note(|touched| touched.folders.insert(real.clone()));
             }
             return found.is_ok();

@@ -62,6 +62,10 @@ fn how_long_resolving_takes() {
         std::hint::black_box(Resolver::new(System::live()).resolve(&path));
     });
     let resolver = Resolver::default();
+    let forgotten = best(&mut || {
+        resolver.forget();
+        std::hint::black_box(resolver.resolve(&path));
+    });
     let cached = best(&mut || {
         std::hint::black_box(resolver.resolve(&path));
     });
@@ -70,6 +74,6 @@ fn how_long_resolving_takes() {
         use std::os::fd::AsFd;
         std::hint::black_box(resolver.resolve_file(file.as_fd(), &path));
     });
-    note(format!("{}: uncached {uncached:?}", path.display()));
+    note(format!("{}: first of all {uncached:?}, uncached {forgotten:?}", path.display()));
     note(format!("cached, by path {cached:?}, by descriptor {open:?}"));
 }

@@ -320,3 +320,78 @@ fn what_was_not_recorded_is_not_known() {
         assert!(!map.exists);
     }
 }
+
+#[test]
+fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
+    for recorded in Recorded::all() {
+        let places = |path: &str| {
+            let extents = recorded.resolver.extents(path.as_ref(), 2).expect("extents");
+            let map = recorded.map(path);
+            let extent = *extents.first().expect("one");
+            (extent, map.locate(&extent), map)
+        };
+        // A partition lies 1 MiB behind the beginning of its drive.
+        let (extent, found, map) = places("/mnt/plain/data.bin");
+        let [piece] = &found.expect("a place")[..] else { panic!("one piece") };
+        assert_eq!((piece.offset, piece.len), (extent.physical + (1 << 20), extent.len));
+        assert_eq!((&piece.drive, piece.logical), (&map.drives[0].id, 0));
+        // RAID-0 in pieces of 512 KiB: 64 MiB from behind the first 96 KiB, on each in turn.
+        let (extent, found, map) = places("/mnt/md0/data.bin");
+        let pieces = found.expect("places");
+        assert_eq!(pieces.len(), 129);
+        assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), extent.len);
+        let start = 4096 * 512;
+        assert_eq!((pieces[0].offset, pieces[0].len), (start + 98_304, 524_288 - 98_304));
+        for (index, piece) in pieces.iter().enumerate() {
+            assert_eq!(piece.drive, map.drives[index % 4].id);
+        }
+        assert_eq!((pieces[5].offset, pieces[5].len), (start + 524_288, 524_288));
+        // The overlay shows a file of that array.
+        let (_, found, _) = places("/mnt/ovl/inner.bin");
+        assert_eq!(found.expect("places").len(), 3);
+        for (path, why) in [
+            ("/mnt/lvm/data.bin", "`dm-0` does not tell where it puts them"),
+            ("/mnt/loop/data.bin", "`loop0` does not tell where it puts them"),
+            ("/mnt/raid1/data.bin", "`md1` does not tell where it puts them"),
+            ("/mnt/btrfs/data.bin", "btrfs tells its own addresses, not those of its drives"),
+        ] {
+            assert_eq!(places(path).1.expect_err(path), why);
+        }
+        assert!(recorded.resolver.extents("/mnt/nfs/data.bin".as_ref(), 2).is_err());
+    }
+}
+
+#[test]
+fn a_table_that_was_recorded_tells_what_a_volume_does() {
+    for recorded in Recorded::all() {
+        // The numbers of the two drives differ between the two kernels.
+        let device = |path: &str, index: usize| {
+            let map = recorded.map(path);
+            let number = map.drives[index].device.expect("a block device");
+            format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
+        };
+        let (a, b) = (device("/mnt/lvm/data.bin", 0), device("/mnt/lvm/data.bin", 1));
+        let probe = recorded.dir.join("expected/probe.jsonl");
+        let mut text = std::fs::read_to_string(&probe).expect("the answers");
+        text += &format!("{{\"dm\":\"253:1\",\"table\":\"0 131072 linear {a} 133120\"}}\n");
+        text += &format!(
+            "{{\"dm\":\"253:0\",\"table\":\"0 262144 striped 2 128 {b} 2048 {a} 4096\"}}\n"
+        );
+        std::fs::write(&probe, text).expect("a file of ours");
+        let resolver = Resolver::new(System::fixture(&recorded.dir).expect("the system"));
+        let first = |path: &str| {
+            let map = resolver.resolve(path.as_ref());
+            let extent = resolver.extents(path.as_ref(), 1).expect("extents")[0];
+            (extent, map.locate(&extent).expect("places"), map)
+        };
+        let (extent, pieces, map) = first("/mnt/lvlinear/data.bin");
+        assert_eq!(step(&map, LayerKind::DeviceMapper).text("target"), Some("linear"));
+        assert_eq!(pieces[0].offset, extent.physical + 133_120 * 512);
+        let (extent, pieces, map) = first("/mnt/lvm/data.bin");
+        // Its table begins with the second of the two, in pieces of 64 KiB.
+        let (index, inside) = (extent.physical / 65_536, extent.physical % 65_536);
+        let (drive, start) = [(1, 2048), (0, 4096)][usize::from(index % 2 == 1)];
+        assert_eq!(pieces[0].drive, map.drives[drive].id);
+        assert_eq!(pieces[0].offset, start * 512 + index / 2 * 65_536 + inside);
+    }
+}
