@@ -364,13 +364,14 @@ fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
 #[test]
 fn a_table_that_was_recorded_tells_what_a_volume_does() {
     for recorded in Recorded::all() {
-        // The numbers of the two drives differ between the two kernels.
-        let device = |path: &str, index: usize| {
-            let map = recorded.map(path);
-            let number = map.drives[index].device.expect("a block device");
+        // Names and numbers of the two drives differ between the two kernels.
+        let device = |serial: &str| {
+            let map = recorded.map("/mnt/lvm/data.bin");
+            let found = map.drives.iter().find(|drive| drive.serial.as_deref() == Some(serial));
+            let number = found.and_then(|drive| drive.device).expect("a block device");
             format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
         };
-        let (a, b) = (device("/mnt/lvm/data.bin", 0), device("/mnt/lvm/data.bin", 1));
+        let (a, b) = (device("LVMA"), device("LVMB"));
         let probe = recorded.dir.join("expected/probe.jsonl");
         let mut text = std::fs::read_to_string(&probe).expect("the answers");
         text += &format!("{{\"dm\":\"253:1\",\"table\":\"0 131072 linear {a} 133120\"}}\n");
@@ -388,10 +389,12 @@ fn a_table_that_was_recorded_tells_what_a_volume_does() {
         assert_eq!(step(&map, LayerKind::DeviceMapper).text("target"), Some("linear"));
         assert_eq!(pieces[0].offset, extent.physical + 133_120 * 512);
         let (extent, pieces, map) = first("/mnt/lvm/data.bin");
+        assert_eq!(step(&map, LayerKind::DeviceMapper).text("from"), Some("its table"));
         // Its table begins with the second of the two, in pieces of 64 KiB.
         let (index, inside) = (extent.physical / 65_536, extent.physical % 65_536);
-        let (drive, start) = [(1, 2048), (0, 4096)][usize::from(index % 2 == 1)];
-        assert_eq!(pieces[0].drive, map.drives[drive].id);
+        let (serial, start) = [("LVMB", 2048), ("LVMA", 4096)][usize::from(index % 2 == 1)];
+        let drive = map.drive(&pieces[0].drive).expect("a drive of the map");
+        assert_eq!(drive.serial.as_deref(), Some(serial));
         assert_eq!(pieces[0].offset, start * 512 + index / 2 * 65_536 + inside);
     }
 }
