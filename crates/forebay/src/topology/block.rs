@@ -61,7 +61,7 @@ impl Resolve<'_> {
         {
             return span;
         }
-        self.disk(folder, device.as_ref(), number, layer)
+        self.disk(folder, device.as_ref(), &event, layer)
     }
 
     fn partition(&mut self, folder: &Folder, number: u64, layer: &mut Layer) -> Span {
@@ -96,10 +96,11 @@ impl Resolve<'_> {
         &mut self,
         folder: &Folder,
         device: Option<&Folder>,
-        number: u64,
+        event: &Event,
         layer: &mut Layer,
     ) -> Span {
         let name = folder.name();
+        let number = number_in(event).unwrap_or_else(|| number(folder));
         let at = device.unwrap_or(folder);
         let (kind, transport) = transport(&name, at.path(), device.is_some());
         layer.kind = kind;
@@ -107,7 +108,9 @@ impl Resolve<'_> {
         let mut state = None;
         let mut wwid = None;
         match kind {
-            LayerKind::VirtioDisk => drive.serial = folder.text("serial").ok(),
+            LayerKind::VirtioDisk => {
+                drive.serial = folder.system().serial(folder, event.get("DISKSEQ"));
+            }
             LayerKind::ScsiDisk => {
                 let text = |file: &str| at.text(file).ok();
                 wwid = text("wwid");

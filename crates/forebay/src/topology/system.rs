@@ -28,6 +28,8 @@ const TABLE_LEN_MAX: usize = 64 << 20;
 const LINKS_MAX: usize = 40;
 /// The entries that are taken from one folder.
 const ENTRIES_MAX: usize = 32 << 10;
+/// Nodes and serial numbers that are kept.
+const KEPT_MAX: usize = 1024;
 /// The longest text that is taken into a report.
 const TEXT_LEN_MAX: usize = 4 << 10;
 
@@ -46,6 +48,8 @@ struct Inner {
     touched: Option<Mutex<Touched>>,
     /// What is known about NUMA nodes, which no machine changes while it runs.
     nodes: Mutex<BTreeMap<Option<u32>, Node>>,
+    /// Serial numbers that only the drive itself tells, by its folder and sequence number.
+    serials: Mutex<BTreeMap<(PathBuf, String), Option<String>>>,
 }
 
 /// What was read of a system, by its path below the root.
@@ -119,15 +123,15 @@ impl System {
 
     fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
         let touched = record.then(Mutex::default);
-        let nodes = Mutex::default();
-        Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes }) }
+        let (nodes, serials) = (Mutex::default(), Mutex::default());
+        Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
     }
 
     /// What is known about a NUMA node, or about the only one where a device names none.
     pub(super) fn node(&self, node: Option<u32>) -> Node {
         let mut nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         // A system that names more nodes than any machine has is not kept in mind.
-        if nodes.len() > 1024 {
+        if nodes.len() > KEPT_MAX {
             nodes.clear();
         }
         nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
@@ -156,6 +160,26 @@ impl System {
     fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
         let touched = self.inner.touched.as_ref()?;
         Some(action(&mut touched.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The serial number of the disk in `folder`, which its driver may ask the disk for at each
+    /// reading (`virtio_blk` does); `sequence` is the kernel's count of disks (Linux 5.15), by
+    /// which the same disk is told from another in its place.
+    pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
+        let read = || folder.text("serial").ok();
+        let Some(sequence) = sequence else { return read() };
+        let key = (folder.path.clone(), sequence.to_owned());
+        let known = || self.inner.serials.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(serial) = known().get(&key) {
+            return serial.clone();
+        }
+        let serial = read();
+        let mut known = known();
+        if known.len() > KEPT_MAX {
+            known.clear();
+        }
+        known.insert(key, serial.clone());
+        serial
     }
 
     /// The folder at `path`, which is below the root and may hold links.

@@ -15,6 +15,13 @@ use std::time::Instant;
 use forebay::topology::{Layer, LayerKind, Resolver, StorageMap, System, Value};
 
 use lab::note;
+use tempfile::TempDir;
+
+/// A folder for thousands of small files: in memory where it can be.
+fn scratch() -> TempDir {
+    let folder = lab::memory_folder().or_else(|_| tempfile::tempdir());
+    folder.expect("a temporary folder")
+}
 
 /// The kinds of the steps below the path and its links, from the top, without what hangs below
 /// the first device that stands on no other.

@@ -27,7 +27,7 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     pub(crate) fn open(name: &str) -> Offer<Self> {
-        let folder = tempfile::tempdir().map_err(|e| format!("no temporary folder: {e}"))?;
+        let folder = crate::scratch();
         let archive = format!("{}/tests/topology/{name}.tar.gz", env!("CARGO_MANIFEST_DIR"));
         let unpacked = Command::new("tar")
             .args(["-xzf", &archive, "-C"])

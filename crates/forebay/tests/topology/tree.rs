@@ -17,7 +17,7 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = crate::scratch();
         fs::create_dir_all(folder.path().join("root/sys/dev/block")).expect("a folder");
         fs::create_dir_all(folder.path().join("expected")).expect("a folder");
         Self { folder, probe: String::new(), mounts: String::new() }
