@@ -88,6 +88,8 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) trail: Result<Trail, Refusal>,
     pub(super) real: PathBuf,
+    /// Whether the path is that of something that the calling thread cannot reach by name.
+    pub(super) is_elsewhere: bool,
     pub(super) exists: bool,
     pub(super) stat: Result<Stat, Refusal>,
 }
@@ -100,13 +102,25 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
         std::env::current_dir().unwrap_or_else(|_| "/".into()).join(path)
     };
     let trail = system.probe().trail(&absolute);
-    let real = trail.as_ref().map_or_else(|_| absolute.clone(), |trail| trail.real.clone());
+    let mut real = trail.as_ref().map_or_else(|_| absolute.clone(), |trail| trail.real.clone());
     let mut stat = system.probe().stat(&absolute);
     let exists = stat.is_ok();
+    // The kernel does not follow what some links of `/proc` say: they lead to an open file, or
+    // into another mount namespace.
+    let is_magic = |trail: &Trail| trail.links.iter().any(|(at, _)| at.starts_with("/proc"));
+    let mut is_elsewhere = false;
+    if let (Ok(told), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
+        let there = system.probe().stat(&real);
+        let same = |there: Stat| (there.device, there.inode) == (told.device, told.inode);
+        if !there.is_ok_and(same) {
+            is_elsewhere = true;
+            real.clone_from(&absolute);
+        }
+    }
     if let (Err(Refusal::Errno(Errno::NOENT)), Ok(trail)) = (&stat, &trail) {
         stat = system.probe().stat(&trail.there);
     }
-    Found { path: path.to_owned(), trail, real, exists, stat }
+    Found { path: path.to_owned(), trail, real, is_elsewhere, exists, stat }
 }
 
 /// Puts together what was found at the path and what is below.
@@ -120,7 +134,11 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
         bottom = layer;
     }
     let mut root = Layer::new(LayerKind::Path, shown(&found.path));
-    root.say("real_path", shown(&found.real));
+    if found.is_elsewhere {
+        root.unknown("real_path", "a link of `/proc` leads where no name of this process does");
+    } else {
+        root.say("real_path", shown(&found.real));
+    }
     root.say("exists", found.exists);
     if let Ok(stat) = &found.stat
         && found.exists

@@ -329,6 +329,28 @@ fn ten_thousand_members_are_all_found() {
 }
 
 #[test]
+fn files_on_a_hundred_drives_have_a_hundred_queues() {
+    let mut tree = Tree::new();
+    for drive in 0..100 {
+        tree.drive(drive);
+        let (id, number) = (u64::from(drive) + 10, format!("259:{drive}"));
+        tree.mount(id, &number, &format!("/{drive}"), "ext4 /dev/x rw");
+        (0..20).for_each(|file| tree.file(&format!("/{drive}/{file}"), id, &number));
+    }
+    tree.settle();
+    let resolver = tree.resolver();
+    let mut queues = std::collections::BTreeMap::<_, usize>::new();
+    for file in 0..20 {
+        for drive in 0..100 {
+            let map = resolver.resolve(format!("/{drive}/{file}").as_ref());
+            *queues.entry(map.queue.id).or_default() += 1;
+        }
+    }
+    assert_eq!(queues.len(), 100);
+    assert!(queues.values().all(|count| *count == 20));
+}
+
+#[test]
 fn the_right_one_of_ten_thousand_mounts_is_found() {
     let mut tree = Tree::new();
     tree.drive(1);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use forebay::topology::{Resolver, System, gpus, record};
 
-use crate::lab::{FileSystem, LoopDrive, or_skip};
+use crate::lab::{FileSystem, LoopDrive, memory_folder, or_skip};
 
 #[test]
 fn a_replay_answers_as_the_machine_did() {
@@ -16,7 +16,9 @@ fn a_replay_answers_as_the_machine_did() {
     fs::write(&file, [7; 10_000]).expect("a file");
     let link = folder.path().join("link");
     symlink("a file", &link).expect("a link");
-    let mut paths = vec![file, link, folder.path().join("to/be/made"), "/dev/shm".into()];
+    let mut paths = vec![file, link, folder.path().join("to/be/made")];
+    let memory = or_skip(memory_folder());
+    paths.extend(memory.iter().map(|memory| memory.path().join("f")));
     let drive = or_skip(LoopDrive::with(FileSystem::Ext4));
     paths.extend(drive.iter().map(|drive| drive.path().join("data")));
     paths.extend(drive.iter().map(|drive| drive.device().to_owned()));
