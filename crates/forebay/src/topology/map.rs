@@ -19,7 +19,7 @@ pub struct StorageMap {
     pub path: PathBuf,
     /// The path without symbolic links; of a path to be created, where it would be.
     pub real_path: PathBuf,
-    /// Whether there is something at the path.
+    /// Whether there is something at the path, as far as the caller may see.
     pub exists: bool,
     /// The steps, from the path down.
     pub root: Layer,

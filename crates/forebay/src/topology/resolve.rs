@@ -139,12 +139,19 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
     } else {
         root.say("real_path", shown(&found.real));
     }
-    root.say("exists", found.exists);
+    match &found.stat {
+        // Of what is missing the folder above answered.
+        Ok(_) | Err(Refusal::Errno(Errno::NOENT)) => root.say("exists", found.exists),
+        Err(refusal) => root.unknown("exists", refusal),
+    }
     if let Ok(stat) = &found.stat
         && found.exists
     {
-        root.say("size_bytes", stat.size);
-        root.say("device", device_text(stat.device));
+        if stat.kind() == FileType::RegularFile {
+            root.say("size_bytes", stat.size);
+        }
+        let is_device = stat.kind() == FileType::BlockDevice;
+        root.say("device", device_text(if is_device { stat.rdev } else { stat.device }));
         if let Some((memory, offset)) = stat.direct {
             root.say("direct_memory_align_bytes", memory);
             root.say("direct_offset_align_bytes", offset);
