@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::map::StorageMap;
+use super::path as asked;
 use super::probe::{Refusal, Stat, stat_of};
 use super::resolve::{self, Below, Resolve};
 use super::system::System;
@@ -72,9 +73,9 @@ impl Resolver {
     #[must_use]
     pub fn resolve(&self, path: &Path) -> StorageMap {
         self.look_at_mounts();
-        let found = resolve::find(&self.system, path);
+        let found = asked::find(&self.system, path);
         let below = self.below(&found.real, &found.stat);
-        resolve::map(found, (*below).clone())
+        asked::map(found, (*below).clone())
     }
 
     /// What is under an open file, which was opened by the name `path`.
@@ -83,7 +84,7 @@ impl Resolver {
         self.look_at_mounts();
         let stat = stat_of(file);
         // Only an overlay's or a loop device's layers have to be found by name.
-        self.below_with(&stat, || resolve::find(&self.system, path).real)
+        self.below_with(&stat, || asked::find(&self.system, path).real)
     }
 
     /// Forgets all answers, so that the next ones are read anew.

@@ -30,6 +30,7 @@ mod nfs;
 mod numa;
 mod nvme;
 mod overlay;
+mod path;
 mod pci;
 mod placement;
 mod probe;
