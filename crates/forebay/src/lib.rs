@@ -60,6 +60,7 @@
 //! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
+//! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/lab/fuse.rs`: forks the guardian of a mount
@@ -80,7 +81,7 @@ mod queue;
 #[expect(dead_code, reason = "nothing is learned yet")]
 mod remember;
 mod staging;
-mod topology;
+pub mod topology;
 mod transfer;
 #[cfg_attr(
     not(test),

@@ -25,7 +25,7 @@ pub use residency::Residency;
 pub(crate) use residency::Source;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::topology::{Drive, DriveKey, System};
+use crate::topology::{BlockDevice, DriveKey, System};
 use crate::units::ByteRange;
 
 /// How to open a file.
@@ -52,7 +52,7 @@ pub(crate) struct Handle {
     /// The number of the device that it is, or that its file system reports for its files.
     device: u64,
     file_system: FileSystem,
-    drive: OnceLock<Drive>,
+    drive: OnceLock<BlockDevice>,
     direct: OnceLock<Result<Direct, String>>,
     source: OnceLock<Source>,
     nowait: OnceLock<bool>,
@@ -168,7 +168,7 @@ impl Handle {
     }
 
     /// The drive below it.
-    pub(crate) fn drive(&self) -> &Drive {
+    pub(crate) fn drive(&self) -> &BlockDevice {
         self.drive.get_or_init(|| System::default().drive(self.device))
     }
 

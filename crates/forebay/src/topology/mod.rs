@@ -1,17 +1,55 @@
-//! What is under a file: the drive whose queue serves it, as the kernel's `/sys` tells.
+//! What is under a path, down to the drives, and how far these are from the GPUs.
 //!
-//! Everything is read below an injected root, and nothing there is trusted: a file that is
-//! missing, empty, endless, binary or no file at all means "not known" and never an error, for
-//! this knowledge picks a queue and a name, and no byte's place depends on it.
+//! [`Resolver`] answers with a [`StorageMap`]: the steps from the path through mounts, file
+//! systems, partitions, arrays, volumes and loop devices to controllers and PCI devices; the
+//! drives; and the queue that serves the file. Everything is read below the root of a [`System`],
+//! and nothing there is trusted. What cannot be told is a fact that says why, never an error: no
+//! byte's place depends on any of this.
+//!
+//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. The
+//! engine itself asks `device` alone so far.
 
+mod block;
+mod btrfs;
+mod cache;
+mod calls;
+mod device;
+mod distance;
+mod dm;
+mod drive;
+mod file_systems;
+mod gpu;
+mod json;
+mod loop_device;
+mod map;
+mod md;
+mod mount;
+mod network;
+mod nfs;
+mod numa;
+mod nvme;
+mod overlay;
+mod path;
+mod pci;
+mod placement;
+mod probe;
+mod record;
+mod replay;
+mod resolve;
 mod system;
-
-pub(crate) use system::{Drive, System};
-
-/// Which queue serves a file: the device number of the whole drive where it is known, else the
-/// number that the file system gives its files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DriveKey(pub(crate) u64);
-
 #[cfg(test)]
 mod tests;
+
+pub use cache::Resolver;
+pub(crate) use device::{BlockDevice, DriveKey};
+pub use distance::Distance;
+pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
+pub use gpu::{Gpu, gpu_at, gpus};
+pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
+pub use pci::{Bridge, Link, PciDevice};
+pub use placement::Piece;
+pub use probe::Extent;
+pub use record::record;
+pub use resolve::Below;
+pub use system::System;

@@ -1,0 +1,315 @@
+//! Block devices: which kind one is, by what its folder in `/sys` holds, and whole disks.
+
+use std::path::Path;
+
+use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
+use super::map::{Layer, LayerKind, Layout};
+use super::pci;
+use super::placement::Spread;
+use super::resolve::{Resolve, Span, device_text};
+use super::system::{Event, Folder};
+
+/// Bytes of the kernel's sector, the unit of sizes in `/sys` whatever the device's own.
+const SECTOR: u64 = 512;
+
+/// Devices that are known by the beginning of their name, and what they are called.
+const VIRTUAL: [(&str, &str); 9] = [
+    ("zram", "zram"),
+    ("ram", "ram disk"),
+    ("nullb", "null_blk"),
+    ("nbd", "nbd"),
+    ("rbd", "rbd"),
+    ("drbd", "drbd"),
+    ("ublkb", "ublk"),
+    ("zd", "zfs volume"),
+    ("pmem", "persistent memory"),
+];
+
+impl Resolve<'_> {
+    /// What the block device in `folder` is and stands on.
+    pub(super) fn device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+        let event = folder.event();
+        let number = number_in(&event).unwrap_or_else(|| number(folder));
+        let is_partition = match event.get("DEVTYPE") {
+            Some(kind) => kind == "partition",
+            None => folder.has("partition"),
+        };
+        layer.say_if("device", Some(number).filter(|&number| number != 0).map(device_text));
+        layer.say_if("size_bytes", sectors(folder, "size"));
+        if is_partition {
+            return self.partition(folder, number, layer);
+        }
+        let name = folder.name();
+        // Asked by name first, since each question about a file costs a call.
+        if name.starts_with("md") && folder.has("md") {
+            return self.md(folder, layer);
+        }
+        if name.starts_with("dm-") && folder.has("dm") {
+            return self.dm(folder, layer);
+        }
+        if name.starts_with("loop") {
+            return self.loop_device(folder, layer);
+        }
+        let device = folder.folder("device").ok();
+        if let Some(device) = &device
+            && name.starts_with("nvme")
+        {
+            return self.nvme(folder, device, number, layer);
+        }
+        if device.is_none()
+            && let Some(span) = self.stacked(folder, layer)
+        {
+            return span;
+        }
+        self.disk(folder, device.as_ref(), &event, layer)
+    }
+
+    fn partition(&mut self, folder: &Folder, number: u64, layer: &mut Layer) -> Span {
+        layer.kind = LayerKind::Partition;
+        layer.say_if("number", folder.number("partition"));
+        let start = sectors(folder, "start");
+        layer.say_if("start_bytes", start);
+        layer.spread = start.map_or(Spread::Untold, Spread::Shifted);
+        match folder.parent().filter(|parent| parent.has("dev")) {
+            Some(parent) => {
+                let (child, span) = self.block_at(&parent);
+                layer.children.push(child);
+                span
+            }
+            None => self.unknown_drive(layer, number, "the folder above the partition is no drive"),
+        }
+    }
+
+    /// A device of another kind that names what it stands on, such as a cache.
+    fn stacked(&mut self, folder: &Folder, layer: &mut Layer) -> Option<Span> {
+        let names = folder.list("slaves").ok().filter(|names| !names.is_empty())?;
+        layer.kind = LayerKind::Stacked;
+        let members: Vec<_> =
+            names.into_iter().map(|name| (name.clone(), folder.folder(slave(&name)))).collect();
+        let spans = self.members(layer, &members);
+        let key = || folder.name();
+        Some(Span::joined(spans, key, Layout::Unknown))
+    }
+
+    /// A device that stands on no other one.
+    fn disk(
+        &mut self,
+        folder: &Folder,
+        device: Option<&Folder>,
+        event: &Event,
+        layer: &mut Layer,
+    ) -> Span {
+        let name = folder.name();
+        let number = number_in(event).unwrap_or_else(|| number(folder));
+        let at = device.unwrap_or(folder);
+        let (kind, transport) = transport(&name, at.path(), device.is_some());
+        layer.kind = kind;
+        let mut drive = Drive::new(DriveId(String::new()), DriveKind::Block, name.as_str());
+        let mut state = None;
+        let mut wwid = None;
+        match kind {
+            LayerKind::VirtioDisk => {
+                drive.serial = folder.system().serial(folder, event.get("DISKSEQ"));
+            }
+            LayerKind::ScsiDisk => {
+                let text = |file: &str| at.text(file).ok();
+                wwid = text("wwid");
+                state = text("state");
+                drive.serial = at.bytes("vpd_pg80").ok().and_then(|page| page_80(&page));
+                drive.firmware = text("rev");
+                // Behind SATA the kernel puts this word where the maker would stand.
+                let vendor = text("vendor").filter(|vendor| vendor != "ATA");
+                let words: Vec<String> = vendor.into_iter().chain(text("model")).collect();
+                drive.model = (!words.is_empty()).then(|| words.join(" "));
+            }
+            _ => {
+                wwid = folder.text("wwid").ok();
+                drive.serial = at.text("serial").or_else(|_| folder.text("serial")).ok();
+                drive.model = device.and_then(|device| device.text("model").ok());
+            }
+        }
+        drive.id = DriveId(match (&wwid, &drive.serial) {
+            (Some(wwid), _) => format!("wwid:{wwid}"),
+            (None, Some(serial)) => format!("serial:{}:{serial}", transport_name(&transport)),
+            (None, None) => format!("device:{}", device_text(number)),
+        });
+        drive.hardware = drive.id.clone();
+        let pci = pci::above(at);
+        drive.paths.push(DrivePath {
+            name,
+            transport,
+            live: state.as_deref().is_none_or(|state| state == "running"),
+            state,
+            numa_node: pci.as_ref().and_then(|pci| pci.numa_node),
+            pci: pci.clone(),
+        });
+        fill(&mut drive, folder, layer, number);
+        let span = self.found(layer, drive);
+        self.pci(layer, pci.as_ref(), at.path());
+        span
+    }
+
+    /// Puts the PCI device below the step that hangs on it, or says why none is known.
+    pub(super) fn pci(&mut self, layer: &mut Layer, pci: Option<&pci::PciDevice>, path: &Path) {
+        let Some(pci) = pci else {
+            if pci::is_below(path) {
+                layer.unknown("pci", "the folder of its PCI device cannot be read");
+            }
+            return;
+        };
+        let mut child = Layer::new(LayerKind::PciDevice, pci.address.as_str());
+        child.say_if("vendor", pci.vendor.map(|id| format!("{id:#06x}")));
+        child.say_if("device", pci.device.map(|id| format!("{id:#06x}")));
+        child.say_if("class", pci.class.map(|class| format!("{class:#08x}")));
+        child.say_if("driver", pci.driver.clone());
+        child.say("link", pci.link.to_string());
+        child.say("link_max", pci.link_max.to_string());
+        let bridges: Vec<String> = pci.bridges.iter().map(|b| b.address.clone()).collect();
+        child.say("bridges", bridges);
+        child.say("host_bridge", pci.host_bridge.as_str());
+        match pci.numa_node {
+            Some(node) => child.say("numa_node", node),
+            None => child.unknown("numa_node", "the kernel names none"),
+        }
+        child.say_if("socket", pci.package);
+        child.say_if("iommu_group", pci.iommu_group.clone());
+        layer.children.push(child);
+    }
+}
+
+/// What a block device's own folder tells about the drive.
+pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u64) {
+    drive.device = Some(number).filter(|&number| number != 0);
+    drive.size = layer.number("size_bytes");
+    let size = folder.number("queue/logical_block_size");
+    drive.logical_block_size =
+        size.and_then(|size| u32::try_from(size).ok()).filter(|size| size.is_power_of_two());
+    drive.rotational = folder.flag("queue/rotational");
+}
+
+/// The device number in a block device's folder, 0 where there is none.
+pub(super) fn number(folder: &Folder) -> u64 {
+    let text = folder.text("dev").ok();
+    text.and_then(|text| super::mount::device_number(&text)).unwrap_or(0)
+}
+
+fn number_in(event: &Event) -> Option<u64> {
+    let number = |name: &str| event.get(name)?.parse().ok();
+    Some(rustix::fs::makedev(number("MAJOR")?, number("MINOR")?))
+}
+
+fn sectors(folder: &Folder, name: &str) -> Option<u64> {
+    folder.number(name)?.checked_mul(SECTOR)
+}
+
+/// Where a device that another stands on is linked.
+pub(super) fn slave(name: &str) -> String {
+    format!("slaves/{name}")
+}
+
+/// What kind of disk it is, and how bytes reach it, by the folders above its device.
+fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport) {
+    let called = VIRTUAL.iter().find(|(prefix, _)| {
+        let number = name.strip_prefix(prefix);
+        number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if let Some((_, called)) = called {
+        let transport = match *called {
+            "nbd" | "rbd" | "drbd" => Transport::Network((*called).to_owned()),
+            // Where its bytes are the host's memory it still has a queue of its own.
+            called => Transport::Other(called.to_owned()),
+        };
+        return (LayerKind::Disk, transport);
+    }
+    if !has_device {
+        return (LayerKind::Disk, Transport::Unknown);
+    }
+    let has = |prefix: &str| {
+        path.components().any(|component| {
+            let name = component.as_os_str().to_str().unwrap_or_default();
+            let rest = name.strip_prefix(prefix);
+            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        })
+    };
+    // A SCSI device's folder is named HOST:CHANNEL:TARGET:LUN.
+    let last = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if last.split(':').count() == 4 {
+        let link = [
+            ("session", "iscsi"),
+            ("rport-", "fc"),
+            ("end_device-", "sas"),
+            ("ata", "sata"),
+            ("usb", "usb"),
+            ("virtio", "virtio-scsi"),
+        ];
+        let link = link.iter().find(|(prefix, _)| has(prefix)).map_or("scsi", |(_, link)| link);
+        return (LayerKind::ScsiDisk, Transport::Scsi(link.to_owned()));
+    }
+    if last.starts_with("virtio") {
+        return (LayerKind::VirtioDisk, Transport::Virtio);
+    }
+    let other = [("mmc", "mmc"), ("vbd-", "xen"), ("nd_", "persistent memory")];
+    let other = other.iter().find(|(prefix, _)| last.starts_with(prefix));
+    let transport =
+        other.map_or(Transport::Unknown, |(_, kind)| Transport::Other((*kind).to_owned()));
+    (LayerKind::Disk, transport)
+}
+
+fn transport_name(transport: &Transport) -> &str {
+    match transport {
+        Transport::Scsi(link) => link,
+        Transport::Virtio => "virtio",
+        Transport::Other(kind) => kind,
+        _ => "disk",
+    }
+}
+
+/// The serial number in a disk's page 0x80 (SPC, "unit serial number"): two bytes, a length of
+/// two bytes, then the text.
+fn page_80(page: &[u8]) -> Option<String> {
+    let len = usize::from(u16::from_be_bytes([*page.get(2)?, *page.get(3)?]));
+    let text = std::str::from_utf8(page.get(4..4 + len)?).ok()?;
+    let text = super::system::clean(text.trim_matches(['\0', ' ']));
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folders_above_tell_the_link() {
+        let cases = [
+            ("sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0", "sata"),
+            (
+                "sys/devices/pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0",
+                "usb",
+            ),
+            ("sys/devices/platform/host7/session1/target7:0:0/7:0:0:1", "iscsi"),
+            (
+                "sys/devices/pci0000:00/0000:00:05.0/virtio2/host2/target2:0:0/2:0:0:0",
+                "virtio-scsi",
+            ),
+            ("sys/devices/pseudo/host8/target8:0:0/8:0:0:0", "scsi"),
+        ];
+        for (path, link) in cases {
+            let told = transport("sda", Path::new(path), true);
+            assert_eq!(told, (LayerKind::ScsiDisk, Transport::Scsi(link.to_owned())), "{path}");
+        }
+        let virtio =
+            transport("vda", Path::new("sys/devices/pci0000:00/0000:00:02.0/virtio1"), true);
+        assert_eq!(virtio, (LayerKind::VirtioDisk, Transport::Virtio));
+        let zram = transport("zram0", Path::new("sys/devices/virtual/block/zram0"), false);
+        assert_eq!(zram, (LayerKind::Disk, Transport::Other("zram".into())));
+    }
+
+    #[test]
+    fn a_damaged_page_holds_no_serial_number() {
+        assert_eq!(page_80(b"\0\x80\0\x04S3R1").as_deref(), Some("S3R1"));
+        for page in
+            [&b""[..], b"\0\x80", b"\0\x80\0\x09S3R1", b"\0\x80\xff\xff", b"\0\x80\0\x02\xff\xfe"]
+        {
+            assert_eq!(page_80(page), None);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! btrfs: its members and profiles, from `/sys/fs/btrfs`.
+//!
+//! A mount names one member only. The folder of the file system, whose name is its uuid, is the
+//! one that links to that member.
+
+use super::map::{Layer, Layout};
+use super::mount::Mount;
+use super::resolve::{Resolve, Span};
+use super::system::{Folder, System, clean, name_of};
+
+const ROOT: &str = "sys/fs/btrfs";
+
+impl Resolve<'_> {
+    pub(super) fn btrfs(&mut self, layer: &mut Layer, mount: &Mount) -> Span {
+        layer.say_if("subvolume", mount.option("subvol").map(clean));
+        layer.say_if(
+            "compression",
+            mount.option("compress").or(mount.option("compress-force")).map(clean),
+        );
+        let Some(folder) = folder_of(self.system, mount) else {
+            layer.unknown("members", "no folder in `/sys/fs/btrfs` has the device of the mount");
+            let reason = "the members of the file system are not known";
+            return self.unknown_drive(layer, mount.device, reason);
+        };
+        let uuid = folder.name();
+        layer.say("uuid", uuid.as_str());
+        let profiles = profiles(&folder, "data");
+        let layout = match profiles.as_slice() {
+            [one] => layout(one),
+            _ => Layout::Unknown,
+        };
+        match profiles.len() {
+            0 => layer.unknown("data_profile", "`allocation/data` names none"),
+            1 => layer.say("data_profile", profiles[0].as_str()),
+            _ => layer.say("data_profiles", profiles),
+        }
+        layer.say("layout", layout.name());
+        layer.say_if("metadata_profile", profiles_text(&folder));
+        let missing: Vec<String> = folder
+            .list("devinfo")
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|id| folder.flag(format!("devinfo/{id}/missing")) == Some(true))
+            .collect();
+        layer.say("degraded", !missing.is_empty());
+        if !missing.is_empty() {
+            layer.say("missing_members", missing);
+        }
+        let names = folder.list("devices").unwrap_or_default();
+        let members: Vec<_> = names
+            .into_iter()
+            .map(|name| (name.clone(), folder.folder(format!("devices/{name}"))))
+            .collect();
+        let spans = self.members(layer, &members);
+        Span::joined(spans, || format!("btrfs:{uuid}"), layout)
+    }
+}
+
+/// The folder in `/sys/fs/btrfs` of a mounted file system.
+fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
+    let source = system.probe().stat(&mount.source).ok().map(|stat| stat.rdev);
+    let name = match source {
+        Some(number) if number != 0 => {
+            let link = format!("sys/dev/block/{}", super::resolve::device_text(number));
+            system.folder(link).ok().map(|folder| folder.name())
+        }
+        _ => None,
+    };
+    // A name in `/dev` may be a link that the device mapper's tools made.
+    let name = name.or_else(|| {
+        let below = mount.source.strip_prefix("/").ok()?;
+        let real = system.real(below).ok();
+        name_of(real.as_deref().unwrap_or(below).file_name()?)
+    })?;
+    let folders = system.list(ROOT.as_ref()).ok()?;
+    folders.iter().find_map(|uuid| {
+        let folder = system.folder(format!("{ROOT}/{uuid}")).ok()?;
+        folder.has(format!("devices/{name}")).then_some(folder)
+    })
+}
+
+/// The profiles that hold bytes of this kind.
+fn profiles(folder: &Folder, kind: &str) -> Vec<String> {
+    let known =
+        ["single", "dup", "raid0", "raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6"];
+    let path = format!("allocation/{kind}");
+    let names = folder.list(&path).unwrap_or_default();
+    let used = |name: &String| {
+        known.contains(&name.as_str())
+            && folder.number(format!("{path}/{name}/total_bytes")) != Some(0)
+    };
+    names.into_iter().filter(used).collect()
+}
+
+fn profiles_text(folder: &Folder) -> Option<String> {
+    let profiles = profiles(folder, "metadata");
+    (!profiles.is_empty()).then(|| profiles.join(", "))
+}
+
+fn layout(profile: &str) -> Layout {
+    match profile {
+        "single" | "dup" => Layout::Concatenated,
+        "raid0" => Layout::Striped,
+        "raid1" | "raid1c3" | "raid1c4" => Layout::Mirrored,
+        "raid10" => Layout::StripedMirrors,
+        "raid5" | "raid6" => Layout::Parity,
+        _ => Layout::Unknown,
+    }
+}

@@ -1,0 +1,89 @@
+//! The block device whose number a file reports: its drive's name and what its queue wants.
+//!
+//! The engine picks a queue and a name by this alone, so it asks for no more than it needs.
+
+use rustix::fs::{major, minor};
+
+use super::mount::device_number;
+use super::system::{Folder, System};
+
+/// The longest text that is taken for a name.
+const NAME_LEN_MAX: usize = 128;
+
+/// Which queue serves a file: the device number of the whole drive where it is known, else the
+/// number that the file system gives its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DriveKey(pub(crate) u64);
+
+impl System {
+    /// The drive that holds the device `number`: a partition's whole drive, and for a number that
+    /// belongs to no block device (btrfs, overlay, network file systems) only the number itself.
+    pub(crate) fn drive(&self, number: u64) -> BlockDevice {
+        let path = format!("sys/dev/block/{}:{}", major(number), minor(number));
+        // Every device lies there; a link that leads elsewhere is none of the kernel's.
+        let own = self.folder(path).ok().filter(|own| own.path().starts_with("sys/devices"));
+        let Some(own) = own else {
+            return BlockDevice::new(number, None);
+        };
+        if own.text("partition").is_err() {
+            return BlockDevice::new(number, Some(own));
+        }
+        let folder = own.parent();
+        let whole = folder.as_ref().and_then(|folder| device_number(&folder.text("dev").ok()?));
+        BlockDevice::new(whole.unwrap_or(number), folder)
+    }
+}
+
+/// The drive below a file, as far as it is known.
+#[derive(Debug, Clone)]
+pub(crate) struct BlockDevice {
+    key: DriveKey,
+    name: Option<String>,
+    folder: Option<Folder>,
+}
+
+impl BlockDevice {
+    fn new(number: u64, folder: Option<Folder>) -> Self {
+        let name = folder.as_ref().map(Folder::name).filter(|name| is_name(name));
+        Self { key: DriveKey(number), name, folder }
+    }
+
+    /// Which queue serves it.
+    pub(crate) fn key(&self) -> DriveKey {
+        self.key
+    }
+
+    /// The kernel's name for it, such as `nvme1n1`.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The smallest piece that it reads or writes, in bytes.
+    pub(crate) fn logical_block_size(&self) -> Option<u32> {
+        let size = self.text("queue/logical_block_size")?.parse().ok();
+        size.filter(|size: &u32| size.is_power_of_two())
+    }
+
+    /// Whether the kernel takes it for a spinning disk.
+    pub(crate) fn rotational(&self) -> Option<bool> {
+        match self.text("queue/rotational")?.as_str() {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+
+    /// What its maker calls it.
+    pub(crate) fn model(&self) -> Option<String> {
+        self.text("device/model").filter(|text| is_name(text))
+    }
+
+    fn text(&self, file: &str) -> Option<String> {
+        self.folder.as_ref()?.text(file).ok()
+    }
+}
+
+/// Whether `text` can stand in a report: neither empty nor endless.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= NAME_LEN_MAX
+}

@@ -1,0 +1,110 @@
+//! How far a drive is from a GPU.
+//!
+//! Decided by the bridges that both share, then by NUMA nodes and sockets. A machine that shows
+//! neither leaves the distance unknown.
+
+use std::fmt;
+
+use super::drive::Drive;
+use super::pci::PciDevice;
+
+/// How far bytes travel between two devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Distance {
+    /// Below one PCI switch: bytes need not pass the processor.
+    SameSwitch,
+    /// Below one root port without a switch, such as two functions of one device.
+    SameRootPort,
+    /// On one socket, below root ports of their own.
+    SameSocket,
+    /// On different sockets: the kernel says so, or that their NUMA nodes are twice as far from
+    /// each other as from themselves. (Virtual machines often show one socket with such nodes.)
+    AcrossSockets,
+    /// The drive is another machine's.
+    Network,
+    /// It could not be told; holds the reason.
+    Unknown(String),
+}
+
+impl Distance {
+    /// From a GPU to a drive, by the path that serves the drive.
+    #[must_use]
+    pub fn to_drive(gpu: &PciDevice, drive: &Drive) -> Self {
+        if drive.transport().is_network() {
+            return Self::Network;
+        }
+        match drive.pci() {
+            Some(pci) => Self::between(gpu, pci),
+            None => Self::Unknown(format!("`{}` is on no known PCI device", drive.name)),
+        }
+    }
+
+    /// Between two PCI devices.
+    #[must_use]
+    pub fn between(one: &PciDevice, other: &PciDevice) -> Self {
+        if one.host_bridge == other.host_bridge {
+            let pairs = one.bridges.iter().zip(&other.bridges);
+            match pairs.take_while(|(one, other)| one.address == other.address).count() {
+                0 => {}
+                1 => return Self::SameRootPort,
+                // The second shared bridge is the upper port of a switch.
+                _ => return Self::SameSwitch,
+            }
+            // Buses of one host bridge end in one socket.
+            if !one.host_bridge.is_empty() {
+                return Self::SameSocket;
+            }
+        }
+        Self::by_nodes(one, other)
+    }
+
+    fn by_nodes(one: &PciDevice, other: &PciDevice) -> Self {
+        let packages = one.package.zip(other.package);
+        if packages.is_some_and(|(one, other)| one != other) {
+            return Self::AcrossSockets;
+        }
+        let untold = |pci: &PciDevice| Self::Unknown(format!("{} has no NUMA node", pci.address));
+        let (node, to) = match (one.numa_node, other.numa_node) {
+            (Some(node), Some(to)) => (node, to),
+            // Both are on the only node, which the kernel does not name then.
+            (None, None) if packages.is_some() => return Self::SameSocket,
+            (None, _) => return untold(one),
+            (_, None) => return untold(other),
+        };
+        if node == to {
+            return Self::SameSocket;
+        }
+        match one.node_distances.get(to as usize) {
+            Some(20..) => Self::AcrossSockets,
+            Some(_) => Self::SameSocket,
+            None => Self::Unknown(format!("no distance is told between nodes {node} and {to}")),
+        }
+    }
+
+    /// Its name, in lower case with underscores.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::SameSwitch => "same_switch",
+            Self::SameRootPort => "same_root_port",
+            Self::SameSocket => "same_socket",
+            Self::AcrossSockets => "across_sockets",
+            Self::Network => "network",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SameSwitch => f.write_str("same switch"),
+            Self::SameRootPort => f.write_str("same root port"),
+            Self::SameSocket => f.write_str("same socket"),
+            Self::AcrossSockets => f.write_str("across sockets"),
+            Self::Network => f.write_str("network"),
+            Self::Unknown(reason) => write!(f, "unknown: {reason}"),
+        }
+    }
+}

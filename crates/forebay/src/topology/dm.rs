@@ -1,0 +1,303 @@
+//! Volumes of the device mapper: LVM, dm-crypt, multipath and the like.
+//!
+//! `/sys` names a volume, who made it and the devices below it. What it does with them stands in
+//! its table, which takes the right to administrate; without it the kind is told as far as name
+//! and queue limits prove it, and as unknown beyond that.
+
+use super::block::slave;
+use super::map::{Layer, LayerKind, Layout};
+use super::placement::{Run, Spread};
+use super::probe::Refusal;
+use super::resolve::{Resolve, Span};
+use super::system::{Folder, clean};
+
+/// Bytes of the unit in which tables count.
+const SECTOR: u64 = 512;
+
+impl Resolve<'_> {
+    pub(super) fn dm(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+        layer.kind = LayerKind::DeviceMapper;
+        layer.say_if("volume", folder.text("dm/name").ok());
+        let uuid = folder.text("dm/uuid").ok();
+        let made_by = uuid.as_deref().and_then(maker);
+        layer.say_if("made_by", made_by);
+        layer.say_if("role", uuid.as_deref().and_then(role));
+        if folder.flag("dm/suspended") == Some(true) {
+            layer.say("suspended", true);
+        }
+        let names = folder.list("slaves").unwrap_or_default();
+        let table = self.system.probe().dm_table(super::block::number(folder));
+        let targets: Vec<Target> = match &table {
+            Ok(table) => table.lines().filter_map(Target::parse).collect(),
+            Err(_) => Vec::new(),
+        };
+        let layout = if targets.is_empty() {
+            derived(folder, layer, made_by, &names, table.as_ref().err().copied())
+        } else {
+            described(layer, &targets)
+        };
+        let members: Vec<_> =
+            names.into_iter().map(|name| (name.clone(), folder.folder(slave(&name)))).collect();
+        if members.is_empty() {
+            let number = super::block::number(folder);
+            return self.unknown_drive(layer, number, "no device below the volume is named");
+        }
+        let mut spans = self.members(layer, &members);
+        layer.spread = spread(&targets, layer).unwrap_or_default();
+        if layer.text("target") == Some("multipath") {
+            say_down_paths(layer, self, &spans);
+        }
+        if spans.len() == 1 {
+            return spans.pop().expect("there is one");
+        }
+        let key = || uuid.map_or_else(|| folder.name(), |uuid| format!("dm:{uuid}"));
+        Span::joined(spans, key, layout)
+    }
+}
+
+/// One line of a table: a run of the volume's sectors and what serves it.
+struct Target<'a> {
+    start: u64,
+    len: u64,
+    kind: &'a str,
+    arguments: Vec<&'a str>,
+}
+
+impl<'a> Target<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let start = words.next()?.parse().ok()?;
+        let len = words.next()?.parse().ok()?;
+        let kind = words.next()?;
+        Some(Self { start, len, kind, arguments: words.collect() })
+    }
+
+    fn number(&self, index: usize) -> Option<u64> {
+        self.arguments.get(index)?.parse().ok()
+    }
+}
+
+/// What the table says, and the layout that it makes.
+fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
+    let mut kinds: Vec<&str> = targets.iter().map(|target| target.kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let first = &targets[0];
+    layer.say("target", clean(&kinds.join(", ")));
+    layer.say("from", "its table");
+    if targets.len() > 1 {
+        layer.say("segments", targets.len() as u64);
+    }
+    let layout = match kinds.as_slice() {
+        ["linear"] => Layout::Concatenated,
+        ["striped"] => {
+            layer.say_if("stripes", first.number(0));
+            layer.say_if("chunk_bytes", first.number(1).and_then(|n| n.checked_mul(SECTOR)));
+            Layout::Striped
+        }
+        ["mirror"] => Layout::Mirrored,
+        ["raid"] => raid(first.arguments.first().copied().unwrap_or_default()),
+        _ => Layout::Unknown,
+    };
+    if let ["crypt"] = kinds.as_slice() {
+        layer.say_if("cipher", first.arguments.first().map(|cipher| clean(cipher)));
+    }
+    if let ["linear"] = kinds.as_slice() {
+        let places = targets.iter().take(64).map(|target| {
+            let device = clean(target.arguments.first().unwrap_or(&"?"));
+            let at = target.number(1).and_then(|n| n.checked_mul(SECTOR));
+            let at = at.map_or_else(|| "?".to_owned(), |at| at.to_string());
+            format!("{} bytes at {at} of {device}", target.len.saturating_mul(SECTOR))
+        });
+        layer.say("runs", places.collect::<Vec<_>>());
+    }
+    layer.say("layout", layout.name());
+    layout
+}
+
+/// How the table spreads addresses over the volume's children, which it names by number.
+fn spread(targets: &[Target<'_>], layer: &Layer) -> Option<Spread> {
+    let child = |device: &str| layer.children.iter().position(|c| c.text("device") == Some(device));
+    if let [target] = targets
+        && target.kind == "striped"
+    {
+        let pairs = target.arguments.get(2..)?.chunks_exact(2);
+        let starts = pairs
+            .map(|pair| Some((child(pair[0])?, pair[1].parse::<u64>().ok()?.checked_mul(SECTOR)?)));
+        let starts = starts.collect::<Option<_>>()?;
+        let piece = target.number(1)?.checked_mul(SECTOR)?;
+        return Some(Spread::Striped { piece, starts });
+    }
+    let runs = targets.iter().map(|target| {
+        Some(Run {
+            start: target.start.checked_mul(SECTOR)?,
+            len: target.len.checked_mul(SECTOR)?,
+            child: child(target.arguments.first().filter(|_| target.kind == "linear")?)?,
+            offset: target.number(1)?.checked_mul(SECTOR)?,
+        })
+    });
+    let runs: Vec<Run> = runs.collect::<Option<_>>()?;
+    (!runs.is_empty()).then_some(Spread::Runs(runs))
+}
+
+fn raid(level: &str) -> Layout {
+    match level.split('_').next().unwrap_or_default() {
+        "raid0" => Layout::Striped,
+        "raid1" => Layout::Mirrored,
+        "raid10" => Layout::StripedMirrors,
+        "raid4" | "raid5" | "raid6" => Layout::Parity,
+        _ => Layout::Unknown,
+    }
+}
+
+/// What can be told without the table.
+fn derived(
+    folder: &Folder,
+    layer: &mut Layer,
+    made_by: Option<&'static str>,
+    names: &[String],
+    refusal: Option<Refusal>,
+) -> Layout {
+    let reason = match refusal {
+        Some(Refusal::NotRecorded) => "the table was not recorded".to_owned(),
+        Some(refusal) => format!("the table takes the right to administrate ({refusal})"),
+        None => "the table cannot be read".to_owned(),
+    };
+    match made_by {
+        Some("dm-crypt") => {
+            layer.say("target", "crypt");
+            layer.say("from", "its uuid");
+            layer.unknown("cipher", reason);
+            return Layout::Unknown;
+        }
+        Some("multipath") => {
+            layer.say("target", "multipath");
+            layer.say("from", "its uuid");
+            return Layout::Unknown;
+        }
+        _ => {}
+    }
+    match stripes(folder, names) {
+        Some(chunk) => {
+            layer.say("target", "striped");
+            layer.say("from", "its queue limits");
+            layer.say("stripes", names.len() as u64);
+            layer.say("chunk_bytes", chunk);
+            layer.say("layout", Layout::Striped.name());
+            Layout::Striped
+        }
+        None => {
+            layer.unknown("target", reason);
+            Layout::Unknown
+        }
+    }
+}
+
+/// The bytes of a stripe's piece, where the queue limits prove that the volume is striped.
+///
+/// A volume takes over the largest of the smallest good requests below it. A larger one is its
+/// own, and where the best request is that times the devices below, it is a whole stripe
+/// (`stripe_io_hints` in `dm-stripe.c`; RAID-0 of `dm-raid.c` sets the same).
+fn stripes(folder: &Folder, names: &[String]) -> Option<u64> {
+    let limit = |name: &str| folder.number(format!("queue/{name}"));
+    let (least, best) = (limit("minimum_io_size")?, limit("optimal_io_size")?);
+    let is_own = names.iter().all(|name| {
+        let slave = slave(name);
+        let own = folder.number(format!("{slave}/queue/minimum_io_size"));
+        // A partition's limits are its drive's.
+        let drive = || folder.number(format!("{slave}/../queue/minimum_io_size"));
+        own.or_else(drive).is_some_and(|below| below < least)
+    });
+    let count = names.len() as u64;
+    (count > 1 && is_own && least.checked_mul(count) == Some(best)).then_some(least)
+}
+
+/// Who made a volume, by the beginning of its uuid.
+fn maker(uuid: &str) -> Option<&'static str> {
+    // A partition that user space cut from a volume keeps the volume's uuid behind its number.
+    let rest = uuid.strip_prefix("part").and_then(|rest| rest.split_once('-'));
+    if let Some((number, _)) = rest
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+    {
+        return Some("kpartx");
+    }
+    let makers = [
+        ("LVM-", "LVM"),
+        ("CRYPT-", "dm-crypt"),
+        ("mpath-", "multipath"),
+        ("DMRAID-", "dmraid"),
+        ("VDO-", "VDO"),
+        ("stratis-", "Stratis"),
+    ];
+    makers.iter().find(|(prefix, _)| uuid.starts_with(prefix)).map(|(_, maker)| *maker)
+}
+
+/// What a part of an LVM volume is for: behind the uuids of the group and the volume, 32 letters
+/// each, stands a word.
+fn role(uuid: &str) -> Option<&'static str> {
+    let word = uuid.strip_prefix("LVM-")?.get(64..)?.strip_prefix('-')?;
+    let roles = [
+        ("tpool", "thin pool"),
+        ("pool", "pool"),
+        ("tdata", "data of a thin pool"),
+        ("tmeta", "metadata of a thin pool"),
+        ("cdata", "data of a cache"),
+        ("cmeta", "metadata of a cache"),
+        ("corig", "origin of a cache"),
+        ("cow", "changes of a snapshot"),
+        ("real", "origin of snapshots"),
+        ("vpool", "VDO pool"),
+        ("vdata", "data of a VDO pool"),
+    ];
+    roles.iter().find(|(known, _)| *known == word).map(|(_, role)| *role)
+}
+
+fn say_down_paths(layer: &mut Layer, resolve: &Resolve<'_>, spans: &[Span]) {
+    let drives = spans.iter().flat_map(|span| &span.drives).map(|&index| &resolve.drives[index]);
+    let mut down: Vec<String> = drives
+        .flat_map(|drive| &drive.paths)
+        .filter(|path| !path.live)
+        .map(|path| path.name.clone())
+        .collect();
+    down.sort_unstable();
+    down.dedup();
+    if !down.is_empty() {
+        layer.say("paths_down", down);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uuid_tells_who_made_a_volume() {
+        let lvm = format!("LVM-{}", "x".repeat(64));
+        assert_eq!((maker(&lvm), role(&lvm)), (Some("LVM"), None));
+        assert_eq!(role(&format!("{lvm}-cow")), Some("changes of a snapshot"));
+        assert_eq!(maker("CRYPT-LUKS2-00-name"), Some("dm-crypt"));
+        assert_eq!(maker("part2-mpath-3600"), Some("kpartx"));
+        for uuid in ["", "LVM", "partx-mpath", "mpath", "LVM-é"] {
+            assert_eq!((maker(uuid).filter(|m| *m != "LVM"), role(uuid)), (None, None), "{uuid}");
+        }
+    }
+
+    #[test]
+    fn a_table_tells_the_layout() {
+        let told = |table: &str| {
+            let mut layer = Layer::new(LayerKind::DeviceMapper, "dm-0");
+            let targets: Vec<_> = table.lines().filter_map(Target::parse).collect();
+            (described(&mut layer, &targets), layer)
+        };
+        let (layout, layer) = told("0 262144 striped 2 128 259:4 2048 259:1 2048");
+        assert_eq!(layout, Layout::Striped);
+        assert_eq!((layer.number("stripes"), layer.number("chunk_bytes")), (Some(2), Some(65_536)));
+        let (layout, layer) = told("0 8 linear 8:1 16\n8 8 linear 8:2 0");
+        assert_eq!((layout, layer.number("segments")), (Layout::Concatenated, Some(2)));
+        let (_, layer) = told("0 8 crypt aes-xts-plain64 - 0 8:1 4096");
+        assert_eq!(layer.text("cipher"), Some("aes-xts-plain64"));
+        assert_eq!(told("0 8 raid raid5_la 3 128").0, Layout::Parity);
+        assert_eq!(told("0 8 linear\n8 8 zero").0, Layout::Unknown);
+        assert_eq!(told("0 8 striped x 99999999999999999999").0, Layout::Striped);
+    }
+}

@@ -1,0 +1,143 @@
+//! The one table of file systems that do not stand on one block device of this machine.
+//!
+//! What is not in it stands on the block device whose number its mount shows.
+
+/// What a file system stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// The host's memory.
+    Memory,
+    /// Other machines.
+    Network,
+    /// Drives of this machine that it does not show.
+    Pool,
+    /// A program.
+    Program,
+    /// The host of this virtual machine.
+    Host,
+    /// The kernel itself: there are no drives.
+    Kernel,
+    /// Folders of other file systems; read by `overlay`.
+    Overlay,
+    /// Several block devices; read by `btrfs`.
+    Btrfs,
+    /// A folder of another file system, which is named as its source.
+    Folder,
+}
+
+/// Type as in `/proc/filesystems`, what people call it, what it stands on. A type of FUSE may
+/// have a program's name behind a dot, so the longer names come first.
+const TABLE: &[(&str, &str, Ground)] = &[
+    ("tmpfs", "tmpfs", Ground::Memory),
+    ("ramfs", "ramfs", Ground::Memory),
+    ("hugetlbfs", "huge pages", Ground::Memory),
+    ("devtmpfs", "devtmpfs", Ground::Memory),
+    ("rootfs", "rootfs", Ground::Memory),
+    ("overlay", "overlay", Ground::Overlay),
+    ("btrfs", "btrfs", Ground::Btrfs),
+    ("nfs", "NFS", Ground::Network),
+    ("nfs4", "NFS", Ground::Network),
+    ("cifs", "SMB", Ground::Network),
+    ("smb3", "SMB", Ground::Network),
+    ("lustre", "Lustre", Ground::Network),
+    ("wekafs", "WekaFS", Ground::Network),
+    ("beegfs", "BeeGFS", Ground::Network),
+    ("gpfs", "GPFS (IBM Storage Scale)", Ground::Network),
+    ("ceph", "CephFS", Ground::Network),
+    ("panfs", "PanFS", Ground::Network),
+    ("scatefs", "ScaTeFS", Ground::Network),
+    ("pvfs2", "OrangeFS", Ground::Network),
+    ("quobyte", "Quobyte", Ground::Network),
+    ("afs", "AFS", Ground::Network),
+    ("ocfs2_dlmfs", "OCFS2 lock space", Ground::Kernel),
+    ("fuse.glusterfs", "GlusterFS", Ground::Network),
+    ("fuse.sshfs", "SSHFS", Ground::Network),
+    ("fuse.s3fs", "s3fs", Ground::Network),
+    ("fuse.mount-s3", "Mountpoint for S3", Ground::Network),
+    ("fuse.gcsfuse", "Cloud Storage FUSE", Ground::Network),
+    ("fuse.juicefs", "JuiceFS", Ground::Network),
+    ("fuse.ceph", "CephFS", Ground::Network),
+    ("fuse.quobyte", "Quobyte", Ground::Network),
+    ("fuse.wekafs", "WekaFS", Ground::Network),
+    ("fuse.fuse-overlayfs", "fuse-overlayfs", Ground::Program),
+    ("fuse", "FUSE", Ground::Program),
+    ("9p", "9P", Ground::Host),
+    ("virtiofs", "virtiofs", Ground::Host),
+    ("vboxsf", "VirtualBox shared folder", Ground::Host),
+    ("zfs", "ZFS", Ground::Pool),
+    ("bcachefs", "bcachefs", Ground::Pool),
+    ("ecryptfs", "eCryptfs", Ground::Folder),
+    ("proc", "proc", Ground::Kernel),
+    ("sysfs", "sysfs", Ground::Kernel),
+    ("cgroup", "control groups", Ground::Kernel),
+    ("cgroup2", "control groups", Ground::Kernel),
+    ("configfs", "configfs", Ground::Kernel),
+    ("debugfs", "debugfs", Ground::Kernel),
+    ("tracefs", "tracefs", Ground::Kernel),
+    ("devpts", "devpts", Ground::Kernel),
+    ("mqueue", "message queues", Ground::Kernel),
+    ("securityfs", "securityfs", Ground::Kernel),
+    ("bpf", "bpf", Ground::Kernel),
+    ("pstore", "pstore", Ground::Kernel),
+    ("efivarfs", "EFI variables", Ground::Kernel),
+    ("binfmt_misc", "binfmt_misc", Ground::Kernel),
+    ("nsfs", "namespaces", Ground::Kernel),
+];
+
+/// What the file system of this type is called, and what it stands on; `None` for one that stands
+/// on the block device of its mount.
+pub(super) fn look_up(kind: &str) -> Option<(&'static str, Ground)> {
+    let exact = TABLE.iter().find(|(name, ..)| *name == kind);
+    let of_fuse = || {
+        let is_fuse = kind.starts_with("fuse.");
+        TABLE.iter().find(|(name, ..)| is_fuse && *name == "fuse")
+    };
+    exact.or_else(of_fuse).map(|&(_, called, ground)| (called, ground))
+}
+
+/// Options whose values are nobody else's business.
+const SECRETS: [&str; 9] = [
+    "username",
+    "user",
+    "password",
+    "password2",
+    "pass",
+    "passwd",
+    "secret",
+    "domain",
+    "credentials",
+];
+
+/// A list of options without names and secrets of users.
+pub(super) fn without_secrets(options: &str) -> String {
+    let items = options.split(',').map(|item| match item.split_once('=') {
+        Some((name, _)) if SECRETS.contains(&name.to_ascii_lowercase().as_str()) => {
+            format!("{name}=***")
+        }
+        _ => item.to_owned(),
+    });
+    items.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_stands_in_the_table_once() {
+        for (index, (kind, ..)) in TABLE.iter().enumerate() {
+            assert!(TABLE[..index].iter().all(|(other, ..)| other != kind), "{kind}");
+        }
+        assert_eq!(look_up("ext4"), None);
+        assert_eq!(look_up("fuseblk"), None);
+        assert_eq!(look_up("fuse.anything"), Some(("FUSE", Ground::Program)));
+        assert_eq!(look_up("fuse.sshfs").map(|(_, ground)| ground), Some(Ground::Network));
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        let options = "rw,username=me,PASSWORD=x,addr=10.0.0.1,secret=AQ==,user_xattr,vers=3";
+        let shown = "rw,username=***,PASSWORD=***,addr=10.0.0.1,secret=***,user_xattr,vers=3";
+        assert_eq!(without_secrets(options), shown);
+    }
+}

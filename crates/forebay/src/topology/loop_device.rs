@@ -1,0 +1,77 @@
+//! Loop devices (`loop(4)`): block devices whose bytes are a file's.
+
+use std::path::PathBuf;
+
+use super::map::{Layer, LayerKind};
+use super::resolve::{Resolve, Span};
+use super::system::{Absent, Folder, shown};
+
+/// What the kernel puts behind the name of a file that was deleted (`d_path`).
+const DELETED: &[u8] = b" (deleted)";
+
+impl Resolve<'_> {
+    pub(super) fn loop_device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+        use std::os::unix::ffi::OsStringExt;
+        layer.kind = LayerKind::Loop;
+        let number = super::block::number(folder);
+        let bytes = folder.bytes("loop/backing_file");
+        let mut bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(absent) => {
+                let reason = match absent {
+                    Absent::Missing => "no file is attached".to_owned(),
+                    absent => format!("`loop/backing_file`: {absent}"),
+                };
+                return self.unknown_drive(layer, number, &reason);
+            }
+        };
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        layer.say_if("direct_io", folder.flag("loop/dio"));
+        layer.say_if("offset_bytes", folder.number("loop/offset").filter(|&offset| offset > 0));
+        let path = PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
+        layer.say("backing_file", shown(&path));
+        let told = self.system.probe().loop_file(&folder.name()).ok();
+        let stat = self.system.probe().stat(&path);
+        let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
+        let span = match (stat, told) {
+            // The name is what the file had when it was attached: another may have it now.
+            (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
+                let reason = "another file has the name of the attached one now";
+                self.unknown_drive(&mut child, number, reason)
+            }
+            (Ok(stat), told) => {
+                child.say("found_by", if told.is_some() { "device and inode" } else { "name" });
+                let (below, span) = self.file(&path, Some(&stat));
+                child.children.push(below);
+                span
+            }
+            (Err(refusal), told) if bytes.ends_with(DELETED) => {
+                child.say("deleted", true);
+                let reason = format!("the attached file was deleted ({refusal})");
+                match told {
+                    // The number of its file system is still that of a drive, if it is of one.
+                    Some((device, _)) if rustix::fs::major(device) != 0 => {
+                        let (below, span) = self.block(device);
+                        child.children.push(below);
+                        span
+                    }
+                    _ => self.unknown_drive(&mut child, number, &reason),
+                }
+            }
+            (Err(super::probe::Refusal::NotRecorded), _) if path.is_absolute() => {
+                child.say("found_by", "name");
+                let (below, span) = self.file(&path, None);
+                child.children.push(below);
+                span
+            }
+            (Err(refusal), _) => {
+                let reason = format!("the attached file cannot be looked at: {refusal}");
+                self.unknown_drive(&mut child, number, &reason)
+            }
+        };
+        layer.children.push(child);
+        span
+    }
+}

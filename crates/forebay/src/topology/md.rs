@@ -1,0 +1,135 @@
+//! Arrays of the kernel's `md` driver (`Documentation/admin-guide/md.rst`).
+
+use super::block::slave;
+use super::map::{Layer, LayerKind, Layout};
+use super::placement::Spread;
+use super::resolve::{Resolve, Span, told};
+use super::system::{Absent, Folder};
+
+impl Resolve<'_> {
+    pub(super) fn md(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
+        layer.kind = LayerKind::Md;
+        let level = folder.text("md/level");
+        let layout = layout(level.as_deref().unwrap_or_default());
+        layer.say("level", told(level));
+        layer.say("layout", layout.name());
+        layer.say_if("chunk_bytes", folder.number("md/chunk_size").filter(|&chunk| chunk > 0));
+        let wanted = folder.number("md/raid_disks");
+        layer.say_if("raid_disks", wanted);
+        layer.say_if("state", folder.text("md/array_state").ok());
+        layer.say_if("sync_action", folder.text("md/sync_action").ok());
+        let mut members = members(folder);
+        members.sort_by_key(|member| (member.slot.unwrap_or(u64::MAX), member.name.clone()));
+        let faulty: Vec<String> =
+            members.iter().filter(|m| m.is_faulty()).map(|m| m.name.clone()).collect();
+        let spare: Vec<String> = members
+            .iter()
+            .filter(|m| !m.is_faulty() && m.slot.is_none() && m.state.is_some())
+            .map(|m| m.name.clone())
+            .collect();
+        // RAID-0 and linear arrays have no such file: they stop with the first member they lose.
+        let missing = folder.number("md/degraded");
+        layer.say_if("degraded", missing.map(|count| count > 0));
+        layer.say_if("missing_members", missing.filter(|&count| count > 0));
+        if !faulty.is_empty() {
+            layer.say("faulty", faulty);
+        }
+        if !spare.is_empty() {
+            layer.say("spares", spare);
+        }
+        let spread = spread(layer.number("chunk_bytes"), &members);
+        // Without states there is no telling them apart, so all are taken.
+        let serving: Vec<(String, Result<Folder, Absent>)> = members
+            .into_iter()
+            .filter(|member| {
+                member.state.is_none() || (!member.is_faulty() && member.slot.is_some())
+            })
+            .map(|member| (member.name, member.folder))
+            .collect();
+        if serving.is_empty() {
+            layer.unknown("members", "no member can be read");
+            let number = super::block::number(folder);
+            return self.unknown_drive(layer, number, "no member of the array can be read");
+        }
+        let spans = self.members(layer, &serving);
+        if layout == Layout::Striped
+            && let Some(spread) = spread
+        {
+            layer.spread = spread;
+        }
+        let key =
+            || folder.text("md/uuid").map_or_else(|_| folder.name(), |uuid| format!("md:{uuid}"));
+        Span::joined(spans, key, layout)
+    }
+}
+
+struct Member {
+    name: String,
+    /// Its place in the array; none for a spare.
+    slot: Option<u64>,
+    state: Option<String>,
+    /// Where its data begin, and how long they are.
+    data: Option<(u64, u64)>,
+    folder: Result<Folder, Absent>,
+}
+
+impl Member {
+    fn is_faulty(&self) -> bool {
+        self.state.as_deref().is_some_and(|s| s.split(',').any(|word| word.trim() == "faulty"))
+    }
+}
+
+/// The devices that the array holds. Each has a folder `dev-NAME`; where those cannot be read,
+/// the links that every stacked device has still name them.
+fn members(folder: &Folder) -> Vec<Member> {
+    let names = folder.list("md").unwrap_or_default();
+    let mut members: Vec<Member> = names
+        .iter()
+        .filter_map(|entry| {
+            let name = entry.strip_prefix("dev-")?;
+            let file = |file: &str| format!("md/{entry}/{file}");
+            Some(Member {
+                slot: folder.number(file("slot")),
+                state: folder.text(file("state")).ok(),
+                data: folder.number(file("offset")).zip(folder.number(file("size"))),
+                folder: folder.folder(file("block")),
+                name: name.to_owned(),
+            })
+        })
+        .collect();
+    if members.is_empty() {
+        members = folder
+            .list("slaves")
+            .unwrap_or_default()
+            .into_iter()
+            .map(|name| {
+                let folder = folder.folder(slave(&name));
+                Member { name, slot: None, state: None, data: None, folder }
+            })
+            .collect();
+    }
+    members
+}
+
+/// How a RAID-0 spreads addresses. Members of different sizes make it change its ways where the
+/// smaller ones end, which is not told here.
+fn spread(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
+    let len = members.first()?.data?.1;
+    let starts = members.iter().enumerate().map(|(index, member)| {
+        let (start, own) = member.data?;
+        let in_turn = member.slot == Some(index as u64);
+        if own == len && in_turn { Some((index, start.checked_mul(512)?)) } else { None }
+    });
+    Some(Spread::Striped { piece: chunk?, starts: starts.collect::<Option<_>>()? })
+}
+
+fn layout(level: &str) -> Layout {
+    match level {
+        "raid0" => Layout::Striped,
+        "raid1" => Layout::Mirrored,
+        "raid10" => Layout::StripedMirrors,
+        "raid4" | "raid5" | "raid6" => Layout::Parity,
+        "linear" => Layout::Concatenated,
+        _ => Layout::Unknown,
+    }
+}

@@ -1,0 +1,71 @@
+//! File systems that are served by somebody else: one drive each, named with their options.
+
+use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
+use super::file_systems::Ground;
+use super::map::{Layer, LayerKind};
+use super::mount::Mount;
+use super::nfs;
+use super::resolve::{Resolve, Span, device_text};
+use super::system::{clean, shown};
+
+impl Resolve<'_> {
+    /// A mount whose bytes come from another machine, from a program, or from drives that it does
+    /// not show.
+    pub(super) fn remote(&mut self, layer: &mut Layer, mount: &Mount, ground: Ground) -> Span {
+        let kind = clean(&mount.file_system);
+        let source = shown(&mount.source);
+        // Programs often call their source just "none", so the number of the mount belongs to it.
+        let id = match ground {
+            Ground::Network | Ground::Pool if !mount.source.as_os_str().is_empty() => {
+                format!("mount:{kind}:{source}")
+            }
+            _ => format!("mount:{kind}:{source}:{}", device_text(mount.device)),
+        };
+        let (drive_kind, transport, reason) = match ground {
+            Ground::Network => (DriveKind::Network, Transport::Network(kind), None),
+            Ground::Host => (
+                DriveKind::Network,
+                Transport::Other(kind),
+                Some("they are drives of this machine's host"),
+            ),
+            Ground::Pool => (
+                DriveKind::Unknown,
+                Transport::Other(kind),
+                Some("it spreads its files over drives that it does not show here"),
+            ),
+            _ => (
+                DriveKind::Unknown,
+                Transport::Other(kind),
+                Some("a program answers for its files"),
+            ),
+        };
+        let mut drive = Drive::new(DriveId(id), drive_kind, source.as_str());
+        drive.paths.push(path(&source, transport));
+        let mut child = Layer::new(LayerKind::Network, source);
+        if drive_kind == DriveKind::Unknown {
+            child.kind = LayerKind::Unknown;
+        }
+        if let Some(reason) = reason {
+            child.unknown("drives", reason);
+        }
+        if mount.file_system.starts_with("nfs") {
+            let stats = self.system.own_table("mountstats");
+            nfs::describe(&mut child, mount, stats);
+        }
+        let span = self.found(&mut child, drive);
+        layer.children.push(child);
+        span
+    }
+}
+
+/// A way to a drive that has no controller.
+pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
+    DrivePath {
+        name: name.to_owned(),
+        transport,
+        live: true,
+        state: None,
+        pci: None,
+        numa_node: None,
+    }
+}

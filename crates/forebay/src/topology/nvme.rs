@@ -1,0 +1,224 @@
+//! NVMe namespaces, their controllers, and the several paths of native multipath.
+//!
+//! A namespace that can be reached in several ways is a head in the folder of its subsystem; each
+//! path to it is a hidden block device `nvmeScCnH` in its controller's folder. Several paths are
+//! one drive (`Documentation/admin-guide/nvme-multipath.rst`).
+
+use super::block;
+use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
+use super::map::{Layer, LayerKind};
+use super::pci::{self, PciDevice};
+use super::resolve::{Resolve, Span, told};
+use super::system::Folder;
+
+/// Drives that a network card, a DPU or a cloud plays on PCI: what marks them.
+struct Player {
+    by: &'static str,
+    vendor: Option<u16>,
+    /// Words in the model or the qualified name, in lower case, with which it says so itself.
+    words: &'static [&'static str],
+}
+
+const PLAYERS: [Player; 3] = [
+    Player { by: "a DPU (NVIDIA SNAP)", vendor: Some(0x15b3), words: &["snap", "nvda"] },
+    Player { by: "Amazon EBS", vendor: None, words: &["amazon elastic block store"] },
+    Player { by: "Google Persistent Disk", vendor: None, words: &["nvme_card-pd"] },
+];
+
+impl Resolve<'_> {
+    /// `device` is what the namespace's folder links to: its controller or its subsystem.
+    pub(super) fn nvme(
+        &mut self,
+        folder: &Folder,
+        device: &Folder,
+        number: u64,
+        layer: &mut Layer,
+    ) -> Span {
+        layer.kind = LayerKind::NvmeNamespace;
+        let name = folder.name();
+        let nsid = folder.number("nsid");
+        layer.say_if("nsid", nsid);
+        let ways = ways(&name, device);
+        if ways.is_empty() {
+            layer.unknown("controllers", "no controller of the namespace can be read");
+        }
+        let first = ways.first().map(|way| &way.controller);
+        // The subsystem speaks for all its controllers; older kernels leave out some of its files.
+        let text = |file: &str| {
+            device.text(file).or_else(|absent| first.map_or(Err(absent), |first| first.text(file)))
+        };
+        let nqn = text("subsysnqn").ok();
+        let serial = text("serial").ok();
+        let id = match (&nqn, nsid, folder.text("wwid"), &serial) {
+            (Some(nqn), Some(nsid), ..) => format!("nvme:{nqn}/{nsid}"),
+            (_, _, Ok(wwid), _) => format!("wwid:{wwid}"),
+            (_, _, _, Some(serial)) => format!("serial:nvme:{serial}:{name}"),
+            _ => format!("device:{}", super::resolve::device_text(number)),
+        };
+        let mut drive = Drive::new(DriveId(id), DriveKind::Block, name);
+        drive.model = text("model").ok();
+        drive.firmware = text("firmware_rev").ok();
+        drive.serial = serial;
+        block::fill(&mut drive, folder, layer, number);
+        layer.say_if("nqn", nqn.clone());
+        if let Ok(policy) = device.text("iopolicy")
+            && ways.len() > 1
+        {
+            layer.say("path_policy", policy);
+        }
+        let mut down = Vec::new();
+        for way in &ways {
+            let pci = pci::above(&way.controller);
+            let path = way.path(pci, nqn.as_deref(), drive.model.as_deref());
+            if !path.live {
+                down.push(path.name.clone());
+            }
+            // What the host's own PCI carries is one piece of hardware, whatever its namespaces.
+            if path.pci.is_some()
+                && let Some(nqn) = &nqn
+            {
+                drive.hardware = DriveId(format!("nvme:{nqn}"));
+            }
+            let child = self.controller(way, &path);
+            layer.children.push(child);
+            drive.paths.push(path);
+        }
+        if !down.is_empty() {
+            layer.say("paths_down", down);
+        }
+        self.found(layer, drive)
+    }
+
+    fn controller(&mut self, way: &Way, path: &DrivePath) -> Layer {
+        let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
+        layer.say("transport", told(way.controller.text("transport")));
+        layer.say_if("address", way.controller.text("address").ok());
+        layer.say("carried", path.transport.to_string());
+        if let Transport::Emulated { signs, .. } = &path.transport {
+            layer.say("signs", signs.clone());
+        }
+        layer.say_if("state", path.state.clone());
+        layer.say("live", path.live);
+        layer.say_if("numa_node", path.numa_node);
+        self.pci(&mut layer, path.pci.as_ref(), way.controller.path());
+        layer
+    }
+}
+
+/// One way to a namespace.
+struct Way {
+    controller: Folder,
+    /// Whether this way can be used, in the words of ANA (asymmetric namespace access).
+    access: Option<String>,
+}
+
+impl Way {
+    fn path(&self, pci: Option<PciDevice>, nqn: Option<&str>, model: Option<&str>) -> DrivePath {
+        let state = self.controller.text("state").ok();
+        let transport = self.transport(pci.as_ref(), nqn, model);
+        let refused = ["inaccessible", "persistent-loss", "change"];
+        let live = state.as_deref().is_none_or(|state| state == "live")
+            && !self.access.as_deref().is_some_and(|access| refused.contains(&access));
+        let node = self.controller.number("numa_node").and_then(|node| node.try_into().ok());
+        let words: Vec<String> = [state, self.access.clone()].into_iter().flatten().collect();
+        DrivePath {
+            name: self.controller.name(),
+            transport,
+            live,
+            state: (!words.is_empty()).then(|| words.join(", ")),
+            numa_node: pci.as_ref().and_then(|pci| pci.numa_node).or(node),
+            pci,
+        }
+    }
+
+    fn transport(
+        &self,
+        pci: Option<&PciDevice>,
+        nqn: Option<&str>,
+        model: Option<&str>,
+    ) -> Transport {
+        match self.controller.text("transport").as_deref() {
+            Ok("pcie") => played(pci, nqn, model).unwrap_or(Transport::Pcie),
+            Ok(kind) => {
+                let address = self.controller.text("address").unwrap_or_default();
+                Transport::Fabric { kind: kind.to_owned(), address }
+            }
+            // Kernels before 4.15 have no such file, and a PCI device is one all the same.
+            Err(_) if pci.is_some() => Transport::Pcie,
+            Err(_) => Transport::Unknown,
+        }
+    }
+}
+
+/// Who plays a drive on PCI, where something marks it.
+fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Option<Transport> {
+    PLAYERS.iter().find_map(|player| {
+        let says = |what: &str, text: Option<&str>| {
+            let text = text?;
+            let lower = text.to_ascii_lowercase();
+            player.words.iter().any(|word| lower.contains(word)).then(|| format!("{what} `{text}`"))
+        };
+        let own: Vec<String> =
+            [says("model", model), says("qualified name", nqn)].into_iter().flatten().collect();
+        let vendor = player.vendor.filter(|&id| pci.and_then(|pci| pci.vendor) == Some(id));
+        // A word alone is no sign where the maker is known to be another one.
+        if vendor.is_none() && (own.is_empty() || player.vendor.is_some()) {
+            return None;
+        }
+        let certain = !own.is_empty();
+        let vendor = vendor.map(|id| format!("PCI vendor {id:#06x}"));
+        let signs = vendor.into_iter().chain(own).collect();
+        Some(Transport::Emulated { by: player.by.to_owned(), signs, certain })
+    })
+}
+
+/// The ways to the namespace `name`.
+fn ways(name: &str, device: &Folder) -> Vec<Way> {
+    if is_controller(&device.name()) {
+        return vec![Way { controller: device.clone(), access: None }];
+    }
+    let Some((subsystem, head)) = name.strip_prefix("nvme").and_then(|name| name.split_once('n'))
+    else {
+        return Vec::new();
+    };
+    let names = device.list("").unwrap_or_default();
+    let mut ways: Vec<(u32, Way)> = names
+        .iter()
+        .filter_map(|entry| {
+            let instance: u32 = entry.strip_prefix("nvme")?.parse().ok()?;
+            let controller = device.folder(entry).ok()?;
+            let path = format!("nvme{subsystem}c{instance}n{head}");
+            // A controller of the subsystem need not have every namespace.
+            controller.has(&path).then(|| {
+                let access = controller.text(format!("{path}/ana_state")).ok();
+                (instance, Way { controller, access })
+            })
+        })
+        .collect();
+    ways.sort_by_key(|(instance, _)| *instance);
+    ways.into_iter().map(|(_, way)| way).collect()
+}
+
+fn is_controller(name: &str) -> bool {
+    name.strip_prefix("nvme").is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_played_drive_is_told_by_its_signs() {
+        let certain = |model| match played(None, None, Some(model)) {
+            Some(Transport::Emulated { certain, by, .. }) => Some((certain, by)),
+            _ => None,
+        };
+        let ebs = certain("Amazon Elastic Block Store");
+        assert_eq!(ebs, Some((true, "Amazon EBS".to_owned())));
+        // A word of NVIDIA's in another maker's model is no sign.
+        assert_eq!(certain("SnapDrive 9"), None);
+        assert_eq!(certain("PM1743"), None);
+    }
+}

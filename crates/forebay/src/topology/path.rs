@@ -1,0 +1,115 @@
+//! The path that is asked about: where it leads, link by link, and what is there.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::map::{Layer, LayerKind, StorageMap};
+use super::probe::{Refusal, Stat, Trail};
+use super::resolve::{Below, device_text};
+use super::system::{System, shown};
+
+/// What `statx` says about a file's bytes (`STATX_ATTR_…`), and the fact's name.
+const ATTRIBUTES: [(u64, &str); 4] =
+    [(0x4, "compressed"), (0x800, "encrypted"), (0x10_0000, "verity"), (0x20_0000, "dax")];
+
+/// Where a path leads and what is there, before anything below it is read.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) trail: Result<Trail, Refusal>,
+    pub(super) real: PathBuf,
+    /// Whether the path is that of something that the calling thread cannot reach by name.
+    pub(super) is_elsewhere: bool,
+    pub(super) exists: bool,
+    pub(super) stat: Result<Stat, Refusal>,
+}
+
+/// Asks where `path` leads; of what does not exist, where its folder is.
+pub(super) fn find(system: &System, path: &Path) -> Found {
+    let absolute = if path.is_absolute() {
+        path.to_owned()
+    } else {
+        std::env::current_dir().unwrap_or_else(|_| "/".into()).join(path)
+    };
+    let trail = system.probe().trail(&absolute);
+    let mut real = trail.as_ref().map_or_else(|_| absolute.clone(), |trail| trail.real.clone());
+    let mut stat = system.probe().stat(&absolute);
+    let exists = stat.is_ok();
+    // The kernel does not follow what some links of `/proc` say: they lead to an open file, or
+    // into another mount namespace.
+    let is_magic = |trail: &Trail| trail.links.iter().any(|(at, _)| at.starts_with("/proc"));
+    let mut is_elsewhere = false;
+    if let (Ok(told), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
+        let there = system.probe().stat(&real);
+        let same = |there: Stat| (there.device, there.inode) == (told.device, told.inode);
+        if !there.is_ok_and(same) {
+            is_elsewhere = true;
+            real.clone_from(&absolute);
+        }
+    }
+    if let (Err(Refusal::Errno(Errno::NOENT)), Ok(trail)) = (&stat, &trail) {
+        stat = system.probe().stat(&trail.there);
+    }
+    Found { path: path.to_owned(), trail, real, is_elsewhere, exists, stat }
+}
+
+/// Puts together what was found at the path and what is below.
+pub(super) fn map(found: Found, below: Below) -> StorageMap {
+    let mut bottom = below.layer;
+    let mut links = found.trail.as_ref().map(|trail| trail.links.clone()).unwrap_or_default();
+    while let Some((at, target)) = links.pop() {
+        let mut layer = Layer::new(LayerKind::Symlink, shown(&at));
+        layer.say("target", shown(&target));
+        layer.children.push(bottom);
+        bottom = layer;
+    }
+    let mut root = Layer::new(LayerKind::Path, shown(&found.path));
+    if found.is_elsewhere {
+        root.unknown("real_path", "a link of `/proc` leads where no name of this process does");
+    } else {
+        root.say("real_path", shown(&found.real));
+    }
+    match &found.stat {
+        // Of what is missing the folder above answered.
+        Ok(_) | Err(Refusal::Errno(Errno::NOENT)) => root.say("exists", found.exists),
+        Err(refusal) => root.unknown("exists", refusal),
+    }
+    if let Ok(stat) = &found.stat
+        && found.exists
+    {
+        if stat.kind() == FileType::RegularFile {
+            root.say("size_bytes", stat.size);
+        }
+        let is_device = stat.kind() == FileType::BlockDevice;
+        root.say("device", device_text(if is_device { stat.rdev } else { stat.device }));
+        if let Some((memory, offset)) = stat.direct {
+            root.say("direct_memory_align_bytes", memory);
+            root.say("direct_offset_align_bytes", offset);
+        }
+        for (flag, name) in ATTRIBUTES {
+            if stat.attributes & flag != 0 {
+                root.say(name, true);
+            }
+        }
+    }
+    if let (false, Ok(trail)) = (found.exists, &found.trail) {
+        root.say("resolved_as", shown(&trail.there));
+        if !trail.links.is_empty() {
+            root.say("dangling", true);
+        }
+    }
+    if let Err(refusal) = &found.stat {
+        root.unknown("file", refusal);
+    }
+    root.children.push(bottom);
+    StorageMap {
+        path: found.path,
+        real_path: found.real,
+        exists: found.exists,
+        root,
+        drives: below.drives,
+        queue: below.queue,
+    }
+}

@@ -1,0 +1,250 @@
+//! Where the bytes of a file lie on its drives, as far as the kernel tells.
+//!
+//! FIEMAP gives places on what a file system calls its device. From there down each step says how
+//! it passes addresses on, in a [`Spread`]; a step that does not, or that does more than move
+//! them, ends the way with a reason.
+
+use super::drive::DriveId;
+use super::map::{Layer, LayerKind, StorageMap};
+use super::probe::Extent;
+
+/// Pieces that one extent is cut into, at most.
+const PIECES_MAX: usize = 64 << 10;
+/// Extents that are asked for, at most.
+const EXTENTS_MAX: usize = 64 << 10;
+
+/// Flags of `linux/fiemap.h` with which the place of an extent is none.
+const PLACELESS: [(u32, &str); 6] = [
+    (0x2, "the file system does not know the place"),
+    (0x4, "it is not written out yet"),
+    (0x8, "it is compressed or encrypted"),
+    (0x100, "it does not begin at a block"),
+    (0x200, "it lies inside metadata"),
+    (0x400, "it shares a block with others"),
+];
+
+/// How a device passes addresses on to what it stands on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Spread {
+    /// Not known, or not by moving them.
+    #[default]
+    Untold,
+    /// To its only child, this many bytes further on.
+    Shifted(u64),
+    /// Run by run: from where, how long, to which child, to where.
+    Runs(Vec<Run>),
+    /// Piece by piece in turn, beginning at these places of these children.
+    Striped { piece: u64, starts: Vec<(usize, u64)> },
+}
+
+/// A run of a volume's bytes on one of its children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) child: usize,
+    pub(super) offset: u64,
+}
+
+/// A run of a file's bytes on a drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Piece {
+    /// Where it begins in the file, in bytes.
+    pub logical: u64,
+    /// The drive.
+    pub drive: DriveId,
+    /// Where it begins on the drive, in bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl super::Resolver {
+    /// Where the bytes of a file lie on its file system's device: the first `max` extents. What
+    /// was written and is not on its way to the drive yet has no place.
+    ///
+    /// # Errors
+    /// The reason, where the file system does not tell.
+    pub fn extents(&self, path: &std::path::Path, max: usize) -> Result<Vec<Extent>, String> {
+        let absolute = std::path::absolute(path).map_err(|error| error.to_string())?;
+        let extents = self.system().probe().extents(&absolute, max.min(EXTENTS_MAX));
+        extents.map_err(|refusal| refusal.to_string())
+    }
+}
+
+impl StorageMap {
+    /// Where an extent of the file lies on its drives.
+    ///
+    /// # Errors
+    /// The reason, where that is not told.
+    pub fn locate(&self, extent: &Extent) -> Result<Vec<Piece>, String> {
+        if let Some((_, reason)) = PLACELESS.iter().find(|(flag, _)| extent.flags & flag != 0) {
+            return Err((*reason).to_owned());
+        }
+        let mut layer = &self.root;
+        while layer.kind != LayerKind::FileSystem {
+            layer = layer.children.first().ok_or("no file system is known")?;
+        }
+        if layer.name == "overlay" {
+            // The extents are those of the file that the overlay shows.
+            let shown = layer.children.first().filter(|l| l.kind == LayerKind::BackingFile);
+            let mount = shown.and_then(|shown| shown.children.first());
+            layer = mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown")?;
+        }
+        if layer.name == "btrfs" {
+            return Err("btrfs tells its own addresses, not those of its drives".into());
+        }
+        let [device] = layer.children.as_slice() else {
+            return Err(format!("`{}` stands on no one device", layer.name));
+        };
+        let mut pieces = Vec::new();
+        let whole = At { logical: extent.logical, at: extent.physical, len: extent.len };
+        pass_on(device, whole, &mut pieces)?;
+        Ok(pieces)
+    }
+}
+
+/// Bytes on their way down: where they are in the file, and where on this step's device.
+#[derive(Debug, Clone, Copy)]
+struct At {
+    logical: u64,
+    at: u64,
+    len: u64,
+}
+
+impl At {
+    /// The first `len` bytes at another place, and the rest.
+    fn cut(self, len: u64, at: u64) -> (Self, Self) {
+        let len = len.min(self.len);
+        let rest = Self {
+            logical: self.logical.saturating_add(len),
+            at: self.at.saturating_add(len),
+            len: self.len - len,
+        };
+        (Self { at, len, ..self }, rest)
+    }
+}
+
+fn pass_on(layer: &Layer, bytes: At, pieces: &mut Vec<Piece>) -> Result<(), String> {
+    if pieces.len() >= PIECES_MAX {
+        return Err(format!("it has more than {PIECES_MAX} pieces"));
+    }
+    if let Some(drive) = layer.text("drive") {
+        let drive = DriveId(drive.to_owned());
+        // Bytes that go on where the piece before ends are part of it.
+        if let Some(last) = pieces.last_mut()
+            && last.drive == drive
+            && last.offset.checked_add(last.len) == Some(bytes.at)
+            && last.logical.checked_add(last.len) == Some(bytes.logical)
+        {
+            last.len += bytes.len;
+            return Ok(());
+        }
+        let At { logical, at: offset, len } = bytes;
+        pieces.push(Piece { logical, drive, offset, len });
+        return Ok(());
+    }
+    let child = |index: usize| {
+        layer.children.get(index).ok_or_else(|| format!("`{}` has lost a member", layer.name))
+    };
+    let beyond = || format!("the address is beyond `{}`", layer.name);
+    match &layer.spread {
+        Spread::Untold => Err(format!("`{}` does not tell where it puts them", layer.name)),
+        Spread::Shifted(by) => {
+            let at = bytes.at.checked_add(*by).ok_or_else(beyond)?;
+            pass_on(child(0)?, At { at, ..bytes }, pieces)
+        }
+        Spread::Runs(runs) => {
+            let mut rest = bytes;
+            while rest.len > 0 {
+                let holds = |run: &&Run| rest.at >= run.start && rest.at - run.start < run.len;
+                let run = runs.iter().find(holds).ok_or_else(beyond)?;
+                let inside = rest.at - run.start;
+                let at = run.offset.checked_add(inside).ok_or_else(beyond)?;
+                let (part, more) = rest.cut(run.len - inside, at);
+                pass_on(child(run.child)?, part, pieces)?;
+                rest = more;
+            }
+            Ok(())
+        }
+        Spread::Striped { piece, starts } => {
+            let count = starts.len() as u64;
+            let mut rest = bytes;
+            if *piece == 0 || count == 0 {
+                return Err(beyond());
+            }
+            while rest.len > 0 {
+                let (index, inside) = (rest.at / piece, rest.at % piece);
+                let member = usize::try_from(index % count).map_err(|_| beyond())?;
+                let (member, start) = starts[member];
+                let at = (index / count * piece + inside).checked_add(start);
+                let (part, more) = rest.cut(piece - inside, at.ok_or_else(beyond)?);
+                pass_on(child(member)?, part, pieces)?;
+                rest = more;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drive(name: &str) -> Layer {
+        let mut layer = Layer::new(LayerKind::Disk, name);
+        layer.say("drive", name);
+        layer
+    }
+
+    fn volume(spread: Spread) -> Layer {
+        let mut layer = Layer::new(LayerKind::Md, "md0");
+        layer.children = ["a", "b", "c"].map(drive).to_vec();
+        layer.spread = spread;
+        layer
+    }
+
+    fn located(layer: &Layer, at: u64, len: u64) -> Vec<(String, u64, u64)> {
+        let mut pieces = Vec::new();
+        pass_on(layer, At { logical: 0, at, len }, &mut pieces).expect("a place");
+        pieces.into_iter().map(|piece| (piece.drive.0, piece.offset, piece.len)).collect()
+    }
+
+    #[test]
+    fn stripes_go_round() {
+        let layer = volume(Spread::Striped { piece: 10, starts: vec![(0, 0), (1, 100), (2, 200)] });
+        let found = located(&layer, 5, 32);
+        let wanted = [("a", 5, 5), ("b", 100, 10), ("c", 200, 10), ("a", 10, 7)];
+        assert_eq!(found, wanted.map(|(name, at, len)| (name.to_owned(), at, len)));
+        let one = volume(Spread::Striped { piece: 10, starts: vec![(0, 0)] });
+        assert_eq!(located(&one, 5, 32), [("a".to_owned(), 5, 32)]);
+    }
+
+    #[test]
+    fn a_run_ends_where_the_next_begins() {
+        let run = |start, len, child, offset| Run { start, len, child, offset };
+        let layer = volume(Spread::Runs(vec![run(0, 10, 2, 50), run(10, 10, 0, 7)]));
+        assert_eq!(located(&layer, 8, 4), [("c".to_owned(), 58, 2), ("a".to_owned(), 7, 2)]);
+        let mut pieces = Vec::new();
+        let beyond = pass_on(&layer, At { logical: 0, at: 15, len: 10 }, &mut pieces);
+        assert_eq!(beyond, Err("the address is beyond `md0`".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_lost_and_no_address_overflows(
+            at in any::<u64>(),
+            len in 0_u64..100_000,
+            piece in 16_u64..u64::MAX,
+            start in any::<u64>(),
+        ) {
+            let layer = volume(Spread::Striped { piece, starts: vec![(2, start), (1, 0), (0, 1)] });
+            let mut pieces = Vec::new();
+            if pass_on(&layer, At { logical: 3, at, len }, &mut pieces).is_ok() {
+                prop_assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), len);
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What only the kernel can answer, and no folder can play: `statx`, where links lead, `statfs`,
+//! FIEMAP, and the tables behind device nodes.
+//!
+//! [`Live`] asks; `replay` answers from a record; `record` asks and writes down.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::calls;
+
+/// The links that are followed for one path, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// An answer of the kernel, or why there is none.
+pub(super) type Answer<T> = Result<T, Refusal>;
+
+/// Why the kernel gives no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The call failed.
+    Errno(Errno),
+    /// Nobody asked when this system was recorded.
+    NotRecorded,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Errno(errno) => errno.fmt(f),
+            Self::NotRecorded => f.write_str("not recorded"),
+        }
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+/// What `statx` says about a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) device: u64,
+    pub(super) rdev: u64,
+    pub(super) mode: u32,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    pub(super) block_size: u64,
+    /// Which mount it was reached through (Linux 5.8, or from the descriptor before).
+    pub(super) mount: Option<u64>,
+    /// Alignment of memory and offset that direct I/O wants (Linux 6.1).
+    pub(super) direct: Option<(u32, u32)>,
+    /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
+    pub(super) attributes: u64,
+}
+
+impl Stat {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+}
+
+/// Where a path leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trail {
+    /// Without links; what does not exist stays as it was written.
+    pub(super) real: PathBuf,
+    /// The links on the way: where each lies, and what it says.
+    pub(super) links: Vec<(PathBuf, PathBuf)>,
+    /// The deepest folder or file of `real` that exists.
+    pub(super) there: PathBuf,
+}
+
+/// A run of a file's bytes at one place, as FIEMAP tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Extent {
+    /// Where it begins in the file, in bytes.
+    pub logical: u64,
+    /// Where it begins on what the file system calls its device; on btrfs a logical address.
+    pub physical: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
+    pub flags: u32,
+}
+
+/// Answers that come from a kernel.
+pub(super) trait Probe: fmt::Debug + Send + Sync {
+    /// `statx`, through links.
+    fn stat(&self, path: &Path) -> Answer<Stat>;
+    /// Follows an absolute path link by link, also where its end does not exist.
+    fn trail(&self, path: &Path) -> Answer<Trail>;
+    /// What `statfs` calls the type of the file system.
+    fn file_system(&self, path: &Path) -> Answer<u32>;
+    /// FIEMAP: the first `max` extents.
+    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
+    /// The table of a device-mapper volume, one target a line, without its keys.
+    fn dm_table(&self, device: u64) -> Answer<String>;
+    /// Device and inode of the file behind the loop device `name`.
+    fn loop_file(&self, name: &str) -> Answer<(u64, u64)>;
+    /// What any file on this mount answers; for systems that cannot be asked about all.
+    fn sample(&self, _mount: u64) -> Option<Stat> {
+        None
+    }
+    /// The paths that were asked about when this was recorded.
+    fn paths(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+}
+
+/// The kernel that this process runs on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Live;
+
+impl Probe for Live {
+    fn stat(&self, path: &Path) -> Answer<Stat> {
+        let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
+            Ok(answer) => from_statx(&answer),
+            // Some filters of containers refuse the newer call.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        if stat.mount.is_none() {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            stat.mount = rustix::fs::openat(CWD, path, flags, Mode::empty())
+                .ok()
+                .and_then(|fd| mount_of(fd.as_fd()));
+        }
+        Ok(stat)
+    }
+
+    fn trail(&self, path: &Path) -> Answer<Trail> {
+        trail(path)
+    }
+
+    fn file_system(&self, path: &Path) -> Answer<u32> {
+        let answer = rustix::io::retry_on_intr(|| rustix::fs::statfs(path))?;
+        Ok(crate::file::FileSystem::of(&answer).0)
+    }
+
+    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        // Opening a device could have effects of its own, and none has extents.
+        if !matches!(self.stat(path)?.kind(), FileType::RegularFile) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        Ok(calls::extents(fd.as_fd(), max)?)
+    }
+
+    fn dm_table(&self, device: u64) -> Answer<String> {
+        Ok(calls::dm_table(device)?)
+    }
+
+    fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
+        Ok(calls::loop_file(name)?)
+    }
+}
+
+/// What `statx` says about an open file.
+pub(super) fn stat_of(fd: BorrowedFd<'_>) -> Answer<Stat> {
+    // What tells the mount and the device does not change, so no server need be asked.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let mut stat = match rustix::fs::statx(fd, "", flags, wanted()) {
+        Ok(answer) => from_statx(&answer),
+        Err(Errno::NOSYS | Errno::PERM) => from_stat(&rustix::fs::fstat(fd)?),
+        Err(errno) => return Err(errno.into()),
+    };
+    stat.mount = stat.mount.or_else(|| mount_of(fd));
+    Ok(stat)
+}
+
+fn wanted() -> StatxFlags {
+    StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::DIOALIGN
+}
+
+fn from_statx(answer: &rustix::fs::Statx) -> Stat {
+    let told = |flag: StatxFlags| answer.stx_mask & flag.bits() != 0;
+    Stat {
+        device: rustix::fs::makedev(answer.stx_dev_major, answer.stx_dev_minor),
+        rdev: rustix::fs::makedev(answer.stx_rdev_major, answer.stx_rdev_minor),
+        mode: answer.stx_mode.into(),
+        inode: answer.stx_ino,
+        size: answer.stx_size,
+        block_size: answer.stx_blksize.into(),
+        mount: told(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
+        direct: told(StatxFlags::DIOALIGN)
+            .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align)),
+        attributes: answer.stx_attributes.bits(),
+    }
+}
+
+fn from_stat(answer: &rustix::fs::Stat) -> Stat {
+    Stat {
+        device: answer.st_dev,
+        rdev: answer.st_rdev,
+        mode: answer.st_mode,
+        inode: answer.st_ino,
+        size: u64::try_from(answer.st_size).unwrap_or(0),
+        block_size: u64::try_from(answer.st_blksize).unwrap_or(0),
+        mount: None,
+        direct: None,
+        attributes: 0,
+    }
+}
+
+/// The mount of an open file, as kernels before 5.8 tell it (`proc(5)`, `mnt_id`).
+fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
+    let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+/// Follows `path` as the kernel would, so that each link on the way is known.
+fn trail(path: &Path) -> Answer<Trail> {
+    let mut rest: Vec<OsString> = reversed(path).collect();
+    let mut real = PathBuf::from("/");
+    let mut there = real.clone();
+    let mut links = Vec::new();
+    let mut missing = false;
+    while let Some(name) = rest.pop() {
+        if name == ".." {
+            real.pop();
+            continue;
+        }
+        real.push(&name);
+        if missing {
+            continue;
+        }
+        match rustix::fs::readlinkat(CWD, &real, Vec::new()) {
+            Ok(target) => {
+                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+                if links.len() == LINKS_MAX {
+                    return Err(Errno::LOOP.into());
+                }
+                links.push((real.clone(), target.clone()));
+                if target.is_absolute() {
+                    real = PathBuf::from("/");
+                } else {
+                    real.pop();
+                }
+                there.clone_from(&real);
+                rest.extend(reversed(&target));
+            }
+            Err(Errno::INVAL) => there.clone_from(&real),
+            Err(Errno::NOENT) => missing = true,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(Trail { real, links, there })
+}
+
+fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().rev().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    })
+}

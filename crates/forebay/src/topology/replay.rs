@@ -1,0 +1,231 @@
+//! Answers from a record: `root/` plays `/sys` and `/proc`, `expected/probe.jsonl` the kernel.
+//!
+//! Each line of that file is an object: about a path (`path`, then `errno`, or `realpath`, `dev`,
+//! `rdev`, `mode`, `ino`, `size`, `blksize`, `mnt_id`, `statfs_type`, `dio_mem_align`,
+//! `dio_offset_align`, `fiemap`), a volume of the device mapper (`dm`, `table`), or a loop device
+//! (`loop`, `dev`, `ino`). A line that is damaged is left out.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::json::Json;
+use super::mount::device_number;
+use super::probe::{Answer, Extent, Probe, Refusal, Stat, Trail};
+use super::system::System;
+
+/// The longest record that is read.
+const RECORD_LEN_MAX: u64 = 64 << 20;
+
+/// What was recorded of a kernel.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    paths: Vec<PathBuf>,
+    files: HashMap<PathBuf, Answer<Entry>>,
+    /// Where paths lead, where that was recorded link by link.
+    trails: HashMap<PathBuf, Trail>,
+    tables: HashMap<u64, Answer<String>>,
+    loops: HashMap<String, (u64, u64)>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    stat: Stat,
+    real: PathBuf,
+    file_system: Option<u32>,
+    extents: Answer<Vec<Extent>>,
+}
+
+impl System {
+    /// A system that was recorded into the folder `dir`, in its parts `root/` and
+    /// `expected/probe.jsonl`.
+    ///
+    /// # Errors
+    /// The folder's, where one of both cannot be read.
+    pub fn fixture(dir: &Path) -> io::Result<Self> {
+        let root = dir.join("root");
+        if !std::fs::metadata(&root)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let mut bytes = Vec::new();
+        let file = File::open(dir.join("expected/probe.jsonl"))?;
+        file.take(RECORD_LEN_MAX).read_to_end(&mut bytes)?;
+        let replay = Replay::parse(&String::from_utf8_lossy(&bytes));
+        Ok(Self::played(root, Arc::new(replay)))
+    }
+
+    /// The paths that were asked about when this system was recorded; none for a live one.
+    #[must_use]
+    pub fn recorded_paths(&self) -> Vec<PathBuf> {
+        self.probe().paths()
+    }
+}
+
+impl Replay {
+    pub(super) fn parse(text: &str) -> Self {
+        let mut replay = Self::default();
+        for line in text.lines() {
+            if let Some(value) = Json::parse(line) {
+                replay.add(&value);
+            }
+        }
+        replay
+    }
+
+    fn add(&mut self, value: &Json) -> Option<()> {
+        let text = |name: &str| value.get(name)?.text();
+        let number = |name: &str| value.get(name)?.number();
+        let errno = number("errno").map(refusal);
+        if let Some(device) = text("dm") {
+            let table = text("table").map(str::to_owned);
+            let answer = table.ok_or(errno.unwrap_or(Refusal::NotRecorded));
+            self.tables.insert(device_number(device)?, answer);
+        } else if let Some(name) = text("loop") {
+            self.loops.insert(name.to_owned(), (device_number(text("dev")?)?, number("ino")?));
+        } else {
+            let path = PathBuf::from(text("path")?);
+            // What the readers asked about on their own way is no path of the one who recorded.
+            if value.get("asked").is_none_or(|asked| *asked != Json::Flag(false)) {
+                self.paths.push(path.clone());
+            }
+            if let Some(there) = text("there") {
+                let real = text("realpath").map_or_else(|| path.clone(), PathBuf::from);
+                let trail = Trail { real, links: links(value), there: there.into() };
+                self.trails.insert(path.clone(), trail);
+            }
+            let answer = match errno {
+                Some(errno) => Err(errno),
+                None => Ok(entry(value, &path)?),
+            };
+            if let Ok(entry) = &answer {
+                self.files.entry(entry.real.clone()).or_insert_with(|| answer.clone());
+            }
+            self.files.insert(path, answer);
+        }
+        Some(())
+    }
+
+    fn entry(&self, path: &Path) -> Answer<&Entry> {
+        match self.files.get(path) {
+            Some(Ok(entry)) => Ok(entry),
+            Some(Err(refusal)) => Err(*refusal),
+            None => Err(Refusal::NotRecorded),
+        }
+    }
+}
+
+impl Probe for Replay {
+    fn stat(&self, path: &Path) -> Answer<Stat> {
+        Ok(self.entry(path)?.stat)
+    }
+
+    fn trail(&self, path: &Path) -> Answer<Trail> {
+        if let Some(trail) = self.trails.get(path) {
+            return Ok(trail.clone());
+        }
+        let entry = match self.entry(path) {
+            Ok(entry) => entry,
+            Err(Refusal::Errno(Errno::NOENT)) => {
+                // The deepest folder above that was found to be there.
+                let above = path.ancestors().skip(1);
+                let there = above.into_iter().find(|above| self.entry(above).is_ok());
+                let there = there.unwrap_or(Path::new("/")).to_owned();
+                return Ok(Trail { real: path.to_owned(), links: Vec::new(), there });
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        // Records of other tools tell only where a path ends.
+        let ends = (entry.real != path).then(|| (path.to_owned(), entry.real.clone()));
+        let links = ends.into_iter().collect();
+        Ok(Trail { real: entry.real.clone(), links, there: entry.real.clone() })
+    }
+
+    fn file_system(&self, path: &Path) -> Answer<u32> {
+        self.entry(path)?.file_system.ok_or(Refusal::NotRecorded)
+    }
+
+    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
+        let extents = self.entry(path)?.extents.clone();
+        extents.map(|mut extents| {
+            extents.truncate(max);
+            extents
+        })
+    }
+
+    fn dm_table(&self, device: u64) -> Answer<String> {
+        self.tables.get(&device).cloned().unwrap_or(Err(Refusal::NotRecorded))
+    }
+
+    fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
+        self.loops.get(name).copied().ok_or(Refusal::NotRecorded)
+    }
+
+    fn sample(&self, mount: u64) -> Option<Stat> {
+        let mut stats = self.files.values().flatten().map(|entry| entry.stat);
+        stats.find(|stat| stat.mount == Some(mount))
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.paths.clone()
+    }
+}
+
+fn refusal(number: u64) -> Refusal {
+    let number = i32::try_from(number).ok().filter(|number| (1..4096).contains(number));
+    Refusal::Errno(number.map_or(Errno::IO, Errno::from_raw_os_error))
+}
+
+fn entry(value: &Json, path: &Path) -> Option<Entry> {
+    let text = |name: &str| value.get(name)?.text();
+    let number = |name: &str| value.get(name)?.number();
+    let hex = |name: &str| u32::from_str_radix(text(name)?.strip_prefix("0x")?, 16).ok();
+    let align = |name: &str| u32::try_from(number(name)?).ok();
+    let real = text("realpath").map_or_else(|| path.to_owned(), PathBuf::from);
+    Some(Entry {
+        stat: Stat {
+            device: device_number(text("dev")?)?,
+            rdev: text("rdev").and_then(device_number).unwrap_or(0),
+            mode: u32::from_str_radix(text("mode")?, 8).ok()?,
+            inode: number("ino")?,
+            size: number("size").unwrap_or(0),
+            block_size: number("blksize").unwrap_or(0),
+            mount: number("mnt_id"),
+            direct: align("dio_mem_align").zip(align("dio_offset_align")),
+            attributes: hex("attributes").map_or(0, u64::from),
+        },
+        real,
+        file_system: hex("statfs_type"),
+        extents: extents(value.get("fiemap")),
+    })
+}
+
+fn links(value: &Json) -> Vec<(PathBuf, PathBuf)> {
+    let links = value.get("links").and_then(Json::list).unwrap_or_default().iter();
+    let links = links.filter_map(|link| {
+        let [at, target] = link.list()? else { return None };
+        Some((PathBuf::from(at.text()?), PathBuf::from(target.text()?)))
+    });
+    links.collect()
+}
+
+fn extents(value: Option<&Json>) -> Answer<Vec<Extent>> {
+    let value = value.ok_or(Refusal::NotRecorded)?;
+    if let Some(errno) = value.get("errno").and_then(Json::number) {
+        return Err(refusal(errno));
+    }
+    let list = value.get("extents").and_then(Json::list).ok_or(Refusal::NotRecorded)?;
+    let extents = list.iter().filter_map(|extent| {
+        let [logical, physical, len, flags] = extent.list()? else { return None };
+        Some(Extent {
+            logical: logical.number()?,
+            physical: physical.number()?,
+            len: len.number()?,
+            flags: u32::from_str_radix(flags.text()?.strip_prefix("0x")?, 16).ok()?,
+        })
+    });
+    Ok(extents.collect())
+}

@@ -1,0 +1,403 @@
+//! From a path down to the drives: the order of the steps, and what they add up to.
+//!
+//! Each kind of step has a module of its own that reads it and calls back here for what it stands
+//! on. Depth, steps and links are bounded, and a device that was met before is named without its
+//! steps, so that no system, however tangled, holds us long.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use super::drive::{Drive, DriveId, DriveKind, Transport};
+use super::file_systems::{self, Ground};
+use super::map::{Layer, LayerKind, Layout, Queue, QueueId, Value};
+use super::mount::{self, Mount};
+use super::probe::{Refusal, Stat};
+use super::system::{Absent, Folder, System, clean, shown};
+
+/// Devices that stand on one another, at most.
+const DEPTH_MAX: usize = 32;
+/// Files behind loop devices and overlays that stand on one another, at most.
+const FILES_MAX: usize = 8;
+/// Steps in all, at most; 10,000 members of one array take three each.
+const LAYERS_MAX: usize = 64 << 10;
+
+/// The drives under a step, by their place in the list of all, and the volume that they form.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Span {
+    pub(super) drives: Vec<usize>,
+    volume: Option<(String, Layout)>,
+}
+
+impl Span {
+    fn one(drive: usize) -> Self {
+        Self { drives: vec![drive], volume: None }
+    }
+
+    /// What members add up to: a volume called `key` where they are of more than one drive.
+    pub(super) fn joined(members: Vec<Self>, key: impl FnOnce() -> String, layout: Layout) -> Self {
+        let mut all: Vec<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        // A volume with another one below it on the same drives is that one to a queue.
+        let same = members.into_iter().find(|span| span.drives.len() == all.len());
+        match same {
+            Some(span) if all.len() <= 1 || span.volume.is_some() => span,
+            _ => Self { volume: (all.len() > 1).then(|| (key(), layout)), drives: all },
+        }
+    }
+}
+
+/// What is under one file system, which is the same for all its files, or under one file.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Below {
+    /// The steps, from the mount or the block device down.
+    pub layer: Layer,
+    /// The drives at the bottom, each once.
+    pub drives: Vec<Drive>,
+    /// Which queue serves the file.
+    pub queue: Queue,
+    /// Whether other files of the mount may lie elsewhere.
+    pub(super) per_file: bool,
+}
+
+/// The resolving of one path.
+#[derive(Debug)]
+pub(super) struct Resolve<'a> {
+    pub(super) system: &'a System,
+    mounts: Option<Result<Vec<u8>, Absent>>,
+    pub(super) drives: Vec<Drive>,
+    by_id: HashMap<DriveId, usize>,
+    /// Devices by their folder; with nothing while they are being read.
+    met: HashMap<PathBuf, Option<(LayerKind, Span)>>,
+    layers: usize,
+    depth: usize,
+    files: usize,
+    pub(super) per_file: bool,
+}
+
+impl<'a> Resolve<'a> {
+    pub(super) fn new(system: &'a System) -> Self {
+        Self {
+            system,
+            mounts: None,
+            drives: Vec::new(),
+            by_id: HashMap::new(),
+            met: HashMap::new(),
+            layers: 0,
+            depth: 0,
+            files: 0,
+            per_file: false,
+        }
+    }
+
+    /// What is under the file at `real`, about which the kernel said `stat`.
+    pub(super) fn below(mut self, real: &Path, stat: &Result<Stat, Refusal>) -> Below {
+        let (layer, span) = match stat {
+            Ok(stat) => self.file(real, Some(stat)),
+            Err(Refusal::NotRecorded) => self.file(real, None),
+            Err(refusal) => {
+                let mut layer = Layer::new(LayerKind::Unknown, shown(real));
+                layer.unknown("file", refusal);
+                (layer, Span::default())
+            }
+        };
+        let queue = self.queue(&span, stat.as_ref().ok());
+        Below { layer, drives: self.drives, queue, per_file: self.per_file }
+    }
+
+    fn queue(&self, span: &Span, stat: Option<&Stat>) -> Queue {
+        let members: Vec<DriveId> =
+            span.drives.iter().map(|&index| self.drives[index].id.clone()).collect();
+        let hardware = span.drives.iter().map(|&index| self.drives[index].hardware.clone());
+        let mut hardware: Vec<DriveId> = hardware.collect();
+        hardware.sort_unstable();
+        hardware.dedup();
+        let (id, layout) = match (members.as_slice(), &span.volume) {
+            ([], _) => {
+                let number = stat.map_or(0, |stat| {
+                    if stat.kind() == FileType::BlockDevice { stat.rdev } else { stat.device }
+                });
+                (format!("unknown:{}", device_text(number)), Layout::Unknown)
+            }
+            ([one], _) => (one.0.clone(), Layout::Single),
+            (_, Some((key, layout))) => (format!("volume:{key}"), *layout),
+            (several, None) => {
+                let names: Vec<&str> = several.iter().map(DriveId::as_str).collect();
+                (format!("volume:{}", names.join("+")), Layout::Unknown)
+            }
+        };
+        Queue { id: QueueId(id), members, hardware, layout }
+    }
+
+    /// The table of mounts, read once.
+    pub(super) fn mounts(&mut self) -> Result<&[u8], Absent> {
+        let system = self.system;
+        match self.mounts.get_or_insert_with(|| system.own_table("mountinfo")) {
+            Ok(table) => Ok(table),
+            Err(absent) => Err(*absent),
+        }
+    }
+
+    /// The mount that a file was reached through, and whether its id told so.
+    fn mount(&mut self, real: &Path, stat: Option<&Stat>) -> Result<(Mount, bool), String> {
+        let table = self.mounts().map_err(|absent| format!("`/proc/self/mountinfo`: {absent}"))?;
+        if let Some(id) = stat.and_then(|stat| stat.mount) {
+            let mount = mount::find(table, id);
+            return mount
+                .map(|mount| (mount, true))
+                .ok_or_else(|| format!("`/proc/self/mountinfo` has no line for the mount {id}"));
+        }
+        let mount = mount::holding(table, real);
+        let missing = || "`/proc/self/mountinfo` has no mount that holds this path".to_owned();
+        mount.map(|mount| (mount, false)).ok_or_else(missing)
+    }
+
+    /// What is under the file at `real`.
+    pub(super) fn file(&mut self, real: &Path, stat: Option<&Stat>) -> (Layer, Span) {
+        if let Some(stat) = stat
+            && stat.kind() == FileType::BlockDevice
+        {
+            return self.block(stat.rdev);
+        }
+        if self.files == FILES_MAX {
+            let mut layer = Layer::new(LayerKind::Unknown, shown(real));
+            layer.unknown("file", format!("more than {FILES_MAX} files stand on one another"));
+            return (layer, Span::default());
+        }
+        self.files += 1;
+        let answer = match self.mount(real, stat) {
+            Ok((mount, by_id)) => self.mounted(real, stat, &mount, by_id),
+            Err(reason) => self.without_mount(real, stat, &reason),
+        };
+        self.files -= 1;
+        answer
+    }
+
+    fn mounted(
+        &mut self,
+        real: &Path,
+        stat: Option<&Stat>,
+        mount: &Mount,
+        by_id: bool,
+    ) -> (Layer, Span) {
+        let mut layer = Layer::new(LayerKind::Mount, shown(&mount.point));
+        layer.say("id", mount.id);
+        if !by_id {
+            layer.say("found_by", "the deepest mount point above the path");
+        }
+        layer.say("options", clean(&mount.options));
+        let is_subvolume = mount.option("subvol").is_some();
+        if mount.subtree != Path::new("/") && !is_subvolume {
+            layer.say("bind_of", shown(&mount.subtree));
+        }
+        let hidden = self.mounts().map(|table| mount::hidden_by(table, mount)).unwrap_or_default();
+        if !hidden.is_empty() {
+            let hidden = hidden.iter().map(|m| format!("{} {}", m.file_system, shown(&m.source)));
+            layer.say("hides", hidden.map(|text| clean(&text)).collect::<Vec<_>>());
+        }
+        let (child, span) = self.file_system(real, stat, mount);
+        layer.children.push(child);
+        (layer, span)
+    }
+
+    /// Without the table of mounts there is still the number that the file shows.
+    fn without_mount(&mut self, real: &Path, stat: Option<&Stat>, reason: &str) -> (Layer, Span) {
+        let mut layer = Layer::new(LayerKind::Mount, "");
+        layer.unknown("mount", reason);
+        let kind = self.system.probe().file_system(real).ok().map(crate::file::FileSystem);
+        let mut child = Layer::new(LayerKind::FileSystem, kind.map_or("unknown", |k| k.name()));
+        let span = match (kind, stat) {
+            (Some(kind), _) if kind.is_memory() => self.memory(&mut child),
+            // An anonymous number belongs to no block device.
+            (_, Some(stat)) if rustix::fs::major(stat.device) != 0 => {
+                let (block, span) = self.block(stat.device);
+                child.children.push(block);
+                span
+            }
+            (_, Some(stat)) => self.unknown_drive(&mut child, stat.device, reason),
+            (_, None) => Span::default(),
+        };
+        layer.children.push(child);
+        (layer, span)
+    }
+
+    fn file_system(&mut self, real: &Path, stat: Option<&Stat>, mount: &Mount) -> (Layer, Span) {
+        let mut layer = Layer::new(LayerKind::FileSystem, clean(&mount.file_system));
+        layer.say("source", shown(&mount.source));
+        layer.say("options", clean(&file_systems::without_secrets(&mount.own_options)));
+        let known = file_systems::look_up(&mount.file_system);
+        if let Some((called, ..)) = known
+            && called != mount.file_system
+        {
+            layer.say("called", called);
+        }
+        let span = match known.map(|(_, ground)| ground) {
+            Some(Ground::Memory) => self.memory(&mut layer),
+            Some(Ground::Overlay) => {
+                self.per_file = true;
+                self.overlay(&mut layer, real, stat, mount)
+            }
+            Some(Ground::Btrfs) => self.btrfs(&mut layer, mount),
+            Some(Ground::Kernel) => {
+                layer.unknown("drives", "its files are the kernel's own");
+                Span::default()
+            }
+            Some(Ground::Folder) if mount.source.is_absolute() => {
+                self.lower_folder(&mut layer, &mount.source)
+            }
+            Some(ground) => self.remote(&mut layer, mount, ground),
+            None => self.on_block_device(&mut layer, mount),
+        };
+        (layer, span)
+    }
+
+    fn on_block_device(&mut self, layer: &mut Layer, mount: &Mount) -> Span {
+        if let Some(device) = mount.option("rtdev") {
+            layer.unknown("realtime_device", format!("files may lie on {} instead", clean(device)));
+        }
+        if rustix::fs::major(mount.device) == 0 {
+            let reason = format!(
+                "`{}` shows no block device and no reader for it exists here",
+                clean(&mount.file_system)
+            );
+            return self.unknown_drive(layer, mount.device, &reason);
+        }
+        let (block, span) = self.block(mount.device);
+        layer.children.push(block);
+        span
+    }
+
+    fn lower_folder(&mut self, layer: &mut Layer, folder: &Path) -> Span {
+        let stat = self.system.probe().stat(folder).ok();
+        let (child, span) = self.file(folder, stat.as_ref());
+        layer.children.push(child);
+        span
+    }
+
+    pub(super) fn memory(&mut self, layer: &mut Layer) -> Span {
+        let id = DriveId("memory".into());
+        let mut drive = Drive::new(id, DriveKind::Memory, "memory");
+        drive.paths.push(super::network::path("memory", Transport::Memory));
+        let mut child = Layer::new(LayerKind::Memory, "memory");
+        let span = self.found(&mut child, drive);
+        layer.children.push(child);
+        span
+    }
+
+    /// A drive of which nothing is known but a number.
+    pub(super) fn unknown_drive(&mut self, layer: &mut Layer, number: u64, reason: &str) -> Span {
+        let name = device_text(number);
+        let id = DriveId(format!("device:{name}"));
+        let mut drive = Drive::new(id, DriveKind::Unknown, name.as_str());
+        drive.device = Some(number);
+        let mut child = Layer::new(LayerKind::Unknown, name);
+        child.unknown("drive", reason);
+        let span = self.found(&mut child, drive);
+        layer.children.push(child);
+        span
+    }
+
+    /// Adds a drive, or another path to one that is known, and names it in its step.
+    pub(super) fn found(&mut self, layer: &mut Layer, drive: Drive) -> Span {
+        layer.say("drive", drive.id.as_str());
+        if let Some(&index) = self.by_id.get(&drive.id) {
+            let known = &mut self.drives[index];
+            for path in drive.paths {
+                if !known.paths.iter().any(|other| other.name == path.name) {
+                    known.paths.push(path);
+                }
+            }
+            return Span::one(index);
+        }
+        self.by_id.insert(drive.id.clone(), self.drives.len());
+        self.drives.push(drive);
+        Span::one(self.drives.len() - 1)
+    }
+
+    /// What the block device with this number is and stands on.
+    pub(super) fn block(&mut self, device: u64) -> (Layer, Span) {
+        let name = device_text(device);
+        let folder = self.system.folder(format!("sys/dev/block/{name}"));
+        // Every device lies there; a link that leads elsewhere is none of the kernel's.
+        let inside = |folder: &Folder| folder.path().starts_with("sys/devices");
+        match folder.and_then(|f| if inside(&f) { Ok(f) } else { Err(Absent::NotAFile) }) {
+            Ok(folder) => self.block_at(&folder),
+            Err(absent) => {
+                let mut outer = Layer::new(LayerKind::Unknown, name.as_str());
+                let reason = format!("`/sys/dev/block/{name}`: {absent}");
+                let span = self.unknown_drive(&mut outer, device, &reason);
+                (outer.children.pop().expect("one was just put there"), span)
+            }
+        }
+    }
+
+    /// The same for the device in this folder of `/sys`.
+    pub(super) fn block_at(&mut self, folder: &Folder) -> (Layer, Span) {
+        let name = folder.name();
+        let mut layer = Layer::new(LayerKind::Unknown, name.as_str());
+        match self.met.get(folder.path()) {
+            Some(Some((kind, span))) => {
+                layer.kind = *kind;
+                layer.say("shown_above", true);
+                return (layer, span.clone());
+            }
+            Some(None) => {
+                layer.unknown("device", "it stands on itself");
+                return (layer, Span::default());
+            }
+            None => {}
+        }
+        if self.depth == DEPTH_MAX || self.layers >= LAYERS_MAX {
+            layer.unknown("device", "too many devices stand on one another");
+            return (layer, Span::default());
+        }
+        self.met.insert(folder.path().to_owned(), None);
+        self.depth += 1;
+        self.layers += 1;
+        let span = self.device(folder, &mut layer);
+        self.depth -= 1;
+        self.met.insert(folder.path().to_owned(), Some((layer.kind, span.clone())));
+        (layer, span)
+    }
+
+    /// Adds the members of a volume below its step.
+    pub(super) fn members(
+        &mut self,
+        layer: &mut Layer,
+        members: &[(String, Result<Folder, Absent>)],
+    ) -> Vec<Span> {
+        let mut spans = Vec::with_capacity(members.len());
+        for (name, folder) in members {
+            let (child, span) = match folder {
+                Ok(folder) => self.block_at(folder),
+                Err(absent) => {
+                    let id = DriveId(format!("name:{name}"));
+                    let drive = Drive::new(id, DriveKind::Unknown, name.as_str());
+                    let mut child = Layer::new(LayerKind::Unknown, name.as_str());
+                    child.unknown("device", absent);
+                    let span = self.found(&mut child, drive);
+                    (child, span)
+                }
+            };
+            layer.children.push(child);
+            spans.push(span);
+        }
+        spans
+    }
+}
+
+/// A device number as `MAJOR:MINOR`.
+pub(super) fn device_text(number: u64) -> String {
+    format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
+}
+
+/// Text that was read, or why there is none.
+pub(super) fn told(answer: Result<String, Absent>) -> Value {
+    match answer {
+        Ok(text) => Value::Text(text),
+        Err(absent) => Value::Unknown(absent.to_string()),
+    }
+}
