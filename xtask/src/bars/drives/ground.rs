@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use forebay::units::MIB;
+use forebay::units::{GIB, MIB};
 use rustix::fs::{Advice, Dev, fadvise, stat};
 
 use super::group;
@@ -17,11 +17,15 @@ use super::{text, tool};
 use crate::bar::Stop;
 use crate::data;
 
-/// What a capped drive lets pass uncapped after a pause, in seconds of its rate, and some more.
-const BURST_S_INVERSE: u64 = 5;
+/// The part of a second's worth that is read away: three times what a capped drive lets pass
+/// uncapped after a pause.
+const BURST_S_INVERSE: u64 = 3;
 
-/// Room on a drive beside its data.
-const ROOM: u64 = 160 * MIB;
+/// Room on a drive beside its data and what grows with it.
+const ROOM: u64 = 256 * MIB;
+
+/// Room on each member of a striped file system: where one is full, stripes get narrower.
+const MEMBER_ROOM: u64 = GIB;
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -64,13 +68,13 @@ impl Ground {
 
     /// A drive of ext4 in memory, which no cap binds yet, with room for `len` bytes.
     pub(super) fn drive(&self, name: &str, len: u64) -> Result<Drive, Stop> {
-        let image = self.image(name, len + ROOM)?;
+        let image = self.image(name, len + len / 16 + ROOM)?;
         self.on(name, &image, None)
     }
 
     /// A drive with a latency and a rate of its own, which bind whoever uses it.
     pub(super) fn slow_drive(&self, name: &str, len: u64, pace: Pace) -> Result<Drive, Stop> {
-        let image = self.image(name, len + ROOM)?;
+        let image = self.image(name, len + len / 16 + ROOM)?;
         let point = self.made(&format!("{name}-slow"))?;
         let server = Server::start(&image, &point, pace)?;
         self.on(name, &server.path(), Some(server))
@@ -81,7 +85,7 @@ impl Ground {
         let mut drives = Vec::new();
         for member in 0..members {
             let name = format!("member-{member}");
-            let image = self.image(&name, len / members as u64 + 2 * ROOM)?;
+            let image = self.image(&name, len / members as u64 + MEMBER_ROOM)?;
             let device = attach(&image)?;
             drives.push(Drive {
                 number: number(&device)?,

@@ -41,6 +41,8 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
     sides.push("fio on one member".into());
     let mut route = String::new();
     let series = interleave(ground.rounds(3), &sides, |side| {
+        // The kernel reads through the page cache where memory was not touched before: `fio`'s.
+        reads::evict(&reads)?;
         spend_burst(&folder, MEMBERS as u64 * RATE)?;
         if side == 0 {
             let round = reads::run(&mut reads, |_| true)?;
