@@ -7,6 +7,7 @@ use forebay::units::format_size;
 use super::json::{Extents, Gpu, MapReport, PathMap, Step};
 use super::look::{Look, Tone, Word};
 use super::words::{Scene, distance_text, named};
+use crate::failure::lower;
 
 /// Steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
@@ -146,7 +147,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     let head = |text: String| vec![Word::new(Tone::Name, "bytes"), Word::new(Tone::Fact, text)];
     let lead = "       ";
     if let Some(reason) = &extents.refused {
-        look.line(out, "", lead, &head(format!("their places are not told: {reason}")));
+        look.line(out, "", lead, &head(format!("their places are not told: {}", lower(reason))));
         return;
     }
     let s = if extents.count == 1 { "" } else { "s" };

@@ -8,7 +8,9 @@ mod extents;
 mod gather;
 pub mod json;
 mod look;
+mod measure;
 mod record;
+mod warnings;
 mod words;
 
 use std::io::Write as _;
@@ -19,10 +21,12 @@ use forebay::topology::{Resolver, System};
 use self::json::MapReport;
 use self::look::Look;
 use crate::args::MapArgs;
+use crate::bench::environment;
 use crate::failure::{Failure, Result};
+use crate::report::warnings::say;
 
 /// Runs the verb.
-pub(crate) fn command(args: &MapArgs, _command: &str) -> Result<()> {
+pub(crate) fn command(args: &MapArgs, command: &str) -> Result<()> {
     let paths = |paths: &[PathBuf]| match paths {
         [] => vec![PathBuf::from(".")],
         paths => paths.to_vec(),
@@ -35,7 +39,14 @@ pub(crate) fn command(args: &MapArgs, _command: &str) -> Result<()> {
         Some(dir) => replayed(dir, &args.paths)?,
     };
     let resolver = Resolver::new(system);
-    let report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
+    let mut report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
+    if args.measure_link {
+        measure::links(&mut report)?;
+    }
+    if args.json && args.fixture.is_none() {
+        report.environment = Some(environment::of_machine(command, report.drives.clone()));
+    }
+    report.warnings = warnings::all(&report);
     let text = if args.json {
         report.to_text().map_err(|error| {
             Failure::new("cannot write the map as JSON").because(error.to_string())
@@ -43,7 +54,15 @@ pub(crate) fn command(args: &MapArgs, _command: &str) -> Result<()> {
     } else {
         draw::render(&report, Look::of_stdout())
     };
-    verdict(&report, show(&text))
+    let shown = show(&text);
+    for warning in &report.warnings {
+        // Which path is meant goes without saying where there is one.
+        match warning.path.as_ref().filter(|_| report.maps.len() > 1) {
+            Some(path) => say(&format!("{path}: {}", warning.text)),
+            None => say(&warning.text),
+        }
+    }
+    verdict(&report, shown)
 }
 
 fn show(text: &str) -> Result<()> {
@@ -55,7 +74,13 @@ fn show(text: &str) -> Result<()> {
 /// How the verb ends: a path that could not be mapped fails it, after the others were shown.
 fn verdict(report: &MapReport, shown: Result<()>) -> Result<()> {
     let mut failures = report.failures.iter().map(|failed| {
-        Failure::new(format!("cannot map `{}`", failed.path)).because(&failed.reason)
+        let failure = Failure::new(format!("cannot map `{}`", failed.path)).because(&failed.reason);
+        match &report.replay {
+            Some(dir) => {
+                failure.hint(format!("`forebay map --fixture {dir}` shows what is recorded"))
+            }
+            None => failure,
+        }
     });
     let Some(last) = failures.next_back() else { return shown };
     failures.for_each(|failure| failure.print());

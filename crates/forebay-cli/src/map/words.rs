@@ -65,7 +65,7 @@ impl Scene<'_> {
                 line.fact(Some(if deleted { "file, deleted" } else { "file" }.into()));
             }
             "pci_device" => match self.pci(&step.name) {
-                Some(pci) => pci_words(&mut line, pci),
+                Some(pci) => pci_words(&mut line, pci, is_first),
                 None => line.name_or_fact(&step.name, is_first),
             },
             "nvme_controller" => controller(&mut line),
@@ -86,17 +86,18 @@ impl Scene<'_> {
         line.word(Tone::Title, &self.map.path);
         line.size();
         let real = &self.map.real_path;
+        let linked = line.step.children.iter().any(|step| step.kind == "symlink");
         if !self.map.exists {
             let there = line.step.text("resolved_as").unwrap_or("the folder above");
             line.bad(Some(format!("does not exist: this is what `{there}` is on")));
-        } else if *real != self.map.path && !std::path::Path::new(&self.map.path).is_relative() {
+        } else if *real != self.map.path && !linked {
             line.fact(Some(format!("is {real}")));
         }
-        for flag in ["compressed", "encrypted", "immutable", "append_only", "verity", "dax"] {
+        for flag in ["compressed", "encrypted", "verity", "dax"] {
             if line.step.flag(flag) == Some(true) {
                 let tone =
                     if matches!(flag, "compressed" | "encrypted") { Tone::Bad } else { Tone::Fact };
-                line.word(tone, &flag.replace('_', " "));
+                line.word(tone, flag);
             }
         }
     }
@@ -112,8 +113,8 @@ impl Scene<'_> {
         line.fact(drive.model.clone());
         line.fact(drive.size.filter(|size| *size > 0).map(format_size));
         line.fact(drive.firmware.as_ref().map(|version| format!("firmware {version}")));
-        if drive.rotational == Some(true) {
-            line.bad(Some("spinning".into()));
+        if spins(drive) {
+            line.bad(Some("spinning disk".into()));
         }
         if drive.paths.len() > 1 {
             let live = drive.paths.iter().filter(|path| path.live).count();
@@ -134,6 +135,12 @@ impl Scene<'_> {
             line.word(tone, &away(distance, &gpus));
         }
     }
+}
+
+/// Whether it is a spinning disk. The kernel takes disks of virtual machines for such unless their
+/// host says otherwise, which few do.
+pub(crate) fn spins(drive: &DriveFacts) -> bool {
+    drive.rotational == Some(true) && drive.transport != "virtio"
 }
 
 /// The GPUs at each distance from a drive, the nearest first.
@@ -275,7 +282,7 @@ fn file_system(line: &mut Line<'_, '_>, is_first: bool) {
     line.fact(profile);
     line.members(None);
     line.degraded();
-    line.fact(step.text("layer").map(|layer| format!("the file is in its {layer} layer")));
+    line.fact(step.text("layer").map(|layer| format!("from its {layer} layer")));
 }
 
 fn md(line: &mut Line<'_, '_>) {
@@ -340,8 +347,8 @@ fn controller(line: &mut Line<'_, '_>) {
     }
 }
 
-fn pci_words(line: &mut Line<'_, '_>, pci: &PciFacts) {
-    line.fact(Some(pci.address.clone()));
+fn pci_words(line: &mut Line<'_, '_>, pci: &PciFacts, is_first: bool) {
+    line.name_or_fact(&pci.address, is_first);
     if let Some(link) = &pci.link {
         let is_below = pci.link_max.is_some_and(|max| link.is_below(&max));
         let text = link.text(pci.link_max.as_ref());

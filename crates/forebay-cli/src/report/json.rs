@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::drives::DriveFacts;
 use crate::bench::stats::Spread;
 
 /// The version of the schema: it grows when a key changes its meaning or goes away.
@@ -40,6 +41,9 @@ pub struct Environment {
     pub file_system: Option<FileSystem>,
     /// The drive below it.
     pub drive: Option<Drive>,
+    /// All physical drives below it, as the storage map finds them.
+    #[serde(default)]
+    pub drives: Vec<DriveFacts>,
     /// Versions of the programs that measured.
     pub versions: Versions,
     /// The command, as it may be typed again.
@@ -218,6 +222,9 @@ pub struct Row {
     pub target: String,
     /// The files.
     pub paths: Option<Vec<String>>,
+    /// The ids of the drives that these lie on.
+    #[serde(default)]
+    pub drives: Option<Vec<String>>,
     /// Bytes of one sample.
     pub bytes: u64,
     /// Every sample.
@@ -261,6 +268,7 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::report::drives::LinkFacts;
 
     fn row(method: MethodName, cache: Option<Cache>, seconds: [f64; 3]) -> Row {
         let bytes = 1 << 30;
@@ -279,6 +287,7 @@ pub(crate) mod tests {
             cache,
             target: "cuda:0".into(),
             paths: (method != MethodName::Link).then(|| vec!["model.safetensors".into()]),
+            drives: (method != MethodName::Link).then(|| vec!["nvme:nqn/1".into()]),
             bytes,
             seconds: seconds.into(),
             bytes_per_second,
@@ -288,6 +297,30 @@ pub(crate) mod tests {
             verified: cache.map(|_| true),
             simulated: false,
             size: bytes,
+        }
+    }
+
+    /// A drive of fixed data.
+    pub(crate) fn drive() -> DriveFacts {
+        let link = |rate, bytes_per_second| LinkFacts {
+            width: Some(4),
+            megatransfers_per_s: Some(rate),
+            bytes_per_second: Some(bytes_per_second),
+        };
+        DriveFacts {
+            id: "nvme:nqn/1".into(),
+            hardware: "nvme:nqn".into(),
+            kind: "block".into(),
+            name: "nvme0n1".into(),
+            model: Some("Fast One".into()),
+            firmware: Some("1.0".into()),
+            transport: "pcie".into(),
+            pci_address: Some("0000:41:00.0".into()),
+            link: Some(link(16_000, 7_876_923_072)),
+            link_max: Some(link(16_000, 7_876_923_072)),
+            numa_node: Some(0),
+            queues: vec!["nvme:nqn/1".into()],
+            ..DriveFacts::default()
         }
     }
 
@@ -319,6 +352,7 @@ pub(crate) mod tests {
                     size: Some(1 << 40),
                     rotational: Some(false),
                 }),
+                drives: vec![drive()],
                 versions: Versions { forebay: "0.1.0".into(), fio: Some("fio-3.33".into()) },
                 command: "forebay bench model.safetensors".into(),
                 unix_time: 1_700_000_000,
@@ -370,6 +404,38 @@ pub(crate) mod tests {
             "size": 1099511627776,
             "rotational": false
           },
+          "drives": [
+            {
+              "id": "nvme:nqn/1",
+              "hardware": "nvme:nqn",
+              "kind": "block",
+              "name": "nvme0n1",
+              "model": "Fast One",
+              "firmware": "1.0",
+              "serial": null,
+              "size": null,
+              "logical_block_size": null,
+              "rotational": null,
+              "transport": "pcie",
+              "network": false,
+              "pci_address": "0000:41:00.0",
+              "link": {
+                "width": 4,
+                "megatransfers_per_s": 16000,
+                "bytes_per_second": 7876923072
+              },
+              "link_max": {
+                "width": 4,
+                "megatransfers_per_s": 16000,
+                "bytes_per_second": 7876923072
+              },
+              "numa_node": 0,
+              "queues": [
+                "nvme:nqn/1"
+              ],
+              "paths": []
+            }
+          ],
           "versions": {
             "forebay": "0.1.0",
             "fio": "fio-3.33"
@@ -394,6 +460,9 @@ pub(crate) mod tests {
           "paths": [
             "model.safetensors"
           ],
+          "drives": [
+            "nvme:nqn/1"
+          ],
           "bytes": 1073741824,
           "seconds": [
             0.0197,
@@ -416,7 +485,9 @@ pub(crate) mod tests {
         }
         "#);
         let ceiling = text(&report().results[0]);
-        for key in ["route", "reason", "cache", "paths", "limit", "share_of_limit", "verified"] {
+        for key in
+            ["route", "reason", "cache", "paths", "drives", "limit", "share_of_limit", "verified"]
+        {
             assert!(ceiling.contains(&format!("\"{key}\": null")), "{key}: {ceiling}");
         }
     }
