@@ -1,7 +1,7 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`], `read`,
+//! `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to
 //! stderr.
 //!
 //! # Unsafe modules

@@ -42,7 +42,8 @@ pub(crate) fn render(report: &MapReport, look: Look) -> String {
 fn warned<'a>(report: &'a MapReport, map: &PathMap) -> HashSet<&'a str> {
     let ours = report.warnings.iter().filter(|warning| match &warning.path {
         Some(path) => *path == map.path,
-        None => true,
+        // Each drive's line says how far it is from the GPUs.
+        None => warning.rule != "across_sockets",
     });
     ours.flat_map(|warning| warning.about.iter().map(String::as_str)).collect()
 }
@@ -147,7 +148,7 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     let head = |text: String| vec![Word::new(Tone::Name, "bytes"), Word::new(Tone::Fact, text)];
     let lead = "       ";
     if let Some(reason) = &extents.refused {
-        look.line(out, "", lead, &head(format!("their places are not told: {}", lower(reason))));
+        look.line(out, "", lead, &head(format!("places not told: {}", lower(reason))));
         return;
     }
     let s = if extents.count == 1 { "" } else { "s" };
@@ -267,4 +268,84 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
     fact(gpu.pci.numa_node.map(|node| format!("NUMA node {node}")));
     fact(gpu.bar1_size.map(|size| format!("BAR1 {}", format_size(size))));
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::json::{Pair, Value};
+
+    const WIDE: Look = Look { ascii: false, width: None };
+
+    fn of(steps: Step) -> MapReport {
+        let map = PathMap { path: "/x".into(), exists: true, steps, ..PathMap::default() };
+        MapReport { maps: vec![map], ..MapReport::default() }
+    }
+
+    fn drawn(report: &MapReport, look: Look) -> String {
+        anstream::adapter::strip_str(&render(report, look)).to_string()
+    }
+
+    fn step(name: String, children: Vec<Step>) -> Step {
+        Step { kind: "stacked".into(), name, children, ..Step::default() }
+    }
+
+    #[test]
+    fn a_wide_map_is_cut_with_a_note() {
+        let many = (0..10_000).map(|index| step(format!("d{index}"), Vec::new())).collect();
+        let text = drawn(&of(Step { kind: "path".into(), ..step("/x".into(), many) }), WIDE);
+        assert!(text.lines().count() < STEPS_MAX + 10);
+        assert!(text.contains("… about 9401 more steps; `--json` has all of them"), "{text}");
+    }
+
+    #[test]
+    fn a_deep_map_is_cut_with_a_note() {
+        let mut deep = step("bottom".into(), Vec::new());
+        for index in 0..10_000 {
+            deep = step(format!("d{index}"), vec![deep]);
+        }
+        let look = Look { width: Some(80), ..WIDE };
+        let mut report = of(Step { kind: "path".into(), ..step("/x".into(), vec![deep]) });
+        let text = drawn(&report, look);
+        assert!(text.contains("… deeper steps are left out"), "{text}");
+        assert!(text.lines().count() < DEPTH_MAX + 10);
+        // Freed one by one: what the compiler makes goes down once for each step.
+        let mut rest = std::mem::take(&mut report.maps[0].steps.children);
+        while let Some(mut step) = rest.pop() {
+            rest.append(&mut step.children);
+        }
+    }
+
+    #[test]
+    fn facts_from_anywhere_are_harmless() {
+        let unknown = Value::Unknown { unknown: "\u{1b}[2J".into() };
+        let facts = [("device".to_owned(), unknown)].into();
+        let hostile = Step { facts, ..step("a\nb".into(), Vec::new()) };
+        let text =
+            drawn(&of(Step { kind: "path".into(), ..step("/x".into(), vec![hostile]) }), WIDE);
+        assert!(text.contains(r"└─ a\nb  device unknown: \u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn more_gpus_than_fit_follow_below() {
+        let mut report = of(Step { kind: "path".into(), ..Step::default() });
+        report.gpus = (0..5).map(|index| Gpu { index, ..Gpu::default() }).collect();
+        report.drives = vec![crate::report::drives::tests::drive()];
+        report.distances = (0..5)
+            .map(|gpu| Pair {
+                gpu,
+                drive: report.drives[0].id.clone(),
+                distance: if gpu < 2 { "same_socket" } else { "across_sockets" }.into(),
+                reason: None,
+            })
+            .collect();
+        let text = drawn(&report, Look { width: Some(60), ..WIDE });
+        let (_, table) = text.split_once("\n\ndistance").unwrap();
+        insta::assert_snapshot!(format!("distance{table}"), @"
+        distance  GPU 0        GPU 1        GPU 2
+        nvme0n1   same socket  same socket  across sockets
+        distance  GPU 3           GPU 4
+        nvme0n1   across sockets  across sockets
+        ");
+    }
 }

@@ -17,6 +17,9 @@ const STEP: u64 = 128 * MIB;
 
 /// Asks the file system, and follows each extent down.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
+    if map.root.number("size_bytes").is_none() {
+        return Extents { refused: Some("it is no regular file".into()), ..Extents::default() };
+    }
     match resolver.extents(&map.path, EXTENTS_MAX) {
         Ok(extents) => {
             let complete = extents.len() < EXTENTS_MAX;

@@ -26,8 +26,11 @@ impl Look {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         // The first that is set decides (locale(7)); without any, the locale is `C`.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
-        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-        let width = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        // Whoever sets this wants that many, also where stdout is no terminal.
+        let wanted = variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let width = wanted.or_else(|| size().map(|size| usize::from(size.ws_col)));
+        let width = width.filter(|columns| *columns > 0);
         Self { ascii: !locale.is_some_and(|name| is_utf8(&name)), width }
     }
 

@@ -27,7 +27,8 @@ pub(crate) fn record(paths: &[PathBuf], dir: &Path) -> Result<String> {
         "recorded  {count} path{s} to {shown}\n\
          masked    names of file servers, names and passwords of users in mount options, keys of \
          encrypted volumes\n\
-         kept      paths, mount points, addresses, serial numbers of drives: look before you share\n\
+         kept      paths, mount points, addresses, serial numbers of drives: look before you \
+         share it\n\
          replay    forebay map --fixture {shown}\n"
     ))
 }

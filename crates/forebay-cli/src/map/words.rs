@@ -1,5 +1,7 @@
 //! What a line of the tree says about a step: from its facts to words.
 
+use std::path::Path;
+
 use forebay::units::format_size;
 
 use super::json::{MapReport, PathMap, Step, Value};
@@ -90,7 +92,7 @@ impl Scene<'_> {
         if !self.map.exists {
             let there = line.step.text("resolved_as").unwrap_or("the folder above");
             line.bad(Some(format!("does not exist: this is what `{there}` is on")));
-        } else if *real != self.map.path && !linked {
+        } else if Path::new(real) != Path::new(&self.map.path) && !linked {
             line.fact(Some(format!("is {real}")));
         }
         for flag in ["compressed", "encrypted", "verity", "dax"] {
@@ -112,7 +114,6 @@ impl Scene<'_> {
         line.drive(&line.step.name);
         line.fact(drive.model.clone());
         line.fact(drive.size.filter(|size| *size > 0).map(format_size));
-        line.fact(drive.firmware.as_ref().map(|version| format!("firmware {version}")));
         if spins(drive) {
             line.bad(Some("spinning disk".into()));
         }

@@ -218,12 +218,73 @@ fn gigatransfers(mega: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A drive of fixed data.
+    pub(crate) fn drive() -> DriveFacts {
+        let link = |rate, bytes_per_second| LinkFacts {
+            width: Some(4),
+            megatransfers_per_s: Some(rate),
+            bytes_per_second: Some(bytes_per_second),
+        };
+        DriveFacts {
+            id: "nvme:nqn/1".into(),
+            hardware: "nvme:nqn".into(),
+            kind: "block".into(),
+            name: "nvme0n1".into(),
+            model: Some("Fast One".into()),
+            firmware: Some("1.0".into()),
+            transport: "pcie".into(),
+            pci_address: Some("0000:41:00.0".into()),
+            link: Some(link(16_000, 7_876_923_072)),
+            link_max: Some(link(16_000, 7_876_923_072)),
+            numa_node: Some(0),
+            queues: vec!["nvme:nqn/1".into()],
+            ..DriveFacts::default()
+        }
+    }
 
     fn link(width: u32, rate: u32) -> LinkFacts {
         let bytes_per_second = None;
         LinkFacts { width: Some(width), megatransfers_per_s: Some(rate), bytes_per_second }
+    }
+
+    #[test]
+    fn keys_of_a_drive_are_those_of_the_schema() {
+        let text = serde_json::to_string_pretty(&drive()).unwrap();
+        insta::assert_snapshot!(text, @r#"
+        {
+          "id": "nvme:nqn/1",
+          "hardware": "nvme:nqn",
+          "kind": "block",
+          "name": "nvme0n1",
+          "model": "Fast One",
+          "firmware": "1.0",
+          "serial": null,
+          "size": null,
+          "logical_block_size": null,
+          "rotational": null,
+          "transport": "pcie",
+          "network": false,
+          "pci_address": "0000:41:00.0",
+          "link": {
+            "width": 4,
+            "megatransfers_per_s": 16000,
+            "bytes_per_second": 7876923072
+          },
+          "link_max": {
+            "width": 4,
+            "megatransfers_per_s": 16000,
+            "bytes_per_second": 7876923072
+          },
+          "numa_node": 0,
+          "queues": [
+            "nvme:nqn/1"
+          ],
+          "paths": []
+        }
+        "#);
     }
 
     #[test]
