@@ -20,6 +20,7 @@ struct Recorded {
 
 impl Recorded {
     /// `None` where there is no `tar`.
+    #[allow(clippy::print_stdout, reason = "what a test skips is printed")]
     fn open() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut tar = Command::new("tar");
