@@ -143,7 +143,7 @@ impl<'a> Resolve<'a> {
                 });
                 (format!("unknown:{}", device_text(number)), Layout::Unknown)
             }
-            (_, Some((key, layout))) if span.own => (key.clone(), *layout),
+            (_, Some((key, layout))) if span.own => (format!("volume:{key}"), *layout),
             ([one], _) => (one.0.clone(), Layout::Single),
             (_, Some((key, layout))) => (format!("volume:{key}"), *layout),
             (several, None) => {
