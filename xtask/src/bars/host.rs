@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
-use forebay::{Engine, File, Options, Residency, RingChoice};
+use forebay::{Engine, File, Residency, RingChoice};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
