@@ -106,7 +106,12 @@ impl Tree<'_> {
         let names: Vec<String> = names.collect();
         let text = match (names.as_slice(), map.queue.layout.as_str()) {
             ([], _) => "of its own: the drives are not known".to_owned(),
+            // A loop device has one, whatever its image lies on.
+            ([one], _) if map.queue.id != map.queue.members[0] => {
+                format!("one of its own, in front of {one}")
+            }
             ([one], _) => format!("that of {one}"),
+            (several, "single") => format!("one of its own, in front of {} drives", several.len()),
             (several, "unknown") => format!("one for {} drives", several.len()),
             (several, layout) => {
                 format!("one for {} drives, {}", several.len(), layout.replace('_', " "))

@@ -109,7 +109,8 @@ fn a_loop_drive_stands_on_the_drive_of_its_image() {
     let above = [K::Mount, K::FileSystem, K::Loop, K::BackingFile];
     assert_eq!(kinds(&map)[..4], above);
     assert_eq!(kinds(&map)[4..], kinds(&below)[..]);
-    assert_eq!((&map.queue, &map.drives), (&below.queue, &below.drives));
+    assert_eq!((&map.queue.hardware, &map.drives), (&below.queue.hardware, &below.drives));
+    assert_ne!(map.queue.id, below.queue.id, "it has a request queue of its own");
     let device = step(&map, K::Loop);
     assert_eq!(device.name, drive.name());
     assert!(device.flag("direct_io"));
@@ -117,7 +118,7 @@ fn a_loop_drive_stands_on_the_drive_of_its_image() {
     assert_eq!(found_by, Some("device and inode"));
     // The device itself leads to the same place, without a mount of its own.
     let raw = resolve(drive.device());
-    assert_eq!((kinds(&raw)[0], &raw.queue), (K::Loop, &below.queue));
+    assert_eq!((kinds(&raw)[0], &raw.queue), (K::Loop, &map.queue));
 }
 
 #[test]
@@ -129,7 +130,8 @@ fn a_loop_drive_on_a_loop_drive_stands_on_one_drive() {
     let map = resolve(&inner.path().join("new"));
     let count = map.root.walk().filter(|(_, layer)| layer.kind == LayerKind::Loop).count();
     assert_eq!(count, 2);
-    assert_eq!(map.queue, resolve(&std::env::temp_dir()).queue);
+    assert_eq!(map.drives, resolve(&std::env::temp_dir()).drives);
+    assert_ne!(map.queue.id, resolve(outer.path()).queue.id);
 }
 
 #[test]

@@ -104,12 +104,14 @@ fn files_on_the_same_drives_share_a_queue() {
             ["/mnt/md0/data.bin", "/mnt/plain/to-dir/inner.bin"],
             ["/mnt/md0/data.bin", "/mnt/ovl/inner.bin"],
             ["/mnt/plain/data.bin", "/mnt/ovl/upper.bin"],
-            ["/mnt/plain/data.bin", "/mnt/loop/data.bin"],
             ["/mnt/btrfs/data.bin", "/mnt/subvol/data.bin"],
         ];
         for [one, other] in same {
             assert_eq!(queue(one), queue(other), "{one} {other}");
         }
+        let (on_loop, plain) = (queue("/mnt/loop/data.bin"), queue("/mnt/plain/data.bin"));
+        assert_ne!(on_loop.id, plain.id, "a loop device has a request queue of its own");
+        assert_eq!(on_loop.hardware, plain.hardware);
         let layouts = [
             ("/mnt/plain/data.bin", Layout::Single, 1),
             ("/mnt/md0/data.bin", Layout::Striped, 4),
