@@ -67,7 +67,7 @@ pub enum Verb {
     /// The engine takes the fastest route that this file and this machine have, and says why it
     /// was that one.
     Read(ReadArgs),
-    /// Show the drives under a path, how far from each GPU, and what will cost speed
+    /// Show the drives under a path, how far from each GPU, and what costs speed
     ///
     /// Every step is shown, from the path through mounts, file systems, arrays and volumes to the
     /// drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and

@@ -27,7 +27,7 @@ fn short_help_of_the_command() {
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
-          map          Show the drives under a path, how far from each GPU, and what will cost speed
+          map          Show the drives under a path, how far from each GPU, and what costs speed
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -49,7 +49,7 @@ fn long_help_of_the_command() {
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
-          map          Show the drives under a path, how far from each GPU, and what will cost speed
+          map          Show the drives under a path, how far from each GPU, and what costs speed
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -254,7 +254,7 @@ fn long_help_of_read() {
 #[test]
 fn long_help_of_map() {
     insta::assert_snapshot!(stdout(&["map", "--help"]), @"
-        Show the drives under a path, how far from each GPU, and what will cost speed
+        Show the drives under a path, how far from each GPU, and what costs speed
 
         Every step is shown, from the path through mounts, file systems, arrays and volumes to the
         drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
