@@ -13,6 +13,9 @@ use crate::{bad, good};
 /// The library's own records of two kernels; part of the test, so that it runs anywhere.
 const ARCHIVE: &[u8] = include_bytes!("../../../forebay/tests/topology/linux-6.12-iommu.tar.gz");
 
+/// Where one of its drives hangs.
+const SLOT: &str = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";
+
 /// A recorded system in a folder of its own.
 struct Recorded {
     folder: TempDir,
@@ -89,8 +92,7 @@ impl Recorded {
 fn a_stripe_over_two_sockets() {
     let Some(recorded) = Recorded::with_gpus() else { return };
     // One of its drives sits in a slot with half the lanes.
-    let slot = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";
-    recorded.write(&format!("{slot}/max_link_width"), "4\n");
+    recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
     let (text, talk) = recorded.drawn(&["/mnt/md0/data.bin"]);
     insta::assert_snapshot!(text, @"
     /mnt/md0/data.bin  64 MiB
@@ -139,6 +141,18 @@ fn a_stripe_over_two_sockets() {
       use GPU 0,
       or a drive of that socket
     ");
+}
+
+#[test]
+fn the_readme_shows_what_is_drawn() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
+    let path = "/mnt/md0/data.bin";
+    let (text, _) = good(recorded.folder.path(), &["--fixture", ".", path]);
+    let readme = include_str!("../../../../README.md");
+    let (_, shown) = readme.split_once(&format!("$ forebay map {path}\n")).unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    assert!(text.contains(shown), "README.md should show this:\n{text}");
 }
 
 #[test]
@@ -208,7 +222,7 @@ fn volumes_and_what_they_cost() {
                 └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
                    └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
                       └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
-    queue  that of nvme0n1
+    queue  one of its own, in front of nvme0n1
 
     /mnt/raid10/data.bin  64 MiB
     └─ /mnt/raid10  ext4
