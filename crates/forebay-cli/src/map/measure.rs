@@ -12,11 +12,13 @@ use forebay::units::MIB;
 use forebay::{Engine, Options};
 
 use super::json::MapReport;
+use super::words::named;
 use crate::bench::ceilings::link::Link;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::drives::LinkFacts;
 use crate::report::json::Direction;
+use crate::report::warnings::say;
 
 /// Bytes of one copy.
 const LEN: u64 = 64 * MIB;
@@ -38,6 +40,10 @@ pub(crate) fn links(report: &mut MapReport) -> Result<()> {
     let engine = Engine::new(Options::from_env()?)?;
     for gpu in &mut report.gpus {
         gpu.link_busy = busy(&engine, &gpu.pci.address)?;
+        if gpu.link_busy.is_none() {
+            let name = named(&[gpu.index]);
+            say(&format!("the kernel tells no link of {name}: look on the host of this machine"));
+        }
     }
     Ok(())
 }

@@ -40,9 +40,8 @@ pub(crate) fn command(args: &MapArgs, command: &str) -> Result<()> {
     };
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
-    if args.measure_link {
-        measure::links(&mut report)?;
-    }
+    // Where a GPU cannot be used, the map is shown all the same.
+    let measured = if args.measure_link { measure::links(&mut report) } else { Ok(()) };
     if args.json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));
     }
@@ -62,7 +61,7 @@ pub(crate) fn command(args: &MapArgs, command: &str) -> Result<()> {
             None => say(&warning.text),
         }
     }
-    verdict(&report, shown)
+    verdict(&report, shown).and(measured)
 }
 
 fn show(text: &str) -> Result<()> {

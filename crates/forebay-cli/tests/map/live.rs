@@ -41,6 +41,23 @@ fn a_path_to_be_made_is_where_its_folder_is() {
 }
 
 #[test]
+fn a_link_that_cannot_be_measured_hides_no_map() {
+    let folder = tempfile::tempdir().unwrap();
+    if !report(folder.path(), &[]).gpus.is_empty() {
+        let (text, _) = good(folder.path(), &["--measure-link"]);
+        return assert!(text.contains("\nGPU 0  "), "{text}");
+    }
+    let (code, text, talk) = bad(folder.path(), &["--measure-link"]);
+    assert_eq!(code, 1);
+    assert!(text.starts_with(".  is /"), "{text}");
+    insta::assert_snapshot!(talk.split_once("error: ").unwrap().1, @"
+    cannot measure the link of a GPU
+      caused by: no GPU is on PCI here
+    hint: leave `--measure-link` out
+    ");
+}
+
+#[test]
 fn one_path_that_fails_hides_no_other() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "x").unwrap();
