@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use forebay::units::parse_size;
 
+use crate::drives::Job;
+use crate::drives::slow::Pace;
+
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
 usage: forebay-bars [ARGUMENT]...
@@ -43,6 +46,19 @@ pub(crate) enum Chore {
         path: PathBuf,
         /// A size, or `unlimited`.
         locked: String,
+    },
+    /// Run one bar for several drives: the bars start this as a child.
+    RunDrives(Job),
+    /// Be a slow drive: the bars for drives start this as a child.
+    ServeDrive {
+        /// What holds its bytes.
+        image: PathBuf,
+        /// Where it is mounted.
+        point: PathBuf,
+        /// How slow it is.
+        pace: Pace,
+        /// The mount namespace that it goes to.
+        namespace: PathBuf,
     },
     /// Measure the bars.
     Measure(Arguments),
@@ -87,6 +103,24 @@ impl Arguments {
                 "--serve-reads" => {
                     return Ok(Chore::ServeReads { path: value()?.into(), locked: value()? });
                 }
+                "--drives" => {
+                    return Ok(Chore::RunDrives(Job {
+                        name: value()?,
+                        folder: value()?.into(),
+                        group: value()?.into(),
+                        tiny: value()? == "tiny",
+                    }));
+                }
+                "--serve-drive" => {
+                    let (image, point) = (value()?.into(), value()?.into());
+                    let mut number = || {
+                        let text = value()?;
+                        text.parse().map_err(|_| format!("`{text}` is no number"))
+                    };
+                    let pace = Pace { latency_us: number()?, rate: number()? };
+                    let namespace = value()?.into();
+                    return Ok(Chore::ServeDrive { image, point, pace, namespace });
+                }
                 _ => return Err(format!("no such argument: `{word}`\n\n{HELP}")),
             }
         }
@@ -112,6 +146,10 @@ mod tests {
         assert_eq!(parse("--make-file a 1M"), Ok(made));
         let served = Chore::ServeReads { path: "a".into(), locked: "8M".into() };
         assert_eq!(parse("--serve-reads a 8M"), Ok(served));
+        let pace = Pace { latency_us: 1000, rate: 5 };
+        let (image, point, namespace) = ("a".into(), "b".into(), "c".into());
+        let slow = Chore::ServeDrive { image, point, pace, namespace };
+        assert_eq!(parse("--serve-drive a b 1000 5 c"), Ok(slow));
         assert_eq!(parse("-h"), Ok(Chore::Help));
     }
 

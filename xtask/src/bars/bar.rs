@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, first, host, memlock, memory, resident, small, write};
+use crate::{cold, drives, first, host, memlock, memory, resident, small, write};
 
 /// One bar.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 16] = [
+pub(crate) const BARS: [Bar; 24] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
@@ -49,10 +49,18 @@ pub(crate) const BARS: [Bar; 16] = [
     Bar { name: "host-memlock", setting: Setting::Host, run: memlock::run },
     Bar { name: "memory-host", setting: Setting::Any, run: memory::host },
     Bar { name: "memory-sim", setting: Setting::Any, run: memory::sim },
+    Bar { name: "drives-sum", setting: Setting::Host, run: drives::four },
+    Bar { name: "drives-shuffled", setting: Setting::Host, run: drives::shuffled },
+    Bar { name: "drives-striped", setting: Setting::Host, run: drives::striped },
+    Bar { name: "drives-unequal", setting: Setting::Host, run: drives::unequal },
+    Bar { name: "drives-hung", setting: Setting::Host, run: drives::hung },
+    Bar { name: "drives-depth", setting: Setting::Host, run: drives::depth },
+    Bar { name: "drives-urgent", setting: Setting::Host, run: drives::urgent },
+    Bar { name: "drives-idle", setting: Setting::Host, run: drives::idle },
 ];
 
 /// What a bar found.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Measured {
     /// The comparisons, each with its bound.
     pub(crate) checks: Vec<Check>,
@@ -63,7 +71,7 @@ pub(crate) struct Measured {
 }
 
 /// One comparison.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Check {
     /// What is compared with what.
     pub(crate) what: String,
@@ -88,7 +96,7 @@ impl Check {
 }
 
 /// What a value must reach.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Bound {
     /// This or more.

@@ -82,6 +82,11 @@ impl Lab {
         if self.tiny { (stated / 128).clamp(4 * MIB, 32 * MIB) } else { stated }
     }
 
+    /// Whether this run only shows that the bars run.
+    pub(crate) fn is_tiny(&self) -> bool {
+        self.tiny
+    }
+
     /// How often a bar samples each side.
     pub(crate) fn rounds(&self, stated: usize) -> usize {
         if self.tiny { 1 } else { stated }

@@ -2,7 +2,7 @@
 //! same move, turn by turn in one run, and judged by the ratio of medians.
 //!
 //! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
-//! `first`, `write` and `cold`; [`bar`] holds the list. The rest is what they share. The raw
+//! `first`, `write`, `cold` and `drives`; [`bar`] holds the list. The rest is what they share. The raw
 //! samples, the machine and a summary are archived ([`archive`]).
 //!
 //! # Unsafe modules
@@ -15,6 +15,7 @@ mod bar;
 mod cold;
 mod data;
 mod device;
+mod drives;
 mod fio;
 mod first;
 mod flight;
@@ -45,6 +46,10 @@ fn main() -> ExitCode {
         Ok(Chore::MakeFile { path, len }) => data::write(&path, len).map(|()| true),
         Ok(Chore::ProbeMemory { path, gpu }) => memory::probe(&path, &gpu).map(|()| true),
         Ok(Chore::ServeReads { path, locked }) => memlock::serve(&path, &locked).map(|()| true),
+        Ok(Chore::RunDrives(job)) => drives::run(&job).map(|()| true),
+        Ok(Chore::ServeDrive { image, point, pace, namespace }) => {
+            drives::slow::serve(&image, &point, pace, &namespace).map(|()| true)
+        }
         Ok(Chore::Measure(arguments)) => lab::measure(arguments),
         Err(message) => {
             complain(&message);

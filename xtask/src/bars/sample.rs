@@ -19,7 +19,7 @@ pub(crate) struct Sample {
 }
 
 /// All samples of one side of a comparison, in the order in which they were taken.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Series {
     /// The side.
     pub(crate) name: String,
