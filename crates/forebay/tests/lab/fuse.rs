@@ -69,7 +69,8 @@ struct State {
     parked: Vec<Request>,
     /// Requests by their number that nobody wants to wait for any more.
     interrupted: Vec<u64>,
-    reads: u64,
+    /// The offsets of the reads that were answered, in that order.
+    reads: Vec<u64>,
     stopping: bool,
 }
 
@@ -169,7 +170,17 @@ impl Fuse {
 
     /// How many reads came in.
     pub(crate) fn reads(&self) -> u64 {
-        self.shared.lock().reads
+        self.shared.lock().reads.len() as u64
+    }
+
+    /// The offsets of the reads that were answered, in that order.
+    pub(crate) fn order(&self) -> Vec<u64> {
+        self.shared.lock().reads.clone()
+    }
+
+    /// How many requests hang.
+    pub(crate) fn parked(&self) -> usize {
+        self.shared.lock().parked.len()
     }
 }
 
@@ -349,7 +360,7 @@ impl State {
         if self.faults.hang_from.is_some_and(|from| end > from) {
             return None;
         }
-        self.reads += 1;
+        self.reads.push(offset);
         if self.faults.fail_at.is_some_and(|at| (offset..end).contains(&at)) {
             return Some(Reply::Error(self.faults.fail_errno.unwrap_or(libc::EIO)));
         }

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 pub(crate) mod child;
 pub(crate) mod fuse;
+pub(crate) mod hanging;
 pub(crate) mod watchdog;
 
 /// `Err` holds why this machine cannot offer the thing.

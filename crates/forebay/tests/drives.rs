@@ -1,0 +1,338 @@
+//! Several drives under one engine: none waits for another, and the bounds on requests and threads
+//! hold over all of them.
+
+mod lab;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::{DeviceId, GpuSelector};
+use forebay::{
+    Buffer, DirectIo, Engine, File, Options, RequestOptions, Residency, RingChoice, Transfer,
+};
+use lab::fuse::Fuse;
+use lab::hanging::HangingDrive;
+use lab::{LoopDrive, LoopOptions, child, or_skip, pattern, watchdog::Watchdog};
+
+const MIB: usize = 1 << 20;
+const LEN: usize = 6 * MIB + 777;
+
+/// Far above what the slowest machine needs: it only tells late from never.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// An engine whose transfers are cut in many pieces.
+fn engine(change: impl FnOnce(&mut Options)) -> Engine {
+    let mut options = Options::default();
+    options.slot_size = MIB as u64;
+    options.segment_size = 128 << 10;
+    options.small_size = 0;
+    change(&mut options);
+    Engine::new(options).expect("limits that fit")
+}
+
+fn sim(engine: &Engine) -> DeviceId {
+    let wanted: GpuSelector = "sim".parse().expect("a name");
+    engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id()
+}
+
+fn start(engine: &Engine, file: &File, gpu: Option<DeviceId>) -> Transfer {
+    let len = file.len().expect("a size");
+    let buffer = match gpu {
+        Some(gpu) => engine.allocate(gpu, len),
+        None => engine.allocate_pinned(len),
+    };
+    file.start_read(0, buffer.expect("memory"), &RequestOptions::exactly()).expect("a start")
+}
+
+fn content(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; usize::try_from(buffer.len()).expect("small")];
+    buffer.download(0, &mut bytes).expect("a download");
+    bytes
+}
+
+/// Rings, and whether O_DIRECT may be used.
+const WAYS: [(RingChoice, DirectIo); 3] = [
+    (RingChoice::Auto, DirectIo::Auto),
+    (RingChoice::Pread, DirectIo::Auto),
+    (RingChoice::Auto, DirectIo::Off),
+];
+
+/// Reads from drives that answer beside one that does not, which was asked first.
+fn read_beside(engine: &Engine, hung: &File, others: &[File], bytes: &[Vec<u8>], hangs: impl Fn()) {
+    for gpu in [None, Some(sim(engine))] {
+        lab::note(format!("on a GPU: {}", gpu.is_some()));
+        hung.evict().expect("an eviction");
+        for other in others {
+            other.evict().expect("an eviction");
+        }
+        let stuck = start(engine, hung, gpu);
+        hangs();
+        let under_way: Vec<Transfer> = others.iter().map(|file| start(engine, file, gpu)).collect();
+        for (transfer, bytes) in under_way.into_iter().zip(bytes) {
+            let end = transfer.wait_for(BOUND);
+            assert!(matches!(end, Some(Ok(_))), "a drive that answers: {end:?}");
+            let buffer = transfer.wait().1.expect("it comes back");
+            assert!(content(&buffer) == *bytes);
+        }
+        assert!(!stuck.is_done(), "the drive hangs");
+        stuck.cancel();
+    }
+}
+
+/// File systems without a block device: one hangs, three do not.
+fn beside_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
+    for (ring, direct_io) in WAYS {
+        lab::note(format!("{ring:?}, {direct_io:?}"));
+        let bytes: Vec<Vec<u8>> = (1..4).map(|seed| pattern(seed, LEN)).collect();
+        let Some(hung) = or_skip(Fuse::new(pattern(9, LEN))) else { return };
+        let mut fuses = Vec::new();
+        for bytes in &bytes {
+            let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+            fuses.push(fuse);
+        }
+        let engine = engine(|options| {
+            (options.ring, options.direct_io) = (ring, direct_io);
+            change(options);
+        });
+        let stuck = engine.open(hung.path()).expect("the file opens");
+        let open = |fuse: &Fuse| engine.open(fuse.path()).expect("the file opens");
+        let others: Vec<File> = fuses.iter().map(open).collect();
+        // The first read decides about O_DIRECT, which a file system that hangs cannot answer.
+        drop(stuck.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+        hung.set(|faults| faults.hang_from = Some(8192));
+        read_beside(&engine, &stuck, &others, &bytes, || hung.wait_for_parked(1));
+        hung.set(|faults| faults.hang_from = None);
+    }
+}
+
+#[test]
+fn files_on_other_file_systems_do_not_wait_for_one_that_hangs() {
+    let _watchdog = Watchdog::start();
+    beside_a_file_system_that_hangs(|_| {});
+}
+
+#[test]
+fn nor_do_they_with_few_readers_and_threads() {
+    let _watchdog = Watchdog::start();
+    beside_a_file_system_that_hangs(|options| {
+        options.readers = Some(2);
+        options.threads = 12;
+    });
+}
+
+#[test]
+fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
+    let _watchdog = Watchdog::start();
+    let bytes: Vec<Vec<u8>> = (1..4).map(|seed| pattern(seed, LEN)).collect();
+    let Some(hung) = or_skip(HangingDrive::new(32 * MIB)) else { return };
+    let write = |folder: &std::path::Path, bytes: &[u8]| {
+        let path = folder.join("data");
+        fs::write(&path, bytes).expect("room for a file");
+        fs::File::open(&path).and_then(|file| file.sync_all()).expect("a sync");
+        path
+    };
+    let stuck = write(hung.path(), &pattern(9, LEN));
+    let (mut drives, mut paths) = (Vec::new(), Vec::new());
+    for bytes in &bytes {
+        let options = LoopOptions { size: 64 << 20, ..LoopOptions::default() };
+        let Some(drive) = or_skip(LoopDrive::new(&options)) else { return };
+        paths.push(write(drive.path(), bytes));
+        drives.push(drive);
+    }
+    for (ring, direct_io) in WAYS {
+        for few in [false, true] {
+            lab::note(format!("{ring:?}, {direct_io:?}, few threads: {few}"));
+            let engine = engine(|options| {
+                (options.ring, options.direct_io) = (ring, direct_io);
+                if few {
+                    options.readers = Some(2);
+                    options.threads = 12;
+                }
+            });
+            let stuck = engine.open(&stuck).expect("the file opens");
+            let open = |path| engine.open(path).expect("the file opens");
+            let others: Vec<File> = paths.iter().map(open).collect();
+            // The first read decides about O_DIRECT, which a drive that hangs cannot answer.
+            drop(stuck.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+            let evicted = stuck.evict().expect("an eviction");
+            assert!(matches!(evicted, Residency::Known { resident: 0, .. }), "{evicted:?}");
+            for (index, other) in others.iter().enumerate() {
+                hung.hang(false);
+                stuck.evict().expect("an eviction");
+                hung.hang(true);
+                let before = start(&engine, &stuck, None);
+                hung.fuse().wait_for_parked(1);
+                other.evict().expect("an eviction");
+                let transfer = start(&engine, other, None);
+                let end = transfer.wait_for(BOUND);
+                assert!(matches!(end, Some(Ok(_))), "a drive that answers: {end:?}");
+                let buffer = transfer.wait().1.expect("it comes back");
+                assert!(content(&buffer) == bytes[index]);
+                assert!(!before.is_done(), "the drive hangs");
+                hung.hang(false);
+                let (end, buffer) = before.wait();
+                end.expect("the drive answers again");
+                assert!(content(&buffer.expect("it comes back")) == pattern(9, LEN));
+            }
+        }
+    }
+}
+
+/// Threads of this process whose names begin so.
+fn threads(names: &[&str]) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("the kernel lists threads");
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    let is_one = |comm: &String| names.iter().any(|name| comm.starts_with(name));
+    tasks.flatten().filter_map(name).filter(is_one).count()
+}
+
+/// Waits until a count has not changed for a while, and returns the most that it was.
+fn settled(count: impl Fn() -> usize) -> usize {
+    let (mut most, mut since) = (count(), Instant::now());
+    while since.elapsed() < Duration::from_millis(300) {
+        let now = count();
+        if now > most {
+            (most, since) = (now, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    most
+}
+
+#[test]
+fn bounds_hold_over_all_drives() {
+    const DRIVES: usize = 6;
+    let Some(role) = child::role() else {
+        for (number, _) in WAYS.iter().enumerate() {
+            child::run(&number.to_string());
+        }
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    let (ring, direct_io) = WAYS[role.parse::<usize>().expect("a number")];
+    let (in_flight, most) = (20, 16);
+    let mut fuses = Vec::new();
+    for seed in 0..DRIVES {
+        let Some(fuse) = or_skip(Fuse::new(pattern(seed as u64, LEN))) else { return };
+        fuses.push(fuse);
+    }
+    let engine = engine(|options| {
+        (options.ring, options.direct_io) = (ring, direct_io);
+        (options.in_flight, options.threads, options.depth) = (in_flight, most, 16);
+        options.readers = Some(2);
+    });
+    let open = |fuse: &Fuse| engine.open(fuse.path()).expect("the file opens");
+    let files: Vec<File> = fuses.iter().map(open).collect();
+    for (file, fuse) in files.iter().zip(&fuses) {
+        drop(file.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+        file.evict().expect("an eviction");
+        fuse.set(|faults| faults.hang_from = Some(0));
+    }
+    let under_way: Vec<Transfer> =
+        files.iter().flat_map(|file| [file, file]).map(|f| start(&engine, f, None)).collect();
+    let parked = settled(|| fuses.iter().map(Fuse::parked).sum());
+    let (own, kernel) = (threads(&["forebay-"]), threads(&["iou-wrk"]));
+    lab::note(format!("{ring:?}, {direct_io:?}: {parked} parked, {own} + {kernel} threads"));
+    if direct_io == DirectIo::Auto {
+        assert!(parked <= in_flight, "{parked} requests in flight");
+    }
+    assert!(own <= most, "{own} threads");
+    assert!(own + kernel <= most + in_flight, "{own} threads and {kernel} of the kernel's");
+    for fuse in &fuses {
+        fuse.set(|faults| faults.hang_from = None);
+    }
+    for (transfer, seed) in under_way.into_iter().zip((0..DRIVES).flat_map(|seed| [seed, seed])) {
+        let (end, buffer) = transfer.wait();
+        end.expect("all drives answer");
+        assert!(content(&buffer.expect("it comes back")) == pattern(seed as u64, LEN));
+    }
+}
+
+#[test]
+fn a_hundred_drives() {
+    const DRIVES: usize = 100;
+    const EACH: u64 = 10;
+    const PART: u64 = 100 << 10;
+    if child::role().is_none() {
+        child::run("alone");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let Some(memory) = or_skip(lab::memory_folder()) else { return };
+    let options = LoopOptions {
+        size: 1 << 20,
+        file_system: None,
+        image_in: memory.path().into(),
+        ..LoopOptions::default()
+    };
+    let mut drives = Vec::new();
+    for seed in 0..DRIVES {
+        let Some(drive) = or_skip(LoopDrive::new(&options)) else { return };
+        let bytes = pattern(seed as u64, 1 << 20);
+        fs::write(drive.device(), bytes).expect("a drive takes bytes");
+        drives.push(drive);
+    }
+    for most in [256, 32] {
+        let engine = engine(|options| options.threads = most);
+        let open = |drive: &LoopDrive| engine.open(drive.device()).expect("a drive opens");
+        let files: Vec<File> = drives.iter().map(open).collect();
+        let mut under_way = Vec::new();
+        for part in 0..EACH {
+            for (drive, file) in files.iter().enumerate() {
+                if part == 0 {
+                    file.evict().expect("an eviction");
+                }
+                let buffer = engine.allocate_pinned(PART).expect("memory");
+                let how = RequestOptions::exactly();
+                let transfer = file.start_read(part * PART, buffer, &how);
+                under_way.push((drive, part, transfer.expect("a start")));
+            }
+        }
+        let own = threads(&["forebay-"]);
+        assert!(own <= most, "{own} threads");
+        for (drive, part, transfer) in under_way {
+            let end = transfer.wait_for(BOUND);
+            assert!(matches!(end, Some(Ok(_))), "drive {drive} with {most} threads: {end:?}");
+            let buffer = transfer.wait().1.expect("it comes back");
+            let at = usize::try_from(part * PART).expect("small");
+            let bytes = pattern(drive as u64, 1 << 20);
+            assert!(content(&buffer) == bytes[at..][..content(&buffer).len()]);
+        }
+    }
+}
+
+#[test]
+fn urgent_reads_overtake() {
+    const DEPTH: usize = 4;
+    const AT: u64 = 5 * MIB as u64;
+    let _watchdog = Watchdog::start();
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let bytes = pattern(3, LEN);
+        let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+        let engine = engine(|options| (options.ring, options.depth) = (ring, DEPTH));
+        let file = engine.open(fuse.path()).expect("the file opens");
+        drop(file.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+        file.evict().expect("an eviction");
+        let before = fuse.order().len();
+        fuse.set(|faults| faults.hang_from = Some(0));
+        let large = start(&engine, &file, None);
+        fuse.wait_for_parked(1);
+        let parked = settled(|| fuse.parked());
+        let buffer = engine.allocate_pinned(4096).expect("memory");
+        let urgent = RequestOptions::exactly().urgent();
+        let small = file.start_read(AT, buffer, &urgent).expect("a start");
+        let parked = parked.max(settled(|| fuse.parked()));
+        fuse.set(|faults| faults.hang_from = None);
+        let (end, buffer) = small.wait();
+        end.expect("the drive answers");
+        assert!(content(&buffer.expect("it comes back")) == bytes[5 * MIB..][..4096]);
+        let (end, buffer) = large.wait();
+        end.expect("the drive answers");
+        assert!(content(&buffer.expect("it comes back")) == bytes);
+        // The large transfer comes to that place at its end; who waited was the first to be next.
+        let order = &fuse.order()[before..];
+        let turn = order.iter().position(|offset| *offset == AT).expect("it was read");
+        lab::note(format!("{ring:?}: {parked} before it, turn {turn} of {}", order.len()));
+        assert!(turn <= parked + DEPTH, "turn {turn} of {}, {parked} before it", order.len());
+    }
+}
