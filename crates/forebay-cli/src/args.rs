@@ -24,7 +24,8 @@ Examples:
   forebay bench model.safetensors        measure reading your file; it is never written
   forebay bench --size 1G,8G --repeats 5 choose how much and how often
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
-  forebay read model.safetensors         move a file to the GPU and say how it went";
+  forebay read model.safetensors         move a file to the GPU and say how it went
+  forebay map /data                      the drives under it, and how far from the GPUs";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -66,6 +67,12 @@ pub enum Verb {
     /// The engine takes the fastest route that this file and this machine have, and says why it
     /// was that one.
     Read(ReadArgs),
+    /// Show the drives under a path, how far from each GPU, and what costs speed
+    ///
+    /// Every step is shown, from the path through mounts, file systems, arrays and volumes to the
+    /// drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
+    /// nothing is written: the kernel is asked. What it does not tell is said to be unknown.
+    Map(MapArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -175,6 +182,44 @@ pub struct ReadArgs {
     /// Copy the bytes from the target to this new file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// What `forebay map` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay map                          this folder\n  \
+    forebay map /data/model.safetensors --extents\n  \
+    forebay map /data /scratch --json\n  \
+    forebay map /data --record DIR       write down what it was made from\n  \
+    forebay map --fixture DIR            show that again, on any machine")]
+pub struct MapArgs {
+    /// Files, folders or block devices, there or to be made; by default this folder
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+
+    /// Show where the bytes of the files lie, as far as the kernel tells
+    #[arg(long)]
+    pub extents: bool,
+
+    /// Copy to each GPU for a moment and read its link meanwhile
+    ///
+    /// An idle GPU rests at a lower speed, so only then can a link that is too slow be told.
+    #[arg(long, conflicts_with_all = ["record", "fixture"])]
+    pub measure_link: bool,
+
+    /// Write a record of this system, as far as these paths touch it, to a new folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "extents", "json"])]
+    pub record: Option<PathBuf>,
+
+    /// Show the system that was recorded in this folder instead of this machine
+    ///
+    /// Without a path, all recorded paths are shown.
+    #[arg(long, value_name = "DIR")]
+    pub fixture: Option<PathBuf>,
+
+    /// Print JSON instead of a drawing; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// The whole definition, for the man page and for completions.

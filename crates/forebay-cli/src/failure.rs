@@ -115,7 +115,7 @@ impl Failure {
 
 /// The system begins its texts with a capital letter; ours stand in the middle of a line. Names
 /// such as `EIO` and `CUDA` stay as they are.
-fn lower(text: &str) -> String {
+pub(crate) fn lower(text: &str) -> String {
     let mut letters = text.chars();
     match (letters.next(), letters.clone().next()) {
         (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {

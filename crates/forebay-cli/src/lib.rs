@@ -1,6 +1,6 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], `read`,
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`], `read`,
 //! `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to
 //! stderr.
 //!
@@ -16,6 +16,7 @@ pub mod bench;
 pub mod failure;
 mod interrupt;
 mod manual;
+pub mod map;
 mod read;
 pub mod report;
 mod usage;
@@ -50,6 +51,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(&arguments)),
         Verb::Read(args) => read::command(args),
+        Verb::Map(args) => map::command(args, &command_line(&arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
     };

@@ -27,6 +27,7 @@ fn short_help_of_the_command() {
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
+          map          Show the drives under a path, how far from each GPU, and what costs speed
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -48,6 +49,7 @@ fn long_help_of_the_command() {
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
+          map          Show the drives under a path, how far from each GPU, and what costs speed
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -64,6 +66,7 @@ fn long_help_of_the_command() {
           forebay bench --size 1G,8G --repeats 5 choose how much and how often
           forebay bench --gpu sim --json         a simulated GPU, results as JSON
           forebay read model.safetensors         move a file to the GPU and say how it went
+          forebay map /data                      the drives under it, and how far from the GPUs
 
         Exit codes:
           0  done
@@ -82,8 +85,14 @@ fn long_help_of_the_command() {
                   one request to a drive or to the page cache
           FOREBAY_READERS [default: one for each core, from 2 to 10]
                   threads that read resident bytes
-          FOREBAY_DEPTH [default: 32]
+          FOREBAY_DEPTH [default: found for each drive, up to 48]
                   requests in flight on one drive
+          FOREBAY_REMEMBER [default: on]
+                  whether what was found about drives is kept for the next time
+          FOREBAY_IN_FLIGHT [default: 1024]
+                  requests in flight on all drives together
+          FOREBAY_THREADS [default: 256]
+                  threads for all drives and GPUs together
           FOREBAY_SMALL_SIZE [default: 64K]
                   transfers up to this are made by the calling thread
           FOREBAY_DIRECT_IO [default: auto]
@@ -243,8 +252,56 @@ fn long_help_of_read() {
 }
 
 #[test]
+fn long_help_of_map() {
+    insta::assert_snapshot!(stdout(&["map", "--help"]), @"
+        Show the drives under a path, how far from each GPU, and what costs speed
+
+        Every step is shown, from the path through mounts, file systems, arrays and volumes to the
+        drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
+        nothing is written: the kernel is asked. What it does not tell is said to be unknown.
+
+        Usage: forebay map [OPTIONS] [PATH]...
+
+        Arguments:
+          [PATH]...
+                  Files, folders or block devices, there or to be made; by default this folder
+
+        Options:
+              --extents
+                  Show where the bytes of the files lie, as far as the kernel tells
+
+              --measure-link
+                  Copy to each GPU for a moment and read its link meanwhile
+
+                  An idle GPU rests at a lower speed, so only then can a link that is too slow be
+                  told.
+
+              --record <DIR>
+                  Write a record of this system, as far as these paths touch it, to a new folder
+
+              --fixture <DIR>
+                  Show the system that was recorded in this folder instead of this machine
+
+                  Without a path, all recorded paths are shown.
+
+              --json
+                  Print JSON instead of a drawing; docs/json-schema.md describes it
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Examples:
+          forebay map                          this folder
+          forebay map /data/model.safetensors --extents
+          forebay map /data /scratch --json
+          forebay map /data --record DIR       write down what it was made from
+          forebay map --fixture DIR            show that again, on any machine
+        ");
+}
+
+#[test]
 fn short_help_fits_on_one_screen() {
-    for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"]] {
+    for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"], &["map", "-h"]] {
         let text = stdout(arguments);
         assert!(text.lines().count() <= 24, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -260,10 +317,12 @@ fn the_version_is_that_of_the_package() {
 fn the_man_page_names_every_flag() {
     let page = stdout(&["man"]);
     assert!(page.starts_with(".ie"), "{page}");
-    for flag in ["size", "repeats", "gpu", "route", "cold", "resident", "json", "checksum"] {
+    for flag in
+        ["size", "repeats", "gpu", "route", "cold", "resident", "json", "checksum", "extents"]
+    {
         assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
     }
-    assert!(page.contains(".SH BENCH") && page.contains(".SH READ"));
+    assert!(page.contains(".SH BENCH") && page.contains(".SH READ") && page.contains(".SH MAP"));
 }
 
 #[test]

@@ -134,6 +134,12 @@ fn bench_measures_every_way() {
         let arguments = ["bench", "--size", "1M,2000001", "--gpu", gpu, "--json"];
         let report: Report = serde_json::from_str(&good(folder.path(), &arguments)).unwrap();
         assert_eq!(report.schema, 1);
+        let drives: Vec<_> = report.environment.drives.iter().map(|drive| &drive.id).collect();
+        assert!(!drives.is_empty() && report.environment.drives[0].queues.len() == 1);
+        for row in &report.results {
+            let named = row.drives.as_ref().map(|ids| ids.iter().collect::<Vec<_>>());
+            assert_eq!(named, (row.method != MethodName::Link).then(|| drives.clone()));
+        }
         assert!(report.environment.command.ends_with(&arguments[1..].join(" ")));
         for bytes in [1 << 20, 2_000_001] {
             for direction in [Direction::Read, Direction::Write] {

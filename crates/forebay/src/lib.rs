@@ -78,15 +78,10 @@ pub mod micro;
 mod options;
 pub mod plan;
 mod queue;
-#[expect(dead_code, reason = "nothing is learned yet")]
 mod remember;
 mod staging;
 pub mod topology;
 mod transfer;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "the scheduler's limits are still fixed")
-)]
 mod tune;
 pub mod units;
 

@@ -17,8 +17,8 @@ use crate::memory::Buffer;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Bell, Claim, Completion, Core, Crew, Direction, Limits, Op, Plan, Planner, Priority, Reader,
-    Request, Ring, RingWorker, Scheduler, Slot, Tools,
+    Bell, Claim, Completion, Core, Crew, Depth, Direction, Limits, Op, Plan, Planner, Priority,
+    Reader, Request, Ring, RingWorker, Scheduler, Slot, Tools,
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
@@ -70,7 +70,7 @@ impl Ring for NullRing {
 
     fn submit(&mut self, op: Op) {
         let moved = op.segment.covered.len() - op.moved;
-        self.done.push(Completion { op, result: Ok(moved), size: None, took_ns: 0 });
+        self.done.push(Completion { op, result: Ok(moved), size: None, took_ns: 0, at_ns: 0 });
     }
 
     fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
@@ -124,7 +124,7 @@ impl DataPath {
         };
         let bell = || Bell::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell());
-        let drive = core.add_drive(bell());
+        let drive = core.add_drive(Depth::Fixed(32), bell());
         core.add_ring(drive, bell());
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));

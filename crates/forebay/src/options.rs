@@ -50,11 +50,13 @@ pub struct Options {
     /// Threads that read resident bytes; `None` is one for each core, from 2 to 10
     /// (`FOREBAY_READERS`). 8 readers fill 56 GB/s and 12 fill 72; the link takes 55.5.
     pub readers: Option<usize>,
-    /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024. `fio` gets from the virtual
-    /// disk of the development machine, in thousands of random 4 KiB reads each second: 43 at 4, 59
-    /// at 8, 70 at 16, 78 at 24 and at 32, 89 at 64; its 1 MiB reads gain nothing above 8. Twice
-    /// 32 gains a seventh, and lets each request wait nearly twice as long.
-    pub depth: usize,
+    /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024; `None` is as many as the
+    /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
+    /// (`docs/internals/tuning.md`).
+    pub depth: Option<usize>,
+    /// Whether what was found about drives is kept for the next time (`FOREBAY_REMEMBER`: `on`,
+    /// `off`), in a small file in `forebay` under `$XDG_CACHE_HOME` or `~/.cache`.
+    pub remember: bool,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
     /// drive is never refused. The default is full depth for 32 drives.
     pub in_flight: usize,
@@ -80,7 +82,8 @@ impl Default for Options {
             slot_size: 16 * MIB,
             segment_size: MIB,
             readers: None,
-            depth: 32,
+            depth: None,
+            remember: true,
             in_flight: 1024,
             threads: 256,
             small_size: 64 * KIB,
@@ -145,8 +148,8 @@ impl Options {
         if let Some(readers) = self.readers.filter(|readers| !(1..=1024).contains(readers)) {
             return bad("FOREBAY_READERS", readers as u64);
         }
-        if !(1..=1024).contains(&self.depth) {
-            return bad("FOREBAY_DEPTH", self.depth as u64);
+        if let Some(depth) = self.depth.filter(|depth| !(1..=1024).contains(depth)) {
+            return bad("FOREBAY_DEPTH", depth as u64);
         }
         if !(1..=65536).contains(&self.in_flight) {
             return bad("FOREBAY_IN_FLIGHT", self.in_flight as u64);
@@ -158,6 +161,15 @@ impl Options {
             return bad("FOREBAY_SMALL_SIZE", self.small_size);
         }
         Ok(())
+    }
+
+    /// The most requests in flight on one drive where their number is found: the memory that
+    /// unaligned ones bounce through is 1 MiB each, and has to stay below 64 MiB.
+    pub const DEPTH_MAX: usize = 48;
+
+    /// Requests in flight on one drive at most.
+    pub(crate) fn depth_max(&self) -> usize {
+        self.depth.unwrap_or(Self::DEPTH_MAX)
     }
 
     /// Every variable that [`from_env`](Self::from_env) reads.
@@ -193,9 +205,18 @@ impl Options {
         Variable {
             name: "FOREBAY_DEPTH",
             about: "requests in flight on one drive",
-            default: "32",
+            default: "found for each drive, up to 48",
             takes: "a number of requests from 1 to 1024",
-            set: |options, text| text.trim().parse().ok().map(|n| options.depth = n),
+            set: |options, text| text.trim().parse().ok().map(|n| options.depth = Some(n)),
+        },
+        Variable {
+            name: "FOREBAY_REMEMBER",
+            about: "whether what was found about drives is kept for the next time",
+            default: "on",
+            takes: "`on` or `off`",
+            set: |options, text| {
+                choice(text, &[("on", true), ("off", false)]).map(|on| options.remember = on)
+            },
         },
         Variable {
             name: "FOREBAY_IN_FLIGHT",
@@ -278,7 +299,8 @@ mod tests {
         assert_eq!(from("FOREBAY_SLOT_SIZE", "8MiB").unwrap().slot_size, 8 * MIB);
         assert_eq!(from("FOREBAY_SEGMENT_SIZE", "512K").unwrap().segment_size, 512 * KIB);
         assert_eq!(from("FOREBAY_READERS", "3").unwrap().readers, Some(3));
-        assert_eq!(from("FOREBAY_DEPTH", "64").unwrap().depth, 64);
+        assert_eq!(from("FOREBAY_DEPTH", "64").unwrap().depth, Some(64));
+        assert!(!from("FOREBAY_REMEMBER", "off").unwrap().remember);
         assert_eq!(from("FOREBAY_IN_FLIGHT", "640").unwrap().in_flight, 640);
         assert_eq!(from("FOREBAY_THREADS", "64").unwrap().threads, 64);
         assert_eq!(from("FOREBAY_SMALL_SIZE", "0").unwrap().small_size, 0);

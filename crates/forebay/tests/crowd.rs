@@ -21,7 +21,7 @@ fn least(ring: RingChoice) -> Engine {
     options.segment_size = 32 << 10;
     options.arena_size = Some(2 * SLOT as u64);
     options.readers = Some(1);
-    options.depth = 1;
+    options.depth = Some(1);
     options.small_size = 0;
     Engine::new(options).expect("limits that fit")
 }

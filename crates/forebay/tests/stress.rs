@@ -67,7 +67,7 @@ fn options(dice: &mut Dice) -> Options {
     options.segment_size = dice.one_of(&[4 * KIB, 16 * KIB, 256 * KIB]);
     options.arena_size = Some(512 * KIB);
     options.readers = Some(index(1 + dice.below(4)));
-    options.depth = dice.one_of(&[1, 3, 32]);
+    options.depth = dice.one_of(&[None, Some(1), Some(3), Some(32)]);
     options.small_size = dice.one_of(&[0, 64 * KIB]);
     options.ring = dice.one_of(&[RingChoice::Auto, RingChoice::Pread]);
     options.direct_io = dice.one_of(&[DirectIo::Auto, DirectIo::Auto, DirectIo::Off]);

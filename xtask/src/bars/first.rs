@@ -1,11 +1,11 @@
 //! The first transfer of an engine: threads, arena and registration are part of the time.
 
+use forebay::Engine;
 use forebay::units::{GIB, format_size};
-use forebay::{Engine, Options};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::device::Plain;
-use crate::lab::{Lab, Place, routes, verify};
+use crate::lab::{Lab, Place, options, routes, verify};
 use crate::sample::{interleave, timed};
 
 /// 8 GiB resident, by a new engine each time; its GPU and target are there before.
@@ -25,7 +25,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
             return timed(link_len, || link.copy(&mut target, link_len));
         }
         target.fill(0x5A)?;
-        let file = Engine::new(Options::from_env()?)?.open(&path)?;
+        let file = Engine::new(options()?)?.open(&path)?;
         let sample = timed(len, || {
             route = routes(&file.read_exact(0, &mut target)?);
             Ok(())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use forebay::gpu::{Device, GpuSelector};
 use forebay::units::{MIB, format_size};
-use forebay::{Buffer, Engine, Options, Outcome};
+use forebay::{Buffer, Engine, Outcome};
 
 use crate::archive::{Archive, Record, Verdict};
 use crate::arguments::Arguments;
@@ -53,6 +53,14 @@ pub(crate) struct Lab {
     files: RefCell<BTreeMap<(Place, u64), PathBuf>>,
 }
 
+/// The engine's options as the environment sets them, but without what earlier runs have learned: a
+/// bar is to hold the first time as well.
+pub(crate) fn options() -> forebay::Result<forebay::Options> {
+    let mut options = forebay::Options::from_env()?;
+    options.remember = false;
+    Ok(options)
+}
+
 impl Lab {
     fn new(arguments: &Arguments) -> Result<Self, String> {
         let parent = arguments.scratch.clone().unwrap_or_else(|| ".".into());
@@ -91,7 +99,7 @@ impl Lab {
 
     /// A new engine with the defaults and the GPU of this run.
     pub(crate) fn gpu(&self) -> Result<Gpu, Stop> {
-        let engine = Engine::new(Options::from_env()?)?;
+        let engine = Engine::new(options()?)?;
         match engine.device(&self.selector)? {
             Some(device) => Ok(Gpu { engine, device }),
             None => Err(Stop::Skip("no GPU on this machine".into())),

@@ -11,14 +11,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use forebay::gpu::GpuSelector;
 use forebay::units::{GIB, MIB, format_size, parse_size};
-use forebay::{Buffer, Engine, File, Options, RequestOptions, Route};
+use forebay::{Buffer, Engine, File, RequestOptions, Route};
 use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::flight::Flight;
 use crate::host::evict;
-use crate::lab::{Lab, Place, verify};
+use crate::lab::{Lab, Place, options, verify};
 use crate::sample::{Sample, interleave, timed};
 use crate::talk;
 
@@ -164,7 +164,7 @@ struct Served {
 
 impl Served {
     fn new(path: &Path) -> Result<Self, Stop> {
-        let engine = Engine::new(Options::from_env()?)?;
+        let engine = Engine::new(options()?)?;
         let file = engine.open(path)?;
         let len = file.len()?;
         let gpu = engine.device(&"sim".parse::<GpuSelector>()?)?;

@@ -1,7 +1,7 @@
 //! Small reads: the latency of one to the GPU, and the rate of many to host memory.
 
 use forebay::units::{GIB, KIB, MIB};
-use forebay::{Engine, Options, Target};
+use forebay::{Engine, Target};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
@@ -9,12 +9,12 @@ use crate::device::Plain;
 use crate::fio::Fio;
 use crate::flight::Flight;
 use crate::host::evict;
-use crate::lab::{Lab, Place, routes};
+use crate::lab::{Lab, Place, options, routes};
 use crate::sample::{float, interleave, timed};
 
 /// Bytes of a small read.
 const SMALL_LEN: u64 = 4 * KIB;
-/// Small reads in flight on the drive, which is the engine's default as well.
+/// Small reads in flight on the drive.
 const DEPTH: u32 = 32;
 /// Small reads asked for: enough that the drive has its depth while the caller is being woken.
 const ASKED: u64 = 128;
@@ -70,7 +70,9 @@ pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let len = lab.len(GIB);
     let count = lab.count(40_000);
     let path = lab.file(Place::Disk, len)?;
-    let engine = Engine::new(Options::from_env()?)?;
+    let mut options = options()?;
+    options.depth.get_or_insert(32); // as `fio`
+    let engine = Engine::new(options)?;
     let file = engine.open(&path)?;
     let mut flight = Flight::new(&engine, &file, SMALL_LEN, ASKED, GROUP)?;
     evict(&file)?;

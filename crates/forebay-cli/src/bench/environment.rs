@@ -10,34 +10,56 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::gpu::DeviceInfo;
+use forebay::topology::Resolver;
 use forebay::units::KIB;
 use rustix::fs::{major, minor};
 
 use super::ceilings::fio;
 use super::control_group;
 use super::parallel::cores;
+use crate::report::drives::DriveFacts;
 use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
 
 /// Collects what is known about this machine and the place of `path`.
 #[must_use]
 pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Environment {
-    let uname = rustix::system::uname();
-    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let map = Resolver::default().resolve(path);
+    let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
     let file_system = file_system(path);
     let source = file_system.as_ref().map(|facts| facts.source.clone());
     Environment {
-        kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
-        cpu: Cpu { model: cpu_model(), cores: cores() },
-        memory: memory(),
         gpu: device.map(gpu),
         driver: device.map(|info| info.driver.clone()).and_then(known),
         drive: drive(Path::new("/sys"), path, source.as_deref()),
         file_system,
-        versions: Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: fio::version() },
+        versions: Versions { fio: fio::version(), ..versions() },
+        ..of_machine(command, drives)
+    }
+}
+
+/// What is known about this machine alone, and these drives of it.
+#[must_use]
+pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
+    let uname = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Environment {
+        kernel: format!("{} {}", text(uname.sysname()), text(uname.release())),
+        cpu: Cpu { model: cpu_model(), cores: cores() },
+        memory: memory(),
+        gpu: None,
+        driver: None,
+        file_system: None,
+        drive: None,
+        drives,
+        versions: versions(),
         command: command.into(),
         unix_time: since.as_secs(),
     }
+}
+
+fn versions() -> Versions {
+    Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: None }
 }
 
 fn gpu(info: &DeviceInfo) -> Gpu {

@@ -169,6 +169,8 @@ pub struct Setting {
     pub read_path: String,
     /// The file that is written.
     pub write_path: String,
+    /// The ids of the drives that both lie on.
+    pub drives: Vec<String>,
 }
 
 /// The rows of the report; lines that were left out have none.
@@ -205,6 +207,7 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
         cache: line.cache,
         target: if host { "host".into() } else { setting.target.clone() },
         paths: (!link).then(|| vec![path.clone()]),
+        drives: (!link).then(|| setting.drives.clone()),
         bytes: line.bytes,
         cpu_s_per_gb: cpu_per_gb(line.bytes, &cpu),
         seconds,
@@ -263,6 +266,7 @@ mod tests {
             simulated: false,
             read_path: "r".into(),
             write_path: "w".into(),
+            drives: vec!["d".into()],
         }
     }
 

@@ -163,6 +163,7 @@ impl Bench<'_> {
                 simulated: self.target.is_simulated(),
                 read_path: read_path.display().to_string(),
                 write_path: subject.write_path().display().to_string(),
+                drives: environment.drives.iter().map(|drive| drive.id.clone()).collect(),
             };
             results.extend(line::rows(&lines, &setting));
         }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::drives::DriveFacts;
 use crate::bench::stats::Spread;
 
 /// The version of the schema: it grows when a key changes its meaning or goes away.
@@ -40,6 +41,9 @@ pub struct Environment {
     pub file_system: Option<FileSystem>,
     /// The drive below it.
     pub drive: Option<Drive>,
+    /// All physical drives below it, as the storage map finds them.
+    #[serde(default)]
+    pub drives: Vec<DriveFacts>,
     /// Versions of the programs that measured.
     pub versions: Versions,
     /// The command, as it may be typed again.
@@ -218,6 +222,9 @@ pub struct Row {
     pub target: String,
     /// The files.
     pub paths: Option<Vec<String>>,
+    /// The ids of the drives that these lie on.
+    #[serde(default)]
+    pub drives: Option<Vec<String>>,
     /// Bytes of one sample.
     pub bytes: u64,
     /// Every sample.
@@ -261,6 +268,7 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::report::drives::tests::drive;
 
     fn row(method: MethodName, cache: Option<Cache>, seconds: [f64; 3]) -> Row {
         let bytes = 1 << 30;
@@ -279,6 +287,7 @@ pub(crate) mod tests {
             cache,
             target: "cuda:0".into(),
             paths: (method != MethodName::Link).then(|| vec!["model.safetensors".into()]),
+            drives: (method != MethodName::Link).then(|| vec!["nvme:nqn/1".into()]),
             bytes,
             seconds: seconds.into(),
             bytes_per_second,
@@ -319,6 +328,7 @@ pub(crate) mod tests {
                     size: Some(1 << 40),
                     rotational: Some(false),
                 }),
+                drives: vec![drive()],
                 versions: Versions { forebay: "0.1.0".into(), fio: Some("fio-3.33".into()) },
                 command: "forebay bench model.safetensors".into(),
                 unix_time: 1_700_000_000,
@@ -339,7 +349,11 @@ pub(crate) mod tests {
 
     #[test]
     fn keys_of_the_environment_are_those_of_the_schema() {
-        insta::assert_snapshot!(text(report().environment), @r#"
+        let mut environment = report().environment;
+        assert_eq!(environment.drives, [drive()]);
+        // The keys of a drive stand beside its type.
+        environment.drives.clear();
+        insta::assert_snapshot!(text(environment), @r#"
         {
           "kernel": "Linux 6.18.0",
           "cpu": {
@@ -370,6 +384,7 @@ pub(crate) mod tests {
             "size": 1099511627776,
             "rotational": false
           },
+          "drives": [],
           "versions": {
             "forebay": "0.1.0",
             "fio": "fio-3.33"
@@ -394,6 +409,9 @@ pub(crate) mod tests {
           "paths": [
             "model.safetensors"
           ],
+          "drives": [
+            "nvme:nqn/1"
+          ],
           "bytes": 1073741824,
           "seconds": [
             0.0197,
@@ -416,7 +434,9 @@ pub(crate) mod tests {
         }
         "#);
         let ceiling = text(&report().results[0]);
-        for key in ["route", "reason", "cache", "paths", "limit", "share_of_limit", "verified"] {
+        for key in
+            ["route", "reason", "cache", "paths", "drives", "limit", "share_of_limit", "verified"]
+        {
             assert!(ceiling.contains(&format!("\"{key}\": null")), "{key}: {ceiling}");
         }
     }

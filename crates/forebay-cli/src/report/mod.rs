@@ -1,6 +1,7 @@
 //! Results for people ([`table`]) and for programs ([`json`]), and what to do next ([`warnings`]).
-//! [`plain`] keeps text from outside harmless.
+//! [`plain`] keeps text from outside harmless, [`drives`] names drives in all of them.
 
+pub mod drives;
 pub mod json;
 pub mod plain;
 pub mod table;

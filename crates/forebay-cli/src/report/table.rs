@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
+use super::drives::DriveFacts;
 use super::json::{Drive, Environment, Report, Row};
 use super::plain::plain;
 
@@ -69,15 +70,38 @@ fn header(report: &Report) -> String {
     text
 }
 
+/// Drives that the head of a report names.
+const DRIVES_MAX: usize = 4;
+
 fn place(facts: &Environment) -> Option<String> {
     let model = |drive: &Drive| match &drive.model {
         Some(model) => format!("{} ({model})", drive.name),
         None => drive.name.clone(),
     };
+    let kind = || facts.file_system.as_ref().map(|file_system| file_system.kind.as_str());
+    if !facts.drives.is_empty() && kind().is_none_or(|kind| kind != facts.drives[0].transport) {
+        let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
+        match facts.drives.len().saturating_sub(DRIVES_MAX) {
+            0 => {}
+            more => names.push(format!("{more} more")),
+        }
+        let names = names.join(" + ");
+        return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
+    }
     let kind = facts.file_system.as_ref().map(|file_system| file_system.kind.clone());
     match (kind, facts.drive.as_ref().map(model)) {
         (Some(kind), Some(drive)) => Some(format!("{kind} on {drive}")),
         (kind, drive) => kind.or(drive),
+    }
+}
+
+/// A drive with what tells its speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
+fn with_link(drive: &DriveFacts) -> String {
+    let link = drive.link.map(|link| link.text(drive.link_max.as_ref()));
+    let parts: Vec<String> = drive.model.clone().into_iter().chain(link).collect();
+    match parts.as_slice() {
+        [] => drive.name.clone(),
+        parts => format!("{} ({})", drive.name, parts.join(", ")),
     }
 }
 
@@ -179,7 +203,7 @@ mod tests {
         report.results[1].verified = Some(false);
         insta::assert_snapshot!(render(&report), @"
 machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
-file     model.safetensors, ext4 on nvme0n1 (Fast One)
+file     model.safetensors, ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
 target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
 1 GiB
@@ -199,6 +223,14 @@ standard  read       cold   2.15 (2.11–2.19)      65 %     0.125  storage   WR
         let mut report = report();
         report.results.truncate(1);
         let place = |report: &Report| render(report).lines().nth(1).unwrap().to_owned();
+        assert_eq!(place(&report), "file     ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)");
+        report
+            .environment
+            .drives
+            .resize_with(6, || DriveFacts { name: "d".into(), ..DriveFacts::default() });
+        let several = "file     ext4 on nvme0n1 (Fast One, x4 at 16 GT/s) + d + d + d + 2 more";
+        assert_eq!(place(&report), several);
+        report.environment.drives.clear();
         assert_eq!(place(&report), "file     ext4 on nvme0n1 (Fast One)");
         report.environment.drive = None;
         assert_eq!(place(&report), "file     ext4");

@@ -4,6 +4,7 @@
 //! process may have several. Threads, rings and pinned memory come with the first transfer that
 //! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
+mod drives;
 mod file;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
@@ -14,7 +15,6 @@ mod start;
 mod tests;
 mod threads;
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,7 +30,6 @@ use crate::memory::{Buffer, HostMemory};
 use crate::options::Options;
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
-use crate::topology::DriveKey;
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -52,16 +51,8 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
-    drives: Mutex<HashMap<DriveKey, DriveQueue>>,
+    drives: drives::Drives,
     notes: Arc<Mutex<Vec<String>>>,
-}
-
-/// The queue of a drive.
-#[derive(Debug, Clone, Copy)]
-struct DriveQueue {
-    index: usize,
-    /// Whether its ring was started, or found to be refused.
-    ring_tried: bool,
 }
 
 /// A GPU of this engine.
@@ -86,7 +77,7 @@ impl Engine {
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
-            depth: options.depth,
+            depth: options.depth_max(),
             in_flight: options.in_flight,
             readers,
             host_windows: HOST_WINDOWS,
@@ -103,7 +94,7 @@ impl Engine {
                 },
                 threads: threads::Threads::new(options.threads),
                 links: Mutex::default(),
-                drives: Mutex::default(),
+                drives: drives::Drives::new(&options),
                 notes: Arc::default(),
                 options,
             }),
@@ -253,27 +244,6 @@ impl Engine {
         Ok(index)
     }
 
-    /// The queue of a file's drive; its ring is started when one is first `needs_ring`.
-    fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
-        let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
-        let mut drives = drives.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = drives.entry(handle.drive_key()).or_insert_with(|| DriveQueue {
-            index: threads.add_drive(core, options.segment_size),
-            ring_tried: false,
-        });
-        if needs_ring && !queue.ring_tried {
-            let note = threads.start_ring(core, queue.index, options, tools.arena.parts())?;
-            queue.ring_tried = true;
-            if let Some(note) = note {
-                let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
-                if !notes.contains(&note) {
-                    notes.push(note);
-                }
-            }
-        }
-        Ok(queue.index)
-    }
-
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
     /// the caller's thread is awake, and the others have to be woken.
     pub(crate) fn help(&self, state: &Arc<State>) {
@@ -293,6 +263,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
         self.threads.wait();
+        self.drives.remember(&self.core);
     }
 }
 

@@ -13,8 +13,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker, Slot,
-    Tools, UringRing, Waker,
+    Bell, Claim, Core, Crew, Depth, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
+    Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -167,7 +167,7 @@ impl Threads {
     }
 
     /// Adds a drive, whose pool starts its threads when they are first needed.
-    pub(super) fn add_drive(&self, core: &Arc<Core>, segment: u64) -> usize {
+    pub(super) fn add_drive(&self, core: &Arc<Core>, depth: Depth, segment: u64) -> usize {
         let (threads, place) = (self.clone(), Arc::<OnceLock<usize>>::default());
         let pool = Arc::new_cyclic(|pool: &Weak<Pool>| {
             // The pool is the core's, so it may keep neither the core nor itself.
@@ -189,7 +189,7 @@ impl Threads {
             };
             Pool::new(POOL_MAX, Box::new(start))
         });
-        let drive = core.add_drive(Bell::Pool(pool));
+        let drive = core.add_drive(depth, Bell::Pool(pool));
         *place.get_or_init(|| drive)
     }
 
@@ -212,7 +212,7 @@ impl Threads {
             }
             Err(errno) => Ok(Some(format!(
                 "io_uring is refused here ({errno}): up to {} threads read each drive instead",
-                options.depth.min(POOL_MAX)
+                options.depth_max().min(POOL_MAX)
             ))),
         }
     }
@@ -229,7 +229,7 @@ impl Threads {
             Ok(waker) => waker,
             Err(errno) => return Ok(Err(errno)),
         };
-        let (depth, segment) = (options.depth, options.segment_size);
+        let (depth, segment) = (options.depth_max(), options.segment_size);
         let (answer, answered) = sync_channel(1);
         let (core, parts) = (Arc::clone(core), Arc::clone(parts));
         self.spawn("forebay-ring".into(), "ring thread", move || {

@@ -25,7 +25,7 @@ pub use residency::Residency;
 pub(crate) use residency::Source;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::topology::{BlockDevice, DriveKey, System};
+use crate::topology::{BlockDevice, System};
 use crate::units::ByteRange;
 
 /// How to open a file.
@@ -170,11 +170,6 @@ impl Handle {
     /// The drive below it.
     pub(crate) fn drive(&self) -> &BlockDevice {
         self.drive.get_or_init(|| System::default().drive(self.device))
-    }
-
-    /// Which queue serves it.
-    pub(crate) fn drive_key(&self) -> DriveKey {
-        self.drive().key()
     }
 
     /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none. What

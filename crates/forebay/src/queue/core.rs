@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::idlers::Idlers;
 use super::pool::{Missing, Pool};
-use super::scheduler::{Effects, Scheduler};
+use super::scheduler::{Depth, Effects, Scheduler};
 use super::uring::Waker;
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
@@ -167,11 +167,11 @@ impl Core {
     }
 
     /// Adds a drive whose blocking workers are called by `pool`.
-    pub(crate) fn add_drive(&self, pool: Bell) -> usize {
+    pub(crate) fn add_drive(&self, depth: Depth, pool: Bell) -> usize {
         let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
         let unstarted = pool.unstarted();
         bells.push(DriveBells { ring: None, pool });
-        self.lock().add_drive(unstarted)
+        self.lock().add_drive(depth, unstarted)
     }
 
     /// Gives a drive a ring, whose worker is woken by `bell`.

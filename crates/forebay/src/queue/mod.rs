@@ -29,7 +29,7 @@ pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub use scheduler::Priority;
-pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Limits, Request, Scheduler};
+pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Depth, Limits, Request, Scheduler};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};

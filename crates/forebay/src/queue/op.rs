@@ -80,4 +80,13 @@ pub(crate) struct Completion {
     pub(crate) size: Option<u64>,
     /// Time from submission to completion, where it is known.
     pub(crate) took_ns: u64,
+    /// When it was reaped, on any clock; the same for all that were reaped together.
+    pub(crate) at_ns: u64,
+}
+
+/// The time of a completion, on the machine's clock.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0)
 }

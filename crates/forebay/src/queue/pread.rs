@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::Ring;
 use super::bounce::Bounce;
-use super::op::{Completion, Direction, Op, Work};
+use super::op::{Completion, Direction, Op, Work, now_ns};
 use crate::file::{read_at_raw, write_at_raw};
 
 /// Runs each op in `submit`, on the caller's thread.
@@ -92,7 +92,7 @@ impl Ring for PreadRing {
         let result = self.run(&op);
         let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let size = size_if_short(&op, result);
-        self.done = Some(Completion { op, result, size, took_ns });
+        self.done = Some(Completion { op, result, size, took_ns, at_ns: now_ns() });
     }
 
     fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {

@@ -55,13 +55,20 @@ impl Planner {
             (Io::Direct, reason) => Split::Direct(reason),
         };
         let piece = match &split {
-            Split::Direct(_) => self.segment,
-            Split::Resident(runs) if runs.as_slice() != [claim.range] => self.segment,
+            Split::Direct(_) => self.drive_piece(claim),
+            Split::Resident(runs) if runs.as_slice() != [claim.range] => self.drive_piece(claim),
             _ => self.cached_piece(claim),
         };
         let segments =
             cut_read(claim.range, claim.base, piece, &split, claim.alignment, claim.layout);
         (piece, segments)
+    }
+
+    /// What the drive wants, but not more pieces than a window may have, nor less than its unit.
+    fn drive_piece(&self, claim: &Claim) -> u64 {
+        let least = (claim.range.end - claim.base).div_ceil(PIECES_MAX).next_power_of_two();
+        let unit = claim.alignment.map_or(1, |alignment| alignment.offset);
+        claim.request_size.max(least).max(unit).min(self.segment)
     }
 
     /// Whole segments in the middle of a transfer, smaller pieces at its edges.

@@ -22,7 +22,7 @@ use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
-use super::op::{Completion, Direction, Op, Owner, WindowKey, Work};
+use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::registered::Registered;
 use crate::memory::Parts;
@@ -209,6 +209,7 @@ impl UringRing {
     }
 
     fn collect(&mut self, done: &mut Vec<Completion>) {
+        let at_ns = now_ns();
         for entry in self.ring.completion() {
             match entry.user_data() {
                 WAKE => self.waiting_for_wake = false,
@@ -232,7 +233,7 @@ impl UringRing {
             }
             let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let size = size_if_short(&flight.op, result);
-            done.push(Completion { op: flight.op, result, size, took_ns });
+            done.push(Completion { op: flight.op, result, size, took_ns, at_ns });
         }
     }
 }
@@ -267,7 +268,13 @@ impl Ring for UringRing {
                 self.ops.insert(Flight { op, base, start: Instant::now(), unwanted: false });
             }
             Err(errno) => {
-                self.refused.push(Completion { op, result: Err(errno), size: None, took_ns: 0 });
+                self.refused.push(Completion {
+                    op,
+                    result: Err(errno),
+                    size: None,
+                    took_ns: 0,
+                    at_ns: 0,
+                });
             }
         }
     }

@@ -1,56 +1,42 @@
 //! The block device whose number a file reports: its drive's name and what its queue wants.
 //!
-//! The engine picks a queue and a name by this alone, so it asks for no more than it needs.
+//! An open file is told by this alone in errors, and asks for no more than it needs.
 
 use rustix::fs::{major, minor};
 
-use super::mount::device_number;
 use super::system::{Folder, System};
 
 /// The longest text that is taken for a name.
 const NAME_LEN_MAX: usize = 128;
 
-/// Which queue serves a file: the device number of the whole drive where it is known, else the
-/// number that the file system gives its files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DriveKey(pub(crate) u64);
-
 impl System {
     /// The drive that holds the device `number`: a partition's whole drive, and for a number that
-    /// belongs to no block device (btrfs, overlay, network file systems) only the number itself.
+    /// belongs to no block device (btrfs, overlay, network file systems) nothing is known.
     pub(crate) fn drive(&self, number: u64) -> BlockDevice {
         let path = format!("sys/dev/block/{}:{}", major(number), minor(number));
         // Every device lies there; a link that leads elsewhere is none of the kernel's.
         let own = self.folder(path).ok().filter(|own| own.path().starts_with("sys/devices"));
         let Some(own) = own else {
-            return BlockDevice::new(number, None);
+            return BlockDevice::new(None);
         };
         if own.text("partition").is_err() {
-            return BlockDevice::new(number, Some(own));
+            return BlockDevice::new(Some(own));
         }
-        let folder = own.parent();
-        let whole = folder.as_ref().and_then(|folder| device_number(&folder.text("dev").ok()?));
-        BlockDevice::new(whole.unwrap_or(number), folder)
+        BlockDevice::new(own.parent())
     }
 }
 
 /// The drive below a file, as far as it is known.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockDevice {
-    key: DriveKey,
     name: Option<String>,
     folder: Option<Folder>,
 }
 
 impl BlockDevice {
-    fn new(number: u64, folder: Option<Folder>) -> Self {
+    fn new(folder: Option<Folder>) -> Self {
         let name = folder.as_ref().map(Folder::name).filter(|name| is_name(name));
-        Self { key: DriveKey(number), name, folder }
-    }
-
-    /// Which queue serves it.
-    pub(crate) fn key(&self) -> DriveKey {
-        self.key
+        Self { name, folder }
     }
 
     /// The kernel's name for it, such as `nvme1n1`.

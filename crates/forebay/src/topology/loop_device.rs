@@ -35,7 +35,7 @@ impl Resolve<'_> {
         let told = self.system.probe().loop_file(&folder.name()).ok();
         let stat = self.system.probe().stat(&path);
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
-        let span = match (stat, told) {
+        let span = match (&stat, told) {
             // The name is what the file had when it was attached: another may have it now.
             (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
                 let reason = "another file has the name of the attached one now";
@@ -43,7 +43,7 @@ impl Resolve<'_> {
             }
             (Ok(stat), told) => {
                 child.say("found_by", if told.is_some() { "device and inode" } else { "name" });
-                let (below, span) = self.file(&path, Some(&stat));
+                let (below, span) = self.file(&path, Some(stat));
                 child.children.push(below);
                 span
             }
@@ -72,6 +72,8 @@ impl Resolve<'_> {
             }
         };
         layer.children.push(child);
-        span
+        let file = told.or_else(|| stat.as_ref().ok().map(|stat| (stat.device, stat.inode)));
+        let (device, inode) = file.unwrap_or_default();
+        span.owned(format!("loop:{}:{device}:{inode}", super::resolve::device_text(number)))
     }
 }

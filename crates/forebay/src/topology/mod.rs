@@ -42,7 +42,7 @@ mod system;
 mod tests;
 
 pub use cache::Resolver;
-pub(crate) use device::{BlockDevice, DriveKey};
+pub(crate) use device::BlockDevice;
 pub use distance::Distance;
 pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 pub use gpu::{Gpu, gpu_at, gpus};

@@ -28,11 +28,13 @@ const LAYERS_MAX: usize = 64 << 10;
 pub(super) struct Span {
     pub(super) drives: Vec<usize>,
     volume: Option<(String, Layout)>,
+    /// Whether it is a queue of its own whatever lies below it.
+    own: bool,
 }
 
 impl Span {
     fn one(drive: usize) -> Self {
-        Self { drives: vec![drive], volume: None }
+        Self { drives: vec![drive], volume: None, own: false }
     }
 
     /// What members add up to: a volume called `key` where they are of more than one drive.
@@ -40,12 +42,31 @@ impl Span {
         let mut all: Vec<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
         all.sort_unstable();
         all.dedup();
+        let mut own: Vec<&str> = members.iter().filter_map(Self::own_key).collect();
+        own.sort_unstable();
+        own.dedup();
+        if own.len() > 1 {
+            return Self { volume: Some((key(), layout)), drives: all, own: true };
+        }
         // A volume with another one below it on the same drives is that one to a queue.
         let same = members.into_iter().find(|span| span.drives.len() == all.len());
         match same {
             Some(span) if all.len() <= 1 || span.volume.is_some() => span,
-            _ => Self { volume: (all.len() > 1).then(|| (key(), layout)), drives: all },
+            _ => {
+                let volume = (all.len() > 1).then(|| (key(), layout));
+                Self { volume, drives: all, own: false }
+            }
         }
+    }
+
+    /// The same as a queue of its own, called `key`: a loop device has a request queue, a bound and
+    /// threads of its own, and several of them may lie in one file system.
+    pub(super) fn owned(self, key: String) -> Self {
+        Self { volume: Some((key, Layout::Single)), own: true, ..self }
+    }
+
+    fn own_key(&self) -> Option<&str> {
+        self.volume.as_ref().filter(|_| self.own).map(|(key, _)| key.as_str())
     }
 }
 
@@ -122,6 +143,7 @@ impl<'a> Resolve<'a> {
                 });
                 (format!("unknown:{}", device_text(number)), Layout::Unknown)
             }
+            (_, Some((key, layout))) if span.own => (format!("volume:{key}"), *layout),
             ([one], _) => (one.0.clone(), Layout::Single),
             (_, Some((key, layout))) => (format!("volume:{key}"), *layout),
             (several, None) => {

@@ -118,8 +118,8 @@ fn limits_that_make_no_sense() {
         (|o| o.arena_size = Some(0), "`FOREBAY_ARENA_SIZE` cannot be `0`"),
         (|o| o.readers = Some(0), "`FOREBAY_READERS` cannot be `0`"),
         (|o| o.readers = Some(usize::MAX), "`FOREBAY_READERS` cannot be"),
-        (|o| o.depth = 0, "`FOREBAY_DEPTH` cannot be `0`"),
-        (|o| o.depth = 100_000, "`FOREBAY_DEPTH` cannot be `100000`"),
+        (|o| o.depth = Some(0), "`FOREBAY_DEPTH` cannot be `0`"),
+        (|o| o.depth = Some(100_000), "`FOREBAY_DEPTH` cannot be `100000`"),
         (|o| o.small_size = u64::MAX, "`FOREBAY_SMALL_SIZE` cannot be"),
     ];
     for (change, message) in cases {

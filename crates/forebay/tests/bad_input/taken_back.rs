@@ -44,7 +44,7 @@ impl Rig {
             let Some(fuse) = or_skip(Fuse::with(pattern(3, SIZE), faults)) else { return };
             let engine = small_engine(|options| {
                 options.ring = RingChoice::Uring;
-                options.depth = depth;
+                options.depth = Some(depth);
             });
             let wanted: GpuSelector = "sim".parse().expect("a name");
             let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU");

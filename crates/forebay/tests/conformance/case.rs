@@ -80,7 +80,7 @@ impl Case {
         options.segment_size = 64 * KIB;
         options.arena_size = Some(4 * SLOT as u64);
         options.readers = Some(3);
-        options.depth = 8;
+        options.depth = Some(8);
         Self::with(options, memory, folder)
     }
 

@@ -88,8 +88,10 @@ impl Scheduler {
             let in_flight = taken.iter().filter(counted).count();
             assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
             assert!(in_flight <= self.limits.depth + 1, "deeper than it may be");
-            let enough = drive.queued + drive.promised >= self.limits.depth;
-            assert!(drive.waiting.is_empty() || enough, "drive {index} wants more");
+            assert!(
+                drive.waiting.is_empty() || !self.wants_more(index),
+                "drive {index} wants more"
+            );
         }
         let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
         assert_eq!(queued, self.queued, "ops for readers");

@@ -11,6 +11,7 @@
 #[cfg(test)]
 mod checks;
 mod copies;
+mod depth;
 mod lines;
 mod ops;
 mod sleepers;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+pub(crate) use depth::Depth;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
@@ -36,6 +38,7 @@ use crate::error::Error;
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
+use crate::tune::Learned;
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
@@ -115,6 +118,8 @@ pub(crate) struct Claim {
     pub(crate) way: (Io, Reason),
     /// Whether it is the first or the last of its transfer.
     pub(crate) edge: bool,
+    /// Bytes of one request to its drive.
+    pub(crate) request_size: u64,
 }
 
 /// What a reader is to do next.
@@ -171,8 +176,9 @@ pub(crate) struct Effects {
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Drive {
+    depth: Depth,
     /// Whether it has a ring: else its pool runs its direct ops as well.
     has_ring: bool,
     /// Transfers with ops for its ring.
@@ -187,6 +193,11 @@ struct Drive {
     direct_flying: usize,
     /// Ops that its pool has.
     waits_flying: usize,
+    /// Bytes of both, and how many these were when the last of them was taken.
+    flying_len: u64,
+    filled_len: u64,
+    /// Which way the last one goes.
+    direction: Direction,
     /// Transfers that open their next window when it wants more.
     waiting: VecDeque<usize>,
     ring: Sleepers,
@@ -277,9 +288,31 @@ impl Scheduler {
     }
 
     /// Adds a drive, whose pool has `unstarted` threads that are started when they are called.
-    pub(crate) fn add_drive(&mut self, unstarted: usize) -> usize {
-        self.drives.push(Drive { pool: Sleepers::new(unstarted), ..Drive::default() });
+    pub(crate) fn add_drive(&mut self, depth: Depth, unstarted: usize) -> usize {
+        self.drives.push(Drive {
+            depth,
+            has_ring: false,
+            direct: Turns::default(),
+            waits: Turns::default(),
+            queued: 0,
+            promised: 0,
+            direct_flying: 0,
+            waits_flying: 0,
+            flying_len: 0,
+            filled_len: 0,
+            direction: Direction::Read,
+            waiting: VecDeque::new(),
+            ring: Sleepers::default(),
+            full: Sleepers::default(),
+            unwanted: Vec::new(),
+            pool: Sleepers::new(unstarted),
+        });
         self.drives.len() - 1
+    }
+
+    /// What was found about a drive, for reads and for writes.
+    pub(crate) fn learned(&self, drive: usize) -> [Option<Learned>; 2] {
+        self.drives[drive].depth.learned()
     }
 
     /// Gives a drive a ring.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::depth::Landed;
 use super::lines::Line;
 use super::{Crew, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
@@ -112,6 +113,11 @@ impl Scheduler {
             self.in_flight += 1;
             self.busy += usize::from(state.in_flight() == 0);
             *state.flying(line) += 1;
+            state.flying_len += op.segment.covered.len();
+            state.filled_len = state.flying_len;
+            if let Work::Move(direction) = op.work {
+                state.direction = direction;
+            }
             if line == Line::Waits && !state.waits.is_empty() && self.has_room(drive, line) {
                 self.call_pool(drive); // only a few are called at once
             }
@@ -133,7 +139,18 @@ impl Scheduler {
         let all = state.in_flight();
         let share = most / (self.busy + usize::from(all == 0)).max(1);
         let half = if other.is_empty() { depth } else { depth / 2 };
-        own == 0 || (own < half && all < depth && all < share && self.in_flight < most)
+        let admits = || state.depth.admits(state.direction, all, state.flying_len);
+        own == 0 || (own < half && all < share && self.in_flight < most && admits())
+    }
+
+    /// Lets a drive's tuner learn from a request that waited for the drive.
+    fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
+        let Work::Move(direction) = op.work else { return };
+        if op.counted && (op.is_direct() || direction == Direction::Read) {
+            let drive = &mut self.drives[self.transfers[key].request.drive];
+            let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
+            drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len });
+        }
     }
 
     /// Counts an op out of its drive, if it was counted in.
@@ -142,6 +159,7 @@ impl Scheduler {
             let line = self.line_of(key, op);
             let state = &mut self.drives[self.transfers[key].request.drive];
             *state.flying(line) -= 1;
+            state.flying_len -= op.segment.covered.len();
             self.in_flight -= 1;
             self.busy -= usize::from(state.in_flight() == 0);
         }
@@ -200,8 +218,11 @@ impl Scheduler {
 
     /// Takes an op back from a ring.
     pub(crate) fn complete(&mut self, completion: Completion) {
-        let Completion { mut op, result, size, took_ns } = completion;
+        let Completion { mut op, result, size, took_ns, at_ns } = completion;
         let key = self.transfer_of(&op);
+        if result.is_ok() {
+            self.tell_tuner(key, &op, took_ns, at_ns);
+        }
         self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment;
         let state = Arc::clone(&self.transfers[key].request.state);

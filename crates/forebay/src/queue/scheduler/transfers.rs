@@ -7,8 +7,13 @@ use super::{Active, Claim, Limits, Queue, Request, Scheduler, slots};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
+use crate::queue::window::PIECES_MAX;
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
+
+/// Ops that wait for a drive at least, while there are bytes left: the next window takes as long to
+/// be planned as a fast drive takes for these.
+const AHEAD_MIN: usize = 4;
 
 impl Scheduler {
     /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
@@ -167,12 +172,11 @@ impl Scheduler {
     /// may have in flight: those may all be done at once, and the next window has to be planned.
     pub(super) fn open_for(&mut self, drive: usize) {
         loop {
-            let state = &mut self.drives[drive];
-            if state.queued + state.promised >= self.limits.depth {
+            if !self.wants_more(drive) {
                 return;
             }
-            let Some(key) = state.waiting.pop_front() else { return };
-            let ops = self.next_window_len(key) / self.limits.segment;
+            let Some(key) = self.drives[drive].waiting.pop_front() else { return };
+            let ops = self.next_window_len(key) / self.request_size(key);
             let ops = usize::try_from(ops).unwrap_or(1);
             self.drives[drive].promised += ops;
             self.transfers[key].promised = ops;
@@ -181,12 +185,29 @@ impl Scheduler {
         }
     }
 
+    /// Whether less waits for a drive than it may have in flight.
+    pub(super) fn wants_more(&self, drive: usize) -> bool {
+        let state = &self.drives[drive];
+        let enough = state.depth.requests(state.direction).max(AHEAD_MIN);
+        state.queued + state.promised < enough
+    }
+
     /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.
     pub(super) fn next_window_len(&self, key: usize) -> u64 {
         let Active { cold, request, .. } = &self.transfers[key];
         let Limits { slot_size, segment, .. } = self.limits;
-        let takes_part = *cold && request.link.is_some();
-        if takes_part { (slot_size / slots::PARTS).max(segment) } else { slot_size }
+        match (cold, request.link) {
+            (false, _) => slot_size,
+            (true, Some(_)) => (slot_size / slots::PARTS).max(segment),
+            (true, None) => slot_size.min(self.request_size(key) * PIECES_MAX),
+        }
+    }
+
+    /// Bytes of one request to a transfer's drive.
+    pub(super) fn request_size(&self, key: usize) -> u64 {
+        let Request { drive, direction, .. } = self.transfers[key].request;
+        let found = self.drives[drive].depth.request_size(direction);
+        found.map_or(self.limits.segment, |size| size.min(self.limits.segment))
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {

@@ -50,6 +50,7 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
         let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
+        let request_size = self.request_size(key);
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
@@ -88,6 +89,7 @@ impl Scheduler {
             alignment: request.alignment,
             way: (io, reason),
             edge: first || last,
+            request_size,
         };
         if let Some(link) = filled_link {
             self.call_link(link); // so that it is awake when the first piece is filled

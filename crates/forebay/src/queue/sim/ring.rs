@@ -126,7 +126,8 @@ impl Ring for SimRing {
             if let (Ok(moved), true) = (result, op.segment.bounce) {
                 self.bounce.leave(base, &op, moved);
             }
-            done.push(Completion { op, result, size, took_ns: 1 });
+            let at_ns = u64::try_from(now.as_nanos()).expect("a short run");
+            done.push(Completion { op, result, size, took_ns: 50_000, at_ns });
         }
         self.blocked.set(wait && ready == 0);
         Ok(())

@@ -23,8 +23,11 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools};
+use crate::queue::{
+    Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler, Tools,
+};
 use crate::staging::{Pause, Submitter};
+use crate::tune::DepthLimits;
 
 /// Steps after which a run cannot be on its way to an end any more.
 const STEPS_MAX: u32 = 400_000;
@@ -161,7 +164,14 @@ impl Run {
         for (index, (has_ring, workers)) in self.shape.drives.clone().into_iter().enumerate() {
             let pool = Crew::Pool(index);
             let bell = self.bell(pool);
-            assert_eq!(self.core.add_drive(bell), index);
+            let depth = if self.dice.roll(0.5) {
+                Depth::Fixed(self.shape.depth)
+            } else {
+                let Limits { segment, depth, .. } = self.shape.limits;
+                let turns = self.dice.roll(0.3);
+                Depth::tuned(DepthLimits::of(turns, depth, segment, segment), [None; 2])
+            };
+            assert_eq!(self.core.add_drive(depth, bell), index);
             for _ in 0..workers {
                 let ring = self.ring(1);
                 self.add(Kind::Drive(RingWorker::new(pool, ring), false), pool);

@@ -1,0 +1,356 @@
+//! The report for people: one tree for each path, then the GPUs and how far each drive is.
+
+use std::collections::HashSet;
+
+use forebay::units::format_size;
+
+use super::json::{Extents, Gpu, MapReport, PathMap, Step};
+use super::look::{Look, Tone, Word};
+use super::words::{Scene, distance_text, named};
+use crate::failure::lower;
+
+/// Steps that are drawn of one path.
+const STEPS_MAX: usize = 600;
+/// Steps inside one another that are drawn.
+const DEPTH_MAX: usize = 48;
+/// Drives that the table of distances has.
+const ROWS_MAX: usize = 100;
+
+/// The whole report.
+pub(crate) fn render(report: &MapReport, look: Look) -> String {
+    let mut out = String::new();
+    if let Some(dir) = &report.replay {
+        let text = format!("replay of the record in {dir}: not this machine, not now");
+        look.line(&mut out, "", "", &[Word::new(Tone::Bad, text)]);
+        out.push('\n');
+    }
+    for map in &report.maps {
+        Tree { scene: Scene { report, map }, look, left: STEPS_MAX, warned: warned(report, map) }
+            .draw(&mut out);
+        if let Some(extents) = &map.extents {
+            draw_extents(report, extents, look, &mut out);
+        }
+        out.push('\n');
+    }
+    if !report.maps.is_empty() {
+        draw_gpus(report, look, &mut out);
+    }
+    out
+}
+
+/// Steps that a warning is about.
+fn warned<'a>(report: &'a MapReport, map: &PathMap) -> HashSet<&'a str> {
+    let ours = report.warnings.iter().filter(|warning| match &warning.path {
+        Some(path) => *path == map.path,
+        // Each drive's line says how far it is from the GPUs.
+        None => warning.rule != "across_sockets",
+    });
+    ours.flat_map(|warning| warning.about.iter().map(String::as_str)).collect()
+}
+
+struct Tree<'a> {
+    scene: Scene<'a>,
+    look: Look,
+    left: usize,
+    warned: HashSet<&'a str>,
+}
+
+impl Tree<'_> {
+    fn draw(mut self, out: &mut String) {
+        let root = &self.scene.map.steps;
+        let words = self.scene.words(&[root]);
+        self.look.line(out, "", self.look.pick("│  ", "|  "), &words);
+        self.below(out, &root.children, "", 1);
+        if self.left == 0 {
+            let more = root.walk().count().saturating_sub(STEPS_MAX);
+            let text = format!("… about {more} more steps; `--json` has all of them");
+            self.look.line(out, "", "", &[Word::new(Tone::Dim, text)]);
+        }
+        self.queue(out);
+    }
+
+    fn below(&mut self, out: &mut String, steps: &[Step], lead: &str, depth: usize) {
+        let look = self.look;
+        for (index, step) in steps.iter().enumerate() {
+            if self.left == 0 {
+                return;
+            }
+            let is_last = index + 1 == steps.len();
+            let branch =
+                if is_last { look.pick("└─ ", "`- ") } else { look.pick("├─ ", "|- ") };
+            if depth == DEPTH_MAX {
+                let text = "… deeper steps are left out; `--json` has all of them";
+                let lead = format!("{lead}{branch}");
+                look.line(out, &lead, &lead, &[Word::new(Tone::Dim, text)]);
+                return;
+            }
+            let line = one_line(step);
+            self.left = self.left.saturating_sub(line.len());
+            let children = &line.last().expect("a line has a step").children;
+            let next = format!("{lead}{}", if is_last { "   " } else { look.pick("│  ", "|  ") });
+            let mut words = self.scene.words(&line);
+            if line.iter().any(|step| self.warned.contains(step.name.as_str())) {
+                words.push(Word::new(Tone::Bad, "(!)"));
+            }
+            let mark = if is_drive(step) { look.pick("● ", "* ") } else { "" };
+            // Where the line goes on it keeps the bar of what hangs below.
+            let more = if children.is_empty() { "   " } else { look.pick("│  ", "|  ") };
+            look.line(out, &format!("{lead}{branch}{mark}"), &format!("{next}{more}"), &words);
+            self.below(out, children, &next, depth + 1);
+        }
+    }
+
+    fn queue(&self, out: &mut String) {
+        let map = self.scene.map;
+        let names = map.queue.members.iter().map(|id| drive_name(self.scene.report, id));
+        let names: Vec<String> = names.collect();
+        let text = match (names.as_slice(), map.queue.layout.as_str()) {
+            ([], _) => "of its own: the drives are not known".to_owned(),
+            // A loop device has one, whatever its image lies on.
+            ([one], _) if map.queue.id != map.queue.members[0] => {
+                format!("one of its own, in front of {one}")
+            }
+            ([one], _) => format!("that of {one}"),
+            (several, "single") => format!("one of its own, in front of {} drives", several.len()),
+            (several, "unknown") => format!("one for {} drives", several.len()),
+            (several, layout) => {
+                format!("one for {} drives, {}", several.len(), layout.replace('_', " "))
+            }
+        };
+        let words = [Word::new(Tone::Name, "queue"), Word::new(Tone::Fact, text)];
+        self.look.line(out, "", "       ", &words);
+    }
+}
+
+/// The steps that share a line with `step`: a mount and its file system, a controller and its PCI
+/// device.
+fn one_line(step: &Step) -> Vec<&Step> {
+    let mut line = vec![step];
+    let kind = |step: &Step| match step.kind.as_str() {
+        "mount" => Some("file_system"),
+        "nvme_controller" => Some("pci_device"),
+        _ => None,
+    };
+    while let Some(last) = line.last()
+        && let [child] = last.children.as_slice()
+        && kind(last) == Some(child.kind.as_str())
+    {
+        line.push(child);
+    }
+    line
+}
+
+fn is_drive(step: &Step) -> bool {
+    step.text("drive").is_some()
+}
+
+/// What people call the drive with this id.
+pub(crate) fn drive_name(report: &MapReport, id: &str) -> String {
+    report.drive(id).map_or_else(|| id.to_owned(), |drive| drive.name.clone())
+}
+
+fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut String) {
+    let head = |text: String| vec![Word::new(Tone::Name, "bytes"), Word::new(Tone::Fact, text)];
+    let lead = "       ";
+    if let Some(reason) = &extents.refused {
+        look.line(out, "", lead, &head(format!("places not told: {}", lower(reason))));
+        return;
+    }
+    let s = if extents.count == 1 { "" } else { "s" };
+    let first = if extents.complete { "" } else { "the first " };
+    let text = format!("{} in {first}{} extent{s}", format_size(extents.bytes), extents.count);
+    look.line(out, "", lead, &head(text));
+    #[expect(clippy::cast_precision_loss, reason = "a share of four digits")]
+    let share = |bytes: u64| bytes as f64 / extents.bytes.max(1) as f64 * 100.0;
+    let mut rows: Vec<[String; 4]> = Vec::new();
+    for on in &extents.drives {
+        let s = if on.runs == 1 { "" } else { "s" };
+        rows.push([
+            drive_name(report, &on.drive),
+            format_size(on.bytes),
+            format!("{:.1} %", share(on.bytes)),
+            format!("{} run{s}", on.runs),
+        ]);
+    }
+    for part in &extents.unplaced {
+        rows.push([
+            "(no place)".into(),
+            format_size(part.bytes),
+            format!("{:.1} %", share(part.bytes)),
+            part.reason.clone(),
+        ]);
+    }
+    columns(&rows, lead, look, out);
+    if extents.first.is_empty() {
+        return;
+    }
+    let mut rows = vec![["from", "length", "drive", "at"].map(str::to_owned)];
+    rows.extend(extents.first.iter().map(|run| {
+        let drive = drive_name(report, &run.drive);
+        [run.logical.to_string(), format_size(run.len), drive, run.offset.to_string()]
+    }));
+    columns(&rows, lead, look, out);
+    let more = extents.runs.saturating_sub(extents.first.len() as u64);
+    if more > 0 {
+        look.line(out, lead, lead, &[Word::new(Tone::Dim, format!("… and {more} more runs"))]);
+    }
+}
+
+/// Rows of plain text in columns.
+fn columns<const N: usize>(rows: &[[String; N]], lead: &str, look: Look, out: &mut String) {
+    let cells: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| look.fit(cell)).collect()).collect();
+    table(&cells, lead, out);
+}
+
+fn table(rows: &[Vec<String>], lead: &str, out: &mut String) {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| Some(row.get(column)?.chars().count())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        out.push_str(lead);
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
+    if report.gpus.is_empty() {
+        let none = "none is on PCI here, so there are no distances";
+        let words = [Word::new(Tone::Name, "GPUs"), Word::new(Tone::Fact, none)];
+        look.line(out, "", "      ", &words);
+        return;
+    }
+    for gpu in &report.gpus {
+        look.line(out, "", "       ", &gpu_words(gpu));
+    }
+    if report.drives.is_empty() {
+        return;
+    }
+    out.push('\n');
+    // As many GPUs beside each other as fit; the others follow below.
+    let names: Vec<String> = report.drives.iter().map(|drive| look.fit(&drive.name)).collect();
+    let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(8);
+    let cell = 2 + "across sockets".len();
+    let room = look.width.map_or(usize::MAX, |width| width.saturating_sub(first));
+    let count = (room / cell).clamp(1, report.gpus.len());
+    for gpus in report.gpus.chunks(count) {
+        let mut rows = vec![vec!["distance".to_owned()]];
+        rows[0].extend(gpus.iter().map(|gpu| format!("GPU {}", gpu.index)));
+        for (drive, name) in report.drives.iter().zip(&names).take(ROWS_MAX) {
+            let cells = gpus.iter().map(|gpu| {
+                let is_it =
+                    |pair: &&super::json::Pair| (pair.gpu, &pair.drive) == (gpu.index, &drive.id);
+                let found = report.distances.iter().find(is_it);
+                found.map_or_else(String::new, |pair| distance_text(&pair.distance))
+            });
+            rows.push(std::iter::once(name.clone()).chain(cells).collect());
+        }
+        table(&rows, "", out);
+    }
+    let more = report.drives.len().saturating_sub(ROWS_MAX);
+    if more > 0 {
+        let text = format!("… and {more} more drives; `--json` has all of them");
+        look.line(out, "", "", &[Word::new(Tone::Dim, text)]);
+    }
+}
+
+fn gpu_words(gpu: &Gpu) -> Vec<Word> {
+    let mut words = vec![Word::new(Tone::Drive, named(&[gpu.index]))];
+    let mut fact = |text: Option<String>| words.extend(text.map(|t| Word::new(Tone::Fact, t)));
+    fact(gpu.name.clone().or_else(|| gpu.pci.id.as_ref().map(|id| format!("device {id}"))));
+    fact(Some(gpu.pci.address.clone()));
+    if let Some(busy) = &gpu.link_busy {
+        fact(Some(format!("{} while copying", busy.text(gpu.pci.link_max.as_ref()))));
+    } else if let Some(link) = &gpu.pci.link {
+        let rests = gpu.pci.link_max.is_some_and(|max| link.is_below(&max));
+        let text = link.text(gpu.pci.link_max.as_ref());
+        fact(Some(if rests { format!("{text}, at rest") } else { text }));
+    }
+    fact(gpu.pci.numa_node.map(|node| format!("NUMA node {node}")));
+    fact(gpu.bar1_size.map(|size| format!("BAR1 {}", format_size(size))));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::json::{Pair, Value};
+
+    const WIDE: Look = Look { ascii: false, width: None };
+
+    fn of(steps: Step) -> MapReport {
+        let map = PathMap { path: "/x".into(), exists: true, steps, ..PathMap::default() };
+        MapReport { maps: vec![map], ..MapReport::default() }
+    }
+
+    fn drawn(report: &MapReport, look: Look) -> String {
+        anstream::adapter::strip_str(&render(report, look)).to_string()
+    }
+
+    fn step(name: String, children: Vec<Step>) -> Step {
+        Step { kind: "stacked".into(), name, children, ..Step::default() }
+    }
+
+    #[test]
+    fn a_wide_map_is_cut_with_a_note() {
+        let many = (0..10_000).map(|index| step(format!("d{index}"), Vec::new())).collect();
+        let text = drawn(&of(Step { kind: "path".into(), ..step("/x".into(), many) }), WIDE);
+        assert!(text.lines().count() < STEPS_MAX + 10);
+        assert!(text.contains("… about 9401 more steps; `--json` has all of them"), "{text}");
+    }
+
+    #[test]
+    fn a_deep_map_is_cut_with_a_note() {
+        let mut deep = step("bottom".into(), Vec::new());
+        for index in 0..10_000 {
+            deep = step(format!("d{index}"), vec![deep]);
+        }
+        let look = Look { width: Some(80), ..WIDE };
+        let mut report = of(Step { kind: "path".into(), ..step("/x".into(), vec![deep]) });
+        let text = drawn(&report, look);
+        assert!(text.contains("… deeper steps are left out"), "{text}");
+        assert!(text.lines().count() < DEPTH_MAX + 10);
+        // Freed one by one: what the compiler makes goes down once for each step.
+        let mut rest = std::mem::take(&mut report.maps[0].steps.children);
+        while let Some(mut step) = rest.pop() {
+            rest.append(&mut step.children);
+        }
+    }
+
+    #[test]
+    fn facts_from_anywhere_are_harmless() {
+        let unknown = Value::Unknown { unknown: "\u{1b}[2J".into() };
+        let facts = [("device".to_owned(), unknown)].into();
+        let hostile = Step { facts, ..step("a\nb".into(), Vec::new()) };
+        let text =
+            drawn(&of(Step { kind: "path".into(), ..step("/x".into(), vec![hostile]) }), WIDE);
+        assert!(text.contains(r"└─ a\nb  device unknown: \u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn more_gpus_than_fit_follow_below() {
+        let mut report = of(Step { kind: "path".into(), ..Step::default() });
+        report.gpus = (0..5).map(|index| Gpu { index, ..Gpu::default() }).collect();
+        report.drives = vec![crate::report::drives::tests::drive()];
+        report.distances = (0..5)
+            .map(|gpu| Pair {
+                gpu,
+                drive: report.drives[0].id.clone(),
+                distance: if gpu < 2 { "same_socket" } else { "across_sockets" }.into(),
+                reason: None,
+            })
+            .collect();
+        let text = drawn(&report, Look { width: Some(60), ..WIDE });
+        let (_, table) = text.split_once("\n\ndistance").unwrap();
+        insta::assert_snapshot!(format!("distance{table}"), @"
+        distance  GPU 0        GPU 1        GPU 2
+        nvme0n1   same socket  same socket  across sockets
+        distance  GPU 3           GPU 4
+        nvme0n1   across sockets  across sockets
+        ");
+    }
+}

@@ -1,0 +1,150 @@
+//! From what the topology answers to the report: no decision is made here, and nothing is left
+//! out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use forebay::topology::{self, Distance, Layer, Resolver, StorageMap};
+
+use super::extents;
+use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA, Step, Value};
+use crate::report::drives::{DriveFacts, PciFacts};
+
+/// What is under `paths`; `record` is the folder that is replayed.
+pub(crate) fn gather(
+    resolver: &Resolver,
+    paths: &[PathBuf],
+    record: Option<&Path>,
+    wants_extents: bool,
+) -> MapReport {
+    let found = topology::gpus(resolver.system());
+    let gpus = found.iter().enumerate().map(|(index, gpu)| Gpu {
+        index,
+        // A record holds no names, and this machine's belong to other GPUs.
+        name: if record.is_none() { name_of(&gpu.pci.address) } else { None },
+        bar1_size: gpu.bar1_size,
+        pci: PciFacts::of(&gpu.pci),
+        link_busy: None,
+    });
+    let mut report = MapReport {
+        schema: SCHEMA,
+        replay: record.map(|dir| dir.display().to_string()),
+        gpus: gpus.collect(),
+        rdma_devices: rdma_devices(&record.map_or_else(|| "/".into(), |dir| dir.join("root"))),
+        ..MapReport::default()
+    };
+    for path in paths {
+        let map = resolver.resolve(path);
+        if let Some(reason) = refusal(&map) {
+            report.failures.push(Failed { path: path.display().to_string(), reason });
+            continue;
+        }
+        for drive in &map.drives {
+            let queue = &map.queue.id;
+            if let Some(known) = report.drives.iter_mut().find(|d| d.id == drive.id.as_str()) {
+                if known.queues.iter().all(|other| other != queue.as_str()) {
+                    known.queues.push(queue.as_str().into());
+                }
+                continue;
+            }
+            report.drives.push(DriveFacts::of(drive, queue));
+            for (index, gpu) in found.iter().enumerate() {
+                report.distances.push(pair(index, &Distance::to_drive(&gpu.pci, drive), drive));
+            }
+        }
+        report.maps.push(path_map(resolver, &map, wants_extents));
+    }
+    report
+}
+
+/// Why nothing can be said about a path; `None` where something can.
+fn refusal(map: &StorageMap) -> Option<String> {
+    match (map.exists, map.root.fact("file")) {
+        (false, Some(topology::Value::Unknown(reason))) => Some(reason.clone()),
+        _ => None,
+    }
+}
+
+fn pair(gpu: usize, distance: &Distance, drive: &topology::Drive) -> Pair {
+    let reason = match distance {
+        Distance::Unknown(reason) => Some(reason.clone()),
+        _ => None,
+    };
+    let (drive, distance) = (drive.id.as_str().into(), distance.name().into());
+    Pair { gpu, drive, distance, reason }
+}
+
+fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathMap {
+    let ids = |ids: &[topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
+    let steps = step(&map.root);
+    // Which member of a row of them has the bytes is a question of speed.
+    let concatenated = || steps.walk().any(|(_, step)| is_concatenated(step));
+    let wanted = map.exists && (wants_extents || concatenated());
+    PathMap {
+        path: map.path.display().to_string(),
+        real_path: map.real_path.display().to_string(),
+        exists: map.exists,
+        queue: Queue {
+            id: map.queue.id.as_str().into(),
+            layout: map.queue.layout.name().into(),
+            members: ids(&map.queue.members),
+            hardware: ids(&map.queue.hardware),
+        },
+        drives: map.drives.iter().map(|drive| drive.id.as_str().into()).collect(),
+        extents: wanted.then(|| extents::gather(resolver, map)),
+        steps,
+    }
+}
+
+/// Whether a step puts one member behind the other.
+pub(crate) fn is_concatenated(step: &Step) -> bool {
+    step.text("layout") == Some("concatenated") && step.children.len() > 1
+}
+
+fn step(layer: &Layer) -> Step {
+    let facts = layer.facts.iter().map(|fact| (fact.name.to_owned(), value(&fact.value)));
+    Step {
+        kind: layer.kind.name().into(),
+        name: layer.name.clone(),
+        facts: facts.collect(),
+        children: layer.children.iter().map(step).collect(),
+    }
+}
+
+fn value(value: &topology::Value) -> Value {
+    match value {
+        topology::Value::Text(text) => Value::Text(text.clone()),
+        topology::Value::Number(number) => Value::Number(*number),
+        topology::Value::Flag(flag) => Value::Flag(*flag),
+        topology::Value::List(list) => Value::List(list.clone()),
+        topology::Value::Unknown(reason) => Value::Unknown { unknown: reason.clone() },
+        other => Value::Unknown { unknown: other.to_string() },
+    }
+}
+
+/// What the driver calls the GPU at this address (`/proc/driver/nvidia/gpus`).
+fn name_of(address: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/driver/nvidia/gpus/{address}/information"));
+    let text = text.ok()?;
+    let model = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+    Some(model.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Where a system lists the network cards that speak RDMA.
+pub(crate) const RDMA: &str = "sys/class/infiniband";
+
+/// These cards' names. A record has the folder only where it was looked for, and then it may be
+/// empty; a live system without the kernel's module has no such folder and no such card.
+fn rdma_devices(root: &Path) -> Option<Vec<String>> {
+    let is_live = root == Path::new("/");
+    match fs::read_dir(root.join(RDMA)) {
+        Ok(entries) => {
+            let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            Some(names)
+        }
+        Err(_) if is_live && Path::new("/sys/class").is_dir() => Some(Vec::new()),
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,279 @@
+//! The map as JSON, version 1; docs/json-schema.md describes every key.
+//!
+//! Plain data that holds everything which is drawn and warned about, so that both are pure
+//! functions of it, and a program that reads it back can do the same.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::drives::{DriveFacts, LinkFacts, PciFacts};
+use crate::report::json::Environment;
+
+/// The version of the schema: it grows when a key changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// What is under some paths.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MapReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The folder of the record that was replayed; null where this machine was looked at.
+    pub replay: Option<String>,
+    /// The machine and the command; null for a replay, which is about another machine.
+    pub environment: Option<Environment>,
+    /// The GPUs on PCI.
+    pub gpus: Vec<Gpu>,
+    /// All drives under the paths, each once.
+    pub drives: Vec<DriveFacts>,
+    /// Each GPU with each drive.
+    pub distances: Vec<Pair>,
+    /// Network cards that speak RDMA; null where it is not known.
+    pub rdma_devices: Option<Vec<String>>,
+    /// One for each path.
+    pub maps: Vec<PathMap>,
+    /// Paths that could not be mapped.
+    pub failures: Vec<Failed>,
+    /// What will cost speed.
+    pub warnings: Vec<Warning>,
+}
+
+impl MapReport {
+    /// The drive with this id.
+    #[must_use]
+    pub fn drive(&self, id: &str) -> Option<&DriveFacts> {
+        self.drives.iter().find(|drive| drive.id == id)
+    }
+
+    /// The report as text, with a line feed at its end.
+    ///
+    /// # Errors
+    /// None that numbers and text can cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+/// A GPU on PCI.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its place in the order of addresses, from 0.
+    pub index: usize,
+    /// Its name, where its driver tells.
+    pub name: Option<String>,
+    /// Bytes of its memory that others can reach over PCI at once.
+    pub bar1_size: Option<u64>,
+    /// Where it hangs. `link` is as it was found: at rest, most likely.
+    pub pci: PciFacts,
+    /// Its link while a copy ran; null unless that was asked for.
+    pub link_busy: Option<LinkFacts>,
+}
+
+/// How far a drive is from a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// The GPU's index.
+    pub gpu: usize,
+    /// The drive's id.
+    pub drive: String,
+    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
+    pub distance: String,
+    /// Why it is unknown.
+    pub reason: Option<String>,
+}
+
+/// What is under one path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathMap {
+    /// The path as it was asked for.
+    pub path: String,
+    /// The path without symbolic links.
+    pub real_path: String,
+    /// Whether there is something at the path.
+    pub exists: bool,
+    /// Which queue serves the file.
+    pub queue: Queue,
+    /// The ids of its drives.
+    pub drives: Vec<String>,
+    /// The steps, from the path down.
+    pub steps: Step,
+    /// Where its bytes lie; null where nobody asked.
+    pub extents: Option<Extents>,
+}
+
+impl PathMap {
+    /// All steps, from the top, each with its depth.
+    pub fn walk(&self) -> impl Iterator<Item = (usize, &Step)> {
+        self.steps.walk()
+    }
+}
+
+/// Which queue serves a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// What tells it from every other.
+    pub id: String,
+    /// How bytes are spread over the members.
+    pub layout: String,
+    /// The ids of the drives that it feeds.
+    pub members: Vec<String>,
+    /// The ids of the hardware behind these.
+    pub hardware: Vec<String>,
+}
+
+/// One step on the way from a path to its drives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What kind of step, as `mount` or `nvme_namespace`.
+    pub kind: String,
+    /// What it is called.
+    pub name: String,
+    /// What is known about it.
+    pub facts: BTreeMap<String, Value>,
+    /// What it stands on.
+    pub children: Vec<Step>,
+}
+
+impl Step {
+    /// This step and all below it, each with its depth, from the top.
+    pub fn walk(&self) -> impl Iterator<Item = (usize, &Self)> {
+        // Without recursion: nobody says how deep a map is.
+        let mut rest = vec![(0, self)];
+        std::iter::from_fn(move || {
+            let (depth, step) = rest.pop()?;
+            rest.extend(step.children.iter().rev().map(|child| (depth + 1, child)));
+            Some((depth, step))
+        })
+    }
+
+    /// The fact `name` where it is text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.facts.get(name)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The fact `name` where it is a number.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<u64> {
+        match self.facts.get(name)? {
+            Value::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The fact `name` where it is a list; empty where it is not.
+    #[must_use]
+    pub fn list(&self, name: &str) -> &[String] {
+        match self.facts.get(name) {
+            Some(Value::List(list)) => list,
+            _ => &[],
+        }
+    }
+
+    /// The fact `name` where it is yes or no.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        match self.facts.get(name)? {
+            Value::Flag(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+}
+
+/// The answer to a question about a step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// Yes or no.
+    Flag(bool),
+    /// A count, or a size in the unit that ends the fact's name.
+    Number(u64),
+    /// Text.
+    Text(String),
+    /// Several texts.
+    List(Vec<String>),
+    /// It could not be told.
+    Unknown {
+        /// Why not.
+        unknown: String,
+    },
+}
+
+/// Where the bytes of a file lie.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extents {
+    /// Runs of bytes as the file system tells them.
+    pub count: usize,
+    /// Whether these are all.
+    pub complete: bool,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Bytes on each drive.
+    pub drives: Vec<OnDrive>,
+    /// Bytes without a known place.
+    pub unplaced: Vec<Unplaced>,
+    /// The first runs on drives, those that go on where the one before ends put together.
+    pub first: Vec<Run>,
+    /// Runs on drives, of which `first` has the first ones.
+    pub runs: u64,
+    /// Why the file system tells nothing.
+    pub refused: Option<String>,
+}
+
+/// A file's bytes on one drive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnDrive {
+    /// The drive's id.
+    pub drive: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Runs.
+    pub runs: u64,
+}
+
+/// Bytes without a known place.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unplaced {
+    /// Why it is not known.
+    pub reason: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A run of a file's bytes on a drive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Where it begins in the file.
+    pub logical: u64,
+    /// The drive's id.
+    pub drive: String,
+    /// Where it begins on the drive.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A path that could not be mapped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failed {
+    /// The path.
+    pub path: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that will cost speed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warning {
+    /// Which rule found it.
+    pub rule: String,
+    /// The path that it concerns; null where it is about the machine.
+    pub path: Option<String>,
+    /// The names of the steps or drives that it is about.
+    pub about: Vec<String>,
+    /// What is the matter, and the next thing to try; for people.
+    pub text: String,
+}

@@ -1,0 +1,170 @@
+//! How a map looks on this terminal: characters, colours, width.
+//!
+//! Text from outside is made harmless here, in one place, whoever draws it.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+
+use crate::report::plain::plain;
+
+/// Columns that words get at least, however deep the tree is.
+const WIDTH_MIN: usize = 40;
+
+/// Characters and width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Whether only ASCII may be shown.
+    pub(crate) ascii: bool,
+    /// Columns of the terminal; without one, lines are as long as they are.
+    pub(crate) width: Option<usize>,
+}
+
+impl Look {
+    /// What suits the process's stdout.
+    pub(crate) fn of_stdout() -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        // The first that is set decides (locale(7)); without any, the locale is `C`.
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
+        // Whoever sets this wants that many, also where stdout is no terminal.
+        let wanted = variable("COLUMNS").and_then(|columns| columns.parse().ok());
+        let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let width = wanted.or_else(|| size().map(|size| usize::from(size.ws_col)));
+        let width = width.filter(|columns| *columns > 0);
+        Self { ascii: !locale.is_some_and(|name| is_utf8(&name)), width }
+    }
+
+    /// The character for `unicode` that the terminal has.
+    pub(crate) const fn pick(self, unicode: &'static str, ascii: &'static str) -> &'static str {
+        if self.ascii { ascii } else { unicode }
+    }
+
+    /// Text from anywhere, fit for one line.
+    pub(crate) fn fit(self, text: &str) -> String {
+        let text = plain(text);
+        if !self.ascii || text.is_ascii() {
+            return text;
+        }
+        let mut shown = String::with_capacity(text.len());
+        for letter in text.chars() {
+            match letter {
+                '–' => shown.push('-'),
+                '…' => shown.push_str("..."),
+                '→' => shown.push_str("->"),
+                '×' => shown.push('x'),
+                _ if letter.is_ascii() => shown.push(letter),
+                _ => shown.extend(letter.escape_default()),
+            }
+        }
+        shown
+    }
+
+    /// Writes words behind `first`, and what does not fit on a line behind `next`.
+    pub(crate) fn line(self, out: &mut String, first: &str, next: &str, words: &[Word]) {
+        let separator = self.pick(" · ", ", ");
+        let room = |lead: &str| {
+            let width = self.width.unwrap_or(usize::MAX);
+            width.saturating_sub(lead.chars().count()).max(WIDTH_MIN)
+        };
+        out.push_str(first);
+        let (mut left, mut before) = (room(first), "");
+        for word in words {
+            let text = self.fit(&word.text);
+            let len = text.chars().count();
+            if !before.is_empty() && before.chars().count() + len > left {
+                // A separator at the end says that the line goes on.
+                let _ = write!(out, "{}\n{next}", before.trim_end());
+                (left, before) = (room(next), "");
+            }
+            let style = word.tone.style();
+            let _ = write!(out, "{before}{style}{text}{style:#}");
+            left = left.saturating_sub(before.chars().count() + len);
+            before = if word.tone.is_head() { "  " } else { separator };
+        }
+        out.push('\n');
+    }
+}
+
+fn is_utf8(locale: &str) -> bool {
+    let name = locale.to_ascii_lowercase();
+    name.contains("utf-8") || name.contains("utf8")
+}
+
+/// A piece of a line, which is never broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) text: String,
+    pub(crate) tone: Tone,
+}
+
+impl Word {
+    pub(crate) fn new(tone: Tone, text: impl Into<String>) -> Self {
+        Self { text: text.into(), tone }
+    }
+}
+
+/// What a word is, from which its colour follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// The path itself.
+    Title,
+    /// The name of a step.
+    Name,
+    /// The name of a drive.
+    Drive,
+    /// A fact.
+    Fact,
+    /// What is good for speed.
+    Good,
+    /// What costs speed.
+    Bad,
+    /// What matters least, and what is not known.
+    Dim,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+        match self {
+            Self::Title => Style::new().bold(),
+            Self::Name => colour(AnsiColor::Cyan),
+            Self::Drive => colour(AnsiColor::Green).bold(),
+            Self::Fact => Style::new(),
+            Self::Good => colour(AnsiColor::Green),
+            Self::Bad => colour(AnsiColor::Yellow),
+            Self::Dim => Style::new().dimmed(),
+        }
+    }
+
+    const fn is_head(self) -> bool {
+        matches!(self, Self::Title | Self::Name | Self::Drive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDE: Look = Look { ascii: false, width: None };
+
+    #[test]
+    fn a_long_line_goes_on_behind_its_lead() {
+        let look = Look { width: Some(50), ..WIDE };
+        let mut words = vec![Word::new(Tone::Name, "name")];
+        words.extend((0..4).map(|i| Word::new(Tone::Fact, format!("{i}").repeat(20))));
+        let mut out = String::new();
+        look.line(&mut out, "├─ ", "│  ", &words);
+        let out = anstream::adapter::strip_str(&out).to_string();
+        let (zero, one, two, three) =
+            ("0".repeat(20), "1".repeat(20), "2".repeat(20), "3".repeat(20));
+        assert_eq!(out, format!("├─ name  {zero} ·\n│  {one} · {two} ·\n│  {three}\n"));
+    }
+
+    #[test]
+    fn ascii_terminals_get_ascii() {
+        let look = Look { ascii: true, ..WIDE };
+        assert_eq!(look.fit("a–b → é\u{1b}"), "a-b -> \\u{e9}\\u{1b}");
+        assert_eq!(WIDE.fit("é\n"), "é\\n");
+        assert!(is_utf8("de_DE.UTF-8") && is_utf8("C.utf8") && !is_utf8("C") && !is_utf8("POSIX"));
+    }
+}

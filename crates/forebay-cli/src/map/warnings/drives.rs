@@ -1,0 +1,156 @@
+//! Rules about drives, their links, and their distance from the GPUs.
+
+use std::collections::BTreeMap;
+
+use super::{Found, some};
+use crate::map::json::MapReport;
+use crate::map::words::{named, spins};
+use crate::report::drives::{DriveFacts, LinkFacts, PathFacts};
+
+/// Each way to a drive.
+fn ways(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
+    report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
+}
+
+/// The link of an NVMe drive, which does not slow down at rest, is below what it can be.
+pub(super) fn link(report: &MapReport) -> Vec<Found> {
+    let mut found: Vec<Found> = Vec::new();
+    for (_, path) in ways(report).filter(|(drive, _)| drive.name.starts_with("nvme")) {
+        let Some(pci) = &path.pci else { continue };
+        let (Some(link), Some(max)) = (&pci.link, &pci.link_max) else { continue };
+        // Two namespaces share a link.
+        let known = found.iter().any(|found| found.about.contains(&path.name));
+        if link.is_below(max) && !known {
+            let (name, text, address) = (&path.name, link.text(Some(max)), &pci.address);
+            found.push(Found::new(
+                name,
+                format!(
+                    "the link of `{name}` runs at {text}: reseat the drive or try another slot; \
+                     `lspci -vv -s {address}` shows what each end can do"
+                ),
+            ));
+        }
+    }
+    found
+}
+
+/// The link of a GPU is below what it can be although a copy runs.
+pub(super) fn gpu_link(report: &MapReport) -> Vec<Found> {
+    let below = report.gpus.iter().filter_map(|gpu| {
+        let (busy, max) = (gpu.link_busy.as_ref()?, gpu.pci.link_max.as_ref()?);
+        let (name, address) = (named(&[gpu.index]), &gpu.pci.address);
+        busy.is_below(max).then(|| {
+            Found::new(
+                address,
+                format!(
+                    "the link of {name} runs at {} while copying: look for a slot with more \
+                     lanes, a riser of an older generation, or a lower speed in the firmware; \
+                     `lspci -vv -s {address}` shows what each end can do",
+                    busy.text(Some(max))
+                ),
+            )
+        })
+    });
+    below.collect()
+}
+
+/// A bridge above a drive carries less than the drive's own link.
+pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
+    let mut found: BTreeMap<&str, (Vec<String>, LinkFacts)> = BTreeMap::new();
+    for (_, path) in ways(report) {
+        let Some(pci) = &path.pci else { continue };
+        let own = pci.link.and_then(|link| link.bytes_per_second);
+        for bridge in &pci.bridges {
+            let Some(link) = bridge.link else { continue };
+            if link.bytes_per_second.zip(own).is_some_and(|(bridge, own)| bridge < own) {
+                let (names, _) = found.entry(&bridge.address).or_insert_with(|| (Vec::new(), link));
+                if !names.contains(&path.name) {
+                    names.push(path.name.clone());
+                }
+            }
+        }
+    }
+    let found = found.into_iter().map(|(address, (about, link))| {
+        let text = format!(
+            "the bridge {address} above {} carries less than the drive, {}: use a slot nearer to \
+             the processor; `lspci -tv` shows the way",
+            some(&about),
+            link.text(None)
+        );
+        Found { about, text }
+    });
+    found.collect()
+}
+
+/// Drives and GPUs on different sockets.
+pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
+    let mut groups: BTreeMap<Vec<usize>, Vec<String>> = BTreeMap::new();
+    for drive in &report.drives {
+        let pairs = report.distances.iter().filter(|pair| pair.drive == drive.id);
+        let far = pairs.filter(|pair| pair.distance == "across_sockets").map(|pair| pair.gpu);
+        let far: Vec<usize> = far.collect();
+        if !far.is_empty() {
+            groups.entry(far).or_default().push(drive.name.clone());
+        }
+    }
+    let all = report.gpus.len();
+    let found = groups.into_iter().map(|(far, about)| {
+        let near: Vec<usize> = (0..all).filter(|gpu| !far.contains(gpu)).collect();
+        let remedy = if near.is_empty() {
+            "put what it reads on a drive of its own socket".to_owned()
+        } else {
+            format!("use {}, or a drive of that socket", named(&near))
+        };
+        let are = if about.len() == 1 { "is" } else { "are" };
+        let text = format!(
+            "{} {are} on another socket than {}, so bytes pass the link between sockets: {remedy}",
+            some(&about),
+            named(&far)
+        );
+        Found { about, text }
+    });
+    found.collect()
+}
+
+/// A path of several to a drive is down.
+pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
+    let down = report.drives.iter().filter_map(|drive| {
+        let down: Vec<String> =
+            drive.paths.iter().filter(|path| !path.live).map(|path| path.name.clone()).collect();
+        if down.is_empty() {
+            return None;
+        }
+        let states: Vec<&str> =
+            drive.paths.iter().filter(|p| !p.live).filter_map(|p| p.state.as_deref()).collect();
+        let states = match states.first() {
+            Some(state) => format!(" ({state})"),
+            None => String::new(),
+        };
+        let (name, count) = (&drive.name, drive.paths.len());
+        let remedy = if name.starts_with("nvme") { "nvme list-subsys" } else { "multipath -ll" };
+        let text = format!(
+            "{} of {count} paths to `{name}` down: {}{states}; look at the cable, the switch and \
+             the controller: `{remedy}` shows them",
+            down.len(),
+            some(&down)
+        );
+        Some(Found { about: down, text })
+    });
+    down.collect()
+}
+
+/// A spinning disk.
+pub(super) fn spinning(report: &MapReport) -> Vec<Found> {
+    let spinning = report.drives.iter().filter(|drive| spins(drive));
+    let about: Vec<String> = spinning.map(|drive| drive.name.clone()).collect();
+    if about.is_empty() {
+        return Vec::new();
+    }
+    let are = if about.len() == 1 { "is a spinning disk" } else { "are spinning disks" };
+    let text = format!(
+        "{} {are}, far slower than any link: keep what is read often on flash, or in the page \
+         cache",
+        some(&about)
+    );
+    vec![Found { about, text }]
+}

@@ -1,0 +1,301 @@
+//! Drives, PCI devices and links as JSON: the same in every verb that names them.
+
+use forebay::topology::{Drive, DrivePath, Link, PciDevice, QueueId};
+use serde::{Deserialize, Serialize};
+
+/// A drive at the bottom of a path, or what stands for one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveFacts {
+    /// What tells it from every other.
+    pub id: String,
+    /// The id of the hardware whose bandwidth it uses; most often its own.
+    pub hardware: String,
+    /// `block`, `network`, `memory` or `unknown`.
+    pub kind: String,
+    /// The kernel's name, as `nvme0n1`.
+    pub name: String,
+    /// What its maker calls it.
+    pub model: Option<String>,
+    /// The version of its firmware.
+    pub firmware: Option<String>,
+    /// Its serial number.
+    pub serial: Option<String>,
+    /// Bytes on it.
+    pub size: Option<u64>,
+    /// The smallest piece that it reads or writes, in bytes.
+    pub logical_block_size: Option<u32>,
+    /// Whether the kernel takes it for a spinning disk.
+    pub rotational: Option<bool>,
+    /// How its bytes reach the host, by the path that serves it.
+    pub transport: String,
+    /// Whether they come over a network.
+    pub network: bool,
+    /// The PCI address of that path.
+    pub pci_address: Option<String>,
+    /// Its link as it was when it was looked at.
+    pub link: Option<LinkFacts>,
+    /// The best that this link can be.
+    pub link_max: Option<LinkFacts>,
+    /// The NUMA node of that path.
+    pub numa_node: Option<u32>,
+    /// The queues that feed it, of the files that were asked about.
+    pub queues: Vec<String>,
+    /// All ways to it.
+    pub paths: Vec<PathFacts>,
+}
+
+impl DriveFacts {
+    /// What the topology knows about `drive`.
+    #[must_use]
+    pub fn of(drive: &Drive, queue: &QueueId) -> Self {
+        let pci = drive.pci();
+        Self {
+            id: drive.id.as_str().into(),
+            hardware: drive.hardware.as_str().into(),
+            kind: drive.kind.name().into(),
+            name: drive.name.clone(),
+            model: drive.model.clone(),
+            firmware: drive.firmware.clone(),
+            serial: drive.serial.clone(),
+            size: drive.size,
+            logical_block_size: drive.logical_block_size,
+            rotational: drive.rotational,
+            transport: drive.transport().to_string(),
+            network: drive.transport().is_network(),
+            pci_address: pci.map(|pci| pci.address.clone()),
+            link: pci.and_then(|pci| LinkFacts::of(pci.link)),
+            link_max: pci.and_then(|pci| LinkFacts::of(pci.link_max)),
+            numa_node: drive.numa_node(),
+            queues: vec![queue.as_str().into()],
+            paths: drive.paths.iter().map(PathFacts::of).collect(),
+        }
+    }
+}
+
+/// One way to a drive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathFacts {
+    /// The controller, as `nvme3`, or the disk itself.
+    pub name: String,
+    /// How bytes travel on it.
+    pub transport: String,
+    /// Whether it can be used now.
+    pub live: bool,
+    /// The kernel's words for its state.
+    pub state: Option<String>,
+    /// The NUMA node that it hangs on.
+    pub numa_node: Option<u32>,
+    /// The PCI device at its end of the host.
+    pub pci: Option<PciFacts>,
+}
+
+impl PathFacts {
+    fn of(path: &DrivePath) -> Self {
+        Self {
+            name: path.name.clone(),
+            transport: path.transport.to_string(),
+            live: path.live,
+            state: path.state.clone(),
+            numa_node: path.numa_node,
+            pci: path.pci.as_ref().map(PciFacts::of),
+        }
+    }
+}
+
+/// A function of a device on PCI.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PciFacts {
+    /// Its address.
+    pub address: String,
+    /// Its maker and model as numbers, `10de:2335`.
+    pub id: Option<String>,
+    /// The kernel's driver that has it.
+    pub driver: Option<String>,
+    /// Its link as it was when it was looked at. Idle GPUs rest at a lower speed.
+    pub link: Option<LinkFacts>,
+    /// The best that this link can be.
+    pub link_max: Option<LinkFacts>,
+    /// The bridges above it, from the root port down.
+    pub bridges: Vec<BridgeFacts>,
+    /// The host bridge above these.
+    pub host_bridge: String,
+    /// The NUMA node that it hangs on.
+    pub numa_node: Option<u32>,
+    /// The socket of that node.
+    pub socket: Option<u32>,
+    /// Its IOMMU group.
+    pub iommu_group: Option<String>,
+}
+
+impl PciFacts {
+    /// What the topology knows about `pci`.
+    #[must_use]
+    pub fn of(pci: &PciDevice) -> Self {
+        let id = pci.vendor.zip(pci.device);
+        let bridges = pci.bridges.iter().map(|bridge| BridgeFacts {
+            address: bridge.address.clone(),
+            link: LinkFacts::of(bridge.link),
+            link_max: LinkFacts::of(bridge.link_max),
+        });
+        Self {
+            address: pci.address.clone(),
+            id: id.map(|(vendor, device)| format!("{vendor:04x}:{device:04x}")),
+            driver: pci.driver.clone(),
+            link: LinkFacts::of(pci.link),
+            link_max: LinkFacts::of(pci.link_max),
+            bridges: bridges.collect(),
+            host_bridge: pci.host_bridge.clone(),
+            numa_node: pci.numa_node,
+            socket: pci.package,
+            iommu_group: pci.iommu_group.clone(),
+        }
+    }
+}
+
+/// A bridge between a device and the processor.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeFacts {
+    /// Its address.
+    pub address: String,
+    /// Its link as it was when it was looked at.
+    pub link: Option<LinkFacts>,
+    /// The best that this link can be.
+    pub link_max: Option<LinkFacts>,
+}
+
+/// Width and speed of a PCI Express link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFacts {
+    /// Lanes.
+    pub width: Option<u32>,
+    /// Millions of transfers a second on each lane: 16000 is PCIe 4.0.
+    pub megatransfers_per_s: Option<u32>,
+    /// What both carry in each direction, before the packets' overhead.
+    pub bytes_per_second: Option<u64>,
+}
+
+impl LinkFacts {
+    /// The facts of `link`; `None` where nothing is known.
+    #[must_use]
+    pub fn of(link: Link) -> Option<Self> {
+        let (width, megatransfers_per_s) = (link.width, link.megatransfers_per_s);
+        let known = width.is_some() || megatransfers_per_s.is_some();
+        let bytes_per_second = link.bytes_per_s();
+        known.then_some(Self { width, megatransfers_per_s, bytes_per_second })
+    }
+
+    /// Whether it is narrower or slower than `max` says it can be.
+    #[must_use]
+    pub fn is_below(&self, max: &Self) -> bool {
+        let below = |now: Option<u32>, max: Option<u32>| now.zip(max).is_some_and(|(n, m)| n < m);
+        below(self.width, max.width) || below(self.megatransfers_per_s, max.megatransfers_per_s)
+    }
+
+    /// As people write it, with what it could be where that is more: `x4 16 GT/s`,
+    /// `x2 of x4, 8 of 16 GT/s`.
+    #[must_use]
+    pub fn text(&self, max: Option<&Self>) -> String {
+        let most =
+            |now: Option<u32>, max: Option<u32>| max.filter(|max| now.is_some_and(|n| n < *max));
+        let width = self.width.map(|now| match most(self.width, max.and_then(|m| m.width)) {
+            Some(max) => format!("x{now} of x{max}"),
+            None => format!("x{now}"),
+        });
+        let (now, max) = (self.megatransfers_per_s, max.and_then(|m| m.megatransfers_per_s));
+        let speed = now.map(|rate| match most(now, max) {
+            Some(max) => format!("{} of {} GT/s", gigatransfers(rate), gigatransfers(max)),
+            None => format!("{} GT/s", gigatransfers(rate)),
+        });
+        [width, speed].into_iter().flatten().collect::<Vec<_>>().join(" at ")
+    }
+}
+
+fn gigatransfers(mega: u32) -> String {
+    match mega % 1000 / 100 {
+        0 => (mega / 1000).to_string(),
+        tenths => format!("{}.{tenths}", mega / 1000),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A drive of fixed data.
+    pub(crate) fn drive() -> DriveFacts {
+        let link = |rate, bytes_per_second| LinkFacts {
+            width: Some(4),
+            megatransfers_per_s: Some(rate),
+            bytes_per_second: Some(bytes_per_second),
+        };
+        DriveFacts {
+            id: "nvme:nqn/1".into(),
+            hardware: "nvme:nqn".into(),
+            kind: "block".into(),
+            name: "nvme0n1".into(),
+            model: Some("Fast One".into()),
+            firmware: Some("1.0".into()),
+            transport: "pcie".into(),
+            pci_address: Some("0000:41:00.0".into()),
+            link: Some(link(16_000, 7_876_923_072)),
+            link_max: Some(link(16_000, 7_876_923_072)),
+            numa_node: Some(0),
+            queues: vec!["nvme:nqn/1".into()],
+            ..DriveFacts::default()
+        }
+    }
+
+    fn link(width: u32, rate: u32) -> LinkFacts {
+        let bytes_per_second = None;
+        LinkFacts { width: Some(width), megatransfers_per_s: Some(rate), bytes_per_second }
+    }
+
+    #[test]
+    fn keys_of_a_drive_are_those_of_the_schema() {
+        let text = serde_json::to_string_pretty(&drive()).unwrap();
+        insta::assert_snapshot!(text, @r#"
+        {
+          "id": "nvme:nqn/1",
+          "hardware": "nvme:nqn",
+          "kind": "block",
+          "name": "nvme0n1",
+          "model": "Fast One",
+          "firmware": "1.0",
+          "serial": null,
+          "size": null,
+          "logical_block_size": null,
+          "rotational": null,
+          "transport": "pcie",
+          "network": false,
+          "pci_address": "0000:41:00.0",
+          "link": {
+            "width": 4,
+            "megatransfers_per_s": 16000,
+            "bytes_per_second": 7876923072
+          },
+          "link_max": {
+            "width": 4,
+            "megatransfers_per_s": 16000,
+            "bytes_per_second": 7876923072
+          },
+          "numa_node": 0,
+          "queues": [
+            "nvme:nqn/1"
+          ],
+          "paths": []
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_link_is_written_with_what_it_lacks() {
+        let max = link(4, 16_000);
+        assert_eq!(link(4, 16_000).text(Some(&max)), "x4 at 16 GT/s");
+        assert_eq!(link(2, 16_000).text(Some(&max)), "x2 of x4 at 16 GT/s");
+        assert_eq!(link(4, 2_500).text(Some(&max)), "x4 at 2.5 of 16 GT/s");
+        assert_eq!(link(4, 2_500).text(None), "x4 at 2.5 GT/s");
+        assert!(link(2, 16_000).is_below(&max) && link(4, 8_000).is_below(&max));
+        assert!(!max.is_below(&max) && !link(8, 32_000).is_below(&max));
+        assert!(!LinkFacts::default().is_below(&max) && LinkFacts::default().text(None).is_empty());
+    }
+}

@@ -1,0 +1,256 @@
+//! This machine: folders, loop devices, btrfs over several of them, records of it, and nonsense.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use forebay_cli::map::json::MapReport;
+use tempfile::TempDir;
+
+use crate::{bad, good, map};
+
+fn report(folder: &Path, arguments: &[&str]) -> MapReport {
+    let all = [&["--json"], arguments].concat();
+    serde_json::from_str(&good(folder, &all).0).unwrap()
+}
+
+#[test]
+fn this_folder_is_what_is_mapped_by_default() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = report(folder.path(), &[]);
+    let map = &report.maps[0];
+    assert_eq!((map.path.as_str(), map.exists, report.schema), (".", true, 1));
+    assert_eq!(Path::new(&map.real_path), folder.path().canonicalize().unwrap());
+    assert!(map.extents.is_none() && report.replay.is_none());
+    let environment = report.environment.unwrap();
+    assert!(environment.command.starts_with("forebay map --json"));
+    assert_eq!(environment.drives, report.drives);
+    let (text, _) = good(folder.path(), &[]);
+    assert!(text.starts_with(".  is /") && text.contains("\nqueue  "), "{text}");
+    assert!(!text.contains('\u{1b}'), "no codes where nobody watches");
+}
+
+#[test]
+fn a_path_to_be_made_is_where_its_folder_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (text, _) = good(folder.path(), &["not/yet"]);
+    let there = folder.path().canonicalize().unwrap();
+    let line = format!("not/yet  does not exist: this is what `{}` is on\n", there.display());
+    assert!(text.starts_with(&line), "{text}");
+    assert!(!report(folder.path(), &["not/yet", "--extents"]).maps[0].exists);
+}
+
+#[test]
+fn a_link_that_cannot_be_measured_hides_no_map() {
+    let folder = tempfile::tempdir().unwrap();
+    if !report(folder.path(), &[]).gpus.is_empty() {
+        let (text, _) = good(folder.path(), &["--measure-link"]);
+        return assert!(text.contains("\nGPU 0  "), "{text}");
+    }
+    let (code, text, talk) = bad(folder.path(), &["--measure-link"]);
+    assert_eq!(code, 1);
+    assert!(text.starts_with(".  is /"), "{text}");
+    insta::assert_snapshot!(talk.split_once("error: ").unwrap().1, @"
+    cannot measure the link of a GPU
+      caused by: no GPU is on PCI here
+    hint: leave `--measure-link` out
+    ");
+}
+
+#[test]
+fn one_path_that_fails_hides_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "x").unwrap();
+    let (code, text, talk) = bad(folder.path(), &["file/below", "file"]);
+    assert_eq!(code, 1);
+    assert!(text.starts_with("file  1 B"), "{text}");
+    assert!(
+        talk.ends_with(
+            "error: cannot map `file/below`\n  caused by: not a directory (os error 20)\n"
+        )
+    );
+    let output = map(folder.path(), &["file/below", "file", "--json"]);
+    let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report.maps.len(), report.failures[0].path.as_str()), (1, "file/below"));
+}
+
+#[test]
+fn a_name_cannot_act_on_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "a\u{1b}[2J\nb\u{202e}c";
+    fs::write(folder.path().join(name), "x").unwrap();
+    std::os::unix::fs::symlink(name, folder.path().join("link")).unwrap();
+    let (text, talk) = good(folder.path(), &[name, "link", "--extents"]);
+    for bad in ['\u{1b}', '\u{202e}'] {
+        assert!(!text.contains(bad) && !talk.contains(bad), "{text}");
+    }
+    assert!(text.contains(r"a\u{1b}[2J\nb\u{202e}c"), "{text}");
+}
+
+#[test]
+fn a_record_shows_the_same_again() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "0123456789").unwrap();
+    let (text, _) = good(folder.path(), &["file", "missing", "--record", "new"]);
+    assert!(text.starts_with("recorded  2 paths to new\nmasked    names of file servers"));
+    let (here, _) = good(folder.path(), &["file", "missing"]);
+    let (there, _) = good(folder.path(), &["--fixture", "new"]);
+    let (head, there) = there.split_once("\n\n").unwrap();
+    assert_eq!(head, "replay of the record in new: not this machine, not now");
+    // A record has absolute paths.
+    let tree = |text: &str| {
+        let lines = text.lines().filter(|line| line.starts_with([' ', '├', '└']));
+        lines.map(|line| line.to_owned() + "\n").collect::<String>()
+    };
+    assert_eq!(tree(there), tree(&here));
+    let (again, _) = good(folder.path(), &["--fixture", "new", "--json"]);
+    let again: MapReport = serde_json::from_str(&again).unwrap();
+    assert_eq!(again.drives, report(folder.path(), &["file"]).drives);
+    assert!(again.rdma_devices.is_some());
+}
+
+#[test]
+fn nothing_is_recorded_over_and_nothing_else_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "precious").unwrap();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    let told = |arguments: &[&str]| {
+        let (code, text, talk) = bad(folder.path(), arguments);
+        assert!(text.is_empty());
+        format!("{code}: {talk}")
+    };
+    let texts = [
+        told(&["--record", "file"]),
+        told(&["--record", "folder"]),
+        told(&["--record", "missing/new"]),
+        told(&["--fixture", "folder"]),
+        told(&["--fixture", "file"]),
+        told(&["--record", "a", "--fixture", "b"]),
+        told(&["--fixture", "b", "--measure-link"]),
+        told(&["--bananas"]),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @"
+    1: error: cannot write a record to `file`
+      caused by: file exists (os error 17)
+    hint: give the name of a folder to be made
+
+    1: error: cannot write a record to `folder`
+      caused by: file exists (os error 17)
+    hint: give the name of a folder to be made
+
+    1: error: cannot write a record to `missing/new`
+      caused by: no such file or directory (os error 2)
+    hint: look at the path's spelling; a relative path starts at this folder
+
+    1: error: cannot replay `folder`
+      caused by: no such file or directory (os error 2)
+    hint: give a folder that `forebay map --record` made
+
+    1: error: cannot replay `file`
+      caused by: not a directory (os error 20)
+    hint: give a folder that `forebay map --record` made
+
+    2: error: `--record` cannot stand beside `--fixture`
+    hint: `forebay map --help` tells what it takes
+
+    2: error: `--fixture` cannot stand beside `--measure-link`
+    hint: `forebay map --help` tells what it takes
+
+    2: error: there is no flag `--bananas`
+    hint: `forebay map --help` tells what it takes
+    ");
+    assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+/// Runs a tool of administrators; the error says why that cannot be done here.
+fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let output = Command::new(name).args(arguments).env("PATH", path).output();
+    let output = output.map_err(|error| format!("no `{name}`: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("`{name}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Loop devices over images of their own with one file system; undone with the test.
+struct Loops {
+    devices: Vec<String>,
+    mounted: Option<PathBuf>,
+    folder: TempDir,
+}
+
+impl Loops {
+    fn new(count: usize, make: &[&str]) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("loop devices take root".into());
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut loops = Self { devices: Vec::new(), mounted: None, folder };
+        for index in 0..count {
+            let image = loops.folder.path().join(index.to_string());
+            fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+            let image = image.to_str().unwrap();
+            loops.devices.push(tool("losetup", &["--show", "--find", image])?);
+        }
+        let devices: Vec<&str> = loops.devices.iter().map(String::as_str).collect();
+        tool(make[0], &[&make[1..], &devices].concat())?;
+        let target = loops.folder.path().join("mounted");
+        fs::create_dir(&target).unwrap();
+        tool("mount", &[devices[0], target.to_str().unwrap()])?;
+        loops.mounted = Some(target);
+        Ok(loops)
+    }
+
+    fn path(&self) -> &Path {
+        self.mounted.as_deref().expect("it was mounted when it was made")
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().map(|device| device.trim_start_matches("/dev/"))
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        if let Some(target) = &self.mounted {
+            let _ = tool("umount", &[target.to_str().unwrap()]);
+        }
+        for device in &self.devices {
+            let _ = tool("losetup", &["--detach", device]);
+        }
+    }
+}
+
+#[test]
+fn a_loop_device_without_direct_io_is_told() {
+    let loops = match Loops::new(1, &["mkfs.ext4", "-q"]) {
+        Ok(loops) => loops,
+        Err(reason) => return println!("skipped: a loop device: {reason}"),
+    };
+    let name = loops.names().next().unwrap().to_owned();
+    fs::write(loops.path().join("file"), vec![1; 3 << 20]).unwrap();
+    let (text, talk) = good(loops.path(), &["file"]);
+    assert!(text.contains(&format!("─ {name}  loop device · 256 MiB · no direct I/O · (!)")));
+    assert!(talk.contains(&format!("`losetup --direct-io=on /dev/{name}`")), "{talk}");
+    if tool("losetup", &["--direct-io=on", &loops.devices[0]]).is_ok() {
+        let (text, talk) = good(loops.path(), &["file"]);
+        assert!(text.contains("256 MiB · direct I/O\n") && !talk.contains(&name), "{text}");
+    }
+}
+
+#[test]
+fn members_of_btrfs_are_all_shown() {
+    let loops = match Loops::new(3, &["mkfs.btrfs", "-q", "-d", "raid0"]) {
+        Ok(loops) => loops,
+        Err(reason) => return println!("skipped: btrfs over loop devices: {reason}"),
+    };
+    fs::write(loops.path().join("file"), vec![1; 3 << 20]).unwrap();
+    // What is on its way to the drives has no place yet.
+    fs::File::open(loops.path().join("file")).unwrap().sync_all().unwrap();
+    let (text, _) = good(loops.path(), &["file", "--extents"]);
+    assert!(text.contains("btrfs · data raid0 · 3 members"), "{text}");
+    assert!(loops.names().all(|name| text.contains(&format!("─ {name}  loop device"))), "{text}");
+    assert!(text.contains("btrfs tells its own addresses"), "{text}");
+}

@@ -1,0 +1,425 @@
+//! Recorded systems, drawn.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use forebay_cli::map::json::MapReport;
+use tempfile::TempDir;
+
+use crate::{bad, good};
+
+/// The library's own records of two kernels; part of the test, so that it runs anywhere.
+const ARCHIVE: &[u8] = include_bytes!("../../../forebay/tests/topology/linux-6.12-iommu.tar.gz");
+
+/// Where one of its drives hangs.
+const SLOT: &str = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";
+
+/// A recorded system in a folder of its own.
+struct Recorded {
+    folder: TempDir,
+}
+
+impl Recorded {
+    /// `None` where there is no `tar`.
+    #[allow(clippy::print_stdout, reason = "what a test skips is printed")]
+    fn open() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tar = Command::new("tar");
+        tar.args(["-xzf", "-", "--strip-components=1", "-C"]).arg(folder.path());
+        let Ok(mut child) = tar.stdin(Stdio::piped()).spawn() else {
+            println!("skipped: recorded systems: there is no `tar`");
+            return None;
+        };
+        child.stdin.take().unwrap().write_all(ARCHIVE).unwrap();
+        assert!(child.wait().unwrap().success());
+        Some(Self { folder })
+    }
+
+    /// The same with its two display adapters made GPUs, at rest.
+    fn with_gpus() -> Option<Self> {
+        let recorded = Self::open()?;
+        for path in [
+            "pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:02.0/0000:46:00.0",
+            "pci0000:a0/0000:a0:01.0/0000:a1:00.0/0000:a2:02.0/0000:a5:00.0",
+        ] {
+            let path = format!("sys/devices/{path}");
+            let event = fs::read_to_string(recorded.file(&format!("{path}/uevent"))).unwrap();
+            recorded.write(&format!("{path}/uevent"), &event.replace("1234:1111", "10DE:2335"));
+            for name in ["current_link_width", "max_link_width"] {
+                recorded.write(&format!("{path}/{name}"), "16\n");
+            }
+            recorded.write(&format!("{path}/max_link_speed"), "32.0 GT/s PCIe\n");
+        }
+        Some(recorded)
+    }
+
+    fn file(&self, path: &str) -> PathBuf {
+        self.folder.path().join("root").join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.file(path), text).unwrap();
+    }
+
+    /// What is drawn, without the line that says where the record is; and the warnings.
+    #[track_caller]
+    fn drawn(&self, arguments: &[&str]) -> (String, String) {
+        let mut all = vec!["--fixture", "."];
+        all.extend(arguments);
+        // Lines that fit into this file.
+        let mut command = assert_cmd::Command::new(crate::program());
+        command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", "90");
+        let output = command.arg("map").args(all).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let talk = String::from_utf8(output.stderr).unwrap().replace(": ", ":\n  ");
+        let talk = talk.replace("; ", ";\n  ").replace(", ", ",\n  ");
+        let (head, text) = text.split_once("\n\n").unwrap();
+        assert_eq!(head, "replay of the record in .: not this machine, not now");
+        (text.to_owned(), talk)
+    }
+
+    fn json(&self, arguments: &[&str]) -> MapReport {
+        let mut all = vec!["--fixture", ".", "--json"];
+        all.extend(arguments);
+        serde_json::from_str(&good(self.folder.path(), &all).0).unwrap()
+    }
+}
+
+#[test]
+fn a_stripe_over_two_sockets() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    // One of its drives sits in a slot with half the lanes.
+    recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
+    let (text, talk) = recorded.drawn(&["/mnt/md0/data.bin"]);
+    insta::assert_snapshot!(text, @"
+    /mnt/md0/data.bin  64 MiB
+    └─ /mnt/md0  xfs
+       └─ md0  array, raid0 · 4 members · stripes of 512 KiB · 1016 MiB
+          ├─ ● nvme3n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 0 ·
+          │  │  across sockets from GPU 1
+          │  └─ nvme3  pcie · 0000:44:00.0 · x1 of x4 at 2.5 GT/s · NUMA node 0 · (!)
+          ├─ ● nvme4n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 0 ·
+          │  │  across sockets from GPU 1
+          │  └─ nvme4  pcie · 0000:45:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          ├─ ● nvme14n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
+          │  │  across sockets from GPU 0
+          │  └─ nvme14  pcie · 0000:a3:00.0 · x1 at 2.5 GT/s · NUMA node 1
+          └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
+             │  across sockets from GPU 0
+             └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  one for 4 drives, striped
+
+    GPU 0  device 10de:2335 · 0000:46:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 0 ·
+           BAR1 4 KiB
+    GPU 1  device 10de:2335 · 0000:a5:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 1 ·
+           BAR1 4 KiB
+
+    distance  GPU 0           GPU 1
+    nvme3n1   same switch     across sockets
+    nvme4n1   same switch     across sockets
+    nvme14n1  across sockets  same switch
+    nvme1n1   across sockets  same switch
+    ");
+    insta::assert_snapshot!(talk, @"
+    warning:
+      the link of `nvme3` runs at x1 of x4 at 2.5 GT/s:
+      reseat the drive or try another slot;
+      `lspci -vv -s 0000:44:00.0` shows what each end can do
+    warning:
+      `nvme14n1`,
+      `nvme1n1` are on another socket than GPU 0,
+      so bytes pass the link between sockets:
+      use GPU 1,
+      or a drive of that socket
+    warning:
+      `nvme3n1`,
+      `nvme4n1` are on another socket than GPU 1,
+      so bytes pass the link between sockets:
+      use GPU 0,
+      or a drive of that socket
+    ");
+}
+
+#[test]
+fn the_readme_shows_what_is_drawn() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
+    let path = "/mnt/md0/data.bin";
+    let (text, _) = good(recorded.folder.path(), &["--fixture", ".", path]);
+    let readme = include_str!("../../../../README.md");
+    let (_, shown) = readme.split_once(&format!("$ forebay map {path}\n")).unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    assert!(text.contains(shown), "README.md should show this:\n{text}");
+}
+
+#[test]
+fn a_drive_with_two_paths_and_a_link_on_the_way() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    let (text, _) = recorded.drawn(&["/mnt/plain/to-dir/inner.bin", "/mnt/mpath/data.bin"]);
+    insta::assert_snapshot!(text, @"
+    /mnt/plain/to-dir/inner.bin  1 MiB
+    └─ /mnt/plain/to-dir/inner.bin  link → /mnt/md0/dir/inner.bin
+       └─ /mnt/md0  xfs
+          └─ md0  array, raid0 · 4 members · stripes of 512 KiB · 1016 MiB
+             ├─ ● nvme3n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 0 ·
+             │  │  across sockets from GPU 1
+             │  └─ nvme3  pcie · 0000:44:00.0 · x1 at 2.5 GT/s · NUMA node 0
+             ├─ ● nvme4n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 0 ·
+             │  │  across sockets from GPU 1
+             │  └─ nvme4  pcie · 0000:45:00.0 · x1 at 2.5 GT/s · NUMA node 0
+             ├─ ● nvme14n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
+             │  │  across sockets from GPU 0
+             │  └─ nvme14  pcie · 0000:a3:00.0 · x1 at 2.5 GT/s · NUMA node 1
+             └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB · same switch as GPU 1 ·
+                │  across sockets from GPU 0
+                └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  one for 4 drives, striped
+
+    /mnt/mpath/data.bin  64 MiB
+    └─ /mnt/mpath  ext4
+       └─ ● nvme7n1  QEMU NVMe Ctrl · 256 MiB · 2 of 2 paths live · policy numa ·
+          │  same socket as GPU 0 · across sockets from GPU 1
+          ├─ nvme7  pcie · 0000:49:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          └─ nvme16  pcie · 0000:aa:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  that of nvme7n1
+
+    GPU 0  device 10de:2335 · 0000:46:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 0 ·
+           BAR1 4 KiB
+    GPU 1  device 10de:2335 · 0000:a5:00.0 · x16 at 2.5 of 32 GT/s, at rest · NUMA node 1 ·
+           BAR1 4 KiB
+
+    distance  GPU 0           GPU 1
+    nvme3n1   same switch     across sockets
+    nvme4n1   same switch     across sockets
+    nvme14n1  across sockets  same switch
+    nvme1n1   across sockets  same switch
+    nvme7n1   same socket     across sockets
+    ");
+}
+
+#[test]
+fn volumes_and_what_they_cost() {
+    let Some(recorded) = Recorded::open() else { return };
+    let paths = ["/mnt/crypt/data.bin", "/mnt/loop/data.bin", "/mnt/raid10/data.bin"];
+    let (text, talk) = recorded.drawn(&paths);
+    insta::assert_snapshot!(text, @"
+    /mnt/crypt/data.bin  64 MiB
+    └─ /mnt/crypt  ext4
+       └─ secret  dm-2 · encrypted volume · 238 MiB · (!)
+          └─ nvme15n1p1  partition 1 · 254 MiB · from 1 MiB
+             └─ ● nvme15n1  QEMU NVMe Ctrl · 256 MiB
+                └─ nvme15  pcie · 0000:a9:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  that of nvme15n1
+
+    /mnt/loop/data.bin  16 MiB
+    └─ /mnt/loop  ext4
+       └─ loop0  loop device · 96 MiB · no direct I/O · (!)
+          └─ /mnt/plain/image  file
+             └─ /mnt/plain  ext4
+                └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
+                   └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
+                      └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
+    queue  one of its own, in front of nvme0n1
+
+    /mnt/raid10/data.bin  64 MiB
+    └─ /mnt/raid10  ext4
+       └─ md127  array, raid10 · 4 members · stripes of 128 KiB · 250 MiB
+          ├─ nvme9n1p1  partition 1 · 126 MiB · from 1 MiB
+          │  └─ ● nvme9n1  QEMU NVMe Ctrl · 128 MiB
+          │     └─ nvme9  pcie · 0000:4b:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          ├─ nvme10n1p1  partition 1 · 126 MiB · from 1 MiB
+          │  └─ ● nvme10n1  QEMU NVMe Ctrl · 128 MiB
+          │     └─ nvme10  pcie · 0000:4c:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          ├─ nvme18n1p1  partition 1 · 126 MiB · from 1 MiB
+          │  └─ ● nvme18n1  QEMU NVMe Ctrl · 128 MiB
+          │     └─ nvme18  pcie · 0000:ac:00.0 · x1 at 2.5 GT/s · NUMA node 1
+          └─ nvme19n1p1  partition 1 · 126 MiB · from 1 MiB
+             └─ ● nvme19n1  QEMU NVMe Ctrl · 128 MiB
+                └─ nvme19  pcie · 0000:ad:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  one for 4 drives, striped mirrors
+
+    GPUs  none is on PCI here, so there are no distances
+    ");
+    insta::assert_snapshot!(talk, @"
+    warning:
+      /mnt/crypt/data.bin:
+      `secret` is decrypted by the processor,
+      byte by byte,
+      and never directly to a GPU:
+      use a drive that encrypts itself,
+      or try `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue secret`
+    warning:
+      /mnt/loop/data.bin:
+      `loop0` has no direct I/O,
+      so each byte is copied through the page cache of its image too:
+      `losetup --direct-io=on /dev/loop0`
+    ");
+}
+
+#[test]
+fn file_systems_of_every_kind() {
+    let Some(recorded) = Recorded::open() else { return };
+    let paths = ["/mnt/subvol/data.bin", "/mnt/ovl/upper.bin", "/mnt/nfs/data.bin", "/mnt/tmp"];
+    let paths = [&paths[..3], &["/mnt/tmp/data.bin", "/lab-root.bin"]].concat();
+    let (text, _) = recorded.drawn(&paths);
+    insta::assert_snapshot!(text, @"
+    /mnt/subvol/data.bin  16 MiB
+    └─ /mnt/subvol  btrfs · subvolume /sv · data raid0 · 2 members
+       ├─ ● nvme13n1  QEMU NVMe Ctrl · 256 MiB
+       │  └─ nvme13  pcie · 0000:a8:00.0 · x1 at 2.5 GT/s · NUMA node 1
+       └─ ● nvme6n1  QEMU NVMe Ctrl · 256 MiB
+          └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
+    queue  one for 2 drives, striped
+
+    /mnt/ovl/upper.bin  8 MiB
+    └─ /mnt/ovl  overlay · from its upper layer · (!)
+       └─ /mnt/plain/up/upper.bin  file
+          └─ /mnt/plain  ext4
+             └─ nvme0n1p1  partition 1 · 510 MiB · from 1 MiB
+                └─ ● nvme0n1  QEMU NVMe Ctrl · 512 MiB
+                   └─ nvme0  pcie · 0000:41:00.0 · x1 at 2.5 GT/s · NUMA node 0
+    queue  that of nvme0n1
+
+    /mnt/nfs/data.bin  16 MiB
+    └─ /mnt/nfs  NFS
+       └─ ● 127.0.0.1:/mnt/plain/export  version 4.2 over tcp · server 127.0.0.1 ·
+             1 connection · (!)
+    queue  that of 127.0.0.1:/mnt/plain/export
+
+    /mnt/tmp/data.bin  8 MiB
+    └─ /mnt/tmp  tmpfs
+       └─ ● memory  the files are in host memory, no drive moves them
+    queue  that of memory
+
+    /lab-root.bin  8 MiB
+    └─ /  ext4
+       └─ ● vda  1 GiB · virtio
+          └─ 0000:00:01.0
+    queue  that of vda
+
+    GPUs  none is on PCI here, so there are no distances
+    ");
+}
+
+#[test]
+fn where_the_bytes_lie() {
+    let Some(recorded) = Recorded::open() else { return };
+    let (text, _) = recorded.drawn(&["/mnt/bind/inner.bin", "/mnt/btrfs/data.bin", "--extents"]);
+    insta::assert_snapshot!(text, @"
+    /mnt/bind/inner.bin  1 MiB
+    └─ /mnt/bind  bound from /dir · xfs
+       └─ md0  array, raid0 · 4 members · stripes of 512 KiB · 1016 MiB
+          ├─ ● nvme3n1  QEMU NVMe Ctrl · 256 MiB
+          │  └─ nvme3  pcie · 0000:44:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          ├─ ● nvme4n1  QEMU NVMe Ctrl · 256 MiB
+          │  └─ nvme4  pcie · 0000:45:00.0 · x1 at 2.5 GT/s · NUMA node 0
+          ├─ ● nvme14n1  QEMU NVMe Ctrl · 256 MiB
+          │  └─ nvme14  pcie · 0000:a3:00.0 · x1 at 2.5 GT/s · NUMA node 1
+          └─ ● nvme1n1  QEMU NVMe Ctrl · 256 MiB
+             └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
+    queue  one for 4 drives, striped
+    bytes  1 MiB in 1 extent
+           nvme3n1   416 KiB  40.6 %  1 run
+           nvme4n1   512 KiB  50.0 %  1 run
+           nvme14n1  96 KiB   9.4 %   1 run
+           from    length   drive     at
+           0       416 KiB  nvme3n1   18972672
+           425984  512 KiB  nvme4n1   18874368
+           950272  96 KiB   nvme14n1  18874368
+
+    /mnt/btrfs/data.bin  64 MiB
+    └─ /mnt/btrfs  btrfs · data raid0 · 2 members
+       ├─ ● nvme13n1  QEMU NVMe Ctrl · 256 MiB
+       │  └─ nvme13  pcie · 0000:a8:00.0 · x1 at 2.5 GT/s · NUMA node 1
+       └─ ● nvme6n1  QEMU NVMe Ctrl · 256 MiB
+          └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
+    queue  one for 2 drives, striped
+    bytes  64 MiB in 1 extent
+           (no place)  64 MiB  100.0 %  btrfs tells its own addresses, not those of its drives
+
+    GPUs  none is on PCI here, so there are no distances
+    ");
+    let report = recorded.json(&["/mnt/md0/data.bin", "--extents"]);
+    let extents = report.maps[0].extents.as_ref().unwrap();
+    // Every byte once: 64 MiB over four drives, in stripes of which the first ones are listed.
+    assert_eq!(extents.drives.iter().map(|on| on.bytes).sum::<u64>(), 64 << 20);
+    assert_eq!((extents.drives.len(), extents.first.len()), (4, 16));
+    assert_eq!(extents.runs, extents.drives.iter().map(|on| on.runs).sum::<u64>());
+}
+
+#[test]
+fn all_recorded_paths_are_shown_where_none_is_named() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    let report = recorded.json(&[]);
+    assert_eq!((report.schema, report.maps.len(), report.failures.len()), (1, 24, 0));
+    assert_eq!((report.replay.as_deref(), report.environment.as_ref()), (Some("."), None));
+    assert_eq!((report.gpus.len(), report.rdma_devices.as_ref()), (2, None));
+    assert_eq!(report.distances.len(), 2 * report.drives.len());
+    for map in &report.maps {
+        assert!(map.exists && map.drives.iter().all(|id| report.drive(id).is_some()));
+        // Several queues may feed one drive.
+        let feeds = |id: &String| report.drive(id).unwrap().queues.contains(&map.queue.id);
+        assert!(map.drives.iter().all(feeds), "{}", map.path);
+    }
+    // The links of its drives, and all bridges above them, are as good as they can be.
+    assert!(report.warnings.iter().all(|w| w.rule != "drive_link" && w.rule != "bridge"));
+    let text = report.to_text().unwrap();
+    assert_eq!(serde_json::from_str::<MapReport>(&text).unwrap(), report);
+}
+
+#[test]
+fn what_is_not_in_the_record_fails_beside_what_is() {
+    let Some(recorded) = Recorded::open() else { return };
+    let arguments = ["--fixture", ".", "/elsewhere", "/mnt/plain/data.bin", "/nor/here"];
+    let (code, text, talk) = bad(recorded.folder.path(), &arguments);
+    assert_eq!(code, 1);
+    assert!(text.contains("/mnt/plain/data.bin  64 MiB\n") && !text.contains("elsewhere"));
+    insta::assert_snapshot!(talk, @"
+    error: cannot map `/elsewhere`
+      caused by: not recorded
+    hint: `forebay map --fixture .` shows what is recorded
+    error: cannot map `/nor/here`
+      caused by: not recorded
+    hint: `forebay map --fixture .` shows what is recorded
+    ");
+}
+
+#[test]
+fn a_terminal_without_unicode_gets_ascii() {
+    let Some(recorded) = Recorded::open() else { return };
+    let mut command = assert_cmd::Command::new(crate::program());
+    command.current_dir(recorded.folder.path()).env("LC_ALL", "C");
+    command.args(["map", "--fixture", ".", "/mnt/plain/to-md0", "/mnt/mpath/data.bin"]);
+    let output = command.env("COLUMNS", "90").output().unwrap();
+    assert!(output.stdout.is_ascii());
+    let text = String::from_utf8(output.stdout).unwrap();
+    insta::assert_snapshot!(text, @"
+    replay of the record in .: not this machine, not now
+
+    /mnt/plain/to-md0  64 MiB
+    `- /mnt/plain/to-md0  link -> /mnt/md0/data.bin
+       `- /mnt/md0  xfs
+          `- md0  array, raid0, 4 members, stripes of 512 KiB, 1016 MiB
+             |- * nvme3n1  QEMU NVMe Ctrl, 256 MiB
+             |  `- nvme3  pcie, 0000:44:00.0, x1 at 2.5 GT/s, NUMA node 0
+             |- * nvme4n1  QEMU NVMe Ctrl, 256 MiB
+             |  `- nvme4  pcie, 0000:45:00.0, x1 at 2.5 GT/s, NUMA node 0
+             |- * nvme14n1  QEMU NVMe Ctrl, 256 MiB
+             |  `- nvme14  pcie, 0000:a3:00.0, x1 at 2.5 GT/s, NUMA node 1
+             `- * nvme1n1  QEMU NVMe Ctrl, 256 MiB
+                `- nvme1  pcie, 0000:a4:00.0, x1 at 2.5 GT/s, NUMA node 1
+    queue  one for 4 drives, striped
+
+    /mnt/mpath/data.bin  64 MiB
+    `- /mnt/mpath  ext4
+       `- * nvme7n1  QEMU NVMe Ctrl, 256 MiB, 2 of 2 paths live, policy numa
+          |- nvme7  pcie, 0000:49:00.0, x1 at 2.5 GT/s, NUMA node 0
+          `- nvme16  pcie, 0000:aa:00.0, x1 at 2.5 GT/s, NUMA node 1
+    queue  that of nvme7n1
+
+    GPUs  none is on PCI here, so there are no distances
+    ");
+}

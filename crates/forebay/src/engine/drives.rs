@@ -1,0 +1,103 @@
+//! The queues of an engine's drives: which one serves a file, and what was learned of it before.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Engine, Inner};
+use crate::error::Result;
+use crate::file::Handle;
+use crate::options::Options;
+use crate::queue::{Core, Depth, Direction};
+use crate::remember::Memory;
+use crate::topology::{Below, LayerKind, QueueId, Resolver};
+use crate::tune::DepthLimits;
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Drives {
+    resolver: Resolver,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    queues: HashMap<QueueId, DriveQueue>,
+    memory: Memory,
+}
+
+/// The queue of a drive.
+#[derive(Debug, Clone, Copy)]
+struct DriveQueue {
+    index: usize,
+    /// Whether its ring was started, or found to be refused.
+    ring_tried: bool,
+}
+
+impl Drives {
+    pub(super) fn new(options: &Options) -> Self {
+        // Who sets the depth wants no other.
+        let remembers = options.remember && options.depth.is_none();
+        let known = Known { queues: HashMap::new(), memory: Memory::open(remembers) };
+        Self { resolver: Resolver::default(), known: Mutex::new(known) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what was learned for the next engine.
+    pub(super) fn remember(&self, core: &Core) {
+        let mut known = self.lock();
+        let Known { queues, memory } = &mut *known;
+        for (id, queue) in &*queues {
+            let learned = core.lock().learned(queue.index);
+            for (direction, learned) in [Direction::Read, Direction::Write].iter().zip(learned) {
+                if let Some(learned) = learned {
+                    memory.note(id.as_str(), *direction, learned);
+                }
+            }
+        }
+        // What cannot be kept is found anew.
+        memory.save();
+    }
+}
+
+/// How the depth of a queue is found, where it is not set.
+fn depth(options: &Options, below: &Below, memory: &Memory) -> Depth {
+    if let Some(depth) = options.depth {
+        return Depth::Fixed(depth);
+    }
+    // Virtual and loop devices say that they turn as well, when nobody told them otherwise.
+    let is_disk = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
+    let turns = below.layer.walk().any(|(_, layer)| is_disk(layer))
+        && below.drives.iter().any(|drive| drive.rotational == Some(true));
+    let segment = options.segment_size;
+    let limits = DepthLimits::of(turns, options.depth_max(), segment, segment);
+    let id = below.queue.id.as_str();
+    Depth::tuned(limits, [Direction::Read, Direction::Write].map(|way| memory.recall(id, way)))
+}
+
+impl Engine {
+    /// The queue of a file's drive; its ring is started when one is first `needs_ring`.
+    pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
+        let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
+        let below: Arc<Below> = drives.resolver.resolve_file(handle.fd(), handle.path());
+        let mut known = drives.lock();
+        let Known { queues, memory } = &mut *known;
+        let queue = queues.entry(below.queue.id.clone()).or_insert_with(|| DriveQueue {
+            index: threads.add_drive(core, depth(options, &below, memory), options.segment_size),
+            ring_tried: false,
+        });
+        if needs_ring && !queue.ring_tried {
+            let note = threads.start_ring(core, queue.index, options, tools.arena.parts())?;
+            queue.ring_tried = true;
+            if let Some(note) = note {
+                let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+                if !notes.contains(&note) {
+                    notes.push(note);
+                }
+            }
+        }
+        Ok(queue.index)
+    }
+}
