@@ -365,13 +365,13 @@ fn a_hung_file_holds_up_no_other() {
     options.segment_size = 256 << 10;
     options.slot_size = MIB;
     let engine = Engine::new(options).expect("the options fit");
-    fuse.set(|faults| faults.no_direct = true); // so that readers hang, not a ring
+    fuse.set(|faults| faults.no_direct = true); // so that threads hang, not a ring
     let file = engine.open(fuse.path()).expect("the file opens");
     lab::fuse::drop_pages(&fuse.path());
     fuse.set(|faults| faults.hang_from = Some(0));
     let buffer = engine.allocate_pinned(8 * MIB).expect("memory");
     let hung = file.start_read(0, buffer, &RequestOptions::default()).expect("a start");
-    fuse.wait_for_parked(2); // both readers
+    fuse.wait_for_parked(2); // as many as there are readers
 
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("healthy");
@@ -382,11 +382,12 @@ fn a_hung_file_holds_up_no_other() {
     let mut target = vec![0; bytes.len()];
     healthy.read_exact(0, &mut target).expect("a read beside a hung one");
     assert!(target == bytes);
-    // What nobody has begun can be cancelled at once.
+    // Nor does a cancelled transfer wait for the hung one: it ends, cancelled or over before that.
     let buffer = engine.allocate_pinned(3 * MIB).expect("memory");
     let waiting = healthy.start_read(0, buffer, &RequestOptions::default()).expect("a start");
     waiting.cancel();
-    assert!(matches!(waiting.wait().0, Err(Error::Cancelled { .. })));
+    let end = waiting.wait().0;
+    assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
     fuse.set(|faults| faults.hang_from = None);
     hung.wait().0.expect("the drive answers again");
 }
