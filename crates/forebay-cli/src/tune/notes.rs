@@ -1,0 +1,120 @@
+//! What a reader of the findings should know, each with the next thing to try.
+
+use forebay::units::format_size;
+
+use super::curve::Point;
+use super::place::Place;
+use super::probe::Seen;
+use super::search::{Bounds, DEPTH_MAX, Found};
+use crate::bench::stats::Spread;
+use crate::report::drives::DriveFacts;
+use crate::report::json::Environment;
+use crate::report::table::rate;
+use crate::report::warnings::Warning;
+
+/// Writes come from memory that is no GPU's.
+pub(super) const PLAYED: &str = "there is no GPU here, so written bytes came from host memory that \
+                                 plays one";
+
+/// Samples further apart than this share of their median are called unsteady.
+const SPREAD_MAX: f64 = 0.25;
+/// Larger requests than the engine makes are worth a word from this gain on.
+const GAIN: f64 = 1.05;
+
+/// What the place and its drives give reason to say.
+pub(super) fn about(environment: &Environment, place: &Place) -> Vec<String> {
+    let mut notes = Vec::new();
+    if place.leftovers > 0 {
+        notes.push(Warning::Leftovers(place.leftovers).to_string());
+    }
+    notes.extend(of_drives(&environment.drives));
+    if std::env::var_os("FOREBAY_DEPTH").is_some() {
+        notes.push(
+            "`FOREBAY_DEPTH` is set: engines take it instead of what is found; unset it".into(),
+        );
+    }
+    notes
+}
+
+/// What the kind of a drive gives reason to say.
+pub(super) fn of_drives(drives: &[DriveFacts]) -> Vec<String> {
+    let mut notes = Vec::new();
+    for drive in drives {
+        let name = &drive.name;
+        // Disks of virtual machines mostly say that they turn, and do not.
+        let turns = drive.rotational == Some(true) && !drive.transport.starts_with("virtio");
+        if turns && !drive.network {
+            notes.push(format!(
+                "`{name}` is a disk that turns: more requests may only move its heads, and its \
+                 outer tracks are faster than its inner ones, so try a file of yours as well"
+            ));
+        }
+        if drive.network {
+            notes.push(format!(
+                "`{name}` is reached over a network ({}): its server's memory and everybody else \
+                 who uses it are part of what was measured; try again at another hour",
+                drive.transport
+            ));
+        }
+    }
+    notes
+}
+
+/// What the samples give reason to say.
+pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
+    let mut notes = seen.notes.clone();
+    let all = seen.around + seen.through;
+    if seen.through > all / 100 {
+        let (through, all) = (format_size(seen.through), format_size(all));
+        notes.push(format!(
+            "{through} of {all} came through the page cache, not from the drive: somebody else uses \
+             the file; try a folder"
+        ));
+    }
+    notes
+}
+
+/// What a search gives reason to say.
+pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<String> {
+    let mut notes = Vec::new();
+    let curve = &found.curve;
+    if !found.complete {
+        let count: usize = curve.0.iter().map(|point| point.samples.len()).sum();
+        notes.push(format!(
+            "the time ended after {count} samples, before everything was measured three times; \
+             `--duration {}` gives more",
+            u64::from(duration) * 5
+        ));
+    }
+    let Some(point) = curve.found(bounds.size_max) else { return notes };
+    let Spread { median, .. } = point.bytes_per_second;
+    let spread = point.bytes_per_second.relative();
+    if spread > SPREAD_MAX {
+        notes.push(format!(
+            "unsteady: samples of what was found differ by {:.0} %; end other work on this drive, \
+             or try `--duration {}`",
+            spread * 100.0,
+            u64::from(duration) * 5
+        ));
+    }
+    let fastest = curve.best(u64::MAX).map_or(0.0, Point::rate);
+    let own = curve.best(bounds.size_max).map_or(0.0, Point::rate);
+    if let Some(larger) = curve.best(u64::MAX).filter(|_| fastest > own * GAIN) {
+        notes.push(format!(
+            "requests of {} reach {} GB/s, {:.0} % more than any that the engine makes by itself: \
+             `FOREBAY_SEGMENT_SIZE={}` lets it",
+            format_size(larger.cell.request_size),
+            rate(fastest),
+            (fastest / own - 1.0) * 100.0,
+            larger.cell.request_size,
+        ));
+    }
+    let grows = curve.best(bounds.size_max).filter(|best| best.cell.depth >= DEPTH_MAX);
+    if let Some(best) = grows.filter(|_| point.cell.depth >= DEPTH_MAX && median > 0.0) {
+        notes.push(format!(
+            "throughput still grows at a depth of {}, the highest that is tried",
+            best.cell.depth
+        ));
+    }
+    notes
+}
