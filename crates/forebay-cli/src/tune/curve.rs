@@ -10,6 +10,13 @@ use crate::bench::stats::Spread;
 
 /// A depth is enough from this share of the best rate on: more than that only adds latency.
 pub const ENOUGH: f64 = 0.98;
+/// So many standard errors, and a cell may be as fast as the fastest: those are averaged, for the
+/// fastest of many is so by chance.
+const LIKELY: f64 = 2.0;
+/// So many of them a rate may be too low by chance.
+const CHANCE: f64 = 0.5;
+/// The standard error of a median, against that of a mean.
+const MEDIAN: f64 = 1.25;
 /// One request should hold the drive for no longer, so that others get their turn soon: the engine
 /// follows the same rule.
 const HOLDS_S: f64 = 0.001;
@@ -82,7 +89,7 @@ impl Curve {
     }
 
     /// The points with requests of `size`, the lowest depth first.
-    pub fn of_size(&self, size: u64) -> impl Iterator<Item = &Point> {
+    pub fn of_size(&self, size: u64) -> impl Iterator<Item = &Point> + Clone {
         self.0.iter().filter(move |point| point.cell.request_size == size)
     }
 
@@ -98,15 +105,43 @@ impl Curve {
         fastest(self.0.iter().filter(|point| point.cell.request_size <= size_max))
     }
 
+    /// How far a sample is from the median of its cell, as a share, in the root of the mean square.
+    #[must_use]
+    pub fn noise(&self) -> f64 {
+        let (mut sum, mut count) = (0.0, 0);
+        for point in self.0.iter().filter(|point| point.samples.len() > 1 && point.rate() > 0.0) {
+            let off = point.samples.iter().map(|sample| (sample / point.rate() - 1.0).powi(2));
+            sum += off.sum::<f64>();
+            count += point.samples.len() - 1;
+        }
+        if count == 0 { 0.0 } else { (sum / float(count as u64)).sqrt() }
+    }
+
+    /// The rate that the fastest of `points` have in common, and the error of one sample's rate.
+    fn plateau<'a>(&self, points: impl Iterator<Item = &'a Point> + Clone) -> Option<Plateau> {
+        let noise = self.noise();
+        let top = fastest(points.clone())?.rate();
+        let like = |point: &&Point| point.rate() >= top * (1.0 - LIKELY * error(noise, point));
+        let (mut sum, mut count) = (0.0, 0);
+        for point in points.filter(like) {
+            sum += point.rate();
+            count += 1;
+        }
+        Some(Plateau { rate: sum / float(count), noise })
+    }
+
     /// The lowest depth that is enough for requests of `size`.
     #[must_use]
     pub fn knee(&self, size: u64) -> Option<&Point> {
-        self.enough(size, fastest(self.of_size(size))?.rate())
+        self.enough(size, self.plateau(self.of_size(size))?)
     }
 
-    /// The lowest depth with requests of `size` that comes near to `rate`.
-    fn enough(&self, size: u64, rate: f64) -> Option<&Point> {
-        self.of_size(size).find(|point| point.rate() >= rate * ENOUGH)
+    /// The lowest depth with requests of `size` that comes near to what can be reached.
+    fn enough(&self, size: u64, reached: Plateau) -> Option<&Point> {
+        self.of_size(size).find(|point| {
+            let chance = CHANCE * error(reached.noise, point);
+            point.rate() >= reached.rate * (ENOUGH - chance)
+        })
     }
 
     /// What to use where requests may have up to `size_max` bytes: of the sizes that reach enough,
@@ -114,10 +149,11 @@ impl Curve {
     /// lowest depth that is enough.
     #[must_use]
     pub fn found(&self, size_max: u64) -> Option<&Point> {
-        let best = self.best(size_max)?.rate();
+        let may = self.0.iter().filter(|point| point.cell.request_size <= size_max);
+        let best = self.plateau(may)?;
         let reaches = |size: &u64| *size <= size_max && self.enough(*size, best).is_some();
         let sizes: Vec<u64> = self.sizes().into_iter().filter(reaches).collect();
-        let short = |size: &&u64| **size <= SIZE_MIN || float(**size) <= best * HOLDS_S;
+        let short = |size: &&u64| **size <= SIZE_MIN || float(**size) <= best.rate * HOLDS_S;
         let size = sizes.iter().rfind(short).or(sizes.first())?;
         self.enough(*size, best)
     }
@@ -133,6 +169,19 @@ impl Curve {
         let best = fastest(knees.iter().copied())?.rate();
         knees.into_iter().filter(|knee| knee.rate() >= best * ENOUGH).min_by_key(|k| k.cell.depth)
     }
+}
+
+/// What the fastest points reach.
+#[derive(Debug, Clone, Copy)]
+struct Plateau {
+    rate: f64,
+    /// How far samples are from their medians.
+    noise: f64,
+}
+
+/// The standard error of a point's rate, as a share of it.
+fn error(noise: f64, point: &Point) -> f64 {
+    MEDIAN * noise / float(point.samples.len().max(1) as u64).sqrt()
 }
 
 fn fastest<'a>(points: impl Iterator<Item = &'a Point>) -> Option<&'a Point> {
@@ -156,12 +205,12 @@ pub(crate) fn whole(value: f64) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A point whose samples are all alike.
+    /// A point whose samples are alike.
     pub(crate) fn point(request_size: u64, depth: u64, rate: f64) -> Point {
         let cell = Cell { request_size, depth };
         let latency_s = float(cell.in_flight()) / rate;
-        let bytes_per_second = Spread { median: rate, min: rate * 0.99, max: rate * 1.01 };
-        Point { cell, bytes_per_second, latency_s, samples: vec![rate * 0.99, rate, rate * 1.01] }
+        let bytes_per_second = Spread { median: rate, min: rate, max: rate };
+        Point { cell, bytes_per_second, latency_s, samples: vec![rate; 3] }
     }
 
     /// The rates of a pipe of `most` behind a latency.

@@ -25,10 +25,15 @@ pub(crate) const IN_FLIGHT_MAX: u64 = 128 * MIB;
 const GAINS: f64 = 1.02;
 /// Depths in a row that gain nothing and end the first round of a size.
 const FLAT: u32 = 2;
-/// Rounds that a search wants at least.
-const ROUNDS: u32 = 3;
+/// Rounds that a search wants, and those without which it is not complete.
+const ROUNDS: (u32, u32) = (3, 2);
+/// Samples that what is found is to rest on, and samples at most that are taken for that.
+const CONFIRMED: usize = 3;
+const CONFIRM_MAX: u32 = 8;
 /// How much longer than it should a search may take to get that far.
 const OVERTIME: u32 = 2;
+/// The deepest point is to be this much faster than the others before deeper ones are tried.
+const DEEPENS: f64 = 1.005;
 /// Parts that the time of a search is cut into, one for each sample.
 const SAMPLES: u32 = 72;
 /// A sample's time, at least and at most.
@@ -91,23 +96,26 @@ pub(crate) fn search(
     for size in SIZES {
         search.first_round(size)?;
     }
-    let mut round = 1;
-    while !search.late && (round < ROUNDS || search.spent < bounds.time) {
+    let mut rounds = 1;
+    while !search.late && (rounds < ROUNDS.0 || search.spent < bounds.time) {
         // Every second round runs backwards, so that no cell always follows the same one.
         let mut cells = search.contenders();
-        if round % 2 == 1 {
+        if rounds % 2 == 1 {
             cells.reverse();
         }
         for cell in cells {
             search.measure(cell)?;
-            let over = round >= ROUNDS && search.spent >= bounds.time;
-            if over || search.late {
+            if search.late || (rounds >= ROUNDS.0 && search.spent >= bounds.time) {
                 break;
             }
         }
-        round += 1;
+        rounds += u32::from(!search.late);
     }
-    Ok(Found { complete: !search.late, curve: search.curve() })
+    let complete = rounds >= ROUNDS.1;
+    if complete {
+        search.confirm()?;
+    }
+    Ok(Found { complete, curve: search.curve() })
 }
 
 /// See [`search`].
@@ -132,6 +140,19 @@ impl Search<'_> {
         self.spent += sample.took;
         self.late |= self.spent > self.bounds.time * OVERTIME;
         Ok(sample.rate)
+    }
+
+    /// Measures what would be found again, where that was seen too rarely: it may be chance.
+    fn confirm(&mut self) -> Result<()> {
+        for _ in 0..CONFIRM_MAX {
+            let curve = self.curve();
+            let found = curve.found(self.bounds.size_max);
+            match found.filter(|point| point.samples.len() < CONFIRMED) {
+                Some(point) => self.measure(point.cell)?,
+                None => break,
+            };
+        }
+        Ok(())
     }
 
     /// Depths of one size, doubling.
@@ -169,19 +190,18 @@ impl Search<'_> {
         let mut cells = Vec::new();
         for size in curve.sizes() {
             let points: Vec<&Point> = curve.of_size(size).collect();
-            let Some(top) = points.iter().max_by(|a, b| a.rate().total_cmp(&b.rate())) else {
-                continue;
-            };
-            if top.rate() < best(enough(size)) * CONTENDS.0 {
+            let Some((deepest, others)) = points.split_last() else { continue };
+            let other = others.iter().map(|point| point.rate()).fold(0.0, f64::max);
+            let top = other.max(deepest.rate());
+            if top < best(enough(size)) * CONTENDS.0 {
                 continue;
             }
-            let near = points.iter().filter(|p| p.rate() >= top.rate() * CONTENDS.1);
+            let near = points.iter().filter(|p| p.rate() >= top * CONTENDS.1);
             cells.extend(near.map(|point| point.cell));
-            let deepest = points.last().map_or(1, |point| point.cell.depth);
             let knee = curve.knee(size).map_or(1, |point| point.cell.depth);
             let mut new = Vec::new();
-            if top.cell.depth == deepest {
-                new.push((deepest + 1).next_power_of_two());
+            if deepest.rate() >= other * DEEPENS {
+                new.push((deepest.cell.depth + 1).next_power_of_two());
             }
             if knee.is_power_of_two() && knee >= 4 {
                 new.push(knee / 4 * 3);

@@ -111,12 +111,20 @@ mod tests {
     #[test]
     fn settings_of_a_file() {
         let path = Path::new("/data/my model");
-        insta::assert_snapshot!(texts(Direction::Read, Ground::File(path)), @r"");
+        insta::assert_snapshot!(texts(Direction::Read, Ground::File(path)), @r"
+        FOREBAY_DEPTH=2 FOREBAY_SEGMENT_SIZE=1M
+        fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m --iodepth=2 --filename='/data/my model' --readonly --time_based --runtime=10
+        KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=1048576 KVIKIO_AUTO_DIRECT_IO_READ=on
+        ");
     }
 
     #[test]
     fn settings_of_a_folder() {
         let folder = Path::new("/data");
-        insta::assert_snapshot!(texts(Direction::Write, Ground::Folder(folder)), @r"");
+        insta::assert_snapshot!(texts(Direction::Write, Ground::Folder(folder)), @r"
+        FOREBAY_DEPTH=2 FOREBAY_SEGMENT_SIZE=1M
+        fio --name=write --rw=write --ioengine=io_uring --direct=1 --bs=1m --iodepth=2 --directory=/data --size=1G --unlink=1 --time_based --runtime=10
+        KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=1048576
+        ");
     }
 }
