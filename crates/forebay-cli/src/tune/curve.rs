@@ -13,8 +13,8 @@ pub const ENOUGH: f64 = 0.98;
 /// So many standard errors, and a cell may be as fast as the fastest: those are averaged, for the
 /// fastest of many is so by chance.
 const LIKELY: f64 = 2.0;
-/// So many of them a rate may be too low by chance.
-const CHANCE: f64 = 0.5;
+/// So many of them may a rate be too low by chance.
+const CHANCE: f64 = 1.0;
 /// The standard error of a median, against that of a mean.
 const MEDIAN: f64 = 1.25;
 /// One request should hold the drive for no longer, so that others get their turn soon: the engine

@@ -20,6 +20,9 @@ const BESIDE: usize = 38;
 /// Lines of settings begin with so many columns for the program's name.
 const NAME: usize = 9;
 
+/// What is faster by less is not shown beside what was found.
+const WORTH: f64 = 1.005;
+
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
 const GREEN: Style = Style::new().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
@@ -146,7 +149,7 @@ fn verdict(text: &mut String, searched: &Searched, look: Look) {
         time(found.latency_s, look),
     );
     let _ = writeln!(text, "{name:<NAME$}{GREEN}{line}{GREEN:#}");
-    if best.cell != found.cell {
+    if best.bytes_per_second > found.bytes_per_second * WORTH {
         let line = format!(
             "fastest: {} of {}, {} GB/s, {} each",
             best.cell.depth,
@@ -223,4 +226,142 @@ fn time(seconds: f64, look: Look) -> String {
 /// The knees of every size.
 pub(crate) fn knees(curve: &Curve) -> Vec<&Point> {
     curve.sizes().into_iter().filter_map(|size| curve.knee(size)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::json::tests::report;
+
+    fn drawn(report: &TuneReport, look: Look) -> String {
+        anstream::adapter::strip_str(&render(report, look)).to_string()
+    }
+
+    #[test]
+    fn a_curve_with_its_knee() {
+        let look = Look { ascii: false, width: Some(80) };
+        insta::assert_snapshot!(drawn(&report(), look), @r"
+        /data  ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
+        measured with 1 GiB of scratch, past the page cache
+
+        read, requests of 1 MiB
+          depth    GB/s                                               latency
+              1    1.89  ███████████▋                                  554 µs
+              2    3.78  ███████████████████████▍                      554 µs
+              3    5.68  ███████████████████████████████████           554 µs
+              4    6.80  ██████████████████████████████████████████    617 µs  ◀ knee
+              6    6.80  ██████████████████████████████████████████    925 µs
+              8    6.80  ██████████████████████████████████████████   1.23 ms
+             16    6.80  ██████████████████████████████████████████   2.47 ms
+             32    6.80  ██████████████████████████████████████████   4.93 ms
+
+        GB/s by size of request
+          depth    128 KiB    512 KiB      1 MiB      4 MiB
+              1     0.313       1.10       1.89       4.12
+              2     0.625       2.20       3.78       6.80◂
+              3         ·          ·       5.68          ·
+              4      1.25       4.40       6.80◂      6.80
+              6         ·          ·       6.80          ·
+              8      2.50       6.80◂      6.80       6.80
+             16      5.00       6.80       6.80          ·
+             32      6.80◂      6.80       6.80          ·
+          ◂ the lowest depth within 2 % of the best of its size
+
+        read     4 requests of 1 MiB: 6.80 GB/s, 617 µs each
+        stored   the next engine begins with it; before: 12 of 1 MiB
+
+        forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
+                 only to pin it: the engine begins with what is stored, and goes on
+                 looking
+        fio      fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m \
+                 --iodepth=4 --directory=/data --size=1G --unlink=1 --time_based \
+                 --runtime=10
+        KvikIO   KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=4194304 \
+                 KVIKIO_AUTO_DIRECT_IO_READ=on
+                 an estimate from this curve: a thread has one request in flight, and
+                 none while it copies to the GPU, so a few more threads may be of use
+        ");
+    }
+
+    #[test]
+    fn plain_letters_and_few_columns() {
+        let mut report = report();
+        let searched = &mut report.searches[0];
+        searched.stored = false;
+        searched.not_stored = Some("`--dry-run` asked for that".into());
+        searched.before = None;
+        let text = drawn(&report, Look { ascii: true, width: Some(60) });
+        assert!(text.is_ascii(), "{text}");
+        insta::assert_snapshot!(text, @r"
+        /data  ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
+        measured with 1 GiB of scratch, past the page cache
+
+        read, requests of 1 MiB
+          depth    GB/s                           latency
+              1    1.89  ######                    554 us
+              2    3.78  ############              554 us
+              3    5.68  ##################        554 us
+              4    6.80  ######################    617 us  <- knee
+              6    6.80  ######################    925 us
+              8    6.80  ######################   1.23 ms
+             16    6.80  ######################   2.47 ms
+             32    6.80  ######################   4.93 ms
+
+        GB/s by size of request
+          depth    128 KiB    512 KiB      1 MiB      4 MiB
+              1     0.313       1.10       1.89       4.12
+              2     0.625       2.20       3.78       6.80*
+              3         .          .       5.68          .
+              4      1.25       4.40       6.80*      6.80
+              6         .          .       6.80          .
+              8      2.50       6.80*      6.80       6.80
+             16      5.00       6.80       6.80          .
+             32      6.80*      6.80       6.80          .
+          * the lowest depth within 2 % of the best of its size
+
+        read     4 requests of 1 MiB: 6.80 GB/s, 617 us each
+        stored   no: `--dry-run` asked for that
+
+        forebay  FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M
+                 only to pin it: the engine begins with what is
+                 stored, and goes on looking
+        fio      fio --name=read --rw=read --ioengine=io_uring \
+                 --direct=1 --bs=1m --iodepth=4 --directory=/data \
+                 --size=1G --unlink=1 --time_based --runtime=10
+        KvikIO   KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=4194304 \
+                 KVIKIO_AUTO_DIRECT_IO_READ=on
+                 an estimate from this curve: a thread has one
+                 request in flight, and none while it copies to the
+                 GPU, so a few more threads may be of use
+        ");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        for width in [None, Some(20), Some(48), Some(80), Some(200)] {
+            let text = drawn(&report(), Look { ascii: false, width });
+            let most = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(most <= width.unwrap_or(80).clamp(62, 80), "{width:?}: {most}\n{text}");
+        }
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_share() {
+        let look = |ascii| Look { ascii, width: None };
+        assert_eq!(bar_of(0.5, 4, look(false)), "██  ");
+        assert_eq!(bar_of(0.53, 4, look(false)), "██▏ ");
+        assert_eq!(bar_of(1.0, 4, look(false)), "████");
+        assert_eq!(bar_of(0.0, 4, look(false)), "    ");
+        assert_eq!(bar_of(0.6, 4, look(true)), "##  ");
+        assert_eq!(bar_of(f64::NAN, 4, look(true)), "    ");
+    }
+
+    #[test]
+    fn times_have_three_digits() {
+        let shown = |seconds| time(seconds, Look { ascii: false, width: None });
+        let times = [0.000_012_3, 0.000_85, 0.0012, 0.0456, 0.789, 2.0].map(shown);
+        assert_eq!(times, ["12.3 µs", "850 µs", "1.20 ms", "45.6 ms", "789 ms", "2.00 s"]);
+        assert_eq!(time(0.000_5, Look { ascii: true, width: None }), "500 us");
+        assert_eq!(requests(1), "1 request");
+    }
 }

@@ -109,3 +109,156 @@ pub struct Setting {
     /// What to know about it.
     pub note: Option<String>,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use forebay::units::{KIB, MIB};
+
+    use super::*;
+    use crate::report::json::tests::report as bench;
+    use crate::tune::curve::tests::pipe;
+    use crate::tune::draw::knees;
+    use crate::tune::settings::{Ground, settings};
+
+    /// A report of fixed data: 6.8 GB/s behind 0.4 ms.
+    pub(crate) fn report() -> TuneReport {
+        let sizes = [128 * KIB, 512 * KIB, MIB, 4 * MIB];
+        let mut points = pipe(6.8e9, 0.0004, &sizes, &[1, 2, 3, 4, 6, 8, 16, 32, 64]);
+        points.0.retain(|point| {
+            let Cell { request_size, depth } = point.cell;
+            let middle = depth == 3 || depth == 6;
+            (request_size == MIB || !middle) && depth * request_size <= 32 * MIB && depth < 64
+        });
+        let found = points.found(MIB).unwrap();
+        let ground = Ground::Folder(Path::new("/data"));
+        let searched = Searched {
+            direction: Direction::Read,
+            queue: "nvme:nqn/1".into(),
+            found: found.into(),
+            best: points.best(u64::MAX).unwrap().into(),
+            knees: knees(&points).into_iter().map(Choice::from).collect(),
+            complete: true,
+            before: Some(Remembered {
+                cell: Cell { request_size: MIB, depth: 12 },
+                bytes_per_second: 6_700_000_000,
+            }),
+            stored: true,
+            not_stored: None,
+            points: points.clone(),
+        };
+        TuneReport {
+            schema: SCHEMA,
+            environment: bench().environment,
+            path: "/data".into(),
+            scratch: true,
+            bytes: 1024 * MIB,
+            settings: settings(Direction::Read, found.cell, &points, ground, true),
+            searches: vec![searched],
+            warnings: vec!["unsteady".into()],
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_schema() {
+        let mut report = report();
+        report.searches[0].points.0.truncate(1);
+        report.searches[0].knees.truncate(1);
+        let mut value = serde_json::to_value(&report).unwrap();
+        // The same as in other reports.
+        value["environment"] = serde_json::Value::Null;
+        insta::assert_snapshot!(serde_json::to_string_pretty(&value).unwrap(), @r#"
+        {
+          "bytes": 1073741824,
+          "environment": null,
+          "path": "/data",
+          "schema": 1,
+          "scratch": true,
+          "searches": [
+            {
+              "before": {
+                "bytes_per_second": 6700000000,
+                "depth": 12,
+                "request_size": 1048576
+              },
+              "best": {
+                "bytes_per_second": 6800000000.0,
+                "depth": 32,
+                "latency_s": 0.0006168094117647058,
+                "request_size": 131072
+              },
+              "complete": true,
+              "direction": "read",
+              "found": {
+                "bytes_per_second": 6800000000.0,
+                "depth": 4,
+                "latency_s": 0.0006168094117647058,
+                "request_size": 1048576
+              },
+              "knees": [
+                {
+                  "bytes_per_second": 6800000000.0,
+                  "depth": 32,
+                  "latency_s": 0.0006168094117647058,
+                  "request_size": 131072
+                }
+              ],
+              "not_stored": null,
+              "points": [
+                {
+                  "bytes_per_second": {
+                    "max": 312615605.6388615,
+                    "median": 312615605.6388615,
+                    "min": 312615605.6388615
+                  },
+                  "depth": 1,
+                  "latency_s": 0.00041927529411764705,
+                  "request_size": 131072,
+                  "samples": [
+                    312615605.6388615,
+                    312615605.6388615,
+                    312615605.6388615
+                  ]
+                }
+              ],
+              "queue": "nvme:nqn/1",
+              "stored": true
+            }
+          ],
+          "settings": [
+            {
+              "direction": "read",
+              "estimate": false,
+              "note": "only to pin it: the engine begins with what is stored, and goes on looking",
+              "text": "FOREBAY_DEPTH=4 FOREBAY_SEGMENT_SIZE=1M",
+              "tool": "forebay"
+            },
+            {
+              "direction": "read",
+              "estimate": false,
+              "note": null,
+              "text": "fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m --iodepth=4 --directory=/data --size=1G --unlink=1 --time_based --runtime=10",
+              "tool": "fio"
+            },
+            {
+              "direction": "read",
+              "estimate": true,
+              "note": "an estimate from this curve: a thread has one request in flight, and none while it copies to the GPU, so a few more threads may be of use",
+              "text": "KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=4194304 KVIKIO_AUTO_DIRECT_IO_READ=on",
+              "tool": "kvikio"
+            }
+          ],
+          "warnings": [
+            "unsteady"
+          ]
+        }
+        "#);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = report().to_text().unwrap();
+        assert_eq!(serde_json::from_str::<TuneReport>(&text).unwrap(), report());
+    }
+}

@@ -6,6 +6,7 @@ use super::curve::Point;
 use super::place::Place;
 use super::probe::Seen;
 use super::search::{Bounds, DEPTH_MAX, Found};
+use super::settings::short;
 use crate::bench::stats::Spread;
 use crate::report::drives::DriveFacts;
 use crate::report::json::Environment;
@@ -106,7 +107,7 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<Str
             format_size(larger.cell.request_size),
             rate(fastest),
             (fastest / own - 1.0) * 100.0,
-            larger.cell.request_size,
+            short(larger.cell.request_size),
         ));
     }
     let grows = curve.best(bounds.size_max).filter(|best| best.cell.depth >= DEPTH_MAX);
@@ -117,4 +118,76 @@ pub(super) fn of_search(found: &Found, bounds: Bounds, duration: u16) -> Vec<Str
         ));
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use forebay::units::{KIB, MIB};
+
+    use super::*;
+    use crate::report::drives::tests::drive;
+    use crate::tune::curve::tests::{pipe, point};
+    use crate::tune::search::IN_FLIGHT_MAX;
+
+    const BOUNDS: Bounds =
+        Bounds { time: Duration::from_secs(6), in_flight: IN_FLIGHT_MAX, size_max: MIB };
+
+    fn notes(curve: crate::tune::curve::Curve, complete: bool) -> Vec<String> {
+        of_search(&Found { curve, complete }, BOUNDS, 6)
+    }
+
+    #[test]
+    fn kinds_of_drives_have_their_notes() {
+        let fast = drive();
+        assert!(of_drives(std::slice::from_ref(&fast)).is_empty());
+        let virt = DriveFacts { rotational: Some(true), transport: "virtio".into(), ..drive() };
+        assert!(of_drives(&[virt]).is_empty());
+        let disk = DriveFacts {
+            name: "sda".into(),
+            rotational: Some(true),
+            transport: "sata".into(),
+            ..drive()
+        };
+        let mount = DriveFacts {
+            name: "server:/export".into(),
+            transport: "nfs4".into(),
+            network: true,
+            ..drive()
+        };
+        insta::assert_snapshot!(of_drives(&[fast, disk, mount]).join("\n"), @"
+        `sda` is a disk that turns: more requests may only move its heads, and its outer tracks are faster than its inner ones, so try a file of yours as well
+        `server:/export` is reached over a network (nfs4): its server's memory and everybody else who uses it are part of what was measured; try again at another hour
+        ");
+    }
+
+    #[test]
+    fn bytes_from_the_page_cache_are_told() {
+        let seen = |around, through| Seen { around, through, notes: vec!["a note".into()] };
+        assert_eq!(of_samples(&seen(1000 * MIB, MIB)), ["a note"]);
+        insta::assert_snapshot!(of_samples(&seen(1000 * MIB, 24 * MIB))[1], @"24 MiB of 1 GiB came through the page cache, not from the drive: somebody else uses the file; try a folder");
+    }
+
+    #[test]
+    fn a_search_says_what_it_lacks() {
+        let sizes = [128 * KIB, 512 * KIB, MIB, 4 * MIB];
+        let calm = pipe(1e9, 0.001, &sizes, &[1, 2, 4, 8]);
+        assert!(notes(calm.clone(), true).is_empty());
+        let mut all = notes(calm.clone(), false);
+        let mut unsteady = calm.clone();
+        unsteady.0.iter_mut().for_each(|point| point.bytes_per_second.min /= 2.0);
+        all.extend(notes(unsteady, true));
+        let mut larger = calm.clone();
+        larger.0.push(point(4 * MIB, 16, 1.2e9));
+        all.extend(notes(larger, true));
+        all.extend(notes(pipe(14e9, 0.02, &[MIB], &[32, 64, 128]), true));
+        insta::assert_snapshot!(all.join("\n"), @"
+        the time ended after 48 samples, before everything was measured three times; `--duration 30` gives more
+        unsteady: samples of what was found differ by 50 %; end other work on this drive, or try `--duration 30`
+        requests of 4 MiB reach 1.20 GB/s, 20 % more than any that the engine makes by itself: `FOREBAY_SEGMENT_SIZE=4M` lets it
+        throughput still grows at a depth of 128, the highest that is tried
+        ");
+        assert!(notes(Default::default(), true).is_empty());
+    }
 }

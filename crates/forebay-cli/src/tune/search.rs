@@ -282,12 +282,12 @@ mod tests {
         Bounds { time: Duration::from_secs(6), in_flight: IN_FLIGHT_MAX, size_max: MIB };
 
     fn searched(drive: &mut Drive) -> Found {
-        search(BOUNDS, drive, &mut |_, share| assert!((0.0..=2.0).contains(&share))).unwrap()
+        search(BOUNDS, drive, &mut |_, share| assert!((0.0..=3.0).contains(&share))).unwrap()
     }
 
     #[test]
     fn what_is_found_is_near_the_best_and_not_deep() {
-        for seed in 0..40 {
+        for seed in 0..120 {
             for (most, latency_s) in [
                 (200e6, 0.001),
                 (200e6, 0.000_02),
@@ -313,7 +313,8 @@ mod tests {
                 assert!(found.complete, "{place}");
                 // What is in flight beyond rate × latency only waits.
                 let needed = best * latency_s + float(cell.request_size);
-                let most = 2.0 * needed + float(cell.request_size);
+                let factor = if noise > 0.02 { 4.0 } else { 2.0 };
+                let most = factor * needed + float(cell.request_size);
                 assert!(float(cell.in_flight()) <= most, "{place}: {needed} bytes are enough");
                 // Every cell that matters was measured several times.
                 let samples = found.curve.at(cell).unwrap().samples.len();

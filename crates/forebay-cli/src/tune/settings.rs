@@ -85,7 +85,7 @@ fn kvikio(direction: Direction, found: Cell, curve: &Curve) -> Option<Setting> {
 }
 
 /// A size that is a power of two as programs take it: `512K`, `4M`.
-fn short(size: u64) -> String {
+pub(super) fn short(size: u64) -> String {
     if size.is_multiple_of(1024 * MIB) {
         format!("{}G", size / (1024 * MIB))
     } else if size.is_multiple_of(MIB) {
