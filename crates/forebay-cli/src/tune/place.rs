@@ -150,7 +150,7 @@ fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     if len < LEN_MIN {
         let (len, least) = (format_size(len), format_size(LEN_MIN));
         return Err(Failure::new(format!("cannot tune on `{}`: it has {len}", path.display()))
-            .because(format!("less than {least} are read before a queue is full"))
+            .because(format!("it takes {least} to keep a queue full for a moment"))
             .hint("give a larger file, or its folder: a scratch file is made there"));
     }
     Ok((path.to_owned(), len))
