@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`], [`tune`],
-//! `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to
-//! stderr.
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
+//! [`tune`], `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go
+//! to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!

@@ -68,8 +68,8 @@ pub(super) fn of_samples(seen: &Seen) -> Vec<String> {
     if seen.through > all / 100 {
         let (through, all) = (format_size(seen.through), format_size(all));
         notes.push(format!(
-            "{through} of {all} came through the page cache, not from the drive: somebody else uses \
-             the file; try a folder"
+            "{through} of {all} came through the page cache, not from the drive: somebody else \
+             uses the file; try a folder"
         ));
     }
     notes
@@ -134,6 +134,11 @@ mod tests {
     const BOUNDS: Bounds =
         Bounds { time: Duration::from_secs(6), in_flight: IN_FLIGHT_MAX, size_max: MIB };
 
+    /// Notes over as many lines as fit here.
+    fn folded(notes: &[String]) -> String {
+        notes.join("\n\n").replace(": ", ":\n  ").replace("; ", ";\n  ").replace(", ", ",\n  ")
+    }
+
     fn notes(curve: crate::tune::curve::Curve, complete: bool) -> Vec<String> {
         of_search(&Found { curve, complete }, BOUNDS, 6)
     }
@@ -156,9 +161,15 @@ mod tests {
             network: true,
             ..drive()
         };
-        insta::assert_snapshot!(of_drives(&[fast, disk, mount]).join("\n"), @"
-        `sda` is a disk that turns: more requests may only move its heads, and its outer tracks are faster than its inner ones, so try a file of yours as well
-        `server:/export` is reached over a network (nfs4): its server's memory and everybody else who uses it are part of what was measured; try again at another hour
+        insta::assert_snapshot!(folded(&of_drives(&[fast, disk, mount])), @"
+        `sda` is a disk that turns:
+          more requests may only move its heads,
+          and its outer tracks are faster than its inner ones,
+          so try a file of yours as well
+
+        `server:/export` is reached over a network (nfs4):
+          its server's memory and everybody else who uses it are part of what was measured;
+          try again at another hour
         ");
     }
 
@@ -166,7 +177,14 @@ mod tests {
     fn bytes_from_the_page_cache_are_told() {
         let seen = |around, through| Seen { around, through, notes: vec!["a note".into()] };
         assert_eq!(of_samples(&seen(1000 * MIB, MIB)), ["a note"]);
-        insta::assert_snapshot!(of_samples(&seen(1000 * MIB, 24 * MIB))[1], @"24 MiB of 1 GiB came through the page cache, not from the drive: somebody else uses the file; try a folder");
+        insta::assert_snapshot!(folded(&of_samples(&seen(1000 * MIB, 24 * MIB))), @"
+        a note
+
+        24 MiB of 1 GiB came through the page cache,
+          not from the drive:
+          somebody else uses the file;
+          try a folder
+        ");
     }
 
     #[test]
@@ -182,11 +200,22 @@ mod tests {
         larger.0.push(point(4 * MIB, 16, 1.2e9));
         all.extend(notes(larger, true));
         all.extend(notes(pipe(14e9, 0.02, &[MIB], &[32, 64, 128]), true));
-        insta::assert_snapshot!(all.join("\n"), @"
-        the time ended after 48 samples, before everything was measured three times; `--duration 30` gives more
-        unsteady: samples of what was found differ by 50 %; end other work on this drive, or try `--duration 30`
-        requests of 4 MiB reach 1.20 GB/s, 20 % more than any that the engine makes by itself: `FOREBAY_SEGMENT_SIZE=4M` lets it
-        throughput still grows at a depth of 128, the highest that is tried
+        insta::assert_snapshot!(folded(&all), @"
+        the time ended after 48 samples,
+          before everything was measured three times;
+          `--duration 30` gives more
+
+        unsteady:
+          samples of what was found differ by 50 %;
+          end other work on this drive,
+          or try `--duration 30`
+
+        requests of 4 MiB reach 1.20 GB/s,
+          20 % more than any that the engine makes by itself:
+          `FOREBAY_SEGMENT_SIZE=4M` lets it
+
+        throughput still grows at a depth of 128,
+          the highest that is tried
         ");
         assert!(notes(Default::default(), true).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Measures a cell with the engine itself: its depth and size of request fixed, its queue kept full.
+//! Measures a cell with the engine itself: depth and size of request fixed, the queue kept full.
 //!
 //! A few transfers of [`UNIT`] bytes are always on their way, so that the end of one is no pause. A
 //! sample begins when what was in flight at first has come back, and runs from one completion to

@@ -161,7 +161,8 @@ impl Search<'_> {
         while flat < FLAT && !self.late {
             let cell = Cell { request_size, depth };
             // One request at a time is asked for of every size; what was measured says the rest.
-            if !self.may(cell) && !(depth == 1 && cell.in_flight() <= self.bounds.in_flight) {
+            let fits = cell.in_flight() <= self.bounds.in_flight;
+            if !(self.may(cell) || (depth == 1 && fits)) {
                 break;
             }
             let rate = self.measure(cell)?;

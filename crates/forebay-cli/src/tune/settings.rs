@@ -105,15 +105,17 @@ mod tests {
         let curve = pipe(3e9, 0.0003, &sizes, &[1, 2, 4, 8, 16]);
         let found = curve.found(MIB).unwrap().cell;
         let settings = settings(direction, found, &curve, ground, true);
-        settings.into_iter().map(|setting| setting.text + "\n").collect()
+        let text: String = settings.into_iter().map(|setting| setting.text + "\n").collect();
+        text.replace(" --iodepth", "\n    --iodepth")
     }
 
     #[test]
     fn settings_of_a_file() {
         let path = Path::new("/data/my model");
-        insta::assert_snapshot!(texts(Direction::Read, Ground::File(path)), @r"
+        insta::assert_snapshot!(texts(Direction::Read, Ground::File(path)), @"
         FOREBAY_DEPTH=2 FOREBAY_SEGMENT_SIZE=1M
-        fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m --iodepth=2 --filename='/data/my model' --readonly --time_based --runtime=10
+        fio --name=read --rw=read --ioengine=io_uring --direct=1 --bs=1m
+            --iodepth=2 --filename='/data/my model' --readonly --time_based --runtime=10
         KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=1048576 KVIKIO_AUTO_DIRECT_IO_READ=on
         ");
     }
@@ -121,9 +123,10 @@ mod tests {
     #[test]
     fn settings_of_a_folder() {
         let folder = Path::new("/data");
-        insta::assert_snapshot!(texts(Direction::Write, Ground::Folder(folder)), @r"
+        insta::assert_snapshot!(texts(Direction::Write, Ground::Folder(folder)), @"
         FOREBAY_DEPTH=2 FOREBAY_SEGMENT_SIZE=1M
-        fio --name=write --rw=write --ioengine=io_uring --direct=1 --bs=1m --iodepth=2 --directory=/data --size=1G --unlink=1 --time_based --runtime=10
+        fio --name=write --rw=write --ioengine=io_uring --direct=1 --bs=1m
+            --iodepth=2 --directory=/data --size=1G --unlink=1 --time_based --runtime=10
         KVIKIO_NTHREADS=2 KVIKIO_TASK_SIZE=1048576
         ");
     }

@@ -14,7 +14,7 @@ use crate::{bad, report};
 /// Set in the namespace.
 const INSIDE: &str = "TUNE_TEST_INSIDE";
 
-/// 50 MB/s behind 10 ms: a request of 128 KiB takes 2.6 ms of the pipe, so five keep it full, and of
+/// 50 MB/s behind 10 ms: a request of 128 KiB takes 2.6 ms of the pipe, so five keep it full; of
 /// 1 MiB, which take 21 ms, two do.
 const KIND: Kind = Kind {
     len: 64 * MIB,

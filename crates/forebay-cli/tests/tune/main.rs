@@ -1,7 +1,8 @@
-//! `forebay tune`: what it finds and keeps, what it leaves as it was, and what it says where there is
-//! nothing to tune.
+//! `forebay tune`: what it finds and keeps, what it leaves as it was, and what it says where there
+//! is nothing to tune.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+#![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
 mod drives;
 mod here;
