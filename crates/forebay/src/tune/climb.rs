@@ -1,28 +1,28 @@
 //! Finds the lowest level (of requests in flight, or of readers) at which the rate stops growing,
 //! and stays with it.
 //!
-//! Levels double while the rate grows. Then the level of the highest rate is measured once more,
-//! with care, and levels below it are tried by halves until the lowest is known that reaches
-//! [`ENOUGH`] of it. There it holds, and looks now and then a step up and, more rarely, a step
-//! down, for a small share of the time. A rate that leaves its place for two epochs starts the
-//! search again from where it is.
+//! Levels double while the rate clearly grows. Then the level of the highest rate is measured once
+//! more, with care, and so is the doubled one as long as that gains a little ([`Aim`]): flash and
+//! arrays gain little by little. Levels below are tried by halves until the lowest is known that is
+//! enough. There it holds, and looks now and then a step up and, more rarely, a step down, for a
+//! small share of the time; what it knows of the highest rate keeps one step down after the other
+//! from losing a little each. A rate that leaves its place for two epochs starts the search again
+//! from where it is.
 
 use super::epoch::Care;
 use super::rate::Rate;
 
 /// The rate goes on growing: thousandths of the highest before it.
 const GROWS: u64 = 1060;
-/// A level whose rate is at least this of the highest is as good: thousandths.
-const ENOUGH: u64 = 975;
 /// Between these a comparison is repeated with more requests: thousandths.
 const UNCLEAR: (u64, u64) = (945, 1005);
 /// A level whose rate is below this of a lower one's does harm: thousandths.
 const HURTS: u64 = 940;
-/// A step up has to gain this: thousandths, at first sight and when looked at again.
-const STEP_UP: (u64, u64) = (1020, 1035);
 /// One look in so many goes down, at first and at last: it costs speed where a look up costs only
 /// latency.
 const LOOKS_DOWN: (u32, u32) = (2, 6);
+/// A rate that has fallen below this of the highest by and by gives reason to look up.
+const FALLS: u64 = 955;
 /// A rate outside of this has changed: thousandths.
 const SAME: (u64, u64) = (880, 1130);
 /// Time between two looks at another level, at first and at last.
@@ -30,6 +30,32 @@ const LOOK_NS: (u64, u64) = (200_000_000, 1_000_000_000);
 /// Looks take at most one part in this of the time, where they cost only latency and where they
 /// cost speed.
 const LOOK_SHARE: (u64, u64) = (5, 25);
+
+/// How near to the highest rate a level has to come; all in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Aim {
+    /// Where the rate grows by less than [`GROWS`], the doubled level is measured with care, and
+    /// has to gain this.
+    reaches: u64,
+    /// A level whose rate is at least this of the highest is as good.
+    enough: u64,
+    /// A look up has to gain this, at first sight and when looked at again.
+    step_up: (u64, u64),
+    /// Halves of a level that a look goes up.
+    look: usize,
+    /// Whether lower levels are compared with the highest rate that is known, not the held one.
+    holds_on: bool,
+}
+
+impl Aim {
+    /// Two hundredths are what a level that is held may lack, and flash gains little by little: two
+    /// levels that gain one each are worth having.
+    pub(super) const NEAR: Self =
+        Self { reaches: 1012, enough: 982, step_up: (1015, 1020), look: 2, holds_on: true };
+    /// Where each level more costs others something.
+    pub(super) const ROUGH: Self =
+        Self { reaches: GROWS, enough: 975, step_up: (1020, 1035), look: 1, holds_on: false };
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Phase {
@@ -39,12 +65,29 @@ enum Phase {
     Refer {
         low: usize,
     },
+    /// Twice `high`, whose rate is `best`, is measured with care.
+    Reach {
+        low: usize,
+        high: usize,
+        best: Rate,
+        /// What the first look has shown, if this is the second.
+        again: Option<Rate>,
+    },
+    /// `high` is measured once more, since its rate `best` may have been chance: at another level a
+    /// rate was seen that is better, or not quite enough.
+    Doubt {
+        low: usize,
+        high: usize,
+        best: Rate,
+        other: (usize, Rate),
+    },
     /// A level between `low`, too low, and `high`, whose rate `best` is enough.
     Narrow {
         low: usize,
         high: usize,
         best: Rate,
-        again: bool,
+        /// What the first look has shown, if this is the second.
+        again: Option<Rate>,
     },
     Hold,
     /// Looking from `home` at another level.
@@ -54,9 +97,16 @@ enum Phase {
     },
 }
 
+/// What two rates have in common: the higher of two is so by chance as well, their middle less. It
+/// is no lower than the first.
+fn shared(best: Rate, other: Rate) -> Rate {
+    best.max(best.between(other))
+}
+
 /// See the module's own text.
 #[derive(Debug, Clone)]
 pub(super) struct Climb {
+    aim: Aim,
     min: usize,
     max: usize,
     level: usize,
@@ -65,6 +115,9 @@ pub(super) struct Climb {
     base: Option<Rate>,
     /// What a search has promised it to be.
     promised: Option<Rate>,
+    /// The highest rate that is known: a level that is held reaches nearly that, and so must lower
+    /// ones, or one step down after the other would each lose a little.
+    goal: Option<Rate>,
     /// Epochs in a row in which it was another.
     changed: u32,
     look_at_ns: Option<u64>,
@@ -74,41 +127,54 @@ pub(super) struct Climb {
     looks_down: u32,
     /// Searches so far.
     searches: u32,
+    /// Whether this search has measured its best once more, since a level below was not quite as
+    /// good.
+    doubted: bool,
 }
 
 impl Climb {
     /// A search that begins at `level`.
-    pub(super) fn search(min: usize, max: usize, level: usize) -> Self {
-        Self::new(min, max, level, Phase::Double(Vec::new()), None)
+    pub(super) fn search(aim: Aim, min: usize, max: usize, level: usize) -> Self {
+        Self::new(aim, min, max, level, Phase::Double(Vec::new()), None)
     }
 
     /// A search that goes on from `level`, whose `rate` is known.
-    pub(super) fn search_from(min: usize, max: usize, level: usize, rate: Rate) -> Self {
-        let mut climb = Self::search(min, max, level);
+    pub(super) fn search_from(aim: Aim, min: usize, max: usize, level: usize, rate: Rate) -> Self {
+        let mut climb = Self::search(aim, min, max, level);
         climb.double(vec![(climb.level, rate)], true);
         climb
     }
 
     /// Holds `level`, where the rate was `base`.
-    pub(super) fn hold(min: usize, max: usize, level: usize, base: Option<Rate>) -> Self {
-        Self::new(min, max, level, Phase::Hold, base)
+    pub(super) fn hold(aim: Aim, min: usize, max: usize, level: usize, base: Option<Rate>) -> Self {
+        Self::new(aim, min, max, level, Phase::Hold, base)
     }
 
-    fn new(min: usize, max: usize, level: usize, phase: Phase, base: Option<Rate>) -> Self {
+    fn new(
+        aim: Aim,
+        min: usize,
+        max: usize,
+        level: usize,
+        phase: Phase,
+        base: Option<Rate>,
+    ) -> Self {
         let level = level.clamp(min, max);
         Self {
+            aim,
             min,
             max,
             level,
             phase,
             base,
             promised: None,
+            goal: base,
             changed: 0,
             look_at_ns: None,
             look_every_ns: LOOK_NS.0,
             looks: 0,
             looks_down: LOOKS_DOWN.0,
             searches: 0,
+            doubted: aim == Aim::ROUGH,
         }
     }
 
@@ -121,7 +187,9 @@ impl Climb {
         match self.phase {
             Phase::Hold => self.base.map(|base| (self.level, base)),
             Phase::Look { home, .. } => self.base.map(|base| (home, base)),
-            Phase::Narrow { high, best, .. } => Some((high, best)),
+            Phase::Reach { high, best, .. }
+            | Phase::Doubt { high, best, .. }
+            | Phase::Narrow { high, best, .. } => Some((high, best)),
             Phase::Double(_) | Phase::Refer { .. } => None,
         }
     }
@@ -140,9 +208,12 @@ impl Climb {
         match self.phase {
             Phase::Double(_) => Care::Quick,
             Phase::Refer { .. }
-            | Phase::Narrow { again: true, .. }
+            | Phase::Doubt { .. }
+            | Phase::Reach { again: Some(_), .. }
+            | Phase::Narrow { again: Some(_), .. }
             | Phase::Look { again: true, .. } => Care::Thorough,
             Phase::Look { .. } => Care::Quick,
+            Phase::Reach { .. } => Care::Short,
             Phase::Narrow { .. } | Phase::Hold => Care::Careful,
         }
     }
@@ -151,9 +222,10 @@ impl Climb {
     pub(super) fn floor(&self) -> Option<Rate> {
         let (best, thousandths) = match &self.phase {
             Phase::Double(seen) => (seen.iter().map(|seen| seen.1).max()?, 950),
+            Phase::Reach { best, .. } => (*best, 950),
             Phase::Narrow { best, .. } => (*best, 900),
             Phase::Look { .. } => (self.base?, 900),
-            Phase::Refer { .. } | Phase::Hold => return None,
+            Phase::Refer { .. } | Phase::Doubt { .. } | Phase::Hold => return None,
         };
         Some(best.part(thousandths))
     }
@@ -166,18 +238,43 @@ impl Climb {
                 seen.push((self.level, rate));
                 self.double(seen, best.is_none_or(|best| rate.is_at_least(GROWS, best)));
             }
-            Phase::Refer { low } => self.narrow(low, self.level, rate),
+            Phase::Refer { low } => self.reach(low, self.level, rate),
+            Phase::Reach { low, high, best, again } => {
+                let seen = again.map_or(rate, |first| rate.towards(first));
+                let gains = seen.is_at_least(self.aim.reaches, best);
+                if gains && again.is_none() {
+                    self.phase = Phase::Reach { low, high, best, again: Some(rate) };
+                } else if gains {
+                    self.doubt(low, high, best, (self.level, seen));
+                } else {
+                    self.narrow(low, high, shared(best, seen));
+                }
+            }
+            Phase::Doubt { low, high, best, other } => {
+                let best = best.between(rate);
+                if other.0 < high {
+                    self.cut(low, high, best, other);
+                } else if other.1.is_at_least(self.aim.reaches, best) {
+                    self.go_on(low, high, best, other);
+                } else {
+                    self.narrow(low, high, shared(best, other.1));
+                }
+            }
             Phase::Narrow { low, high, best, again } => {
                 let between =
                     rate.is_at_least(UNCLEAR.0, best) && !rate.is_at_least(UNCLEAR.1, best);
-                if between && !again {
-                    self.phase = Phase::Narrow { low, high, best, again: true };
-                } else if rate.is_at_least(ENOUGH, best) {
-                    // A rate that is higher by chance must not raise the bar.
-                    let better = rate.is_at_least(GROWS, best);
-                    self.narrow(low, self.level, if better { rate } else { best });
+                // The second look took three times as many requests.
+                let seen = again.map_or(rate, |first| rate.towards(first));
+                if between && again.is_none() {
+                    self.phase = Phase::Narrow { low, high, best, again: Some(rate) };
+                } else if again.is_some()
+                    && !self.doubted
+                    && !seen.is_at_least(self.aim.enough, best)
+                {
+                    self.doubted = true;
+                    self.doubt(low, high, best, (self.level, seen));
                 } else {
-                    self.narrow(self.level, high, best);
+                    self.cut(low, high, best, (self.level, seen));
                 }
             }
             Phase::Hold => self.held(rate, now_ns),
@@ -194,6 +291,10 @@ impl Climb {
                 self.level = best.0;
             }
             Phase::Double(seen) => self.phase = Phase::Double(seen),
+            // What is known is enough to find out whether less does as well.
+            Phase::Reach { low, high, best, .. } | Phase::Doubt { low, high, best, .. } => {
+                self.narrow(low, high, best);
+            }
             Phase::Narrow { high, .. } => self.level = high,
             Phase::Look { home, .. } => self.level = home,
             Phase::Refer { .. } | Phase::Hold => {}
@@ -206,7 +307,13 @@ impl Climb {
             self.phase = Phase::Double(seen);
             return;
         }
-        let (high, best) = seen.iter().copied().max_by_key(|seen| seen.1).expect("one was pushed");
+        let (mut high, best) =
+            seen.iter().copied().max_by_key(|seen| seen.1).expect("one was pushed");
+        if self.aim != Aim::ROUGH {
+            // The highest of several may be so by chance, and higher ones are tried with care.
+            let near = seen.iter().filter(|seen| seen.1.is_at_least(self.aim.enough, best));
+            high = near.map(|seen| seen.0).min().unwrap_or(high);
+        }
         let too_low = |seen: &&(usize, Rate)| seen.0 < high && !seen.1.is_at_least(HURTS, best);
         let low = seen.iter().filter(too_low).map(|seen| seen.0).max();
         let low = low.unwrap_or(self.min - 1);
@@ -218,11 +325,48 @@ impl Climb {
         self.phase = Phase::Refer { low };
     }
 
+    fn doubled(&self, level: usize) -> usize {
+        level.saturating_mul(2).min(self.max)
+    }
+
+    /// Measures `high` once more before it is compared with another level.
+    fn doubt(&mut self, low: usize, high: usize, best: Rate, other: (usize, Rate)) {
+        self.level = high;
+        self.phase = Phase::Doubt { low, high, best, other };
+    }
+
+    /// Goes on below or above a `half` between `low` and `high`, as its rate is enough or not.
+    fn cut(&mut self, low: usize, high: usize, best: Rate, half: (usize, Rate)) {
+        if half.1.is_at_least(self.aim.enough, best) {
+            // A rate that is higher by chance must not raise the bar.
+            let better = half.1.is_at_least(GROWS, best);
+            self.narrow(low, half.0, if better { half.1 } else { best });
+        } else {
+            self.narrow(half.0, high, best);
+        }
+    }
+
+    /// Goes on from a level that is `better` than `high`, whose rate is `best`.
+    fn go_on(&mut self, low: usize, high: usize, best: Rate, better: (usize, Rate)) {
+        let low = if best.is_at_least(self.aim.enough, better.1) { low } else { high };
+        self.reach(low, better.0, better.1);
+    }
+
+    /// Goes on doubling, with care, from `high`, whose rate is `best`.
+    fn reach(&mut self, low: usize, high: usize, best: Rate) {
+        if high >= self.max || self.aim == Aim::ROUGH {
+            return self.narrow(low, high, best);
+        }
+        self.level = self.doubled(high);
+        self.phase = Phase::Reach { low, high, best, again: None };
+    }
+
     fn narrow(&mut self, low: usize, high: usize, best: Rate) {
         if high - low <= (high / 8).max(1) {
             self.level = high;
             self.base = None;
             self.promised = Some(best);
+            self.goal = Some(best);
             self.changed = 0;
             self.look_at_ns = None;
             self.look_every_ns = LOOK_NS.0;
@@ -231,7 +375,7 @@ impl Climb {
         }
         let half = high.div_ceil(2);
         self.level = if low < self.min || half > low { half } else { (low + high) / 2 };
-        self.phase = Phase::Narrow { low, high, best, again: false };
+        self.phase = Phase::Narrow { low, high, best, again: None };
     }
 
     fn held(&mut self, rate: Rate, now_ns: u64) {
@@ -252,7 +396,15 @@ impl Climb {
             return;
         }
         self.changed = 0;
-        self.base = Some(base.towards(rate));
+        let base = base.towards(rate);
+        self.base = Some(base);
+        let goal = self.goal.unwrap_or(base);
+        self.goal = Some(if base > goal { goal.towards(base) } else { goal });
+        if self.aim.holds_on && !base.is_at_least(FALLS, goal) {
+            // Perhaps the drive wants more now than before: at once, and up.
+            self.goal = Some(base);
+            (self.look_at_ns, self.looks) = (None, 0);
+        }
         if self.look_at_ns.is_none_or(|at| at <= now_ns) {
             self.look();
         }
@@ -262,6 +414,8 @@ impl Climb {
         self.searches += 1;
         self.changed = 0;
         self.base = None;
+        self.goal = None;
+        self.doubted = self.aim == Aim::ROUGH;
         self.phase = Phase::Double(seen);
     }
 
@@ -273,7 +427,8 @@ impl Climb {
             self.looks = 0;
             self.looks_down = (self.looks_down + 1).min(LOOKS_DOWN.1);
         }
-        self.level = if down { home - (home / 4).max(1) } else { home + (home / 2).max(1) };
+        self.level =
+            if down { home - (home / 4).max(1) } else { home + (home * self.aim.look / 2).max(1) };
         self.level = self.level.clamp(self.min, self.max);
         if self.level != home {
             self.phase = Phase::Look { home, again: false };
@@ -283,19 +438,28 @@ impl Climb {
     fn looked(&mut self, home: usize, again: bool, rate: Rate, ns: u64, now_ns: u64) {
         let base = self.base.unwrap_or(rate);
         let up = self.level > home;
-        let promising = rate.is_at_least(if up { STEP_UP.0 } else { UNCLEAR.0 }, base);
+        let promising = rate.is_at_least(if up { self.aim.step_up.0 } else { UNCLEAR.0 }, base);
         if promising && !again {
             self.phase = Phase::Look { home, again: true };
             return;
         }
-        if up && again && rate.is_at_least(STEP_UP.1, base) {
+        if up && again && rate.is_at_least(self.aim.step_up.1, base) {
             let reached = self.level;
             self.again(vec![(home, base)]);
-            self.double_from(reached, rate);
-            return;
+            return match self.aim {
+                Aim::ROUGH => self.double_from(reached, rate),
+                _ => self.go_on(self.min - 1, home, base, (reached, rate)),
+            };
         }
-        if !up && again && rate.is_at_least(ENOUGH, base) {
-            return self.narrow(self.min - 1, self.level, base);
+        let goal = self.goal.filter(|_| self.aim.holds_on).unwrap_or(base);
+        if !up && again && rate.is_at_least(self.aim.enough, goal) {
+            return self.narrow(self.min - 1, self.level, goal);
+        }
+        if up {
+            // More brings nothing now, so what both have in common is what can be had.
+            let both =
+                if rate.is_at_least(self.aim.enough, base) { base.between(rate) } else { base };
+            self.goal = Some(goal.towards(both));
         }
         self.level = home;
         // A drive that more requests slow down is looked at more rarely.

@@ -6,7 +6,7 @@
 //! for about [`HOLDS_NS`], so that others get their turn soon, but a size that costs speed is not
 //! taken.
 
-use super::climb::Climb;
+use super::climb::{Aim, Climb};
 use super::epoch::{Care, Epoch, Finding};
 use super::rate::Rate;
 use crate::units::KIB;
@@ -81,7 +81,7 @@ enum Stage {
     /// Another size is tried; what to go back to, and the rate to be reached in thousandths of the
     /// one that was measured.
     Size {
-        back: (Climb, u64),
+        back: (Box<Climb>, u64),
         needs: u64,
         rate: Rate,
     },
@@ -120,9 +120,9 @@ impl DepthTuner {
             Some(Learned { depth, size, rate }) => {
                 let size = 1 << size.max(1).ilog2();
                 let size = size.clamp(limits.size_min, limits.size_max);
-                (Stage::Climb, Climb::hold(1, max, depth, Some(rate)), size)
+                (Stage::Climb, Climb::hold(Aim::NEAR, 1, max, depth, Some(rate)), size)
             }
-            None => (surge, Climb::search(1, max, start), size),
+            None => (surge, Climb::search(Aim::NEAR, 1, max, start), size),
         };
         let epoch = Epoch::new(climb.level(), size, climb.care());
         let learned = None;
@@ -186,7 +186,7 @@ impl DepthTuner {
             *level = (*level + 1).min(max);
         }
         if *queued >= (*level / 8).max(2) || *level == max {
-            self.climb = Climb::search(1, max, *level);
+            self.climb = Climb::search(Aim::NEAR, 1, max, *level);
             self.stage = Stage::Climb;
             self.restart(in_flight_len);
         }
@@ -270,23 +270,23 @@ impl DepthTuner {
         let bytes = self.size.saturating_mul(depth as u64);
         let same = usize::try_from(bytes.div_ceil(size)).unwrap_or(max);
         let level = if depth == max { max } else { same.max(depth.min(4)) };
-        let trial = Climb::hold(1, max, level, None);
-        let back = (std::mem::replace(&mut self.climb, trial), self.size);
+        let trial = Climb::hold(Aim::NEAR, 1, max, level, None);
+        let back = (Box::new(std::mem::replace(&mut self.climb, trial)), self.size);
         self.size = size;
         self.stage = Stage::Size { back, needs, rate };
     }
 
-    fn judge(&mut self, back: (Climb, u64), needs: u64, reference: Rate, finding: Finding) {
+    fn judge(&mut self, back: (Box<Climb>, u64), needs: u64, reference: Rate, finding: Finding) {
         match finding {
             Finding::Rate(rate, _) if rate.is_at_least(needs, reference) => {
                 // A size that was made smaller is made larger again only if the drive turns out to
                 // be faster; one that has gained may gain more.
                 self.tried.larger = u8::from(self.size < back.1);
                 let max = self.limits.depth_max.max(1);
-                self.climb = Climb::search_from(1, max, self.climb.level(), rate);
+                self.climb = Climb::search_from(Aim::NEAR, 1, max, self.climb.level(), rate);
                 self.searches = 0;
             }
-            _ => (self.climb, self.size) = back,
+            _ => (self.climb, self.size) = (*back.0, back.1),
         }
     }
 }

@@ -13,6 +13,8 @@ use super::rate::Rate;
 pub(super) enum Care {
     /// Enough to tell a half from a whole.
     Quick,
+    /// The same for a queue that is deep, and enough to tell a tenth for one that is not.
+    Short,
     /// Enough to tell a tenth.
     Careful,
     /// Enough to tell a fiftieth.
@@ -24,6 +26,7 @@ impl Care {
     fn wanted(self) -> (u64, u64) {
         match self {
             Self::Quick => (24, 2),
+            Self::Short => (64, 2),
             Self::Careful => (64, 4),
             Self::Thorough => (192, 5),
         }
@@ -33,7 +36,7 @@ impl Care {
     fn enough_ns(self) -> u64 {
         match self {
             Self::Quick => 100_000_000,
-            Self::Careful => 250_000_000,
+            Self::Short | Self::Careful => 250_000_000,
             Self::Thorough => 500_000_000,
         }
     }

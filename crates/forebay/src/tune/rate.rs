@@ -29,6 +29,11 @@ impl Rate {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
+    /// The middle of this and `other`.
+    pub(super) fn between(self, other: Self) -> Self {
+        Self(self.0.midpoint(other.0))
+    }
+
     /// This, moved a quarter of the way to `other`.
     pub(super) fn towards(self, other: Self) -> Self {
         Self(self.0 - self.0 / 4 + other.0 / 4)

@@ -4,7 +4,7 @@
 //! page cache. Where threads find no work (the link binds, or the application asks for little) the
 //! rate says nothing about them; then their number falls to those that had work, and one more.
 
-use super::climb::Climb;
+use super::climb::{Aim, Climb};
 use super::epoch::{Care, Epoch, Finding};
 use super::rate::Rate;
 
@@ -50,7 +50,7 @@ impl ReaderTuner {
     /// For readers that read `piece` bytes at a time.
     pub(crate) fn new(limits: ReaderLimits, piece: u64) -> Self {
         let max = limits.max.max(1);
-        let climb = Climb::hold(1, max, limits.start, None);
+        let climb = Climb::hold(Aim::ROUGH, 1, max, limits.start, None);
         let epoch = Epoch::new(climb.level(), piece, Care::Careful);
         Self { limits: ReaderLimits { max, ..limits }, piece, climb, epoch, busy: (0, 0) }
     }
@@ -101,7 +101,7 @@ impl ReaderTuner {
         let needed = usize::try_from(sum.div_ceil(completions)).unwrap_or(usize::MAX) + 1;
         let count = self.count();
         if needed < count {
-            self.climb = Climb::hold(1, self.limits.max, needed, None);
+            self.climb = Climb::hold(Aim::ROUGH, 1, self.limits.max, needed, None);
             // What all were busy with is over: this one's work is what is in flight at least.
             self.follow(count, needed);
         }

@@ -10,6 +10,9 @@ pub(super) enum Kind {
     Pipe { rate: u64, op_ns: u64, latency_ns: u64 },
     /// One request after another; the more there are, the more the heads move.
     Disk { rate: u64, seek_ns: u64 },
+    /// One request after another, each the faster the more there are, for ever: with `n` of them
+    /// the drive gives `n / (n + half)` of `rate`.
+    Soft { rate: u64, half_thousandths: u64 },
     /// Each request goes to one of several channels, by chance.
     Flash { channels: usize, rate: u64, latency_ns: u64 },
 }
@@ -107,6 +110,12 @@ impl Drive {
                 queue.retain(|done| *done > at_ns);
                 (moved(rate) + seek_ns * (queue.len() as u64).min(8) / 8, 0)
             }
+            Kind::Soft { rate, half_thousandths } => {
+                let queue = &mut self.members[member].done_ns;
+                queue.retain(|done| *done > at_ns);
+                let count = 1000 * (queue.len() as u64 + 1);
+                (moved(rate) * (count + half_thousandths) / count, 0)
+            }
             Kind::Flash { channels, rate, latency_ns } => {
                 let chosen = self.dice.next() % channels as u64;
                 channel = usize::try_from(chosen).expect("few channels");
@@ -118,7 +127,7 @@ impl Drive {
         let free_ns = &mut member.free_ns[channel];
         *free_ns = (*free_ns).max(at_ns) + busy_ns;
         let done = *free_ns + waits_ns;
-        if matches!(self.kind, Kind::Disk { .. }) {
+        if matches!(self.kind, Kind::Disk { .. } | Kind::Soft { .. }) {
             member.done_ns.push(done);
         }
         done

@@ -38,23 +38,42 @@ fn seeds() -> Range<u64> {
 
 /// Runs `test` for every seed and says which failed.
 fn every_seed(name: &str, test: impl Fn(u64) -> Result<(), String>) {
-    each_of(seeds(), name, test);
+    each_of(seeds(), 0, name, test);
 }
 
 /// The same for a test that takes long, with a quarter of the seeds.
 fn some_seeds(name: &str, test: impl Fn(u64) -> Result<(), String>) {
-    let Range { start, end } = seeds();
-    each_of(start..start + (end - start).div_ceil(4), name, test);
+    each_of(some(), 0, name, test);
 }
 
-fn each_of(seeds: Range<u64>, name: &str, test: impl Fn(u64) -> Result<(), String>) {
+/// The same where times that vary by 20 % may mislead one seed in a hundred: among the few of every
+/// day, none.
+fn nearly_every_seed(name: &str, test: impl Fn(u64) -> Result<(), String>) {
+    each_of(seeds(), in_a_hundred(&seeds()), name, test);
+}
+
+/// Both.
+fn nearly_some_seeds(name: &str, test: impl Fn(u64) -> Result<(), String>) {
+    each_of(some(), in_a_hundred(&some()), name, test);
+}
+
+fn some() -> Range<u64> {
+    let Range { start, end } = seeds();
+    start..start + (end - start).div_ceil(4)
+}
+
+fn in_a_hundred(seeds: &Range<u64>) -> usize {
+    usize::try_from((seeds.end - seeds.start) / 100).expect("few seeds")
+}
+
+fn each_of(seeds: Range<u64>, misled: usize, name: &str, test: impl Fn(u64) -> Result<(), String>) {
     let failed: Vec<String> = seeds
         .filter_map(|seed| {
             let error = test(seed).err()?;
             Some(format!("FOREBAY_SEED={seed} cargo test -p forebay {name}: {error}"))
         })
         .collect();
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(failed.len() <= misled, "{}", failed.join("\n"));
 }
 
 /// What all but one seed in twenty stay below.
