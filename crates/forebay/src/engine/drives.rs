@@ -29,7 +29,7 @@ struct Known {
 #[derive(Debug, Clone, Copy)]
 struct DriveQueue {
     index: usize,
-    /// Whether its ring was started, or found to be refused.
+    /// Whether it has a ring, or was refused one.
     ring_tried: bool,
 }
 
@@ -78,18 +78,18 @@ fn depth(options: &Options, below: &Below, memory: &Memory) -> Depth {
 }
 
 impl Engine {
-    /// The queue of a file's drive; its ring is started when one is first `needs_ring`.
+    /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
     pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
         let below: Arc<Below> = drives.resolver.resolve_file(handle.fd(), handle.path());
         let mut known = drives.lock();
         let Known { queues, memory } = &mut *known;
         let queue = queues.entry(below.queue.id.clone()).or_insert_with(|| DriveQueue {
-            index: threads.add_drive(core, depth(options, &below, memory), options.segment_size),
+            index: core.add_drive(depth(options, &below, memory)),
             ring_tried: false,
         });
         if needs_ring && !queue.ring_tried {
-            let note = threads.start_ring(core, queue.index, options, tools.arena.parts())?;
+            let note = threads.give_ring(core, queue.index, options, tools.arena.parts())?;
             queue.ring_tried = true;
             if let Some(note) = note {
                 let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);

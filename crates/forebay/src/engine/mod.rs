@@ -74,16 +74,24 @@ impl Engine {
         options.check()?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
+        let shares = threads::Shares::of(options.threads, readers);
+        let threads = threads::Threads::new(options.threads, shares);
+        let readers = shares.readers;
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
             depth: options.depth_max(),
             in_flight: options.in_flight,
             readers,
+            pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
         let bell = Arc::<Idlers>::default();
-        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
+        let core = Arc::new_cyclic(|core| {
+            let pool = threads.pool(core, options.segment_size);
+            let readers = Bell::List(Arc::clone(&bell));
+            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool))
+        });
         Ok(Self {
             inner: Arc::new(Inner {
                 core,
@@ -92,7 +100,7 @@ impl Engine {
                     planner: Planner { segment: options.segment_size, readers },
                     arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
                 },
-                threads: threads::Threads::new(options.threads),
+                threads,
                 links: Mutex::default(),
                 drives: drives::Drives::new(&options),
                 notes: Arc::default(),
