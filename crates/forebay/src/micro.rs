@@ -117,7 +117,6 @@ impl DataPath {
         let limits = Limits {
             slot_size: slot,
             segment,
-            depth: 32,
             in_flight: 1024,
             readers: 1,
             pool: 1,
@@ -125,7 +124,7 @@ impl DataPath {
         };
         let bell = || Bell::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell(), bell());
-        let drive = core.add_drive(Depth::Fixed(32));
+        let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
         let served = core.add_ring(bell());
         core.lock().attach(drive, served);
         let device: Arc<dyn Device> =

@@ -80,7 +80,6 @@ impl Engine {
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
-            depth: options.depth_max(),
             in_flight: options.in_flight,
             readers,
             pool: shares.pool,

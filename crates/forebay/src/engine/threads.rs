@@ -234,7 +234,7 @@ impl Threads {
                 return Err(Error::Resource { what: "io_uring", source: errno });
             }
             (Ok(Err(errno)), None) => {
-                let most = options.depth_max().min(EACH_MAX).min(self.shares.pool);
+                let most = options.depth.unwrap_or(EACH_MAX).min(EACH_MAX).min(self.shares.pool);
                 return Ok(Some(format!(
                     "io_uring is refused here ({errno}): up to {most} threads read each drive \
                      instead"

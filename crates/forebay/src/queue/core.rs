@@ -156,9 +156,9 @@ impl Core {
         self.ends.tell();
     }
 
-    /// Adds a drive.
-    pub(crate) fn add_drive(&self, depth: Depth) -> usize {
-        self.lock().add_drive(depth)
+    /// Adds a drive: see [`Scheduler::add_drive`].
+    pub(crate) fn add_drive(&self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+        self.lock().add_drive(depth, most, hardware)
     }
 
     /// Adds a ring, whose worker is woken by `bell`.

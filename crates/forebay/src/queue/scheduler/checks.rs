@@ -87,7 +87,7 @@ impl Scheduler {
             let counted = |op: &&&Op| op.counted.is_some() && of_drive(self.transfer_of(op));
             let in_flight = taken.iter().filter(counted).count();
             assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
-            assert!(in_flight <= self.limits.depth + 1, "deeper than it may be");
+            assert!(in_flight <= drive.most + 1, "deeper than it may be");
             assert!(
                 drive.waiting.is_empty() || !self.wants_more(index),
                 "drive {index} wants more"
@@ -99,6 +99,7 @@ impl Scheduler {
         let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, busy), (self.in_flight, self.busy));
         assert!(in_flight <= self.limits.in_flight + 2 * self.drives.len(), "too much in flight");
+        self.check_hardware();
         let flying: usize = self.drives.iter().map(|drive| drive.waits_flying).sum();
         assert_eq!(flying, self.pool.flying, "ops of the pool");
         for (index, drive) in self.drives.iter().enumerate() {
@@ -108,6 +109,18 @@ impl Scheduler {
         }
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
+    }
+
+    /// Drives on the same hardware have no more in flight than one alone might, but for what they
+    /// had before the others came.
+    fn check_hardware(&self) {
+        for (piece, &sharers) in self.sharers.iter().enumerate() {
+            let on = || self.drives.iter().filter(|drive| drive.hardware.contains(&piece));
+            assert_eq!(on().filter(|drive| drive.in_flight() > 0).count(), sharers);
+            let in_flight: usize = on().map(Drive::in_flight).sum();
+            let one = on().map(|drive| drive.most).max().unwrap_or(0);
+            assert!(in_flight <= 2 * one + 2 * on().count(), "{in_flight} on hardware {piece}");
+        }
     }
 
     /// Every slot is free or somebody's; nobody waits beside a free one that it may have.

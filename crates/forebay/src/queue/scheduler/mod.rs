@@ -180,6 +180,10 @@ pub(crate) struct Effects {
 #[derive(Debug)]
 struct Drive {
     depth: Depth,
+    /// Ops that it has in flight at most.
+    most: usize,
+    /// The hardware behind it, which others may share.
+    hardware: Vec<usize>,
     /// The ring that serves it: without one the pool runs its direct ops as well.
     ring: Option<usize>,
     /// Transfers with ops for its ring.
@@ -244,8 +248,6 @@ struct Link {
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
     pub(crate) segment: u64,
-    /// Ops that a drive has in flight at most.
-    pub(crate) depth: usize,
     /// Ops that all drives together have in flight at most, but one for each is never refused.
     pub(crate) in_flight: usize,
     pub(crate) readers: usize,
@@ -275,6 +277,8 @@ pub(crate) struct Scheduler {
     /// Ops in flight on all drives, and how many drives have some.
     in_flight: usize,
     busy: usize,
+    /// Drives with something in flight on each piece of hardware.
+    sharers: Vec<usize>,
     links: Vec<Link>,
     /// Files that are being written through the page cache, with the ops that wait: more than one
     /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
@@ -297,6 +301,7 @@ impl Scheduler {
             begun: 0,
             in_flight: 0,
             busy: 0,
+            sharers: Vec::new(),
             drives: Vec::new(),
             rings: Vec::new(),
             pool: PoolState::default(),
@@ -313,10 +318,14 @@ impl Scheduler {
         self.pool.sleepers = Sleepers::new(threads);
     }
 
-    /// Adds a drive.
-    pub(crate) fn add_drive(&mut self, depth: Depth) -> usize {
+    /// Adds a drive that has at most `most` ops in flight, by `depth`, and lies on this hardware.
+    pub(crate) fn add_drive(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+        let pieces = hardware.iter().max().map_or(0, |last| last + 1);
+        self.sharers.resize(self.sharers.len().max(pieces), 0);
         self.drives.push(Drive {
             depth,
+            most,
+            hardware: hardware.to_vec(),
             ring: None,
             direct: Turns::default(),
             waits: Turns::default(),

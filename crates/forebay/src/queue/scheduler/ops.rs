@@ -154,7 +154,10 @@ impl Scheduler {
             op.counted = Some(line);
             let state = &mut self.drives[drive];
             self.in_flight += 1;
-            self.busy += usize::from(state.in_flight() == 0);
+            if state.in_flight() == 0 {
+                self.busy += 1;
+                state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
+            }
             *state.flying(line) += 1;
             self.pool.flying += usize::from(line == Line::Waits);
             state.flying_len += op.segment.covered.len();
@@ -168,11 +171,11 @@ impl Scheduler {
     }
 
     /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
-    /// are as many in all as there may be, up to its share; beside its other line up to half; of
-    /// the pool as many threads as it leaves to the others. But one in any case, so that nothing
-    /// that others do can hold it up.
+    /// are as many in all as there may be, up to its share; beside others on the same hardware as
+    /// many as these may; beside its other line up to half; of the pool as many threads as it
+    /// leaves to others. But one in any case, so that nothing that others do can hold it up.
     pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
-        let Limits { depth, in_flight: most, pool, .. } = self.limits;
+        let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.drives[drive];
         let (own, other) = match line {
             Line::Direct => (state.direct_flying, &state.waits),
@@ -180,6 +183,8 @@ impl Scheduler {
         };
         let all = state.in_flight();
         let share = most / (self.busy + usize::from(all == 0)).max(1);
+        let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
+        let depth = state.most / (sharers + usize::from(all == 0)).max(1);
         let half = if other.is_empty() { depth } else { depth / 2 };
         let threads = match line {
             Line::Direct => usize::MAX,
@@ -187,7 +192,12 @@ impl Scheduler {
         };
         let admits = || state.depth.admits(state.direction, all, state.flying_len);
         own == 0
-            || (own < half && own < threads && all < share && self.in_flight < most && admits())
+            || (own < half
+                && all < depth
+                && own < threads
+                && all < share
+                && self.in_flight < most
+                && admits())
     }
 
     /// Lets a drive's tuner learn from a request that waited for the drive.
@@ -208,7 +218,10 @@ impl Scheduler {
             self.pool.flying -= usize::from(line != Line::Direct);
             state.flying_len -= op.segment.covered.len();
             self.in_flight -= 1;
-            self.busy -= usize::from(state.in_flight() == 0);
+            if state.in_flight() == 0 {
+                self.busy -= 1;
+                state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
+            }
         }
     }
 

@@ -178,11 +178,12 @@ impl Run {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
-                let Limits { segment, depth, .. } = self.shape.limits;
+                let Limits { segment, .. } = self.shape.limits;
                 let turns = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits::of(turns, depth, segment, segment), [None; 2])
+                Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            assert_eq!(self.core.add_drive(depth), index);
+            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
+            assert_eq!(self.core.add_drive(depth, most, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
     }

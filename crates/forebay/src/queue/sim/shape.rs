@@ -18,6 +18,8 @@ pub(super) struct Shape {
     pub(super) segment: u64,
     /// The ring that serves each drive, where one does.
     pub(super) drives: Vec<Option<usize>>,
+    /// The hardware below each.
+    pub(super) hardware: Vec<Vec<usize>>,
     /// How many rings there are.
     pub(super) rings: usize,
     pub(super) depth: usize,
@@ -73,7 +75,6 @@ impl Shape {
         let limits = Limits {
             slot_size,
             segment,
-            depth,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
             readers: count(dice, 1, 4),
             pool: count(dice, 1, 4),
@@ -82,11 +83,14 @@ impl Shape {
         let rings = count(dice, 1, 2);
         let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
         let drives = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
+        let hardware = (0..3).map(|_| pieces(dice)).collect();
         let slots = count(dice, 1, 2);
         Self {
             limits,
             segment,
             drives,
+            hardware,
             rings,
             depth,
             gpus: count(dice, 0, 2),
