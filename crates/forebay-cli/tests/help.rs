@@ -28,6 +28,7 @@ fn short_help_of_the_command() {
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
+          tune         Find how much to keep in flight on a drive, show the curve, and remember it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -50,6 +51,7 @@ fn long_help_of_the_command() {
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
+          tune         Find how much to keep in flight on a drive, show the curve, and remember it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -67,6 +69,7 @@ fn long_help_of_the_command() {
           forebay bench --gpu sim --json         a simulated GPU, results as JSON
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
+          forebay tune /data                     how much to keep in flight there, and remember it
 
         Exit codes:
           0  done
@@ -300,6 +303,55 @@ fn long_help_of_map() {
 }
 
 #[test]
+fn long_help_of_tune() {
+    insta::assert_snapshot!(stdout(&["tune", "--help"]), @"
+    Find how much to keep in flight on a drive, show the curve, and remember it
+
+    A search of a few seconds measures throughput and latency against depth and size of
+    request, past the page cache, by the engine itself. What was found is kept for the engines
+    to come (they find it by themselves too, a little later), and shown as settings of other
+    programs.
+
+    Usage: forebay tune [OPTIONS] [PATH]
+
+    Arguments:
+      [PATH]
+              File, block device or folder on the drive; by default this folder
+
+              A file or device is only ever read, and the file's pages are dropped from the
+              page cache. In a folder a scratch file is made, and removed afterwards.
+
+    Options:
+          --read
+              Measure reading (the default)
+
+          --write
+              Measure writing, to a scratch file: as from a GPU, whose writes go past the page
+              cache
+
+          --duration <SECONDS>
+              Seconds for each direction
+
+              [default: 6]
+
+          --dry-run
+              Remember nothing
+
+          --json
+              Print JSON instead of a drawing; docs/json-schema.md describes it
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+    Examples:
+      forebay tune                         the drive of this folder, by a scratch file
+      forebay tune /data/model.safetensors the drive of a file, which is only read
+      forebay tune /data --write --dry-run how writes fare there; nothing is remembered
+      forebay tune /data --json >tune.json for a program to read
+    ");
+}
+
+#[test]
 fn short_help_fits_on_one_screen() {
     for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"], &["map", "-h"]] {
         let text = stdout(arguments);
@@ -317,12 +369,22 @@ fn the_version_is_that_of_the_package() {
 fn the_man_page_names_every_flag() {
     let page = stdout(&["man"]);
     assert!(page.starts_with(".ie"), "{page}");
-    for flag in
-        ["size", "repeats", "gpu", "route", "cold", "resident", "json", "checksum", "extents"]
-    {
+    for flag in [
+        "size",
+        "repeats",
+        "gpu",
+        "route",
+        "cold",
+        "resident",
+        "json",
+        "checksum",
+        "extents",
+        "dry\\-run",
+    ] {
         assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
     }
     assert!(page.contains(".SH BENCH") && page.contains(".SH READ") && page.contains(".SH MAP"));
+    assert!(page.contains(".SH TUNE"));
 }
 
 #[test]

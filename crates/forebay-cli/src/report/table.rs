@@ -73,7 +73,8 @@ fn header(report: &Report) -> String {
 /// Drives that the head of a report names.
 const DRIVES_MAX: usize = 4;
 
-fn place(facts: &Environment) -> Option<String> {
+/// What file system and drives there are, for people: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`.
+pub(crate) fn place(facts: &Environment) -> Option<String> {
     let model = |drive: &Drive| match &drive.model {
         Some(model) => format!("{} ({model})", drive.name),
         None => drive.name.clone(),

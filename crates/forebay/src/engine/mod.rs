@@ -6,6 +6,7 @@
 
 mod drives;
 mod file;
+mod learn;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
+pub use learn::Found;
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;

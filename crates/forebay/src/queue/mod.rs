@@ -24,7 +24,8 @@ use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
-pub(crate) use op::{Completion, Direction, Op, WindowKey};
+pub use op::Direction;
+pub(crate) use op::{Completion, Op, WindowKey};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
