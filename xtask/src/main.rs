@@ -6,6 +6,7 @@
 mod bench;
 mod bundle;
 mod fio;
+mod lab;
 mod prepare;
 mod process;
 mod replay;
@@ -49,6 +50,7 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["test", "--all"] => test::run(&repository()?, true),
         ["tidy"] => tidy::run(&repository()?),
         ["bench", rest @ ..] => bench::run(&repository()?, rest),
+        ["lab", rest @ ..] => lab::run(&repository()?, rest),
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {
