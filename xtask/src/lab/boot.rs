@@ -123,7 +123,11 @@ mod tests {
     fn what_hangs_is_ended_and_what_it_said_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("console.txt");
-        let ended = run(shell("echo lab: one; echo two >&2; exec sleep 1000"), &log, Duration::from_secs(1));
+        let ended = run(
+            shell("echo lab: one; echo two >&2; exec sleep 1000"),
+            &log,
+            Duration::from_secs(1),
+        );
         assert!(ended.unwrap_err().contains("did not end within 1 s"));
         let said = std::fs::read_to_string(&log).unwrap();
         assert!(said.contains("lab: one") && said.contains("two"), "{said}");

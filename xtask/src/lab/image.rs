@@ -122,7 +122,8 @@ impl Image {
     /// Makes what is missing of it in `cache`; `script` is the first program that runs.
     pub(crate) fn build(cache: &Path, script: &Path) -> Result<Self> {
         let tree = Tree::fetch(cache, "guest", &PACKAGES)?;
-        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name =
+            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kernel = entries(&tree.folder.join("boot"))?
             .into_iter()
             .find(|path| name(path).starts_with("vmlinuz-"))

@@ -15,6 +15,9 @@ use crate::process::{Result, find};
 /// The packages that hold the emulator.
 pub(crate) const PACKAGES: [&str; 1] = ["qemu-system-x86"];
 
+/// Bytes that a slow drive moves in a second.
+const SLOW: u64 = 16_000_000;
+
 /// MiB of memory of each of the two NUMA nodes.
 const NODE_MIB: u32 = 1536;
 
@@ -34,25 +37,31 @@ struct Drive {
     mib: u32,
     node: u8,
     seat: Seat,
+    /// Whether it is slow enough for something to happen in the middle of a read.
+    is_slow: bool,
 }
 
 const fn drive(serial: &'static str, mib: u32, node: u8, seat: Seat) -> Drive {
-    Drive { serial, mib, node, seat }
+    Drive { serial, mib, node, seat, is_slow: false }
+}
+
+const fn slow(drive: Drive) -> Drive {
+    Drive { is_slow: true, ..drive }
 }
 
 /// The drives of the machine that has every situation.
 const EVERY: [Drive; 22] = [
     drive("PLAIN", 512, 0, Seat::Port),
-    drive("PULLED", 256, 1, Seat::Port),
+    slow(drive("PULLED", 256, 1, Seat::Port)),
     drive("STRIPEA", 256, 0, Seat::Switch),
     drive("STRIPEB", 256, 0, Seat::Switch),
     drive("STRIPEC", 256, 1, Seat::Switch),
     drive("STRIPED", 256, 1, Seat::Switch),
-    drive("MIRRORA", 256, 0, Seat::Port),
-    drive("MIRRORB", 256, 1, Seat::Port),
-    drive("PARITYA", 256, 0, Seat::Port),
-    drive("PARITYB", 256, 0, Seat::Port),
-    drive("PARITYC", 256, 1, Seat::Port),
+    slow(drive("MIRRORA", 256, 0, Seat::Port)),
+    slow(drive("MIRRORB", 256, 1, Seat::Port)),
+    slow(drive("PARITYA", 256, 0, Seat::Port)),
+    slow(drive("PARITYB", 256, 0, Seat::Port)),
+    slow(drive("PARITYC", 256, 1, Seat::Port)),
     drive("ROWA", 128, 0, Seat::Port),
     drive("ROWB", 128, 1, Seat::Port),
     drive("LVMA", 512, 0, Seat::Port),
@@ -63,7 +72,7 @@ const EVERY: [Drive; 22] = [
     drive("CRYPT", 256, 1, Seat::Port),
     drive("NESTA", 256, 0, Seat::Port),
     drive("NESTB", 256, 1, Seat::Port),
-    drive("FABRIC", 256, 1, Seat::Port),
+    slow(drive("FABRIC", 256, 1, Seat::Port)),
 ];
 
 /// The drives of the machine that is measured.
@@ -249,12 +258,15 @@ impl Wiring<'_> {
             Seat::Switch => self.below_switch(drive.node),
         };
         let more = match kind {
+            Kind::Every if drive.is_slow => capped(SLOW),
             Kind::Every => String::new(),
-            Kind::Capped(rate) => format!(",throttling.bps-total={rate}"),
+            Kind::Capped(rate) => capped(rate),
         };
         let serial = drive.serial;
         self.medium(serial, drive.mib, &more)?;
-        self.word(&format!("-device nvme,id=nvme-{serial},serial={serial},drive={serial},bus={bus}"));
+        self.word(&format!(
+            "-device nvme,id=nvme-{serial},serial={serial},drive={serial},bus={bus}"
+        ));
         Ok(())
     }
 
@@ -277,7 +289,7 @@ impl Wiring<'_> {
 
     /// One namespace behind two controllers on two nodes.
     fn two_paths(&mut self) -> Result<()> {
-        self.medium("PATHS", 256, "")?;
+        self.medium("PATHS", 256, &capped(SLOW))?;
         self.word("-device nvme-subsys,id=paths,nqn=paths");
         for node in 0..2 {
             let bus = self.port(node);
@@ -302,8 +314,9 @@ impl Wiring<'_> {
 
     /// One SCSI disk on two buses, for a multipath volume of device-mapper.
     fn scsi_paths(&mut self) -> Result<()> {
-        let path = self.medium("SCSI0", 256, ",file.locking=off")?;
-        self.backend("SCSI1", &path, ",file.locking=off");
+        let more = format!(",file.locking=off{}", capped(SLOW));
+        let path = self.medium("SCSI0", 256, &more)?;
+        self.backend("SCSI1", &path, &more);
         for bus in 0..2 {
             self.word(&format!("-device virtio-scsi-pci,id=scsi{bus},bus=pcie.0"));
             self.word(&format!(
@@ -313,6 +326,11 @@ impl Wiring<'_> {
         }
         Ok(())
     }
+}
+
+/// What makes a drive move no more than `rate` bytes a second.
+fn capped(rate: u64) -> String {
+    format!(",throttling.bps-total={rate}")
 }
 
 #[cfg(test)]

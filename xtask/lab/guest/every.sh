@@ -1,0 +1,24 @@
+#!/bin/bash
+# Every situation: built, mapped, read; then things are broken, and it is looked at again.
+. /lab/guest/lib.sh
+. /lab/guest/situations.sh
+. /lab/guest/faults.sh
+
+cp /lab/pattern $pattern
+echo 0 >/run/files
+: >/run/expected.tsv
+for situation in "${situations[@]}"; do build "$situation"; done
+sync
+udevadm settle
+note "${#situations[@]} situations are built"
+look whole
+
+mv /run/expected.tsv /run/whole.tsv
+: >/run/expected.tsv
+for fault in "${faults[@]}"; do build "$fault"; done
+udevadm settle
+look broken
+if [ -e $out/record ]; then
+    cut -f1 /run/whole.tsv | tr '\n' '\0' |
+        xargs -0 sh -c '/lab/forebay map "$@" --record /lab/out/record/files' record
+fi
