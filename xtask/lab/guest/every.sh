@@ -12,13 +12,13 @@ sync
 udevadm settle
 note "${#situations[@]} situations are built"
 look whole
+if [ -e $out/record ]; then
+    mapfile -t paths < <(cut -f1 /run/expected.tsv)
+    /lab/forebay map "${paths[@]}" --record $out/record/files
+fi
 
 mv /run/expected.tsv /run/whole.tsv
 : >/run/expected.tsv
 for fault in "${faults[@]}"; do build "$fault"; done
 udevadm settle
 look broken
-if [ -e $out/record ]; then
-    cut -f1 /run/whole.tsv | tr '\n' '\0' |
-        xargs -0 sh -c '/lab/forebay map "$@" --record /lab/out/record/files' record
-fi

@@ -133,6 +133,7 @@ look() {
 
 # read_file PATH RESULT GPU: one read by the engine; what it said, then how it ended.
 read_file() {
-    timeout 60 /lab/forebay read --checksum --gpu "$3" "$1" >"$2.txt" 2>&1
-    echo "status   $?" >>"$2.txt"
+    local status=0
+    timeout 60 /lab/forebay read --checksum --gpu "$3" "$1" >"$2.txt" 2>&1 || status=$?
+    echo "status   $status" >>"$2.txt"
 }

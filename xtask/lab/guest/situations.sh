@@ -220,14 +220,14 @@ links() {
         expect /mnt/$name of=bind-or-link drives=STRIPEA,STRIPEB,STRIPEC,STRIPED layout=striped
     done
     mount --bind /mnt/linear '/mnt/odd name\040é'
-    fill '/mnt/odd name\040é/file'
-    expect '/mnt/odd name\040é/file' of=odd-name drives=LVMA layout=single
+    fill '/mnt/odd name\040é/odd file'
+    expect '/mnt/odd name\040é/odd file' of=odd-name drives=LVMA layout=single
     # Another mount over a folder that shows a file of the same name.
     mkdir -p /mnt/over
-    fill /mnt/over/file 1
+    fill /mnt/over/hidden 1
     mount --bind /mnt/linear /mnt/over
-    fill /mnt/over/file
-    expect /mnt/over/file of=mounted-over drives=LVMA layout=single
+    fill /mnt/over/hidden
+    expect /mnt/over/hidden of=mounted-over drives=LVMA layout=single
 }
 
 own_disk() {

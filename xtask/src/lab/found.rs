@@ -166,7 +166,7 @@ fn has_step(step: &Value, wanted: &str) -> bool {
     let matches = step["kind"] == kind
         && fact.split_once('=').is_none_or(|(name, value)| match &step["facts"][name] {
             Value::String(text) => text == value,
-            other => other.to_string() == value,
+            other => format!("{other}") == value,
         });
     matches || array(&step["children"]).any(|child| has_step(child, wanted))
 }

@@ -166,7 +166,7 @@ impl Start<'_> {
         wiring.word("-nodefaults -no-reboot -display none -monitor none -serial stdio");
         wiring.word(if self.kvm { "-accel kvm -cpu host" } else { "-accel tcg,thread=multi" });
         if !self.kvm {
-            wiring.word("-cpu max");
+            wiring.word("-cpu Nehalem");
         }
         wiring.word(&format!("-machine q35 -smp 2 -m {}", 2 * NODE_MIB));
         for node in 0..2 {

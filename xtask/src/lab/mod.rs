@@ -6,6 +6,7 @@
 //! `xtask/lab/guest`; docs/internals/lab.md tells more.
 
 mod archive;
+mod bench;
 mod boot;
 mod expected;
 mod folders;
@@ -31,13 +32,15 @@ use crate::test;
 const HELP: &str = "\
 usage: cargo xtask lab [ARGUMENT]...
 
+  --bench        measures files striped over capped drives instead, and archives the run
+  --out DIR      where `--bench` archives (default: benches/runs/DATE-lab)
   --script NAME  runs `xtask/lab/guest/NAME.sh` in the machine and shows what it prints
   --record DIR   keeps a record of the machine, as `forebay map --record` makes it, in DIR
   --kvm          runs on the processor's own virtualisation instead of emulating a processor
 ";
 
 /// How long the machine may run.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1500);
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub(crate) enum End {
 /// What the command line asks for.
 #[derive(Debug, Default)]
 struct Wishes {
+    bench: bool,
+    out: Option<PathBuf>,
     script: Option<String>,
     record: Option<PathBuf>,
     kvm: bool,
@@ -61,11 +66,14 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
     let mut wishes = Wishes::default();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
+        let mut folder = || {
+            let folder = words.next().ok_or(format!("`{word}` takes a folder"))?;
+            std::path::absolute(folder).map_err(|error| format!("`{folder}`: {error}"))
+        };
         match *word {
-            "--record" => {
-                let folder = words.next().ok_or("`--record` takes a folder")?;
-                wishes.record = Some(std::path::absolute(folder).map_err(|e| e.to_string())?);
-            }
+            "--bench" => wishes.bench = true,
+            "--out" => wishes.out = Some(folder()?),
+            "--record" => wishes.record = Some(folder()?),
             "--script" => {
                 let name = words.next().ok_or("`--script` takes a name")?;
                 wishes.script = Some((*name).to_owned());
@@ -78,7 +86,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
             other => return Err(format!("no such argument: `{other}`\n\n{HELP}")),
         }
     }
-    match every(root, &wishes)? {
+    let end = if wishes.bench { measured(root, &wishes)? } else { every(root, &wishes)? };
+    match end {
         End::Ran(passed) => Ok(passed),
         End::Skipped(reason) => {
             say!("skipped: lab: {reason}");
@@ -110,15 +119,14 @@ fn lacking() -> Option<String> {
 
 /// Builds the machine with every situation, runs it and judges what it found.
 fn every(root: &Path, wishes: &Wishes) -> Result<End> {
-    if let Some(reason) = lacking() {
-        return Ok(End::Skipped(reason));
-    }
-    let cache = test::target(root)?.join("lab");
-    let ground = match Ground::prepare(root, &cache) {
+    let ground = match Ground::prepare(root)? {
         Ok(ground) => ground,
-        Err(reason) => return Ok(End::Skipped(format!("cannot be prepared: {reason}"))),
+        Err(reason) => return Ok(End::Skipped(reason)),
     };
-    let share = Share::fill(root, &cache.join("share"))?;
+    let share = Share::fill(root, &ground.cache.join("share"))?;
+    if wishes.record.is_some() {
+        share.ask_for_record()?;
+    }
     let script = wishes.script.as_deref();
     ground.boot(&share, Kind::Every, script.unwrap_or("every"), wishes)?;
     if script.is_some() {
@@ -131,7 +139,28 @@ fn every(root: &Path, wishes: &Wishes) -> Result<End> {
         right &= show(name, &rows);
     }
     right &= share.complaints();
+    if let Some(folder) = &wishes.record {
+        share.keep_record(folder)?;
+    }
     Ok(End::Ran(right))
+}
+
+/// Builds the machine with capped drives, measures in it and judges.
+fn measured(root: &Path, wishes: &Wishes) -> Result<End> {
+    let ground = match Ground::prepare(root)? {
+        Ok(ground) => ground,
+        Err(reason) => return Ok(End::Skipped(reason)),
+    };
+    let share = Share::fill(root, &ground.cache.join("share"))?;
+    ground.boot(&share, Kind::Capped(bench::RATE), "bench", wishes)?;
+    if !share.complaints() {
+        return Ok(End::Ran(false));
+    }
+    let date = process::output(std::process::Command::new("date").arg("+%F"))?;
+    let archive = || root.join("benches/runs").join(format!("{}-lab", date.trim()));
+    let folder = wishes.out.clone().unwrap_or_else(archive);
+    let environment = bench::environment(root, &share.out(), date.trim(), &ground.image.release)?;
+    bench::judge(&share.out(), &folder, &environment).map(End::Ran)
 }
 
 /// Prints the table, and says whether nothing differs.
@@ -154,14 +183,24 @@ struct Ground {
 }
 
 impl Ground {
-    fn prepare(root: &Path, cache: &Path) -> Result<Self> {
-        folders::make(cache)?;
+    /// What every run needs, or why it cannot be had here.
+    fn prepare(root: &Path) -> Result<Result<Self>> {
+        if let Some(reason) = lacking() {
+            return Ok(Err(reason));
+        }
+        let cache = test::target(root)?.join("lab");
+        folders::make(&cache)?;
+        let made = Self::make(root, cache);
+        Ok(made.map_err(|reason| format!("it cannot be prepared: {reason}")))
+    }
+
+    fn make(root: &Path, cache: PathBuf) -> Result<Self> {
         let emulator = match find("qemu-system-x86_64") {
             Some(_) => None,
-            None => Some(Tree::fetch(cache, "emulator", &machine::PACKAGES)?),
+            None => Some(Tree::fetch(&cache, "emulator", &machine::PACKAGES)?),
         };
-        let image = Image::build(cache, &root.join("xtask/lab/guest/first.sh"))?;
-        Ok(Self { cache: cache.to_owned(), image, emulator })
+        let image = Image::build(&cache, &root.join("xtask/lab/guest/first.sh"))?;
+        Ok(Self { cache, image, emulator })
     }
 
     /// Runs one script in a fresh machine.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::folders::{copy, entries, failed, make, remove, text};
 use crate::process::{self, Result, say};
@@ -52,6 +53,23 @@ impl Share {
     /// Where the guest leaves its results.
     pub(crate) fn out(&self) -> PathBuf {
         self.folder.join("out")
+    }
+
+    /// Has the guest write a record of itself.
+    pub(crate) fn ask_for_record(&self) -> Result<()> {
+        make(&self.out().join("record"))
+    }
+
+    /// Keeps the record, as a folder that must not be there yet.
+    pub(crate) fn keep_record(&self, folder: &Path) -> Result<()> {
+        if folder.exists() {
+            return Err(format!("`{}` is there already", folder.display()));
+        }
+        let record = self.out().join("record/files");
+        let mut copy_all = Command::new("cp");
+        process::must_succeed(copy_all.arg("-a").arg(&record).arg(folder))?;
+        say!("recorded in {}", folder.display());
+        Ok(())
     }
 
     /// Shows what the guest could not build or do, and says whether that is nothing.

@@ -84,7 +84,8 @@ fn sample(engine: &Engine, one: &mut Series, memory: &mut [u8]) -> Result<()> {
     let start = Instant::now();
     let outcome = file.read_with(0, &mut *memory, &exactly)?;
     one.seconds.push(start.elapsed().as_secs_f64());
-    let routes = outcome.routes.iter().map(|r| format!("{} bytes {}: {}", r.bytes, r.route, r.reason));
+    let routes =
+        outcome.routes.iter().map(|r| format!("{} bytes {}: {}", r.bytes, r.route, r.reason));
     one.route = routes.collect::<Vec<_>>().join("; ");
     one.sums.push(sum(memory));
     Ok(())
