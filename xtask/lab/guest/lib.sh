@@ -116,9 +116,13 @@ look() {
     mkdir -p "$folder"
     cp /run/expected.tsv "$folder/expected.tsv"
     while IFS=$'\t' read -r path rest; do paths+=("$path"); done </run/expected.tsv
-    timeout 120 /lab/forebay map --json "${paths[@]}" >"$folder/map.json" 2>"$folder/map-talk.txt"
+    timeout 120 /lab/forebay map --json --extents "${paths[@]}" \
+        >"$folder/map.json" 2>"$folder/map-talk.txt"
     timeout 120 /lab/forebay map "${paths[@]}" >"$folder/map.txt" 2>&1
     note "$1: ${#paths[@]} paths mapped"
+    echo 3 >/proc/sys/vm/drop_caches
+    timeout 120 /lab/forebay-lab places "$folder/map.json" >"$folder/places.txt" 2>&1 ||
+        echo "places: $(cat "$folder/places.txt")" >>$out/failed.txt
     for path in "${paths[@]}"; do
         number=$((number + 1))
         echo 3 >/proc/sys/vm/drop_caches

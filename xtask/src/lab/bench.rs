@@ -42,9 +42,10 @@ impl Series {
         self.name.starts_with("drive")
     }
 
-    /// On how many of the drives it lies.
+    /// On how many of the drives it lies: the number that ends its name.
     fn width(&self) -> usize {
-        self.name.strip_prefix("lvm-").and_then(|count| count.parse().ok()).unwrap_or(4)
+        let count = self.name.rsplit_once('-').and_then(|(_, count)| count.parse().ok());
+        count.unwrap_or_default()
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
     fn a_file_is_judged_by_the_drives_that_it_lies_on() {
         let mut all: Vec<Series> =
             (0..4).map(|n| series(&format!("drive{n}"), 40, &[1.0, 1.1, 0.9])).collect();
-        all.push(series("md-raid0", 160, &[1.0, 1.0, 5.0]));
+        all.push(series("md-raid0-4", 160, &[1.0, 1.0, 5.0]));
         all.push(series("lvm-2", 80, &[1.1, 1.1, 1.1]));
         let sums = "XXH3 (md) = aa\nXXH3 (lvm) = aa\n";
         let judged = verdicts(&all, sums);

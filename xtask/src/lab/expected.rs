@@ -24,6 +24,8 @@ pub(crate) struct Expected {
     pub(crate) live: Option<usize>,
     /// What a read must say when it fails; without it, it must succeed.
     pub(crate) fails: Option<String>,
+    /// Whether the map must say where all bytes lie.
+    pub(crate) placed: bool,
     /// A part of the route of a cold read.
     pub(crate) route: Option<String>,
 }
@@ -57,6 +59,7 @@ impl Expected {
                 "nodes" => expected.nodes = Some(numbers(value)?),
                 "live" => expected.live = numbers(value)?.first().and_then(|&n| n.try_into().ok()),
                 "fails" => expected.fails = Some(text),
+                "placed" => expected.placed = value == "yes",
                 "route" => expected.route = Some(text),
                 _ => return Err(format!("`{}`: no such key: `{key}`", expected.path)),
             }

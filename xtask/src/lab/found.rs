@@ -80,6 +80,12 @@ fn map(report: &Value, expected: &Expected, row: &mut Row) {
     if let Some(wanted) = expected.layout.as_deref().filter(|wanted| *wanted != layout) {
         row.differences.push(format!("layout {layout}, not {wanted}"));
     }
+    let places = &map["extents"];
+    let all_placed =
+        array(&places["drives"]).count() > 0 && array(&places["unplaced"]).count() == 0;
+    if expected.placed && !all_placed {
+        row.differences.push(format!("not all bytes have a place: {}", places["unplaced"]));
+    }
     for wanted in &expected.steps {
         if !has_step(&map["steps"], wanted) {
             row.differences.push(format!("no step `{wanted}`"));
@@ -194,9 +200,12 @@ mod tests {
                 "path": "/a",
                 "queue": {"layout": "single"},
                 "drives": ["a"],
-                "steps": {"kind": "path", "facts": {}, "children": [
-                    {"kind": "md", "facts": {"level": "raid0", "chunk_bytes": 4096}, "children": []},
-                ]},
+                "extents": {"drives": [{}], "unplaced": [{"reason": "inline"}]},
+                "steps": {"kind": "path", "facts": {}, "children": [{
+                    "kind": "md",
+                    "facts": {"level": "raid0", "chunk_bytes": 4096},
+                    "children": [],
+                }]},
             }],
             "failures": [{"path": "/c", "reason": "gone"}],
             "warnings": [{"rule": "degraded", "path": null}],
@@ -220,9 +229,9 @@ mod tests {
     #[test]
     fn everything_that_differs_is_told() {
         let line = "/a\tdrives=STRIPEB\tlayout=striped\tstep=md:level=raid1\twarn=overlay\t\
-                    nodes=1\tlive=0";
+                    nodes=1\tlive=0\tplaced=yes";
         let found = differences(line);
-        assert_eq!(found.len(), 6, "{found:?}");
+        assert_eq!(found.len(), 7, "{found:?}");
         assert_eq!(differences("/c\tdrives=memory"), ["not mapped: gone"]);
     }
 

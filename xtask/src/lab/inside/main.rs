@@ -3,8 +3,10 @@
 //!
 //! - `remount FOLDER FILE DEVICE SERIAL SUM DEVICE SERIAL SUM`: mounts two devices on one folder,
 //!   one after the other, and opens and maps the same path on each.
+//! - `places MAP`: compares bytes of files with those of the drives at the places that a map names.
 //! - `rates OUT ROUNDS NAME=PATH[:BYTES]...`: reads each path in turn and writes how long it took.
 
+mod places;
 mod rates;
 mod remount;
 
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["remount", folder, file, devices @ ..] => remount::run(folder, file, devices),
+        ["places", map] => places::run(map),
         ["rates", out, rounds, paths @ ..] => rates::run(out, rounds, paths),
         _ => Err("no such verb".into()),
     };

@@ -1,6 +1,7 @@
 //! How fast one engine reads each of some paths, in turn, cold, with nothing set.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -47,12 +48,15 @@ pub(crate) fn run(out: &str, rounds: &str, paths: &[&str]) -> Result<()> {
     let most = series.iter().map(|one| one.bytes).max().unwrap_or_default();
     let mut memory = vec![1_u8; usize::try_from(most)?];
     for _ in 0..rounds.parse::<u32>()? {
-        for one in &mut series {
-            sample(&engine, one, &mut memory)?;
-            fs::write(out, serde_json::to_string_pretty(&*one)?)?;
+        for index in 0..series.len() {
+            sample(&engine, &mut series[index], &mut memory)?;
+            let (name, last) = (&series[index].name, series[index].seconds.last());
+            let seconds = last.copied().unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "lab:        {name}: {seconds:.3} s");
+            // What was measured is kept, whatever comes after it.
+            fs::write(out, serde_json::to_string_pretty(&series)?)?;
         }
     }
-    fs::write(out, serde_json::to_string_pretty(&series)?)?;
     Ok(())
 }
 
