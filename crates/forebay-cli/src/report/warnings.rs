@@ -41,6 +41,29 @@ pub enum Warning {
         /// All of it.
         whole: u64,
     },
+    /// Only the start of some of several files is read.
+    Parts {
+        /// How many files.
+        parts: usize,
+        /// Bytes of all that are read.
+        len: u64,
+    },
+    /// Some paths share a drive.
+    SameDrive {
+        /// How many paths there are.
+        paths: usize,
+        /// How many queues these have.
+        queues: usize,
+    },
+    /// Queues that share these drives.
+    SharedDrive(Vec<String>),
+    /// Some drives had work for longer than others.
+    Uneven {
+        /// The share of the sum of all that can be reached at best.
+        share: f64,
+    },
+    /// KvikIO is not compared, and why.
+    NoKvikio(String),
     /// `fio` is not installed.
     NoFio,
     /// Scratch of crashed runs was removed.
@@ -100,6 +123,40 @@ impl fmt::Display for Warning {
                 "only the first {} of {} are read, to end in time; `--size {whole}` reads all",
                 format_size(*len),
                 format_size(*whole)
+            ),
+            Self::Parts { parts, len } => {
+                let files = if *parts == 1 { "one file" } else { &format!("{parts} files") };
+                write!(
+                    f,
+                    "only the start of {files} is read, {} of all paths together, to end in time; \
+                     `--size` reads more",
+                    format_size(*len)
+                )
+            }
+            Self::SameDrive { paths, queues } => write!(
+                f,
+                "{paths} paths lie on {queues} drive{} or volume{}: what these share counts once; \
+                 `forebay map` shows which",
+                if *queues == 1 { "" } else { "s" },
+                if *queues == 1 { "" } else { "s" },
+            ),
+            Self::SharedDrive(names) => write!(
+                f,
+                "several paths end at {}: the sum of what each gives alone may be more than there \
+                 is; `forebay map` shows how",
+                some(names)
+            ),
+            Self::Uneven { share } => write!(
+                f,
+                "some drives had work for longer than others, so at best {:.0} % of their sum can \
+                 be reached; leave `--size` out, or give files in proportion to their drives' \
+                 speed",
+                share * 100.0
+            ),
+            Self::NoKvikio(reason) => write!(
+                f,
+                "KvikIO is not compared: {reason}; with `kvikio` installed for the `python3` that \
+                 is found first, and an NVIDIA driver, it is"
             ),
             Self::NoFio => f.write_str(
                 "`fio` is not installed: install it for a second opinion on the storage",
