@@ -89,7 +89,7 @@ pub enum Verb {
         forebay bench                                  a scratch file in this folder\n  \
         forebay bench model.safetensors                a file of yours; it is never written\n  \
         forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
-        forebay bench /mnt/a /mnt/b /mnt/c             a folder on each drive, alone and together\n  \
+        forebay bench /mnt/a /mnt/b /mnt/c             a folder on each drive, all at once\n  \
         forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
         forebay bench --json >run.json                 for a program to read")]
 pub struct BenchArgs {
@@ -137,7 +137,7 @@ pub struct BenchArgs {
     #[arg(long)]
     pub cold: bool,
 
-    /// Measure with the file in the page cache (with one path both are the default)
+    /// Measure with the file in the page cache (with one path the default as well)
     #[arg(long)]
     pub resident: bool,
 

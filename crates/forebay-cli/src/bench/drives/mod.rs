@@ -154,7 +154,9 @@ impl Bench<'_> {
                     left_out.add_one(reason, entry.name(&paths));
                 }
             }
-            warnings.extend(uneven(&found.places, &entries, &lens));
+            if !self.args.size.is_empty() {
+                warnings.extend(uneven(&found.places, &entries, &lens));
+            }
             results.extend(self.rows(found, &entries, &lens, &targets.name()));
         }
         warnings.extend(left_out.warnings());
@@ -315,7 +317,7 @@ impl Bench<'_> {
         let mut storages = nothing(count);
         if found.storage && self.directions.contains(&Direction::Read) {
             for (index, len) in lens.iter().enumerate() {
-                if let Some((storage, rate)) = ceiling(found, index, *len)? {
+                if let Some((storage, rate)) = self.ceiling(found, index, *len)? {
                     storages[index] = Some(storage);
                     means.rates[index] = rate;
                 }
@@ -362,6 +364,20 @@ impl Bench<'_> {
         made.map(drop)
     }
 
+    /// The ceiling of one path's drives, and what one pass shows; `None` where it cannot be
+    /// measured.
+    fn ceiling(&self, found: &Found, index: usize, len: u64) -> Result<Option<(Storage, f64)>> {
+        let path = found.places.all[index].subject.read_path();
+        let opened = Storage::open_with(&path, Direction::Read, len, &found.buffers)?;
+        let Ok(mut storage) = opened else { return Ok(None) };
+        self.engine.open(&path)?.evict()?;
+        storage.try_at_most(len / 4);
+        storage.find_depth()?;
+        let spent = storage.sample()?;
+        let rate = rate(storage.bytes(), spent.seconds);
+        Ok(Some((storage, rate)))
+    }
+
     /// Looks roughly at the speed of all drives, beside each other.
     fn look(&self, found: &Found) -> Result<Vec<f64>> {
         found.places.each(|index| {
@@ -385,18 +401,6 @@ impl Bench<'_> {
             }
         })
     }
-}
-
-/// The ceiling of one path's drives, and what one pass shows; `None` where it cannot be measured.
-fn ceiling(found: &Found, index: usize, len: u64) -> Result<Option<(Storage, f64)>> {
-    let path = found.places.all[index].subject.read_path();
-    let opened = Storage::open_with(&path, Direction::Read, len, &found.buffers)?;
-    let Ok(mut storage) = opened else { return Ok(None) };
-    storage.try_at_most(len / 4);
-    storage.find_depth()?;
-    let spent = storage.sample()?;
-    let rate = rate(storage.bytes(), spent.seconds);
-    Ok(Some((storage, rate)))
 }
 
 /// What the given paths are called.

@@ -64,7 +64,7 @@ pub(super) enum Answer {
 pub(super) struct Process {
     child: Child,
     orders: ChildStdin,
-    answers: Receiver<String>,
+    answers: Receiver<Result<String, String>>,
 }
 
 impl Process {
@@ -89,11 +89,13 @@ impl Process {
         thread::spawn(move || {
             let mut line = Vec::new();
             while output.by_ref().take(ANSWER_MAX).read_until(b'\n', &mut line).is_ok() {
-                if !line.ends_with(b"\n") {
+                let whole = line.ends_with(b"\n");
+                if line.is_empty() {
                     break;
                 }
                 let text = String::from_utf8_lossy(&line).into_owned();
-                if sender.send(text).is_err() {
+                let answer = if whole { Ok(text) } else { Err("an answer without an end".into()) };
+                if sender.send(answer).is_err() || !whole {
                     break;
                 }
                 line.clear();
@@ -114,7 +116,7 @@ impl Process {
             return Err(self.ended());
         }
         let text = match self.answers.recv_timeout(bound) {
-            Ok(text) => text,
+            Ok(answer) => answer?,
             Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => {
                 return Err(format!("no answer within {} s", bound.as_secs()));
