@@ -135,8 +135,7 @@ impl<'a> Run<'a> {
     fn prepare(&mut self, entries: &mut [Entry]) -> Result<()> {
         for (index, entry) in entries.iter_mut().enumerate() {
             let Some(job) = self.job(entry) else { continue };
-            let first = |cache| Some(cache) == entry.line.cache && entry.scope == Scope::All;
-            if self.is_chosen(entry) && first(job.cache) {
+            if self.is_chosen(entry) && entry.scope == Scope::All {
                 self.warm(&job)?;
             }
             self.open_starters(&job)?;
