@@ -6,6 +6,7 @@
 
 mod drives;
 mod file;
+mod readers;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
@@ -46,8 +47,8 @@ pub struct Engine {
 struct Inner {
     options: Options,
     core: Arc<Core>,
-    /// Wakes the readers.
-    bell: Arc<Idlers>,
+    /// How many readers there are at first.
+    readers: usize,
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
@@ -72,8 +73,7 @@ impl Engine {
     /// [`Error::BadOption`] where the limits do not fit together.
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
+        let readers = readers::number(&options);
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
@@ -82,17 +82,21 @@ impl Engine {
             readers,
             host_windows: HOST_WINDOWS,
         };
+        let threads = threads::Threads::new(options.threads);
         let bell = Arc::<Idlers>::default();
         let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
         Ok(Self {
             inner: Arc::new(Inner {
-                core,
-                bell,
+                core: Arc::clone(&core),
+                readers: readers.start(),
+                threads: threads.clone(),
                 tools: ReaderTools {
-                    planner: Planner { segment: options.segment_size, readers },
+                    planner: Planner { segment: options.segment_size },
                     arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                    core,
+                    bell,
+                    threads,
                 },
-                threads: threads::Threads::new(options.threads),
                 links: Mutex::default(),
                 drives: drives::Drives::new(&options),
                 notes: Arc::default(),
@@ -255,7 +259,7 @@ impl Engine {
     /// Starts the readers, once.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
-        inner.threads.start_readers(&inner.core, &inner.tools, &inner.bell)
+        inner.threads.start_readers(&inner.tools, inner.readers)
     }
 }
 

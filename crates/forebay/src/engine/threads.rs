@@ -28,11 +28,15 @@ const END_BOUND: Duration = Duration::from_secs(2);
 /// bounce through, which bounds them: 32 would take 64 MiB.
 const POOL_MAX: usize = 24;
 
-/// What readers plan and grow with.
+/// What readers plan and grow with, and what others are started with.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderTools {
     pub(super) planner: Planner,
     pub(super) arena: Arc<Arena>,
+    pub(super) core: Arc<Core>,
+    /// Wakes the readers.
+    pub(super) bell: Arc<Idlers>,
+    pub(super) threads: Threads,
 }
 
 impl Tools for ReaderTools {
@@ -44,13 +48,17 @@ impl Tools for ReaderTools {
         // Where no more memory can be had, the slots that there are must do.
         self.arena.grow(link).unwrap_or_default()
     }
+
+    fn hire(&self) -> bool {
+        self.threads.start_reader(self).is_ok()
+    }
 }
 
 /// See the module's own text. Clones count together.
 #[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
-    readers_started: Arc<Mutex<bool>>,
+    readers_started: Arc<Mutex<usize>>,
 }
 
 #[derive(Debug)]
@@ -115,30 +123,41 @@ impl Threads {
         drop(waited);
     }
 
-    /// Starts the readers at the first call; at least one must start.
-    pub(super) fn start_readers(
-        &self,
-        core: &Arc<Core>,
-        tools: &ReaderTools,
-        bell: &Arc<Idlers>,
-    ) -> Result<()> {
-        let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started {
+    /// Starts the first readers, `count` of them, at the first call; at least one must start.
+    pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
+        let mut started = self.readers_started();
+        if *started > 0 {
             return Ok(());
         }
-        for index in 0..tools.planner.readers {
-            let (core, tools, bell) = (Arc::clone(core), tools.clone(), Arc::clone(bell));
-            let run = move || {
-                Reader::new(PreadRing::new(tools.planner.segment)).run(&core, &tools, &bell);
-            };
-            match self.spawn(format!("forebay-read-{index}"), "reader threads", run) {
-                Err(error) if index == 0 => return Err(error),
+        while *started < count {
+            match self.spawn_reader(tools, *started) {
+                Err(error) if *started == 0 => return Err(error),
                 Err(_) => break,
-                Ok(()) => {}
+                Ok(()) => *started += 1,
             }
         }
-        *started = true;
+        tools.core.with(|scheduler| scheduler.hired(*started));
         Ok(())
+    }
+
+    /// Starts one more.
+    fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
+        let mut started = self.readers_started();
+        self.spawn_reader(tools, *started)?;
+        *started += 1;
+        Ok(())
+    }
+
+    fn readers_started(&self) -> MutexGuard<'_, usize> {
+        self.readers_started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
+        let tools = tools.clone();
+        self.spawn(format!("forebay-read-{index}"), "reader threads", move || {
+            let ring = PreadRing::new(tools.planner.segment);
+            Reader::new(ring).run(&tools.core, &tools, &tools.bell);
+        })
     }
 
     /// Starts the submitter of a GPU; returns its link.
