@@ -85,7 +85,7 @@ fn long_help_of_the_command() {
                   one request to a drive or to the page cache
           FOREBAY_READERS [default: one for each core, from 2 to 10]
                   threads that read resident bytes
-          FOREBAY_DEPTH [default: found for each drive, up to 48]
+          FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive
           FOREBAY_REMEMBER [default: on]
                   whether what was found about drives is kept for the next time

@@ -122,15 +122,16 @@ impl DataPath {
         let limits = Limits {
             slot_size: slot,
             segment,
-            depth: 32,
             in_flight: 1024,
             readers: Readers::Fixed(1),
+            pool: 1,
             host_windows: 4,
         };
         let bell = || Bell::List(Arc::default());
-        let core = Core::new(Scheduler::new(limits), bell());
-        let drive = core.add_drive(Depth::Fixed(32), bell());
-        core.add_ring(drive, bell());
+        let core = Core::new(Scheduler::new(limits), bell(), bell());
+        let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
+        let served = core.add_ring(bell());
+        core.lock().attach(drive, served);
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
         let link = core.add_link(4, bell());
@@ -146,7 +147,7 @@ impl DataPath {
             file: Arc::new(Handle::open(path, &OpenHow::default())?),
             tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
-            worker: RingWorker::new(Crew::Ring(drive), ring()),
+            worker: RingWorker::new(Crew::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
             target: Buffer::on_device(device, len)?,
             slots,

@@ -58,7 +58,7 @@ pub struct Options {
     /// `off`), in a small file in `forebay` under `$XDG_CACHE_HOME` or `~/.cache`.
     pub remember: bool,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
-    /// drive is never refused. The default is full depth for 32 drives.
+    /// drive is never refused. The default is full depth for eight drives.
     pub in_flight: usize,
     /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096: the
     /// readers, a thread for each ring and each GPU, and those that wait for drives where io_uring
@@ -163,14 +163,10 @@ impl Options {
         Ok(())
     }
 
-    /// The most requests in flight on one drive where their number is found: the memory that
-    /// unaligned ones bounce through is 1 MiB each, and has to stay below 64 MiB.
-    pub const DEPTH_MAX: usize = 48;
-
-    /// Requests in flight on one drive at most.
-    pub(crate) fn depth_max(&self) -> usize {
-        self.depth.unwrap_or(Self::DEPTH_MAX)
-    }
+    /// The most requests in flight on one drive where their number is found; on a volume that
+    /// reads from several drives at once, for each of these. An NVMe drive of an H200 machine that
+    /// gave 0.88 of its rate with 32 requests of 1 MiB gave 0.91 with 64.
+    pub const DEPTH_MAX: usize = 128;
 
     /// Every variable that [`from_env`](Self::from_env) reads.
     pub const VARIABLES: &[Variable] = &[
@@ -205,7 +201,7 @@ impl Options {
         Variable {
             name: "FOREBAY_DEPTH",
             about: "requests in flight on one drive",
-            default: "found for each drive, up to 48",
+            default: "found for each drive, up to 128",
             takes: "a number of requests from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.depth = Some(n)),
         },

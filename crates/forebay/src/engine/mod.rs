@@ -74,17 +74,23 @@ impl Engine {
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
         let readers = readers::number(&options);
+        let shares = threads::Shares::of(options.threads, readers.most());
+        let threads = threads::Threads::new(options.threads, shares);
+        let readers = readers.at_most(shares.readers);
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
-            depth: options.depth_max(),
             in_flight: options.in_flight,
             readers,
+            pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
-        let threads = threads::Threads::new(options.threads);
         let bell = Arc::<Idlers>::default();
-        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
+        let core = Arc::new_cyclic(|core| {
+            let pool = threads.pool(core, options.segment_size);
+            let readers = Bell::List(Arc::clone(&bell));
+            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool))
+        });
         Ok(Self {
             inner: Arc::new(Inner {
                 core: Arc::clone(&core),

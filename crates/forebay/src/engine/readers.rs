@@ -10,7 +10,7 @@ pub(super) fn number(options: &Options) -> Readers {
         return Readers::Fixed(count);
     }
     let quota = System::live().cpu_quota();
-    Readers::Found(ReaderLimits::of(cores(), quota, options.threads))
+    Readers::Found(ReaderLimits::of(cores(), quota))
 }
 
 /// Cores that the kernel lets this thread run on.

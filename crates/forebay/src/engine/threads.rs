@@ -1,7 +1,7 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, Depth, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
+    Bell, Claim, Core, Crew, EACH_MAX, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
     Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
@@ -22,11 +22,25 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Threads of one drive's pool at most: each holds one request, and where io_uring is refused a
-/// drive needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4
-/// threads gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to
-/// bounce through, which bounds them: 32 would take 64 MiB.
-const POOL_MAX: usize = 24;
+/// How the bound on threads is divided; what is left is for a thread for each GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// Threads that read what is in memory.
+    pub(super) readers: usize,
+    /// Rings, with a thread each. A drive has a ring of its own as long as there are any left; two
+    /// that share one share only the thread that submits and reaps.
+    rings: usize,
+    /// Threads that wait for drives where no ring does.
+    pub(super) pool: usize,
+}
+
+impl Shares {
+    /// Of at most `most` threads, with `readers` readers if they fit.
+    pub(super) fn of(most: usize, readers: usize) -> Self {
+        let quarter = (most / 4).max(1);
+        Self { readers: readers.min(quarter), rings: (most / 8).max(1), pool: 2 * quarter }
+    }
+}
 
 /// What readers plan and grow with, and what others are started with.
 #[derive(Debug, Clone)]
@@ -58,7 +72,10 @@ impl Tools for ReaderTools {
 #[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
+    shares: Shares,
     readers_started: Arc<Mutex<usize>>,
+    /// How many drives each ring serves.
+    served: Arc<Mutex<Vec<usize>>>,
 }
 
 #[derive(Debug)]
@@ -89,10 +106,10 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    /// At most `most` at a time.
-    pub(super) fn new(most: usize) -> Self {
-        let alive = Alive { most, count: Mutex::new(0), none: Condvar::new() };
-        Self { alive: Arc::new(alive), readers_started: Arc::default() }
+    /// At most `most` at a time, divided by `shares`.
+    pub(super) fn new(most: usize, shares: Shares) -> Self {
+        let alive = Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() });
+        Self { alive, shares, readers_started: Arc::default(), served: Arc::default() }
     }
 
     fn spawn(
@@ -185,36 +202,33 @@ impl Threads {
         Ok(link)
     }
 
-    /// Adds a drive, whose pool starts its threads when they are first needed.
-    pub(super) fn add_drive(&self, core: &Arc<Core>, depth: Depth, segment: u64) -> usize {
-        let (threads, place) = (self.clone(), Arc::<OnceLock<usize>>::default());
-        let pool = Arc::new_cyclic(|pool: &Weak<Pool>| {
+    /// The threads that wait for drives, each started when it is first needed.
+    pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
+        let threads = self.clone();
+        Arc::new_cyclic(|pool: &Weak<Pool>| {
             // The pool is the core's, so it may keep neither the core nor itself.
-            let (core, pool, place) = (Arc::downgrade(core), pool.clone(), Arc::clone(&place));
+            let (core, pool) = (core.clone(), pool.clone());
             let start = move |number| {
-                let (core, pool) = (core.upgrade(), pool.upgrade());
-                let (Some(core), Some(pool), Some(&drive)) = (core, pool, place.get()) else {
+                let (Some(core), Some(pool)) = (core.upgrade(), pool.upgrade()) else {
                     return Err(Errno::AGAIN);
                 };
-                let name = format!("forebay-{drive}-{number}");
                 let run = move || {
                     let ring = PreadRing::new(segment);
-                    RingWorker::called(Crew::Pool(drive), ring).run(&core, Some(&pool));
+                    RingWorker::called(Crew::Pool, ring).run(&core, Some(&pool));
                 };
-                threads.spawn(name, "drive threads", run).map_err(|error| match error {
+                let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
+                started.map_err(|error| match error {
                     Error::Resource { source, .. } => source,
                     _ => Errno::AGAIN,
                 })
             };
-            Pool::new(POOL_MAX, Box::new(start))
-        });
-        let drive = core.add_drive(depth, Bell::Pool(pool));
-        *place.get_or_init(|| drive)
+            Pool::new(self.shares.pool, Box::new(start))
+        })
     }
 
-    /// Starts the ring of a drive, where it may have one; returns what a report should say where
-    /// it may not.
-    pub(super) fn start_ring(
+    /// Gives a drive a ring, where it may have one; returns what a report should say where it may
+    /// not.
+    pub(super) fn give_ring(
         &self,
         core: &Arc<Core>,
         drive: usize,
@@ -224,42 +238,59 @@ impl Threads {
         if options.ring == RingChoice::Pread {
             return Ok(None);
         }
-        match self.start_uring(core, drive, options, parts)? {
-            Ok(()) => Ok(None),
-            Err(errno) if options.ring == RingChoice::Uring => {
-                Err(Error::Resource { what: "io_uring", source: errno })
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who serves the fewest drives serves one more, where no other can be had.
+        let spare = served.iter().enumerate().min_by_key(|(_, drives)| **drives);
+        let spare = spare.map(|(ring, _)| ring);
+        let started = match spare {
+            Some(ring) if served.len() == self.shares.rings => Ok(Ok(ring)),
+            _ => self.start_uring(core, options, parts),
+        };
+        let ring = match (started, spare) {
+            (Ok(Ok(ring)), _) | (Ok(Err(_)) | Err(_), Some(ring)) => ring,
+            (Err(error), None) => return Err(error),
+            (Ok(Err(errno)), None) if options.ring == RingChoice::Uring => {
+                return Err(Error::Resource { what: "io_uring", source: errno });
             }
-            Err(errno) => Ok(Some(format!(
-                "io_uring is refused here ({errno}): up to {} threads read each drive instead",
-                options.depth_max().min(POOL_MAX)
-            ))),
+            (Ok(Err(errno)), None) => {
+                let most = options.depth.unwrap_or(EACH_MAX).min(EACH_MAX).min(self.shares.pool);
+                return Ok(Some(format!(
+                    "io_uring is refused here ({errno}): up to {most} threads read each drive \
+                     instead"
+                )));
+            }
+        };
+        if ring == served.len() {
+            served.push(0);
         }
+        served[ring] += 1;
+        core.with(|scheduler| scheduler.attach(drive, ring));
+        Ok(None)
     }
 
     /// The inner result is the kernel's answer to the ring.
     fn start_uring(
         &self,
         core: &Arc<Core>,
-        drive: usize,
         options: &Options,
         parts: &Arc<Parts>,
-    ) -> Result<Result<(), Errno>> {
+    ) -> Result<Result<usize, Errno>> {
         let waker = match Waker::new() {
             Ok(waker) => waker,
             Err(errno) => return Ok(Err(errno)),
         };
-        let (depth, segment) = (options.depth_max(), options.segment_size);
+        let segment = options.segment_size;
         let (answer, answered) = sync_channel(1);
         let (core, parts) = (Arc::clone(core), Arc::clone(parts));
         self.spawn("forebay-ring".into(), "ring thread", move || {
             // Made on the thread that uses it: the kernel may hold the ring to one issuer.
-            let ring = match UringRing::new(depth, segment, waker.clone(), parts) {
+            let ring = match UringRing::new(segment, waker.clone(), parts) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };
-            core.add_ring(drive, Bell::Ring(waker));
-            answer.send(Ok(())).unwrap_or(());
-            RingWorker::new(Crew::Ring(drive), ring).run(&core, None);
+            let index = core.add_ring(Bell::Ring(waker));
+            answer.send(Ok(index)).unwrap_or(());
+            RingWorker::new(Crew::Ring(index), ring).run(&core, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
     }

@@ -29,7 +29,9 @@ pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub use scheduler::Priority;
-pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Depth, Limits, Request, Scheduler};
+pub(crate) use scheduler::{
+    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Request, Scheduler,
+};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};

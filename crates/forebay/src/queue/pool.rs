@@ -10,14 +10,6 @@ use super::idlers::Idlers;
 /// Starts the thread of this number.
 type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
 
-/// A thread that was called and could not be started.
-#[derive(Debug)]
-pub(super) struct Missing {
-    pub(super) errno: Errno,
-    /// Whether the pool has others, which will come to what this one was called for.
-    pub(super) others: bool,
-}
-
 /// See the module's own text.
 pub(crate) struct Pool {
     idlers: Idlers,
@@ -37,21 +29,27 @@ impl Pool {
         self.most
     }
 
-    /// Wakes a thread that sleeps, or starts one.
+    /// Wakes a thread that sleeps, or starts one. Where no more can be had, whoever is about to
+    /// sleep is called, and the others look for work before they sleep.
     ///
     /// # Errors
-    /// Where no more threads can be had.
-    pub(super) fn call(&self) -> Result<(), Missing> {
+    /// Where there is no thread at all.
+    pub(super) fn call(&self) -> Result<(), Errno> {
         if self.idlers.wake_one() {
             return Ok(());
         }
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started == self.most {
-            self.idlers.call(); // one is about to sleep
-            return Ok(());
+        if *started < self.most {
+            match (self.start)(*started) {
+                Ok(()) => {
+                    *started += 1;
+                    return Ok(());
+                }
+                Err(errno) if *started == 0 => return Err(errno),
+                Err(_) => {}
+            }
         }
-        (self.start)(*started).map_err(|errno| Missing { errno, others: *started > 0 })?;
-        *started += 1;
+        self.idlers.call();
         Ok(())
     }
 

@@ -115,7 +115,7 @@ mod tests {
         /// `None`: io_uring, or its registered memory, cannot be had here.
         fn new() -> Option<Self> {
             let parts = Arc::<Parts>::default();
-            let ring = UringRing::new(4, LEN as u64, Waker::new().unwrap(), Arc::clone(&parts));
+            let ring = UringRing::new(LEN as u64, Waker::new().unwrap(), Arc::clone(&parts));
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("data");
             let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
@@ -164,7 +164,7 @@ mod tests {
                 moved: 0,
                 empty: 0,
                 again: 0,
-                counted: false,
+                counted: None,
             });
             let mut done: Vec<Completion> = Vec::new();
             while done.is_empty() {

@@ -27,26 +27,26 @@ pub(crate) enum Next {
     Stop,
 }
 
-/// Feeds one ring of a drive: its own, or that of a thread in its pool.
+/// Feeds one ring: one that serves drives, or that of a thread in the pool.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
     crew: Crew,
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
-    /// Among whom the scheduler counts it as asleep.
-    asleep: Option<Crew>,
+    /// Whether the scheduler counts it as asleep.
+    asleep: bool,
 }
 
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
     pub(crate) fn new(crew: Crew, ring: R) -> Self {
-        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
     }
 
     /// The same, for a thread that was called before it began, and counts as asleep.
     pub(crate) fn called(crew: Crew, ring: R) -> Self {
-        Self { asleep: Some(crew), ..Self::new(crew, ring) }
+        Self { asleep: true, ..Self::new(crew, ring) }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -62,7 +62,7 @@ impl<R: Ring> RingWorker<R> {
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
         let ((ended, unwanted), effects) = core.hold(|scheduler| {
-            if let Some(crew) = asleep.take() {
+            if std::mem::take(asleep) {
                 scheduler.wakes(crew);
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
@@ -75,12 +75,8 @@ impl<R: Ring> RingWorker<R> {
             let ended = scheduler.has_ended();
             let may_sleep = waits || taken.len() + in_flight == 0;
             if may_sleep && !ended {
-                let among = match crew {
-                    Crew::Ring(drive) if taken.len() == room => Crew::FullRing(drive),
-                    crew => crew,
-                };
-                scheduler.sleeps(among);
-                *asleep = Some(among);
+                scheduler.sleeps(crew);
+                *asleep = true;
             }
             (ended, scheduler.take_unwanted(crew))
         });
@@ -98,7 +94,7 @@ impl<R: Ring> RingWorker<R> {
         if ended {
             return Next::Stop;
         }
-        if self.asleep.is_some() && !waits {
+        if self.asleep && !waits {
             return Next::Wait;
         }
         if self.ring.reap(waits, &mut self.done).is_err() {

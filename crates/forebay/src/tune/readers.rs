@@ -36,6 +36,24 @@ pub(crate) enum Readers {
 }
 
 impl Readers {
+    /// As many as there may be.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Self::Fixed(count) => count,
+            Self::Found(limits) => limits.max,
+        }
+    }
+
+    /// The same, but never more than `most`.
+    pub(crate) fn at_most(self, most: usize) -> Self {
+        match self {
+            Self::Fixed(count) => Self::Fixed(count.min(most)),
+            Self::Found(ReaderLimits { start, max }) => {
+                Self::Found(ReaderLimits { start: start.min(most), max: max.min(most) })
+            }
+        }
+    }
+
     /// As many as there are at first.
     pub(crate) fn start(self) -> usize {
         match self {
@@ -55,14 +73,12 @@ pub(crate) struct ReaderLimits {
 }
 
 impl ReaderLimits {
-    /// For `cores`, of which a control group may use a quota in thousandths of a core, in an engine
-    /// of so many `threads`. Threads above the quota would be stopped for the rest of its period,
-    /// and hold slots meanwhile; so it is rounded, not up.
-    pub(crate) fn of(cores: usize, quota_thousandths: Option<u64>, threads: usize) -> Self {
+    /// For `cores`, of which a control group may use a quota in thousandths of a core. Threads
+    /// above the quota would be stopped for the rest of its period, and hold slots meanwhile; so it
+    /// is rounded, but not up.
+    pub(crate) fn of(cores: usize, quota_thousandths: Option<u64>) -> Self {
         let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
-        let usable = cores.min(usize::try_from(quota).unwrap_or(usize::MAX)).max(LEAST);
-        // Most threads are for drives and GPUs.
-        let max = usable.min((threads / 4).max(LEAST));
+        let max = cores.min(usize::try_from(quota).unwrap_or(usize::MAX)).max(LEAST);
         Self { start: max.min(START), max }
     }
 }

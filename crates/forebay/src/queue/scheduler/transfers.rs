@@ -235,7 +235,7 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
-                counted: false,
+                counted: None,
             };
             self.queue(key, op);
             return;

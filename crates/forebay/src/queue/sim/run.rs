@@ -115,7 +115,9 @@ impl Run {
         world.files = shape::files(&mut dice, &shape, folder);
         let readers = Arc::new(AtomicUsize::new(0));
         let bell = Bell::Counted(Arc::clone(&readers));
-        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell));
+        let pool = Arc::new(AtomicUsize::new(0));
+        let pool_bell = Bell::Counted(Arc::clone(&pool));
+        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell));
         let tools = SimTools {
             world: Rc::new(RefCell::new(world)),
             planner: Planner { segment: shape.segment },
@@ -130,7 +132,7 @@ impl Run {
             core,
             tools,
             machines: Vec::new(),
-            bells: vec![(Crew::Readers, readers)],
+            bells: vec![(Crew::Readers, readers), (Crew::Pool, pool)],
             jobs: Vec::new(),
             started: 0,
             stopping: false,
@@ -168,28 +170,28 @@ impl Run {
     }
 
     fn add_drives(&mut self) {
-        for (index, (has_ring, workers)) in self.shape.drives.clone().into_iter().enumerate() {
-            let pool = Crew::Pool(index);
-            let bell = self.bell(pool);
+        for _ in 0..self.shape.limits.pool {
+            let ring = self.ring(1);
+            self.add(Kind::Drive(RingWorker::new(Crew::Pool, ring), false), Crew::Pool);
+        }
+        for index in 0..self.shape.rings {
+            let crew = Crew::Ring(index);
+            let bell = self.bell(crew);
+            assert_eq!(self.core.add_ring(bell), index);
+            let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
+            self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
+        }
+        for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
-                let Limits { segment, depth, .. } = self.shape.limits;
+                let Limits { segment, .. } = self.shape.limits;
                 let turns = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits::of(turns, depth, segment, segment), [None; 2])
+                Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            assert_eq!(self.core.add_drive(depth, bell), index);
-            for _ in 0..workers {
-                let ring = self.ring(1);
-                self.add(Kind::Drive(RingWorker::new(pool, ring), false), pool);
-            }
-            if has_ring {
-                let crew = Crew::Ring(index);
-                let bell = self.bell(crew);
-                self.core.add_ring(index, bell);
-                let ring = self.ring(self.shape.depth);
-                self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
-            }
+            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
+            assert_eq!(self.core.add_drive(depth, most, hardware), index);
+            served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
     }
 

@@ -17,8 +17,12 @@ use crate::units::{KIB, MIB};
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// Whether each drive has a ring, and the threads of its pool.
-    pub(super) drives: Vec<(bool, usize)>,
+    /// The ring that serves each drive, where one does.
+    pub(super) drives: Vec<Option<usize>>,
+    /// The hardware below each.
+    pub(super) hardware: Vec<Vec<usize>>,
+    /// How many rings there are.
+    pub(super) rings: usize,
     pub(super) depth: usize,
     pub(super) gpus: usize,
     /// Slots of each GPU at the start and at most.
@@ -74,20 +78,26 @@ impl Shape {
         let limits = Limits {
             slot_size,
             segment,
-            depth,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
             readers: match dice.roll(0.3) {
                 true => Readers::Fixed(count(dice, 1, 4)),
                 false => Readers::Found(ReaderLimits { start: count(dice, 1, 4), max: 6 }),
             },
+            pool: count(dice, 1, 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
-        let drives = (0..count(dice, 1, 3)).map(|_| (dice.roll(0.5), count(dice, 1, 3))).collect();
+        let rings = count(dice, 1, 2);
+        let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
+        let drives = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
+        let hardware = (0..3).map(|_| pieces(dice)).collect();
         let slots = count(dice, 1, 2);
         Self {
             limits,
             segment,
             drives,
+            hardware,
+            rings,
             depth,
             gpus: count(dice, 0, 2),
             slots: (slots, slots + count(dice, 0, 2)),

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::{MS, SECOND, nearly_all, seeds};
 use crate::gpu::sim::Dice;
-use crate::tune::{Ahead, ReaderLimits, ReaderTuner};
+use crate::tune::{Ahead, ReaderLimits, ReaderTuner, Readers};
 use crate::units::MIB;
 
 /// A machine with resident data.
@@ -210,7 +210,7 @@ fn readers_beyond_the_cores_are_let_go() {
 #[test]
 fn a_quota_bounds_the_readers() {
     let limits = |cores, quota| {
-        let limits = ReaderLimits::of(cores, quota, 256);
+        let limits = ReaderLimits::of(cores, quota);
         (limits.start, limits.max)
     };
     assert_eq!(limits(16, None), (10, 16));
@@ -220,6 +220,9 @@ fn a_quota_bounds_the_readers() {
     assert_eq!(limits(64, Some(4_400)), (4, 4));
     assert_eq!(limits(64, Some(0)), (2, 2));
     assert_eq!(limits(2, Some(64_000)), (2, 2));
-    assert_eq!(limits(192, Some(u64::MAX)), (10, 64), "most threads are for drives");
-    assert_eq!(ReaderLimits::of(192, None, 8), ReaderLimits { start: 2, max: 2 });
+    assert_eq!(limits(192, Some(u64::MAX)), (10, 192));
+    let found = Readers::Found(ReaderLimits::of(192, None));
+    assert_eq!(found.at_most(64), Readers::Found(ReaderLimits { start: 10, max: 64 }));
+    assert_eq!(found.at_most(2), Readers::Found(ReaderLimits { start: 2, max: 2 }));
+    assert_eq!(Readers::Fixed(5).at_most(4), Readers::Fixed(4));
 }
