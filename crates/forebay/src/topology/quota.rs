@@ -186,6 +186,57 @@ mod tests {
         assert_eq!(with(""), None);
     }
 
+    /// A group of this machine with a quota; removed when dropped.
+    struct Group(PathBuf);
+
+    impl Group {
+        fn new() -> std::io::Result<Self> {
+            let name = format!("forebay-quota-{}", std::process::id());
+            let one = Path::new("/sys/fs/cgroup/cpu");
+            if one.join("cgroup.procs").exists() {
+                let group = Self(one.join(name));
+                fs::create_dir(&group.0)?;
+                fs::write(group.0.join("cpu.cfs_quota_us"), "150000")?;
+                return Ok(group);
+            }
+            let group = Self(Path::new("/sys/fs/cgroup").join(name));
+            fs::create_dir(&group.0)?;
+            fs::write(group.0.join("cpu.max"), "150000 100000")?;
+            Ok(group)
+        }
+    }
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            // The child that was in it has ended.
+            let _ = fs::remove_dir(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_quota_of_this_process_is_read() {
+        const CHILD: &str = "FOREBAY_TEST_QUOTA";
+        if std::env::var_os(CHILD).is_some() {
+            assert_eq!(System::live().cpu_quota(), Some(1_500));
+            return;
+        }
+        let group = match Group::new() {
+            Ok(group) => group,
+            Err(error) => return println!("skipped: no control group with a quota: {error}"),
+        };
+        let test = std::env::current_exe().expect("a path");
+        let child = std::process::Command::new("sh")
+            .args(["-c", "echo $$ >\"$1/cgroup.procs\" && exec \"$2\" --exact \"$3\"", "sh"])
+            .arg(&group.0)
+            .arg(test)
+            .arg("topology::quota::tests::the_quota_of_this_process_is_read")
+            .env(CHILD, "1")
+            .output()
+            .expect("a shell");
+        let text = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
+    }
+
     #[test]
     fn nonsense_tells_nothing() {
         for groups in ["", "0", "0::", "0::x", "0::/../a", "::::", "0:cpu", "\u{fffd}"] {
