@@ -96,3 +96,38 @@ fn threads_that_stand_in_for_a_ring_register_nothing() {
     assert_eq!(rig.fixed_ops(), 0);
     assert!(rig.engine.notes().is_empty());
 }
+
+#[test]
+fn readers_are_started_when_more_are_wanted() {
+    let options = Options { slot_size: 256 << 10, segment_size: 4 << 10, ..Options::default() };
+    let engine = Engine::new(options).unwrap();
+    let core = &engine.inner.core;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = engine.open(&path).unwrap();
+    let read = || {
+        let buffer = engine.allocate_pinned(LEN as u64).unwrap();
+        let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap();
+        let (end, buffer) = transfer.wait();
+        end.unwrap();
+        assert!(buffer.unwrap().as_slice() == Some(&bytes[..]));
+    };
+    read();
+    let first = core.lock().readers();
+    assert_eq!(first, engine.inner.readers);
+    core.with(|scheduler| scheduler.force_readers(first + 3));
+    // Each time that all have work, one of them starts another.
+    for _ in 0..10_000 {
+        if core.lock().readers() == first + 3 {
+            break;
+        }
+        read();
+    }
+    for count in [1, first + 3, 2] {
+        core.with(|scheduler| scheduler.force_readers(count));
+        read();
+    }
+    assert_eq!(core.lock().readers(), first + 3);
+}

@@ -137,6 +137,12 @@ impl Scheduler {
         self.call_for_more();
     }
 
+    /// Readers there are.
+    #[cfg(test)]
+    pub(crate) fn readers(&self) -> usize {
+        self.posts.hired
+    }
+
     /// Panics where the counts are wrong, or nobody comes to what waits. `at_work`: readers with
     /// work, callers with what is a reader's, and callers who come back for their transfers.
     #[cfg(test)]
