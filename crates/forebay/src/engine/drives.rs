@@ -102,6 +102,9 @@ fn depth(options: &Options, below: &Below, memory: &Memory) -> Depth {
 impl Engine {
     /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
     pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
+        if let Some(&index) = handle.queue().get() {
+            return Ok(index);
+        }
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
         let below: Arc<Below> = drives.resolver.resolve_file(handle.fd(), handle.path());
         let mut known = drives.lock();
@@ -125,6 +128,10 @@ impl Engine {
                 }
             }
         }
-        Ok(queue.index)
+        let index = queue.index;
+        if queue.ring_tried || handle.is_memory() {
+            handle.queue().get_or_init(|| index);
+        }
+        Ok(index)
     }
 }

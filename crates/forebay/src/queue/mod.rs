@@ -2,8 +2,8 @@
 //! which comes next.
 //!
 //! A [`Ring`] belongs to one worker. Readers, which move what waits for no drive, have a
-//! [`PreadRing`] each. A drive has one worker with a [`UringRing`], and a [`Pool`] of workers with
-//! a `PreadRing` each for what io_uring does not do, or is not allowed to.
+//! [`PreadRing`] each. A worker with a [`UringRing`] serves a drive, or several; the workers of the
+//! [`Pool`], with a `PreadRing` each, do for all drives what io_uring does not do, or may not.
 
 mod bounce;
 mod core;
