@@ -31,6 +31,7 @@ use crate::memory::{Buffer, HostMemory};
 use crate::options::Options;
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
+use crate::topology::System;
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -75,7 +76,8 @@ impl Engine {
         options.check()?;
         let readers = readers::number(&options);
         let shares = threads::Shares::of(options.threads, readers.most());
-        let threads = threads::Threads::new(options.threads, shares);
+        let threads =
+            threads::Threads::new(options.threads, shares, System::live().numa_nodes().len());
         let readers = readers.at_most(shares.readers);
         let limits = Limits {
             slot_size: options.slot_size,
@@ -197,6 +199,7 @@ impl Engine {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
+        notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
         notes
     }
 
@@ -284,6 +287,15 @@ pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
     Error::BadRequest { operation, place, reason }
+}
+
+/// Says that there may be more threads than the options allow.
+fn unbounded(errno: Errno) -> String {
+    let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
+    format!(
+        "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
+         which file systems in user space and remote ones may need many{remedy}"
+    )
 }
 
 /// Says that rings use the pinned memory unregistered.

@@ -13,8 +13,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, EACH_MAX, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
-    Slot, Tools, UringRing, Waker,
+    Bell, Claim, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool, PreadRing,
+    Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -22,7 +22,7 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the bound on threads is divided; what is left is for a thread for each GPU.
+/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
     /// Threads that read what is in memory.
@@ -32,13 +32,19 @@ pub(super) struct Shares {
     rings: usize,
     /// Threads that wait for drives where no ring does.
     pub(super) pool: usize,
+    /// Threads that the kernel starts for rings; each has one at least.
+    kernel: usize,
 }
 
 impl Shares {
     /// Of at most `most` threads, with `readers` readers if they fit.
     pub(super) fn of(most: usize, readers: usize) -> Self {
         let quarter = (most / 4).max(1);
-        Self { readers: readers.min(quarter), rings: (most / 8).max(1), pool: 2 * quarter }
+        let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
+        let rest = most.saturating_sub(readers + rings + (most / 32).max(1));
+        let pool = rest.saturating_sub(rings).clamp(1, 2 * quarter);
+        let kernel = rest.saturating_sub(pool).clamp(rings, quarter.max(rings));
+        Self { readers, rings, pool, kernel }
     }
 }
 
@@ -76,6 +82,7 @@ pub(super) struct Threads {
     readers_started: Arc<Mutex<usize>>,
     /// How many drives each ring serves.
     served: Arc<Mutex<Vec<usize>>>,
+    kernel: Arc<KernelThreads>,
 }
 
 #[derive(Debug)]
@@ -106,10 +113,17 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    /// At most `most` at a time, divided by `shares`.
-    pub(super) fn new(most: usize, shares: Shares) -> Self {
-        let alive = Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() });
-        Self { alive, shares, readers_started: Arc::default(), served: Arc::default() }
+    /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
+    /// many NUMA `nodes`.
+    pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
+        let most = most.saturating_sub(shares.kernel);
+        Self {
+            alive: Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() }),
+            shares,
+            readers_started: Arc::default(),
+            served: Arc::default(),
+            kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
+        }
     }
 
     fn spawn(
@@ -131,6 +145,11 @@ impl Threads {
             run();
         });
         thread.map(drop).map_err(|error| resource(what, &error))
+    }
+
+    /// What the kernel may start beside them.
+    pub(super) fn kernel(&self) -> &KernelThreads {
+        &self.kernel
     }
 
     /// Waits for all threads to end, for a bounded time.
@@ -281,10 +300,10 @@ impl Threads {
         };
         let segment = options.segment_size;
         let (answer, answered) = sync_channel(1);
-        let (core, parts) = (Arc::clone(core), Arc::clone(parts));
+        let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
             // Made on the thread that uses it: the kernel may hold the ring to one issuer.
-            let ring = match UringRing::new(segment, waker.clone(), parts) {
+            let ring = match UringRing::new(segment, waker.clone(), parts, kernel) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };
