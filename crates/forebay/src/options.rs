@@ -61,9 +61,9 @@ pub struct Options {
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
     /// drive is never refused. The default is full depth for eight drives.
     pub in_flight: usize,
-    /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096: the
-    /// readers, a thread for each ring and each GPU, and those that wait for drives where io_uring
-    /// does not.
+    /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096. A quarter
+    /// of them may read what is in memory, an eighth feed rings, half wait for drives where
+    /// io_uring does not, and the rest is for a thread for each GPU.
     pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to

@@ -31,15 +31,23 @@ pub(crate) enum Bell {
 
 impl Bell {
     /// Tells one thread.
-    fn ring(&self) -> Result<(), Errno> {
+    fn ring(&self) {
         match self {
             Self::List(idlers) => idlers.call(),
             Self::Ring(waker) => waker.wake(),
-            Self::Pool(pool) => return pool.call(),
+            Self::Pool(pool) => pool.call(),
             #[cfg(test)]
             Self::Counted(rung) => {
                 rung.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Starts a thread that is not started yet.
+    fn start(&self) -> Result<(), Errno> {
+        match self {
+            Self::Pool(pool) => return pool.start(),
+            other => other.ring(),
         }
         Ok(())
     }
@@ -52,14 +60,12 @@ impl Bell {
         }
     }
 
-    /// Tells `count` threads that are there: only those of a pool may be missing.
+    /// Tells `count` threads.
     fn ring_times(&self, count: usize) {
-        for _ in 0..count {
-            let _ = self.ring();
-        }
+        (0..count).for_each(|_| self.ring());
     }
 
-    /// Threads that are not started, and count as asleep.
+    /// Threads that are started when they are first needed.
     fn unstarted(&self) -> usize {
         match self {
             Self::Pool(pool) => pool.most(),
@@ -138,8 +144,9 @@ impl Core {
         if let Some(count) = effects.whole_pool {
             self.pool.ring_all(count);
         }
-        for _ in 0..effects.pool {
-            if let Err(errno) = self.pool.ring() {
+        self.pool.ring_times(effects.pool);
+        for _ in 0..effects.starts {
+            if let Err(errno) = self.pool.start() {
                 self.with(|scheduler| scheduler.cannot_start(errno));
             }
         }

@@ -1,7 +1,7 @@
 //! Threads of one kind that are started when they are first needed.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -13,7 +13,7 @@ type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
 /// See the module's own text.
 pub(crate) struct Pool {
     idlers: Idlers,
-    started: Mutex<usize>,
+    started: AtomicUsize,
     most: usize,
     start: Start,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Of at most `most` threads, each made by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        Self { idlers: Idlers::default(), started: Mutex::new(0), most, start }
+        Self { idlers: Idlers::default(), started: AtomicUsize::new(0), most, start }
     }
 
     /// How many threads there may be.
@@ -29,28 +29,17 @@ impl Pool {
         self.most
     }
 
-    /// Wakes a thread that sleeps, or starts one. Where no more can be had, whoever is about to
-    /// sleep is called, and the others look for work before they sleep.
+    /// Starts one more thread.
     ///
     /// # Errors
-    /// Where there is no thread at all.
-    pub(super) fn call(&self) -> Result<(), Errno> {
-        if self.idlers.wake_one() {
-            return Ok(());
-        }
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started < self.most {
-            match (self.start)(*started) {
-                Ok(()) => {
-                    *started += 1;
-                    return Ok(());
-                }
-                Err(errno) if *started == 0 => return Err(errno),
-                Err(_) => {}
-            }
-        }
+    /// Where it cannot be had.
+    pub(super) fn start(&self) -> Result<(), Errno> {
+        (self.start)(self.started.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Wakes a thread that sleeps, or is about to.
+    pub(super) fn call(&self) {
         self.idlers.call();
-        Ok(())
     }
 
     /// Sleeps until called.

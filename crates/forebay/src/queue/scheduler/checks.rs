@@ -21,7 +21,7 @@ impl Scheduler {
         self.check_writers(taken);
         assert_eq!(self.effects.work, 0, "work that nobody was called for");
         assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
-        assert!(self.effects.pool == 0 && self.effects.whole_pool.is_none());
+        assert!(self.effects.pool + self.effects.starts == 0 && self.effects.whole_pool.is_none());
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
     }
 
@@ -167,6 +167,11 @@ impl Scheduler {
             assert_eq!(writing.remove(file), Some(1), "writers of one file");
         }
         assert!(writing.is_empty(), "writes that no list knows of");
+    }
+
+    /// Threads of the pool that were not needed yet.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.pool.unstarted
     }
 
     /// The state of the transfer that an op belongs to.

@@ -176,6 +176,8 @@ pub(crate) struct Effects {
     pub(crate) rings: Vec<usize>,
     /// Sleeping workers of the pool that were called.
     pub(crate) pool: usize,
+    /// Workers of the pool that are to be started.
+    pub(crate) starts: usize,
     /// How many sleep there, where all are called for the last time.
     pub(crate) whole_pool: Option<usize>,
     /// Links whose submitter was called.
@@ -232,6 +234,8 @@ struct PoolState {
     line: VecDeque<usize>,
     flying: usize,
     sleepers: Sleepers,
+    started: usize,
+    unstarted: usize,
 }
 
 #[derive(Debug)]
@@ -322,9 +326,9 @@ impl Scheduler {
         }
     }
 
-    /// Counts threads of the pool as asleep that are started when they are called.
+    /// Has `threads` of the pool started when they are first needed.
     pub(crate) fn add_unstarted(&mut self, threads: usize) {
-        self.pool.sleepers = Sleepers::new(threads);
+        self.pool.unstarted += threads;
     }
 
     /// Adds a drive that has at most `most` ops in flight, by `depth`, and lies on this hardware.

@@ -131,7 +131,7 @@ impl Scheduler {
             if state.in_line {
                 self.pool.line.push_back(drive);
             }
-            if op.is_some() && self.pool.sleepers.any() {
+            if op.is_some() && self.can_call_pool() {
                 self.call_more_of_pool();
             }
             op
@@ -201,6 +201,13 @@ impl Scheduler {
                 && all < share
                 && self.in_flight < most
                 && admits())
+    }
+
+    /// How many more threads of the pool a drive could use, at least one.
+    pub(super) fn pool_room(&self, drive: usize) -> usize {
+        let state = &self.drives[drive];
+        let most = state.depth.requests(state.direction).min(EACH_MAX);
+        most.saturating_sub(state.waits_flying).min(state.queued).max(1)
     }
 
     /// Lets the tuner of a drive learn from a request that waited for it, or that of the readers

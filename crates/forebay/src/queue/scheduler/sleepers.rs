@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 
-use super::{Active, Scheduler};
+use super::{Active, PoolState, Scheduler};
 use crate::error::Error;
 use crate::queue::op::Line;
 
@@ -33,15 +33,6 @@ pub(super) struct Sleepers {
 }
 
 impl Sleepers {
-    pub(super) fn new(asleep: usize) -> Self {
-        Self { asleep, called: 0 }
-    }
-
-    /// Whether one could be called.
-    pub(super) fn any(&self) -> bool {
-        self.asleep > 0
-    }
-
     /// Calls at most `most` sleepers; returns how many.
     pub(super) fn call(&mut self, most: usize) -> usize {
         let called = most.min(self.asleep);
@@ -106,24 +97,49 @@ impl Scheduler {
     }
 
     /// Calls a worker of the pool to a drive, if that may have one more in flight; if not, whoever
-    /// is done with one goes on with the next.
+    /// is done with one goes on with the next. Those that are awake without an op look for one
+    /// before they sleep: as many more are called as the drive can use beside them.
     pub(super) fn call_pool(&mut self, drive: usize) {
-        if self.has_room(drive, Line::Waits) {
-            self.effects.pool += self.pool.sleepers.call(1);
+        let PoolState { started, flying, sleepers, .. } = &self.pool;
+        let awake = started - sleepers.asleep - flying;
+        if !self.can_call_pool()
+            || !self.has_room(drive, Line::Waits)
+            || awake >= self.pool_room(drive)
+        {
+            return;
+        }
+        let called = self.pool.sleepers.call(1);
+        self.effects.pool += called;
+        if called == 0 {
+            // All that there are, are awake.
+            self.pool.unstarted -= 1;
+            self.pool.started += 1;
+            self.pool.sleepers.called += 1;
+            self.effects.starts += 1;
         }
     }
 
-    /// No thread of the pool could be started: nothing of what waits for one will ever move.
+    /// Whether a worker of the pool sleeps or could be started.
+    pub(super) fn can_call_pool(&self) -> bool {
+        self.pool.sleepers.asleep + self.pool.unstarted > 0
+    }
+
+    /// A thread of the pool could not be started. The others look for work before they sleep; where
+    /// there are none, nothing of what waits for one will ever move.
     pub(crate) fn cannot_start(&mut self, errno: Errno) {
         self.pool.sleepers.called -= 1;
+        self.pool.started -= 1;
+        // The next who has work for it may be luckier.
+        self.pool.unstarted += 1;
+        if self.pool.started > 0 {
+            return;
+        }
         let waits = |active: &Active| !active.waits.ops.is_empty();
         let stuck = self.transfers.iter().filter(|(_, active)| waits(active)).map(|(key, _)| key);
         for key in stuck.collect::<Vec<_>>() {
             self.fail(key, Error::Resource { what: "drive threads", source: errno });
             self.finish_if_done(key);
         }
-        // The next who has work for them may be luckier.
-        self.pool.sleepers.asleep += 1;
     }
 
     pub(super) fn call_link(&mut self, link: usize) {

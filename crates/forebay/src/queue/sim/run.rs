@@ -172,8 +172,11 @@ impl Run {
     fn add_drives(&mut self) {
         for _ in 0..self.shape.limits.pool {
             let ring = self.ring(1);
-            self.add(Kind::Drive(RingWorker::new(Crew::Pool, ring), false), Crew::Pool);
+            let worker = RingWorker::called(Crew::Pool, ring);
+            let kind = Kind::Drive(worker, false);
+            self.machines.push(Machine { kind, crew: Crew::Pool, phase: Phase::Sleeps });
         }
+        self.core.lock().add_unstarted(self.shape.limits.pool);
         for index in 0..self.shape.rings {
             let crew = Crew::Ring(index);
             let bell = self.bell(crew);
@@ -260,9 +263,12 @@ impl Run {
             choices.push(Choice::Time);
         }
         if choices.is_empty() {
-            let stopped = self.machines.iter().all(|machine| machine.phase == Phase::Stopped);
-            let phases: Vec<_> = self.machines.iter().map(|m| (m.crew, m.phase)).collect();
-            assert!(stopped, "nobody can go on: {phases:?} {:?}", self.core.lock());
+            let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
+            let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
+            // Threads of the pool that were never needed were never started.
+            let unstarted = self.core.lock().unstarted();
+            let stopped = left.len() == unstarted && left.iter().all(|crew| *crew == Crew::Pool);
+            assert!(stopped, "nobody can go on: {left:?} {:?}", self.core.lock());
             return false;
         }
         let index = below(&mut self.dice, choices.len() as u64);
