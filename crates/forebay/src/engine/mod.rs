@@ -7,6 +7,7 @@
 mod drives;
 mod file;
 mod readers;
+mod seats;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
@@ -104,6 +105,7 @@ impl Engine {
                     core,
                     bell,
                     threads,
+                    seats: Arc::new(seats::Seats::new(readers.start())),
                 },
                 links: Mutex::default(),
                 drives: drives::Drives::new(&options),
@@ -200,6 +202,8 @@ impl Engine {
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
+        notes.extend(self.inner.tools.arena.misplaced().map(misplaced));
+        notes.extend(self.inner.tools.seats.refusal().map(unseated));
         notes
     }
 
@@ -227,8 +231,10 @@ impl Engine {
         if let Some(link) = links.iter().find(|link| Arc::ptr_eq(&link.device, device)) {
             return Ok(link.index);
         }
-        let slots_max = self.inner.tools.arena.add_link(device);
         let inner = &self.inner;
+        let node = seats::node_of(&System::live(), &device.info().pci_address);
+        node.iter().for_each(|node| inner.tools.seats.add(node));
+        let slots_max = inner.tools.arena.add_link(device, node);
         let index =
             inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
@@ -296,6 +302,19 @@ fn unbounded(errno: Errno) -> String {
         "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
          which file systems in user space and remote ones may need many{remedy}"
     )
+}
+
+/// Says that pinned memory may lie far from its GPU.
+fn misplaced(errno: Errno) -> String {
+    format!(
+        "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
+         node than its GPU: `numactl` can place the whole process"
+    )
+}
+
+/// Says that readers may run far from the GPU.
+fn unseated(errno: Errno) -> String {
+    format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
 }
 
 /// Says that rings use the pinned memory unregistered.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::resource;
+use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::memory::Parts;
@@ -57,6 +58,8 @@ pub(super) struct ReaderTools {
     /// Wakes the readers.
     pub(super) bell: Arc<Idlers>,
     pub(super) threads: Threads,
+    /// Where readers run.
+    pub(super) seats: Arc<Seats>,
 }
 
 impl Tools for ReaderTools {
@@ -165,6 +168,7 @@ impl Threads {
         if *started > 0 {
             return Ok(());
         }
+        tools.seats.allow();
         while *started < count {
             match self.spawn_reader(tools, *started) {
                 Err(error) if *started == 0 => return Err(error),
@@ -191,6 +195,7 @@ impl Threads {
     fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
         let tools = tools.clone();
         self.spawn(format!("forebay-read-{index}"), "reader threads", move || {
+            let _seat = tools.seats.sit();
             let ring = PreadRing::new(tools.planner.segment);
             Reader::new(ring).run(&tools.core, &tools, &tools.bell);
         })

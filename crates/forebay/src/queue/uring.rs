@@ -108,7 +108,7 @@ pub(crate) struct UringRing {
 
 impl UringRing {
     /// Sets up a ring for ops of at most `segment` bytes, which has the kernel keep `parts` pinned
-    /// where it may, and shares `kernel_threads` with others. Must be called on the thread that will
+    /// where it may and shares `kernel_threads` with others. Must be called on the thread that will
     /// use it.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! NUMA nodes: the sockets that they belong to, and how far they are from each other.
 
+use super::pci;
 use super::system::System;
 
 /// What is known about a NUMA node.
@@ -42,6 +43,14 @@ impl System {
     /// The NUMA nodes that are there; none where the kernel knows of no such thing.
     pub(crate) fn numa_nodes(&self) -> Vec<u32> {
         self.text("sys/devices/system/node/online".as_ref()).map_or_else(|_| Vec::new(), numbers)
+    }
+
+    /// The NUMA node of a PCI device; `None` where the kernel names none.
+    pub(crate) fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
+        let address = pci_address.to_ascii_lowercase();
+        let path = format!("sys/bus/pci/devices/{address}/numa_node");
+        // It says -1 where it does not know.
+        pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
     }
 
     /// The processors of a NUMA node that are there.
