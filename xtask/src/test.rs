@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-use crate::{bundle, prepare, tidy};
+use crate::{bundle, lab, prepare, tidy};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -120,8 +120,8 @@ fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) 
     Ok(())
 }
 
-/// What takes minutes: ignored tests, the dependencies' licences and advisories, and the bundle
-/// with every test run from it.
+/// What takes minutes: ignored tests, the dependencies' licences and advisories, the bundle with
+/// every test run from it, and the virtual machine with every kind of storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
@@ -139,6 +139,15 @@ fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) ->
     }
     let passed = built.is_ok() && process::succeeds(&mut Command::new(folder.join("run")))?;
     report.step("bundle", passed);
+    heading("lab");
+    match lab::for_tests(root) {
+        Ok(lab::End::Ran(passed)) => report.step("lab", passed),
+        Ok(lab::End::Skipped(reason)) => report.skip(format!("lab: {reason}")),
+        Err(message) => {
+            say!(err, "error: {message}");
+            report.step("lab", false);
+        }
+    }
     Ok(())
 }
 

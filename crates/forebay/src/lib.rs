@@ -86,11 +86,11 @@ mod transfer;
 mod tune;
 pub mod units;
 
-pub use engine::{Engine, File, OpenOptions, RequestOptions};
+pub use engine::{Engine, File, Found, OpenOptions, RequestOptions};
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;
 pub use memory::{Buffer, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Reason, Route};
-pub use queue::Priority;
+pub use queue::{Direction, Priority};
 pub use transfer::{Outcome, RouteShare, Stages, SyncMode, Transfer};

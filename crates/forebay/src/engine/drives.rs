@@ -10,7 +10,7 @@ use crate::options::Options;
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
 use crate::topology::{Below, DriveId, LayerKind, Layout, Queue, QueueId, Resolver};
-use crate::tune::DepthLimits;
+use crate::tune::{DepthLimits, Learned};
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -65,6 +65,21 @@ impl Drives {
         }
         // What cannot be kept is found anew.
         memory.save();
+    }
+
+    /// Keeps what somebody else has found about the drive of a file. False: it is not kept.
+    pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
+        let below = self.resolver.resolve_file(file.fd(), file.path());
+        let mut known = self.lock();
+        let id = below.queue.id.as_str();
+        known.memory.note(id, way, learned);
+        known.memory.save() && known.memory.recall(id, way) == Some(learned)
+    }
+
+    /// What is known about the drive of a file.
+    pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
+        let below = self.resolver.resolve_file(file.fd(), file.path());
+        self.lock().memory.recall(below.queue.id.as_str(), way)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod drives;
 mod file;
+mod learn;
 mod readers;
 mod seats;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
+pub use learn::Found;
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;

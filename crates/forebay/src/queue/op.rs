@@ -8,8 +8,8 @@ use crate::file::Handle;
 use crate::plan::{Io, Segment};
 
 /// Which way bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
     /// File → memory.
     Read,
     /// Memory → file.
