@@ -22,6 +22,7 @@ use crate::queue::{
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
+use crate::tune::Readers;
 use crate::units::ByteRange;
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
@@ -91,6 +92,10 @@ impl Tools for NullTools {
     fn grow(&self, _link: usize) -> Vec<Slot> {
         Vec::new()
     }
+
+    fn hire(&self) -> bool {
+        false
+    }
 }
 
 /// A reader, a drive's worker and a submitter on one thread, between a file that is not read and
@@ -118,7 +123,7 @@ impl DataPath {
             slot_size: slot,
             segment,
             in_flight: 1024,
-            readers: 1,
+            readers: Readers::Fixed(1),
             pool: 1,
             host_windows: 4,
         };
@@ -140,7 +145,7 @@ impl DataPath {
         Ok(Self {
             core,
             file: Arc::new(Handle::open(path, &OpenHow::default())?),
-            tools: NullTools { planner: Planner { segment, readers: 1 } },
+            tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
             worker: RingWorker::new(Crew::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),

@@ -47,8 +47,9 @@ pub struct Options {
     /// 56 GB/s. Where only the slot size is set by a variable, this becomes what is nearest to
     /// 1 MiB and fits.
     pub segment_size: u64,
-    /// Threads that read resident bytes; `None` is one for each core, from 2 to 10
-    /// (`FOREBAY_READERS`). 8 readers fill 56 GB/s and 12 fill 72; the link takes 55.5.
+    /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is as many as the engine finds
+    /// to be of use, beginning with one for each core that the process may use, from 2 to 10
+    /// (`docs/internals/tuning.md`). 8 readers fill 56 GB/s and 12 fill 72; the link takes 55.5.
     pub readers: Option<usize>,
     /// Requests in flight on one drive (`FOREBAY_DEPTH`), 1 to 1024; `None` is as many as the
     /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
@@ -62,7 +63,8 @@ pub struct Options {
     pub in_flight: usize,
     /// Threads at most, for all drives and GPUs together (`FOREBAY_THREADS`), 8 to 4096. A quarter
     /// of them may read what is in memory, an eighth feed rings, half wait for drives where
-    /// io_uring does not, and the rest is for a thread for each GPU.
+    /// io_uring does not, and the rest is for a thread for each GPU and for those that the kernel
+    /// starts for io_uring, a quarter at most.
     pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to
@@ -194,7 +196,7 @@ impl Options {
         Variable {
             name: "FOREBAY_READERS",
             about: "threads that read resident bytes",
-            default: "one for each core, from 2 to 10",
+            default: "found, beginning with one for each core, from 2 to 10",
             takes: "a number of threads from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.readers = Some(n)),
         },

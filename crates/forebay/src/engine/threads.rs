@@ -8,13 +8,14 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::resource;
+use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, EACH_MAX, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
-    Slot, Tools, UringRing, Waker,
+    Bell, Claim, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool, PreadRing,
+    Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -22,7 +23,7 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// How the bound on threads is divided; what is left is for a thread for each GPU.
+/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
     /// Threads that read what is in memory.
@@ -32,21 +33,33 @@ pub(super) struct Shares {
     rings: usize,
     /// Threads that wait for drives where no ring does.
     pub(super) pool: usize,
+    /// Threads that the kernel starts for rings; each has one at least.
+    kernel: usize,
 }
 
 impl Shares {
     /// Of at most `most` threads, with `readers` readers if they fit.
     pub(super) fn of(most: usize, readers: usize) -> Self {
         let quarter = (most / 4).max(1);
-        Self { readers: readers.min(quarter), rings: (most / 8).max(1), pool: 2 * quarter }
+        let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
+        let rest = most.saturating_sub(readers + rings + (most / 32).max(1));
+        let pool = rest.saturating_sub(rings).clamp(1, 2 * quarter);
+        let kernel = rest.saturating_sub(pool).clamp(rings, quarter.max(rings));
+        Self { readers, rings, pool, kernel }
     }
 }
 
-/// What readers plan and grow with.
+/// What readers plan and grow with, and what others are started with.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderTools {
     pub(super) planner: Planner,
     pub(super) arena: Arc<Arena>,
+    pub(super) core: Arc<Core>,
+    /// Wakes the readers.
+    pub(super) bell: Arc<Idlers>,
+    pub(super) threads: Threads,
+    /// Where readers run.
+    pub(super) seats: Arc<Seats>,
 }
 
 impl Tools for ReaderTools {
@@ -58,6 +71,10 @@ impl Tools for ReaderTools {
         // Where no more memory can be had, the slots that there are must do.
         self.arena.grow(link).unwrap_or_default()
     }
+
+    fn hire(&self) -> bool {
+        self.threads.start_reader(self).is_ok()
+    }
 }
 
 /// See the module's own text. Clones count together.
@@ -65,9 +82,10 @@ impl Tools for ReaderTools {
 pub(super) struct Threads {
     alive: Arc<Alive>,
     shares: Shares,
-    readers_started: Arc<Mutex<bool>>,
+    readers_started: Arc<Mutex<usize>>,
     /// How many drives each ring serves.
     served: Arc<Mutex<Vec<usize>>>,
+    kernel: Arc<KernelThreads>,
 }
 
 #[derive(Debug)]
@@ -98,10 +116,17 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    /// At most `most` at a time, divided by `shares`.
-    pub(super) fn new(most: usize, shares: Shares) -> Self {
-        let alive = Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() });
-        Self { alive, shares, readers_started: Arc::default(), served: Arc::default() }
+    /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
+    /// many NUMA `nodes`.
+    pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
+        let most = most.saturating_sub(shares.kernel);
+        Self {
+            alive: Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() }),
+            shares,
+            readers_started: Arc::default(),
+            served: Arc::default(),
+            kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
+        }
     }
 
     fn spawn(
@@ -125,6 +150,11 @@ impl Threads {
         thread.map(drop).map_err(|error| resource(what, &error))
     }
 
+    /// What the kernel may start beside them.
+    pub(super) fn kernel(&self) -> &KernelThreads {
+        &self.kernel
+    }
+
     /// Waits for all threads to end, for a bounded time.
     pub(super) fn wait(&self) {
         let waited =
@@ -132,30 +162,43 @@ impl Threads {
         drop(waited);
     }
 
-    /// Starts the readers at the first call; at least one must start.
-    pub(super) fn start_readers(
-        &self,
-        core: &Arc<Core>,
-        tools: &ReaderTools,
-        bell: &Arc<Idlers>,
-    ) -> Result<()> {
-        let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started {
+    /// Starts the first readers, `count` of them, at the first call; at least one must start.
+    pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
+        let mut started = self.readers_started();
+        if *started > 0 {
             return Ok(());
         }
-        for index in 0..tools.planner.readers {
-            let (core, tools, bell) = (Arc::clone(core), tools.clone(), Arc::clone(bell));
-            let run = move || {
-                Reader::new(PreadRing::new(tools.planner.segment)).run(&core, &tools, &bell);
-            };
-            match self.spawn(format!("forebay-read-{index}"), "reader threads", run) {
-                Err(error) if index == 0 => return Err(error),
+        tools.seats.allow();
+        while *started < count {
+            match self.spawn_reader(tools, *started) {
+                Err(error) if *started == 0 => return Err(error),
                 Err(_) => break,
-                Ok(()) => {}
+                Ok(()) => *started += 1,
             }
         }
-        *started = true;
+        tools.core.with(|scheduler| scheduler.hired(*started));
         Ok(())
+    }
+
+    /// Starts one more.
+    fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
+        let mut started = self.readers_started();
+        self.spawn_reader(tools, *started)?;
+        *started += 1;
+        Ok(())
+    }
+
+    fn readers_started(&self) -> MutexGuard<'_, usize> {
+        self.readers_started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
+        let tools = tools.clone();
+        self.spawn(format!("forebay-read-{index}"), "reader threads", move || {
+            let _seat = tools.seats.sit();
+            let ring = PreadRing::new(tools.planner.segment);
+            Reader::new(ring).run(&tools.core, &tools, &tools.bell);
+        })
     }
 
     /// Starts the submitter of a GPU; returns its link.
@@ -262,10 +305,10 @@ impl Threads {
         };
         let segment = options.segment_size;
         let (answer, answered) = sync_channel(1);
-        let (core, parts) = (Arc::clone(core), Arc::clone(parts));
+        let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
             // Made on the thread that uses it: the kernel may hold the ring to one issuer.
-            let ring = match UringRing::new(segment, waker.clone(), parts) {
+            let ring = match UringRing::new(segment, waker.clone(), parts, kernel) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };

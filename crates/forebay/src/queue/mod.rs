@@ -8,6 +8,7 @@
 mod bounce;
 mod core;
 mod idlers;
+mod kernel_threads;
 mod op;
 mod pool;
 mod pread;
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
+pub(crate) use kernel_threads::KernelThreads;
 pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey};
 pub(crate) use pool::Pool;

@@ -80,6 +80,12 @@ impl Op {
     pub(crate) fn is_direct(&self) -> bool {
         self.segment.io == Io::Direct
     }
+
+    /// Whether it only copies what is in memory, so that it waits for no drive.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        let reads = self.work == Work::Move(Direction::Read);
+        reads && !self.is_direct() && self.segment.reason.is_in_memory()
+    }
 }
 
 /// An op that left a ring.

@@ -16,13 +16,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, Probe, opcode, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
+use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::registered::Registered;
@@ -102,15 +103,22 @@ pub(crate) struct UringRing {
     waiting_for_wake: bool,
     unsubmitted: bool,
     recall: Recall,
+    kernel_threads: Lent,
 }
 
 impl UringRing {
     /// Sets up a ring for ops of at most `segment` bytes, which has the kernel keep `parts` pinned
-    /// where it may. Must be called on the thread that will use it.
+    /// where it may and shares `kernel_threads` with others. Must be called on the thread that will
+    /// use it.
     ///
     /// # Errors
     /// The kernel's: EPERM where a policy forbids io_uring, ENOSYS before Linux 5.1.
-    pub(crate) fn new(segment: u64, waker: Waker, parts: Arc<Parts>) -> Result<Self, Errno> {
+    pub(crate) fn new(
+        segment: u64,
+        waker: Waker,
+        parts: Arc<Parts>,
+        kernel_threads: Arc<KernelThreads>,
+    ) -> Result<Self, Errno> {
         // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
         // that do not know the flags refuse them with EINVAL.
         let ring = IoUring::builder()
@@ -121,6 +129,7 @@ impl UringRing {
             .or_else(|_| IoUring::new(ENTRIES))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         check_operations(&ring)?;
+        let kernel_threads = Lent::new(&ring, kernel_threads);
         let registered = Registered::new(&ring, parts);
         let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
         Ok(Self {
@@ -135,6 +144,7 @@ impl UringRing {
             waiting_for_wake: false,
             unsubmitted: false,
             recall: Recall { ops: 0, pause: Box::default(), length: PAUSES[0], pausing: false },
+            kernel_threads,
         })
     }
 
@@ -146,12 +156,7 @@ impl UringRing {
         self.bounce.enter(op).map_err(|_| Errno::NOMEM)
     }
 
-    fn prepare(
-        &mut self,
-        op: &Op,
-        base: u64,
-        index: usize,
-    ) -> Result<io_uring::squeue::Entry, Errno> {
+    fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
         let fd = types::Fd(descriptor(op)?.as_raw_fd());
         let (offset, len) = op.rest();
         let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
@@ -173,7 +178,13 @@ impl UringRing {
             }
             (Work::Sync { .. }, _) => return Err(Errno::INVAL),
         };
-        Ok(entry.user_data(index as u64))
+        // A file system that cannot be asked not to wait (FUSE) gets a thread of the kernel: newer
+        // kernels take a file that can be polled for one that will not wait, and the ring would.
+        let flags = match op.file.supports_nowait() {
+            true => squeue::Flags::empty(),
+            false => squeue::Flags::ASYNC,
+        };
+        Ok(entry.flags(flags).user_data(index as u64))
     }
 
     fn refuse(&mut self, op: Op, errno: Errno) {
@@ -181,7 +192,7 @@ impl UringRing {
         self.refused.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
     }
 
-    fn push(&mut self, entry: &io_uring::squeue::Entry) -> Result<(), Errno> {
+    fn push(&mut self, entry: &squeue::Entry) -> Result<(), Errno> {
         if self.ring.submission().is_full() {
             self.flush();
         }
@@ -278,6 +289,9 @@ impl Ring for UringRing {
     }
 
     fn submit(&mut self, op: Op) {
+        if !op.file.supports_nowait() || rustix::fs::major(op.file.identity().0) == 0 {
+            self.kernel_threads.take_more(&self.ring);
+        }
         let base = match self.base(&op) {
             Ok(Some(base)) => base,
             Ok(None) => return self.held.push_back(op),

@@ -7,7 +7,7 @@ use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::pool::Pool;
-use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
+use super::scheduler::{Claim, Crew, Post, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
 use crate::units::KIB;
@@ -141,6 +141,9 @@ pub(crate) trait Tools {
 
     /// Makes more slots for a link; none where they cannot be had.
     fn grow(&self, link: usize) -> Vec<super::Slot>;
+
+    /// Starts another reader; returns whether there is one.
+    fn hire(&self) -> bool;
 }
 
 /// Opens windows and moves what goes through the page cache.
@@ -150,19 +153,37 @@ pub(crate) struct Reader<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
+    /// Whether another reader could be started, where it was to do that.
+    hired: Option<bool>,
+    /// As what it is counted while it has work.
+    post: Option<Post>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
 
 impl<R: Ring> Reader<R> {
     pub(crate) fn new(ring: R) -> Self {
-        Self { ring, done: Vec::new(), planned: None, slots: None, asleep: false }
+        Self {
+            ring,
+            done: Vec::new(),
+            planned: None,
+            slots: None,
+            hired: None,
+            post: None,
+            asleep: false,
+        }
     }
 
     /// The ring, and what it has handed over since the last step.
     #[cfg(test)]
     pub(super) fn held(&self) -> (&R, &[Completion]) {
         (&self.ring, &self.done)
+    }
+
+    /// Whether it has what is a reader's work.
+    #[cfg(test)]
+    pub(super) fn is_at_work(&self) -> bool {
+        self.post.is_some()
     }
 
     /// Waits for what the last step began.
@@ -182,6 +203,10 @@ impl<R: Ring> Reader<R> {
         if let Some((link, slots)) = self.slots.take() {
             scheduler.add_slots(link, &slots);
         }
+        if let Some(started) = self.hired.take() {
+            scheduler.hired(started.into());
+        }
+        self.post.take().into_iter().for_each(|post| scheduler.ends(post));
     }
 
     fn begin(&mut self, work: ReaderWork, tools: &impl Tools) {
@@ -189,6 +214,7 @@ impl<R: Ring> Reader<R> {
             ReaderWork::Op(op) => self.ring.submit(op),
             ReaderWork::Open(claim) => self.planned = Some((claim.window, tools.plan(&claim))),
             ReaderWork::Grow(link) => self.slots = Some((link, tools.grow(link))),
+            ReaderWork::Hire => self.hired = Some(tools.hire()),
         }
     }
 
@@ -201,6 +227,7 @@ impl<R: Ring> Reader<R> {
             }
             self.hand_back(scheduler);
             let work = scheduler.take_reader_work();
+            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Reader));
             let ended = work.is_none() && scheduler.has_ended();
             if work.is_none() && !ended {
                 scheduler.sleeps(Crew::Readers);
@@ -221,7 +248,9 @@ impl<R: Ring> Reader<R> {
         self.reap();
         let work = core.with(|scheduler| {
             self.hand_back(scheduler);
-            scheduler.take_work_of(state)
+            let work = scheduler.take_work_of(state);
+            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Caller));
+            work
         });
         let is_some = work.is_some();
         work.into_iter().for_each(|work| self.begin(work, tools));

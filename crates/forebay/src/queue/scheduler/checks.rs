@@ -11,8 +11,9 @@ use crate::transfer::State;
 
 impl Scheduler {
     /// Panics where the lists contradict each other. `taken`: ops that are with a ring or on their
-    /// way to or from one.
-    pub(crate) fn check(&self, taken: &[&Op]) {
+    /// way to or from one. `at_work`: as for the posts.
+    pub(crate) fn check(&self, taken: &[&Op], at_work: [usize; 3]) {
+        self.check_posts(at_work);
         self.check_windows(taken);
         self.check_lists();
         self.check_drives(taken);

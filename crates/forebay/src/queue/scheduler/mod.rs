@@ -14,6 +14,7 @@ mod copies;
 mod depth;
 mod lines;
 mod ops;
+mod readers;
 mod sleepers;
 mod slots;
 mod transfers;
@@ -27,6 +28,8 @@ use slab::Slab;
 
 pub(crate) use depth::Depth;
 pub(crate) use ops::EACH_MAX;
+pub(crate) use readers::Post;
+use readers::Posts;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
@@ -39,7 +42,7 @@ use crate::error::Error;
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
-use crate::tune::Learned;
+use crate::tune::{Learned, Readers};
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
@@ -121,6 +124,8 @@ pub(crate) struct Claim {
     pub(crate) edge: bool,
     /// Bytes of one request to its drive.
     pub(crate) request_size: u64,
+    /// Threads that may fill it.
+    pub(crate) readers: usize,
 }
 
 /// What a reader is to do next.
@@ -132,6 +137,8 @@ pub(crate) enum ReaderWork {
     Open(Claim),
     /// Make more slots for this link and call [`Scheduler::add_slots`].
     Grow(usize),
+    /// Start another reader and call [`Scheduler::hired`].
+    Hire,
 }
 
 /// A copy between a slot and a GPU.
@@ -254,7 +261,7 @@ pub(crate) struct Limits {
     pub(crate) segment: u64,
     /// Ops that all drives together have in flight at most, but one for each is never refused.
     pub(crate) in_flight: usize,
-    pub(crate) readers: usize,
+    pub(crate) readers: Readers,
     /// Threads of the pool at most.
     pub(crate) pool: usize,
     /// Open windows of one transfer between the page cache and host memory.
@@ -288,6 +295,7 @@ pub(crate) struct Scheduler {
     /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
     writers: HashMap<(u64, u64), VecDeque<Op>>,
     readers: Sleepers,
+    posts: Posts,
     /// The engine ends once nothing is left.
     stopping: bool,
     effects: Effects,
@@ -296,6 +304,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
+            posts: Posts::new(&limits),
             limits,
             transfers: Slab::new(),
             windows: Slab::new(),
@@ -391,7 +400,8 @@ impl Scheduler {
     /// What became of the calls since the last time: to be acted on without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
-        effects.readers += self.readers.call(effects.work.min(CALLED_AT_ONCE));
+        let most = effects.work.min(CALLED_AT_ONCE).min(self.may_call());
+        effects.readers += self.readers.call(most);
         effects
     }
 

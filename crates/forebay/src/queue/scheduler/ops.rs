@@ -27,7 +27,10 @@ pub(crate) const EACH_MAX: usize = 24;
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
-        let work = self.next_reader_work();
+        let work = match self.posts.has_room() {
+            true => self.reader_to_hire().or_else(|| self.next_reader_work()),
+            false => None, // others are at work, and come back for what there is
+        };
         // Nobody has to be called for what this reader does itself, nor for what is gone.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
@@ -37,7 +40,7 @@ impl Scheduler {
 
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
-        if self.queued < self.limits.readers
+        if self.queued < self.posts.count()
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
@@ -207,9 +210,13 @@ impl Scheduler {
         most.saturating_sub(state.waits_flying).min(state.queued).max(1)
     }
 
-    /// Lets a drive's tuner learn from a request that waited for the drive.
+    /// Lets the tuner of a drive learn from a request that waited for it, or that of the readers
+    /// from a piece that did not.
     fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let Work::Move(direction) = op.work else { return };
+        if op.is_in_memory() {
+            self.tell_readers(op.segment.covered.len(), took_ns, at_ns);
+        }
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
@@ -354,10 +361,9 @@ impl Scheduler {
 
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
-        let reads = op.work == Work::Move(Direction::Read);
         if op.is_direct() && self.drives[self.transfers[key].request.drive].ring.is_some() {
             Line::Direct
-        } else if reads && !op.is_direct() && op.segment.reason.is_in_memory() {
+        } else if op.is_in_memory() {
             Line::Cached
         } else {
             Line::Waits

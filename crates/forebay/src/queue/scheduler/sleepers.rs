@@ -40,6 +40,17 @@ impl Sleepers {
         self.called += called;
         called
     }
+
+    /// Whether nobody sleeps whom nobody has called.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.asleep == 0
+    }
+
+    /// How many are called and not yet awake.
+    pub(super) fn called(&self) -> usize {
+        self.called
+    }
 }
 
 impl Scheduler {

@@ -89,6 +89,7 @@ impl Scheduler {
             way: (io, reason),
             edge: first || last,
             request_size,
+            readers: self.posts.count(),
         };
         if let Some(link) = filled_link {
             self.call_link(link); // so that it is awake when the first piece is filled

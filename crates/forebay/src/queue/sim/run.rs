@@ -4,7 +4,7 @@
 //! A machine that said that it waits is stepped again only after its bell was rung: a wake-up that
 //! is lost leaves nothing that can be stepped, which fails the run.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,9 +23,7 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{
-    Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler, Tools,
-};
+use crate::queue::{Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler};
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
@@ -122,10 +120,11 @@ impl Run {
         let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell));
         let tools = SimTools {
             world: Rc::new(RefCell::new(world)),
-            planner: Planner { segment: shape.segment, readers: shape.limits.readers },
+            planner: Planner { segment: shape.segment },
             slot_size: shape.limits.slot_size,
             devices: Vec::new(),
             arena: RefCell::default(),
+            hired: Cell::default(),
         };
         let mut run = Self {
             dice,
@@ -139,10 +138,10 @@ impl Run {
             stopping: false,
             shape,
         };
-        for _ in 0..run.shape.limits.readers {
-            let reader = Reader::new(run.ring(1));
-            run.add(Kind::Reader(reader), Crew::Readers);
-        }
+        let started = run.shape.limits.readers.start();
+        run.core.with(|scheduler| scheduler.hired(started));
+        run.tools.hired.set(started);
+        run.add_readers();
         run.add_drives();
         run.add_gpus();
         run
@@ -154,6 +153,14 @@ impl Run {
 
     fn add(&mut self, kind: Kind, crew: Crew) {
         self.machines.push(Machine { kind, crew, phase: Phase::Runs });
+    }
+
+    /// Lets the readers begin that were started.
+    fn add_readers(&mut self) {
+        for _ in 0..self.tools.hired.take() {
+            let reader = Reader::new(self.ring(1));
+            self.add(Kind::Reader(reader), Crew::Readers);
+        }
     }
 
     fn bell(&mut self, crew: Crew) -> Bell {
@@ -336,8 +343,14 @@ impl Run {
         rung
     }
 
-    /// What callers and others do at any time: cancel, and cut files.
+    /// What callers and others do at any time: cancel, cut files, and change their minds about the
+    /// number of readers.
     fn disturb(&mut self) {
+        self.add_readers();
+        if self.dice.roll(self.shape.moods) {
+            let count = 1 + usize::try_from(below(&mut self.dice, 6)).expect("a small number");
+            self.core.with(|scheduler| scheduler.force_readers(count));
+        }
         if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
             let index = below(&mut self.dice, self.jobs.len() as u64);
             let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
@@ -371,9 +384,13 @@ impl Run {
 
     fn check(&mut self) {
         let mut taken: Vec<&Op> = Vec::new();
+        let mut at_work = [0, 0, 0];
         for machine in &self.machines {
             let (ring, done) = match &machine.kind {
-                Kind::Reader(reader) => reader.held(),
+                Kind::Reader(reader) => {
+                    at_work[0] += usize::from(reader.is_at_work());
+                    reader.held()
+                }
                 Kind::Drive(worker, _) => worker.held(),
                 Kind::Submitter(..) => continue,
             };
@@ -383,9 +400,11 @@ impl Run {
         }
         for job in &self.jobs {
             taken.extend(job.ops());
+            at_work[1] += usize::from(job.is_at_work());
+            at_work[2] += usize::from(matches!(job.caller, Caller::Help(_)));
         }
         let scheduler = self.core.lock();
-        scheduler.check(&taken);
+        scheduler.check(&taken, at_work);
         for job in &mut self.jobs {
             let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));
             if let (Some(now), Some(before)) = (&now, &job.error) {
@@ -429,59 +448,4 @@ enum Choice {
     Start,
     Stop,
     Time,
-}
-
-impl Job {
-    fn ring(&self) -> Option<&SimRing> {
-        match &self.caller {
-            Caller::Help(reader) => Some(reader.held().0),
-            _ => None,
-        }
-    }
-
-    fn ops(&self) -> impl Iterator<Item = &Op> {
-        let held = match &self.caller {
-            Caller::Help(reader) => Some(reader.held()),
-            _ => None,
-        };
-        held.into_iter()
-            .flat_map(|(ring, done)| ring.ops().chain(done.iter().map(|completion| &completion.op)))
-    }
-
-    fn can_step(&self, now: Duration) -> bool {
-        match &self.caller {
-            Caller::Plan(_) | Caller::Opened(..) => true,
-            Caller::Help(_) => self.ring().is_none_or(|ring| {
-                ring.in_flight() == 0 || ring.next_due().is_some_and(|due| due <= now)
-            }),
-            Caller::Waits => false,
-        }
-    }
-
-    /// A step of the caller's own thread.
-    fn step(&mut self, core: &Arc<Core>, tools: &SimTools) {
-        self.caller = match std::mem::replace(&mut self.caller, Caller::Waits) {
-            Caller::Plan(claim) => {
-                let plan = tools.plan(&claim);
-                Caller::Opened(claim.window, plan)
-            }
-            Caller::Opened(window, (piece, segments)) => {
-                core.with(|scheduler| scheduler.opened(window, piece, segments));
-                if self.blocking {
-                    let ring = SimRing::new(&tools.world, core, 1, tools.planner.segment);
-                    Caller::Help(Box::new(Reader::new(ring)))
-                } else {
-                    Caller::Waits
-                }
-            }
-            Caller::Help(mut reader) => {
-                if reader.step_for(core, tools, &self.state) {
-                    Caller::Help(reader)
-                } else {
-                    Caller::Waits
-                }
-            }
-            Caller::Waits => Caller::Waits,
-        };
-    }
 }

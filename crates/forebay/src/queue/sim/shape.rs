@@ -9,6 +9,7 @@ use crate::file::{Handle, OpenHow};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
 use crate::queue::Limits;
+use crate::tune::{ReaderLimits, Readers};
 use crate::units::{KIB, MIB};
 
 /// See the module's own text.
@@ -41,6 +42,8 @@ pub(super) struct Shape {
     pub(super) cancels: f64,
     /// Chance of a cut file in each step.
     pub(super) cuts: f64,
+    /// Chance of another number of readers in each step.
+    pub(super) moods: f64,
     /// Whether the engine is stopped while things are on their way.
     pub(super) stops_early: bool,
     /// Steps that a submitter goes on without work before it sleeps.
@@ -76,7 +79,10 @@ impl Shape {
             slot_size,
             segment,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
-            readers: count(dice, 1, 4),
+            readers: match dice.roll(0.3) {
+                true => Readers::Fixed(count(dice, 1, 4)),
+                false => Readers::Found(ReaderLimits { start: count(dice, 1, 4), max: 6 }),
+            },
             pool: count(dice, 1, 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
@@ -104,6 +110,7 @@ impl Shape {
             shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),
+            moods: one_of(dice, &[0.0, 0.01, 0.2]),
             stops_early: dice.roll(0.2),
             linger: one_of(dice, &[0, 0, 3]),
             faults: faults(dice),
