@@ -25,7 +25,8 @@ Examples:
   forebay bench --size 1G,8G --repeats 5 choose how much and how often
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
   forebay read model.safetensors         move a file to the GPU and say how it went
-  forebay map /data                      the drives under it, and how far from the GPUs";
+  forebay map /data                      the drives under it, and how far from the GPUs
+  forebay tune /data                     how much to keep in flight there, and remember it";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -60,7 +61,8 @@ pub enum Verb {
     ///
     /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
     /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy) and
-    /// `forebay`. Every byte that a way moved is checked. Without a GPU the target is host memory.
+    /// `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every byte
+    /// that a way moved is checked. Without a GPU the target is host memory.
     Bench(BenchArgs),
     /// Move a file to the GPU (or host memory) and say what moved and how
     ///
@@ -73,6 +75,12 @@ pub enum Verb {
     /// drives (marked `●`) and their PCI devices. Nothing is read from a file or a drive and
     /// nothing is written: the kernel is asked. What it does not tell is said to be unknown.
     Map(MapArgs),
+    /// Find how much to keep in flight on a drive, show the curve, and remember it
+    ///
+    /// A search of a few seconds measures throughput and latency against depth and size of request,
+    /// past the page cache, by the engine itself. What was found is kept for the engines to come
+    /// (they find it by themselves too, a little later), and shown as settings of other programs.
+    Tune(TuneArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -88,13 +96,17 @@ pub enum Verb {
         forebay bench                                  a scratch file in this folder\n  \
         forebay bench model.safetensors                a file of yours; it is never written\n  \
         forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
+        forebay bench /mnt/a /mnt/b /mnt/c             a folder on each drive, all at once\n  \
         forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
         forebay bench --json >run.json                 for a program to read")]
 pub struct BenchArgs {
-    /// File or block device to read; without one, a scratch file is made in this folder
+    /// Files or block devices to read, or folders for scratch files; by default this folder
     ///
-    /// It is only ever read. Writes go to a scratch file beside it, which is removed afterwards.
-    pub path: Option<PathBuf>,
+    /// Files are only ever read. Writes go to a scratch file beside them, and scratch is removed
+    /// afterwards. Several paths, on several drives say, are measured each alone and all together
+    /// in one engine, beside one pool of threads for all and KvikIO, where Python has it.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
 
     /// How many bytes to move, or a list of sizes
     ///
@@ -117,7 +129,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     pub route: Option<Route>,
 
-    /// Measure reading (the default; with scratch both are)
+    /// Measure reading (the default; with one place for scratch both are)
     #[arg(long)]
     pub read: bool,
 
@@ -125,14 +137,14 @@ pub struct BenchArgs {
     #[arg(long)]
     pub write: bool,
 
-    /// Measure with the file's pages dropped from the page cache (by default both are)
+    /// Measure with the pages dropped from the page cache (the default; with one path both are)
     ///
-    /// Only this file's pages are dropped, never the machine's, and the drop is checked. A cold
+    /// Only the file's own pages are dropped, never the machine's, and the drop is checked. A cold
     /// write counts only once its bytes are on the drive.
     #[arg(long)]
     pub cold: bool,
 
-    /// Measure with the file in the page cache (by default both are)
+    /// Measure with the file in the page cache (with one path the default as well)
     #[arg(long)]
     pub resident: bool,
 
@@ -222,6 +234,41 @@ pub struct MapArgs {
     pub json: bool,
 }
 
+/// What `forebay tune` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay tune                         the drive of this folder, by a scratch file\n  \
+    forebay tune /data/model.safetensors the drive of a file, which is only read\n  \
+    forebay tune /data --write --dry-run how writes fare there; nothing is remembered\n  \
+    forebay tune /data --json >tune.json for a program to read")]
+pub struct TuneArgs {
+    /// File, block device or folder on the drive; by default this folder
+    ///
+    /// A file or device is only ever read, and the file's pages are dropped from the page cache. In
+    /// a folder a scratch file is made, and removed afterwards.
+    pub path: Option<PathBuf>,
+
+    /// Measure reading (the default)
+    #[arg(long)]
+    pub read: bool,
+
+    /// Measure writing, to a scratch file: as from a GPU, whose writes go past the page cache
+    #[arg(long)]
+    pub write: bool,
+
+    /// Seconds for each direction
+    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = seconds)]
+    pub duration: u16,
+
+    /// Remember nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Print JSON instead of a drawing; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// The whole definition, for the man page and for completions.
 #[must_use]
 pub fn definition() -> clap::Command {
@@ -253,6 +300,11 @@ fn gpu(text: &str) -> Result<GpuSelector, String> {
 fn repeats(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (3..=1000).contains(number));
     number.ok_or_else(|| "it takes a number from 3 to 1000".into())
+}
+
+fn seconds(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=3600).contains(number));
+    number.ok_or_else(|| "it takes a number of seconds from 1 to 3600".into())
 }
 
 fn threads(text: &str) -> Result<u16, String> {

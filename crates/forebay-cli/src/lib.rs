@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`], `read`,
-//! `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go to stdout, talk to
-//! stderr.
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
+//! [`tune`], `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go
+//! to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -10,6 +10,8 @@
 //! - `bench/methods/mmap.rs`: mappings of files
 //! - `bench/cpu.rs`: `getrusage`
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
+//! - `bench/drives/ways/one_queue.rs`: the same
+//! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
 
 pub mod args;
 pub mod bench;
@@ -19,6 +21,7 @@ mod manual;
 pub mod map;
 mod read;
 pub mod report;
+pub mod tune;
 mod usage;
 mod variables;
 
@@ -45,13 +48,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return not_a_verb(&error, verb);
         }
     };
-    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_)) {
+    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_)) {
         variables::warn_of_unknown();
     }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(&arguments)),
         Verb::Read(args) => read::command(args),
         Verb::Map(args) => map::command(args, &command_line(&arguments)),
+        Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
     };
@@ -86,16 +90,21 @@ fn not_a_verb(error: &clap::Error, verb: Option<&str>) -> ExitCode {
 
 /// The command as the user may type it again: words that a shell would split are quoted.
 fn command_line(arguments: &[OsString]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     let words = arguments.iter().enumerate().map(|(index, word)| {
         let word = if index == 0 { "forebay".into() } else { word.to_string_lossy() };
-        if !word.is_empty() && word.chars().all(plain) {
-            word.into_owned()
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
+        shell_word(&word)
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it for one.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ fn short_help_of_the_command() {
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
+          tune         Find how much to keep in flight on a drive, show the curve, and remember it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -50,6 +51,7 @@ fn long_help_of_the_command() {
           bench        Measure how fast bytes move, by every way, against what the machine can do
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
+          tune         Find how much to keep in flight on a drive, show the curve, and remember it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -67,6 +69,7 @@ fn long_help_of_the_command() {
           forebay bench --gpu sim --json         a simulated GPU, results as JSON
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
+          forebay tune /data                     how much to keep in flight there, and remember it
 
         Exit codes:
           0  done
@@ -83,9 +86,9 @@ fn long_help_of_the_command() {
                   one staging slot, which one copy moves
           FOREBAY_SEGMENT_SIZE [default: 1M, or what is nearest to that and fits the slot]
                   one request to a drive or to the page cache
-          FOREBAY_READERS [default: one for each core, from 2 to 10]
+          FOREBAY_READERS [default: found, beginning with one for each core, from 2 to 10]
                   threads that read resident bytes
-          FOREBAY_DEPTH [default: found for each drive, up to 48]
+          FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive
           FOREBAY_REMEMBER [default: on]
                   whether what was found about drives is kept for the next time
@@ -107,10 +110,11 @@ fn short_help_of_bench() {
     insta::assert_snapshot!(stdout(&["bench", "-h"]), @"
         Measure how fast bytes move, by every way, against what the machine can do
 
-        Usage: forebay bench [OPTIONS] [PATH]
+        Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
-          [PATH]  File or block device to read; without one, a scratch file is made in this folder
+          [PATH]...  Files or block devices to read, or folders for scratch files; by default this
+                     folder
 
         Options:
               --size <SIZE,…>  How many bytes to move, or a list of sizes
@@ -118,11 +122,12 @@ fn short_help_of_bench() {
               --gpu <WHICH>    Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
               --route <ROUTE>  Take this route in `forebay` rows, or fail: `direct`, `staged`,
                                `cached` or `host`
-              --read           Measure reading (the default; with scratch both are)
+              --read           Measure reading (the default; with one place for scratch both are)
               --write          Measure writing, to a scratch file
-              --cold           Measure with the file's pages dropped from the page cache (by
-                               default both are)
-              --resident       Measure with the file in the page cache (by default both are)
+              --cold           Measure with the pages dropped from the page cache (the default;
+                               with one path both are)
+              --resident       Measure with the file in the page cache (with one path the default
+                               as well)
               --threads <N>    Threads that read resident bytes in `forebay` rows, instead of the
                                engine's choice
               --json           Print JSON instead of a table; docs/json-schema.md describes it
@@ -134,25 +139,33 @@ fn short_help_of_bench() {
 fn long_help_of_bench() {
     let text = stdout(&["bench", "--help"]);
     let (text, examples) = text.split_once("\nExamples:\n").unwrap();
-    assert_eq!(examples.matches("forebay bench").count(), 5);
-    insta::assert_snapshot!(text, @"
+    assert_eq!(examples.matches("forebay bench").count(), 6);
+    let (about, options) = text.split_once("\nOptions:\n").unwrap();
+    insta::assert_snapshot!(about, @"
         Measure how fast bytes move, by every way, against what the machine can do
 
         One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways
         to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy)
-        and `forebay`. Every byte that a way moved is checked. Without a GPU the target is host
-        memory.
+        and `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every
+        byte that a way moved is checked. Without a GPU the target is host memory.
 
-        Usage: forebay bench [OPTIONS] [PATH]
+        Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
-          [PATH]
-                  File or block device to read; without one, a scratch file is made in this folder
+          [PATH]...
+                  Files or block devices to read, or folders for scratch files; by default this
+                  folder
 
-                  It is only ever read. Writes go to a scratch file beside it, which is removed
-                  afterwards.
+                  Files are only ever read. Writes go to a scratch file beside them, and scratch
+                  is removed afterwards. Several paths, on several drives say, are measured each
+                  alone and all together in one engine, beside one pool of threads for all and
+                  KvikIO, where Python has it.
+        ");
+    options_of_bench(options);
+}
 
-        Options:
+fn options_of_bench(text: &str) {
+    insta::assert_snapshot!(text, @"
               --size <SIZE,…>
                   How many bytes to move, or a list of sizes
 
@@ -175,19 +188,20 @@ fn long_help_of_bench() {
                   `host`
 
               --read
-                  Measure reading (the default; with scratch both are)
+                  Measure reading (the default; with one place for scratch both are)
 
               --write
                   Measure writing, to a scratch file
 
               --cold
-                  Measure with the file's pages dropped from the page cache (by default both are)
+                  Measure with the pages dropped from the page cache (the default; with one path
+                  both are)
 
-                  Only this file's pages are dropped, never the machine's, and the drop is
+                  Only the file's own pages are dropped, never the machine's, and the drop is
                   checked. A cold write counts only once its bytes are on the drive.
 
               --resident
-                  Measure with the file in the page cache (by default both are)
+                  Measure with the file in the page cache (with one path the default as well)
 
               --threads <N>
                   Threads that read resident bytes in `forebay` rows, instead of the engine's
@@ -300,6 +314,55 @@ fn long_help_of_map() {
 }
 
 #[test]
+fn long_help_of_tune() {
+    insta::assert_snapshot!(stdout(&["tune", "--help"]), @"
+    Find how much to keep in flight on a drive, show the curve, and remember it
+
+    A search of a few seconds measures throughput and latency against depth and size of
+    request, past the page cache, by the engine itself. What was found is kept for the engines
+    to come (they find it by themselves too, a little later), and shown as settings of other
+    programs.
+
+    Usage: forebay tune [OPTIONS] [PATH]
+
+    Arguments:
+      [PATH]
+              File, block device or folder on the drive; by default this folder
+
+              A file or device is only ever read, and the file's pages are dropped from the
+              page cache. In a folder a scratch file is made, and removed afterwards.
+
+    Options:
+          --read
+              Measure reading (the default)
+
+          --write
+              Measure writing, to a scratch file: as from a GPU, whose writes go past the page
+              cache
+
+          --duration <SECONDS>
+              Seconds for each direction
+
+              [default: 6]
+
+          --dry-run
+              Remember nothing
+
+          --json
+              Print JSON instead of a drawing; docs/json-schema.md describes it
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+    Examples:
+      forebay tune                         the drive of this folder, by a scratch file
+      forebay tune /data/model.safetensors the drive of a file, which is only read
+      forebay tune /data --write --dry-run how writes fare there; nothing is remembered
+      forebay tune /data --json >tune.json for a program to read
+    ");
+}
+
+#[test]
 fn short_help_fits_on_one_screen() {
     for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"], &["map", "-h"]] {
         let text = stdout(arguments);
@@ -317,12 +380,22 @@ fn the_version_is_that_of_the_package() {
 fn the_man_page_names_every_flag() {
     let page = stdout(&["man"]);
     assert!(page.starts_with(".ie"), "{page}");
-    for flag in
-        ["size", "repeats", "gpu", "route", "cold", "resident", "json", "checksum", "extents"]
-    {
+    for flag in [
+        "size",
+        "repeats",
+        "gpu",
+        "route",
+        "cold",
+        "resident",
+        "json",
+        "checksum",
+        "extents",
+        "dry\\-run",
+    ] {
         assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
     }
     assert!(page.contains(".SH BENCH") && page.contains(".SH READ") && page.contains(".SH MAP"));
+    assert!(page.contains(".SH TUNE"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod draw;
 mod extents;
 mod gather;
 pub mod json;
-mod look;
+pub(crate) mod look;
 mod measure;
 mod record;
 mod warnings;

@@ -321,6 +321,10 @@ impl File {
         self.handle.evict()
     }
 
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     fn part(
         &self,
         operation: Operation,

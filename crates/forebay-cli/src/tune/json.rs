@@ -1,0 +1,199 @@
+//! What `forebay tune` found as JSON, version 1; docs/json-schema.md describes every key.
+//!
+//! Plain data that hold everything which is drawn, so that the drawing is a pure function of them.
+
+use serde::{Deserialize, Serialize};
+
+use super::curve::{Cell, Curve, Point};
+use crate::report::json::{Direction, Environment};
+
+/// The version of the schema: it grows when a key changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// One run of `forebay tune`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TuneReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// The path as it was asked for.
+    pub path: String,
+    /// Whether a scratch file was measured instead of a file of the user's.
+    pub scratch: bool,
+    /// Bytes of the file that were moved, again and again.
+    pub bytes: u64,
+    /// One for each direction.
+    pub searches: Vec<Searched>,
+    /// The same for other programs.
+    pub settings: Vec<Setting>,
+    /// What a reader of the numbers should know, as sentences.
+    pub warnings: Vec<String>,
+}
+
+impl TuneReport {
+    /// The report as text, with a line feed at its end.
+    ///
+    /// # Errors
+    /// None that numbers and text can cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+/// What was found in one direction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Searched {
+    /// Which.
+    pub direction: Direction,
+    /// Where it is remembered: the id of the file's queue.
+    pub queue: String,
+    /// What the engine is to use.
+    pub found: Choice,
+    /// The fastest point of all.
+    pub best: Choice,
+    /// For each size of request, the lowest depth that is enough.
+    pub knees: Vec<Choice>,
+    /// Everything that was measured.
+    pub points: Curve,
+    /// Whether there was time for everything.
+    pub complete: bool,
+    /// What was remembered before.
+    pub before: Option<Remembered>,
+    /// Whether engines to come begin with what was found.
+    pub stored: bool,
+    /// Why not.
+    pub not_stored: Option<String>,
+}
+
+/// One point without its samples.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Depth and size of request.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// The median rate.
+    pub bytes_per_second: f64,
+    /// Mean time of one request.
+    pub latency_s: f64,
+}
+
+impl From<&Point> for Choice {
+    fn from(point: &Point) -> Self {
+        let latency_s = point.latency_s;
+        Self { cell: point.cell, bytes_per_second: point.rate(), latency_s }
+    }
+}
+
+/// What the engine remembered of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Depth and size of request.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// What these had reached.
+    pub bytes_per_second: u64,
+}
+
+/// What was found, as a program takes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The program: `forebay`, `fio`, `kvikio`.
+    pub tool: String,
+    /// Which direction it is about.
+    pub direction: Direction,
+    /// Variables or a command line, for a shell.
+    pub text: String,
+    /// Whether it was worked out from this curve, and not measured with that program.
+    pub estimate: bool,
+    /// What to know about it.
+    pub note: Option<String>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use forebay::units::{KIB, MIB};
+
+    use super::*;
+    use crate::report::json::tests::report as bench;
+    use crate::tune::curve::tests::pipe;
+    use crate::tune::draw::knees;
+    use crate::tune::settings::{Ground, settings};
+
+    /// A report of fixed data: 6.8 GB/s behind 0.4 ms.
+    pub(crate) fn report() -> TuneReport {
+        let sizes = [128 * KIB, 512 * KIB, MIB, 4 * MIB];
+        let mut points = pipe(6.8e9, 0.0004, &sizes, &[1, 2, 3, 4, 6, 8, 16, 32, 64]);
+        points.0.retain(|point| {
+            let Cell { request_size, depth } = point.cell;
+            let middle = depth == 3 || depth == 6;
+            (request_size == MIB || !middle) && depth * request_size <= 32 * MIB && depth < 64
+        });
+        let found = points.found(MIB).unwrap();
+        let ground = Ground::Folder(Path::new("/data"));
+        let searched = Searched {
+            direction: Direction::Read,
+            queue: "nvme:nqn/1".into(),
+            found: found.into(),
+            best: points.best(u64::MAX).unwrap().into(),
+            knees: knees(&points).into_iter().map(Choice::from).collect(),
+            complete: true,
+            before: Some(Remembered {
+                cell: Cell { request_size: MIB, depth: 12 },
+                bytes_per_second: 6_700_000_000,
+            }),
+            stored: true,
+            not_stored: None,
+            points: points.clone(),
+        };
+        TuneReport {
+            schema: SCHEMA,
+            environment: bench().environment,
+            path: "/data".into(),
+            scratch: true,
+            bytes: 1024 * MIB,
+            settings: settings(Direction::Read, found.cell, &points, ground, true),
+            searches: vec![searched],
+            warnings: vec!["unsteady".into()],
+        }
+    }
+
+    #[test]
+    fn keys_are_those_of_the_schema() {
+        let value = serde_json::to_value(report()).unwrap();
+        let keys = |value: &serde_json::Value| {
+            let object = value.as_object().unwrap();
+            object.keys().map(String::as_str).collect::<Vec<_>>().join(" ")
+        };
+        let searched = &value["searches"][0];
+        let all = [
+            keys(&value),
+            keys(searched),
+            keys(&searched["found"]),
+            keys(&searched["knees"][0]),
+            keys(&searched["before"]),
+            keys(&searched["points"][0]),
+            keys(&searched["points"][0]["bytes_per_second"]),
+            keys(&value["settings"][0]),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @"
+        bytes environment path schema scratch searches settings warnings
+        before best complete direction found knees not_stored points queue stored
+        bytes_per_second depth latency_s request_size
+        bytes_per_second depth latency_s request_size
+        bytes_per_second depth request_size
+        bytes_per_second depth latency_s request_size samples
+        max median min
+        direction estimate note text tool
+        ");
+        assert_eq!(searched["direction"], "read");
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = report().to_text().unwrap();
+        assert_eq!(serde_json::from_str::<TuneReport>(&text).unwrap(), report());
+    }
+}

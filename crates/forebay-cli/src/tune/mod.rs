@@ -1,0 +1,227 @@
+//! `forebay tune`: a full search of how much to keep in flight on a drive.
+//!
+//! `place` finds or makes the file, `search` decides what is measured and [`curve`] what it says,
+//! both pure; `probe` measures by the engine itself. [`json`] holds the findings, `draw` shows
+//! them, `settings` translates them for other programs, `notes` says what to know about them.
+
+pub mod curve;
+mod draw;
+pub mod json;
+mod notes;
+mod place;
+mod probe;
+mod search;
+mod settings;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::gpu::{Device, GpuSelector};
+use forebay::topology::Resolver;
+use forebay::units::{MIB, format_size};
+use forebay::{DirectIo, Engine, Options};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::curve::{Cell, whole};
+use self::json::{Choice, Remembered, SCHEMA, Searched, TuneReport};
+use self::place::Place;
+use self::probe::EngineProbe;
+use self::search::{Bounds, Found, IN_FLIGHT_MAX, Probe as _};
+use crate::args::TuneArgs;
+use crate::bench::environment;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::map::look::Look;
+use crate::report::json::Direction;
+use crate::report::warnings::say;
+
+/// What goes before the first sample: it wakes a drive that rests, and spends what a drive with a
+/// credit gives at first.
+const WARM_UP: (Cell, Duration) =
+    (Cell { request_size: MIB, depth: 8 }, Duration::from_millis(300));
+/// Thousandths of the search's time, as the progress shows it.
+const STEPS: u64 = 1000;
+
+/// Runs the verb.
+pub(crate) fn command(args: &TuneArgs, command: &str) -> Result<()> {
+    interrupt::install();
+    let report = run(args, command)?;
+    let text = if args.json {
+        report.to_text().map_err(|error| {
+            Failure::new("cannot write the findings as JSON").because(error.to_string())
+        })?
+    } else {
+        draw::render(&report, Look::of_stdout())
+    };
+    let mut out = anstream::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    report.warnings.iter().for_each(|warning| say(warning));
+    shown.map_err(|error| Failure::stdout(&error))
+}
+
+/// Searches in every direction that `args` ask for.
+///
+/// # Errors
+/// The engine's, the system's, and where there is nothing to tune.
+pub fn run(args: &TuneArgs, command: &str) -> Result<TuneReport> {
+    let options = Options::from_env()?;
+    if options.direct_io == DirectIo::Off {
+        return Err(Failure::new("nothing to tune: O_DIRECT is switched off")
+            .because("`FOREBAY_DIRECT_IO` is `off`")
+            .hint("unset it: what goes through the page cache has its depth from read-ahead"));
+    }
+    // What is found counts for engines that find their depth, whatever this environment sets.
+    let mut free = options.clone();
+    free.depth = None;
+    let engine = Engine::new(free)?;
+    let mut directions = Vec::new();
+    if args.read || !args.write {
+        directions.push(Direction::Read);
+    }
+    if args.write {
+        directions.push(Direction::Write);
+    }
+    let mut place = Place::find(&engine, args.path.as_deref(), args.write)?;
+    let environment = environment::collect(place.on(), None, command);
+    let mut tune = Tune { args, options, engine, notes: notes::about(&environment, &place) };
+    let (mut searches, mut settings, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for direction in directions {
+        let (searched, len) = tune.search(&mut place, direction)?;
+        let (ground, first) = (place.ground(direction), searches.is_empty());
+        let (cell, points) = (searched.found.cell, &searched.points);
+        settings.extend(settings::settings(direction, cell, points, ground, first));
+        bytes = if first { len } else { bytes };
+        searches.push(searched);
+    }
+    Ok(TuneReport {
+        schema: SCHEMA,
+        environment,
+        path: place.asked.display().to_string(),
+        scratch: place.is_scratch(searches[0].direction),
+        bytes,
+        searches,
+        settings,
+        warnings: tune.notes,
+    })
+}
+
+/// What one run has at hand.
+struct Tune<'a> {
+    args: &'a TuneArgs,
+    options: Options,
+    engine: Engine,
+    notes: Vec<String>,
+}
+
+impl Tune<'_> {
+    /// Searches in one direction; also the bytes of the file.
+    fn search(&mut self, place: &mut Place, direction: Direction) -> Result<(Searched, u64)> {
+        let bar = self.bar(direction);
+        let (measured, stays) = place.ready(&self.engine, direction)?;
+        self.notes.extend(stays);
+        let device = match direction {
+            Direction::Read => None,
+            Direction::Write => Some(self.device()?),
+        };
+        let way = match direction {
+            Direction::Read => forebay::Direction::Read,
+            Direction::Write => forebay::Direction::Write,
+        };
+        let (path, len) = (measured.path.clone(), measured.len);
+        let mut probe = EngineProbe::new(self.options.clone(), path, len, way, device);
+        let bounds = Bounds {
+            time: Duration::from_secs(self.args.duration.into()),
+            in_flight: IN_FLIGHT_MAX.min(len / 2).min(environment::memory().available / 4),
+            size_max: Options::default().segment_size,
+        };
+        let warm_up = Cell { depth: 1, ..WARM_UP.0 };
+        let fits = WARM_UP.0.in_flight() <= bounds.in_flight;
+        probe.measure(if fits { WARM_UP.0 } else { warm_up }, WARM_UP.1)?;
+        let found = search::search(bounds, &mut probe, &mut |cell, share| {
+            bar.set_position(steps(share));
+            let size = format_size(cell.request_size);
+            bar.set_message(format!("{}, {} of {size}", direction.name(), cell.depth));
+        });
+        bar.finish_and_clear();
+        let found = found?;
+        self.notes.extend(notes::of_samples(&probe.seen));
+        self.notes.extend(notes::of_search(&found, bounds, self.args.duration));
+        let file = self.engine.open(&measured.path)?;
+        let searched = self.judge(&found, bounds, &file, (direction, way))?;
+        Ok((searched, len))
+    }
+
+    /// What a search means, and keeps it.
+    fn judge(
+        &self,
+        found: &Found,
+        bounds: Bounds,
+        file: &forebay::File,
+        (direction, way): (Direction, forebay::Direction),
+    ) -> Result<Searched> {
+        let curve = &found.curve;
+        let (Some(point), Some(best)) = (curve.found(bounds.size_max), curve.best(u64::MAX)) else {
+            return Err(Failure::new("nothing was measured").hint("give a longer `--duration`"));
+        };
+        let before = self.engine.remembered(file, way).map(|known| Remembered {
+            cell: Cell { request_size: known.request_size, depth: known.depth as u64 },
+            bytes_per_second: known.bytes_per_second,
+        });
+        let kept = forebay::Found {
+            depth: usize::try_from(point.cell.depth).unwrap_or(usize::MAX),
+            request_size: point.cell.request_size,
+            bytes_per_second: whole(point.rate()),
+        };
+        let not_stored = if self.args.dry_run {
+            Some("`--dry-run` asked for that")
+        } else if !self.options.remember {
+            Some("`FOREBAY_REMEMBER` is `off`")
+        } else if !self.engine.learn(file, way, kept) {
+            Some("the cache folder cannot be written")
+        } else {
+            None
+        };
+        Ok(Searched {
+            direction,
+            queue: Resolver::default().resolve(file.path()).queue.id.as_str().to_owned(),
+            found: point.into(),
+            best: best.into(),
+            knees: draw::knees(curve).into_iter().map(Choice::from).collect(),
+            points: curve.clone(),
+            complete: found.complete,
+            before,
+            stored: not_stored.is_none(),
+            not_stored: not_stored.map(str::to_owned),
+        })
+    }
+}
+
+impl Tune<'_> {
+    /// The GPU that writes come from: the first, else one that host memory plays.
+    fn device(&mut self) -> Result<Arc<dyn Device>> {
+        if let Some(device) = self.engine.device(&GpuSelector::Auto)? {
+            return Ok(device);
+        }
+        let device = self.engine.device(&GpuSelector::Sim(Default::default()))?;
+        self.notes.push(notes::PLAYED.into());
+        device.ok_or_else(|| Failure::new("no GPU can be simulated here"))
+    }
+
+    /// Shows how far a search is, where somebody watches.
+    fn bar(&self, direction: Direction) -> ProgressBar {
+        // Hidden where stderr is no terminal.
+        let bar = ProgressBar::new(STEPS).with_style(
+            ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.set_message(format!("{}, getting ready", direction.name()));
+        bar.tick();
+        bar
+    }
+}
+
+/// A share of the time in steps of the progress.
+fn steps(share: f64) -> u64 {
+    whole(share * curve::float(STEPS)).min(STEPS)
+}

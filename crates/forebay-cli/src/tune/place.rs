@@ -1,0 +1,202 @@
+//! What is measured with: a file of the user's, which is only read, or scratch beside it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay::topology::{DriveKind, Resolver};
+use forebay::units::{GIB, MIB, align_down, format_size};
+use forebay::{Engine, Residency};
+
+use super::curve;
+use super::probe::UNIT;
+use super::settings::Ground;
+use crate::bench::data::Pattern;
+use crate::bench::make::{self, Room};
+use crate::bench::scratch::{self, Part, Scratch};
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+
+/// A file with less tells nothing: its end comes before the queue is full.
+const LEN_MIN: u64 = 16 * MIB;
+/// Scratch that is made first, to see how fast it can be.
+const SCRATCH_MIN: u64 = 64 * MIB;
+/// The most scratch that is made.
+const SCRATCH_MAX: u64 = GIB;
+/// How long making it may take, roughly.
+const MAKING_S: f64 = 2.0;
+/// How long dropping a file's pages is tried: read-ahead may still be bringing some.
+const DROP: Duration = Duration::from_secs(2);
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The path as it was asked for.
+    pub(crate) asked: PathBuf,
+    /// The user's file, and its bytes.
+    given: Option<(PathBuf, u64)>,
+    folder: PathBuf,
+    scratch: Option<Scratch>,
+    /// Scratch of crashed runs that was removed.
+    pub(crate) leftovers: usize,
+}
+
+/// A file that is measured with.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+}
+
+impl Place {
+    /// Looks at `path`; makes scratch where that is needed.
+    ///
+    /// # Errors
+    /// There is nothing to tune: files in memory, no O_DIRECT, a file that is too small; or scratch
+    /// cannot be made.
+    pub(crate) fn find(engine: &Engine, path: Option<&Path>, writes: bool) -> Result<Self> {
+        let asked = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
+        let is_folder = std::fs::metadata(&asked).is_ok_and(|facts| facts.is_dir());
+        let given = if is_folder { None } else { Some(given(engine, &asked)?) };
+        check_drives(&asked)?;
+        let folder = match asked.parent().filter(|_| !is_folder) {
+            None => asked.clone(),
+            Some(parent) if parent == Path::new("") => PathBuf::from("."),
+            Some(parent) => parent.to_owned(),
+        };
+        if writes && is_device(&asked) {
+            let text = format!("cannot tune writing to the device `{}`", asked.display());
+            return Err(Failure::new(text)
+                .because("writes go to a scratch file, never to a device")
+                .hint("give a folder on that device"));
+        }
+        let mut place = Self { asked, given, folder, scratch: None, leftovers: 0 };
+        if let Some((path, _)) = &place.given {
+            check_direct(engine, path, &place.asked)?;
+        }
+        if writes || place.given.is_none() {
+            place.leftovers = scratch::remove_leftovers(&place.folder);
+            let scratch = Scratch::create(&place.folder)?;
+            check_direct(engine, &scratch.path(Part::Read), &place.asked)?;
+            place.scratch = Some(scratch);
+        }
+        Ok(place)
+    }
+
+    /// The path that the machine's drives are looked up by.
+    pub(crate) fn on(&self) -> &Path {
+        self.given.as_ref().map_or(&self.folder, |(path, _)| path)
+    }
+
+    /// Where other programs may measure the same.
+    pub(crate) fn ground(&self, direction: Direction) -> Ground<'_> {
+        match &self.given {
+            Some((path, _)) if direction == Direction::Read => Ground::File(path),
+            _ => Ground::Folder(&self.folder),
+        }
+    }
+
+    /// Whether `direction` is measured with scratch.
+    pub(crate) fn is_scratch(&self, direction: Direction) -> bool {
+        self.given.is_none() || direction == Direction::Write
+    }
+
+    /// The file for one direction, none of which is in the page cache as far as that can be had;
+    /// the text says how far it cannot.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn ready(
+        &mut self,
+        engine: &Engine,
+        direction: Direction,
+    ) -> Result<(Measured, Option<String>)> {
+        let (path, len) = match &self.given {
+            Some((path, len)) if direction == Direction::Read => (path.clone(), *len),
+            _ => self.fill()?,
+        };
+        let stays = drop_pages(engine, &path)?;
+        Ok((Measured { path, len: align_down(len, UNIT) }, stays))
+    }
+
+    /// Fills the scratch file, with as much as can be made in a short time.
+    fn fill(&self) -> Result<(PathBuf, u64)> {
+        let path = self.scratch.as_ref().map(|scratch| scratch.path(Part::Read));
+        let path = path.expect("made where no file was given, and for writing");
+        let made = std::fs::metadata(&path).map_or(0, |facts| facts.len());
+        if made > 0 {
+            return Ok((path, made));
+        }
+        let hint = |failure: Failure| failure.hint("go where there is more room, or give a file");
+        Room::of(&self.folder)?.check(&self.folder, SCRATCH_MIN).map_err(hint)?;
+        let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
+        let start = Instant::now();
+        make::fill(&path, Pattern::new(key), SCRATCH_MIN).map_err(hint)?;
+        let more = MAKING_S / start.elapsed().as_secs_f64().max(1e-3) - 1.0;
+        let room = Room::of(&self.folder)?.usable() / 2;
+        let len = curve::whole(curve::float(SCRATCH_MIN) * more)
+            .clamp(SCRATCH_MIN, SCRATCH_MAX)
+            .min(room);
+        let len = align_down(len, UNIT).max(SCRATCH_MIN);
+        if len > SCRATCH_MIN {
+            make::fill(&path, Pattern::new(key), len).map_err(hint)?;
+        }
+        Ok((path, len))
+    }
+}
+
+/// The user's file: opened as the engine opens it, so that its errors are the engine's.
+fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
+    let len = engine.open(path)?.len()?;
+    if len < LEN_MIN {
+        let (len, least) = (format_size(len), format_size(LEN_MIN));
+        return Err(Failure::new(format!("cannot tune on `{}`: it has {len}", path.display()))
+            .because(format!("it takes {least} to keep a queue full for a moment"))
+            .hint("give a larger file, or its folder: a scratch file is made there"));
+    }
+    Ok((path.to_owned(), len))
+}
+
+/// Whether there is a drive at all.
+fn check_drives(path: &Path) -> Result<()> {
+    let map = Resolver::default().resolve(path);
+    if map.drives.is_empty() || map.drives.iter().any(|drive| drive.kind != DriveKind::Memory) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("nothing to tune: `{}` is kept in memory", path.display()))
+        .because(format!("there is no drive below it, only {}", map.drives[0].name))
+        .hint("give a path on a drive; `forebay map` shows what is under a path"))
+}
+
+fn check_direct(engine: &Engine, path: &Path, asked: &Path) -> Result<()> {
+    let file = engine.open(path)?;
+    let Some(reason) = file.no_direct_io() else { return Ok(()) };
+    let text = format!("nothing to tune: `{}` has no O_DIRECT", asked.display());
+    Err(Failure::new(text)
+        .because(reason)
+        .hint("what goes through the page cache has its depth from the kernel's read-ahead"))
+}
+
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
+}
+
+/// Drops a file's pages from the page cache; says what stays there.
+fn drop_pages(engine: &Engine, path: &Path) -> Result<Option<String>> {
+    let start = Instant::now();
+    let file = engine.open(path)?;
+    loop {
+        match file.evict()? {
+            Residency::Known { resident, len } if resident > len / 100 => {
+                if start.elapsed() > DROP {
+                    let (resident, len) = (format_size(resident), format_size(len));
+                    return Ok(Some(format!(
+                        "{resident} of {len} stay in the page cache and are not read from the drive"
+                    )));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            _ => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Measures a cell with the engine itself: depth and size of request fixed, the queue kept full.
+//!
+//! A few transfers of [`UNIT`] bytes are always on their way, so that the end of one is no pause. A
+//! sample begins when what was in flight at first has come back, and runs from one completion to
+//! another.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::Device;
+use forebay::units::{KIB, MIB, format_size};
+use forebay::{
+    Buffer, Direction, Engine, Error, File, OpenOptions, Options, Reason, RequestOptions, Route,
+    Transfer,
+};
+
+use super::curve::{Cell, float, whole as whole_of};
+use super::search::{Probe, Sample};
+use crate::bench::data::Pattern;
+use crate::bench::memory::whole;
+use crate::failure::{Failure, Result};
+
+/// Bytes of one transfer.
+pub(crate) const UNIT: u64 = 8 * MIB;
+/// Bytes beyond those in flight that are asked for at most.
+const AHEAD_MAX: u64 = 64 * MIB;
+/// They are to last for this long, in seconds: the thread that asks for more may be late.
+const AHEAD_S: f64 = 0.02;
+/// How often it is looked how far the transfers are.
+const LOOK: Duration = Duration::from_micros(200);
+/// Turns of the queue, and requests, that a sample has at least where the drive is fast enough.
+const TURNS: u64 = 3;
+const REQUESTS: u64 = 16;
+/// No sample takes longer where anything was seen.
+const SAMPLE_MAX: Duration = Duration::from_millis(1500);
+/// A drive that is silent for so long does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct EngineProbe {
+    /// What is the same for all cells.
+    pub(crate) options: Options,
+    pub(crate) path: PathBuf,
+    /// Bytes of the file that are used, a multiple of [`UNIT`].
+    pub(crate) len: u64,
+    pub(crate) direction: Direction,
+    /// The GPU that writes come from: they go past the page cache from there only.
+    pub(crate) device: Option<Arc<dyn Device>>,
+    pub(crate) seen: Seen,
+    spare: Vec<Buffer>,
+}
+
+/// What all samples have shown beside their rates.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// Bytes that went past the page cache.
+    pub(crate) around: u64,
+    /// Bytes that did not.
+    pub(crate) through: u64,
+    /// What the engines said.
+    pub(crate) notes: Vec<String>,
+}
+
+impl EngineProbe {
+    pub(crate) fn new(
+        options: Options,
+        path: PathBuf,
+        len: u64,
+        direction: Direction,
+        device: Option<Arc<dyn Device>>,
+    ) -> Self {
+        let seen = Seen::default();
+        Self { options, path, len: len / UNIT * UNIT, direction, device, seen, spare: Vec::new() }
+    }
+
+    /// An engine for one cell.
+    fn engine(&self, cell: Cell) -> Result<Engine> {
+        let mut options = self.options.clone();
+        let depth = usize::try_from(cell.depth).unwrap_or(usize::MAX);
+        options.depth = Some(depth);
+        options.in_flight = options.in_flight.max(depth);
+        options.remember = false;
+        options.segment_size = cell.request_size;
+        options.slot_size = (8 * cell.request_size).max(256 * KIB);
+        // A slot that is being filled, one that is copied, and what is in flight.
+        options.arena_size = Some(4 * options.slot_size + 2 * cell.in_flight());
+        let engine = Engine::new(options)?;
+        if let Some(device) = &self.device {
+            engine.add_device(device)?;
+        }
+        Ok(engine)
+    }
+
+    fn open(&self, engine: &Engine) -> Result<File> {
+        let mut how = OpenOptions::default();
+        how.write = self.direction == Direction::Write;
+        Ok(engine.open_with(&self.path, &how)?)
+    }
+
+    /// Memory of [`UNIT`] bytes for a transfer.
+    fn memory(&self, engine: &Engine) -> Result<Buffer> {
+        let Some(device) = &self.device else { return Ok(engine.allocate_pinned(UNIT)?) };
+        let mut buffer = engine.allocate(device.id(), UNIT)?;
+        // Some drives write zeros without writing anything.
+        let mut bytes = vec![0; whole(UNIT)];
+        Pattern::new(buffer.address()).fill(0, &mut bytes);
+        buffer.upload(0, &bytes)?;
+        Ok(buffer)
+    }
+}
+
+impl Probe for EngineProbe {
+    fn measure(&mut self, cell: Cell, time: Duration) -> Result<Sample> {
+        let start = Instant::now();
+        let engine = self.engine(cell)?;
+        let file = self.open(&engine)?;
+        let mut flow = Flow::new(self, &engine, &file, cell);
+        let sampled = flow.run(time);
+        let drained = flow.drain();
+        for note in engine.notes() {
+            if !self.seen.notes.contains(&note) {
+                self.seen.notes.push(note);
+            }
+        }
+        let (rate, latency_s) = sampled?;
+        drained?;
+        drop((file, engine));
+        Ok(Sample { rate, latency_s, took: start.elapsed() })
+    }
+}
+
+/// How far the transfers of a sample are.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    at: Instant,
+    bytes: u64,
+    /// Time of all requests together.
+    file: Duration,
+}
+
+/// The transfers of one sample.
+struct Flow<'a> {
+    probe: &'a mut EngineProbe,
+    engine: &'a Engine,
+    file: &'a File,
+    cell: Cell,
+    request: RequestOptions,
+    running: Vec<Transfer>,
+    /// Bytes asked for so far.
+    asked: u64,
+    /// Bytes and time of transfers that have ended.
+    ended: (u64, Duration),
+    start: Instant,
+}
+
+impl<'a> Flow<'a> {
+    fn new(probe: &'a mut EngineProbe, engine: &'a Engine, file: &'a File, cell: Cell) -> Self {
+        let request = match probe.direction {
+            Direction::Read => RequestOptions::default(),
+            Direction::Write => RequestOptions::by_route(Route::Staged),
+        };
+        let (running, ended, start) = (Vec::new(), (0, Duration::ZERO), Instant::now());
+        Self { probe, engine, file, cell, request, running, asked: 0, ended, start }
+    }
+
+    /// Keeps the queue full for `time`; the rate, and the mean time of a request.
+    fn run(&mut self, time: Duration) -> Result<(f64, f64)> {
+        self.start = Instant::now();
+        let mut last = Mark { at: self.start, bytes: 0, file: Duration::ZERO };
+        let mut first: Option<Mark> = None;
+        let turn = self.cell.in_flight();
+        let enough = (turn * TURNS).max(self.cell.request_size * REQUESTS);
+        loop {
+            self.ask(last.bytes)?;
+            let now = self.look()?;
+            if now.bytes > last.bytes {
+                last = now;
+                if first.is_none() && now.bytes >= turn {
+                    first = Some(now);
+                }
+            }
+            if last.at.elapsed() > SILENCE_MAX {
+                return Err(self.silent());
+            }
+            if let Some(first) = first {
+                let (bytes, passed) = (last.bytes - first.bytes, last.at - first.at);
+                let late = self.start.elapsed() > SAMPLE_MAX;
+                if bytes > 0 && (late || (passed >= time && bytes >= enough)) {
+                    let requests = float(bytes) / float(self.cell.request_size);
+                    let file = last.file.saturating_sub(first.file);
+                    let rate = float(bytes) / passed.as_secs_f64();
+                    return Ok((rate, file.as_secs_f64() / requests));
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Starts transfers until enough is asked for beyond the `done` bytes.
+    fn ask(&mut self, done: u64) -> Result<()> {
+        let passed = self.start.elapsed().as_secs_f64();
+        // Bytes that the drive moves in the time for which what is asked for is to last.
+        let lasts = float(done) / passed.max(1e-6) * AHEAD_S;
+        let ahead = if done == 0 { UNIT } else { whole_of(lasts).clamp(MIB, AHEAD_MAX) };
+        let wanted = done + self.cell.in_flight() + ahead;
+        while self.asked < wanted {
+            let memory = match self.probe.spare.pop() {
+                Some(memory) => memory,
+                None => self.probe.memory(self.engine)?,
+            };
+            let offset = self.asked % self.probe.len;
+            let started = match self.probe.direction {
+                Direction::Read => self.file.start_read(offset, memory, &self.request),
+                Direction::Write => self.file.start_write(offset, memory, &self.request),
+            };
+            self.running.push(started?);
+            self.asked += UNIT;
+        }
+        Ok(())
+    }
+
+    /// Looks how far all are, and takes those in that have ended.
+    fn look(&mut self) -> Result<Mark> {
+        let mut mark = Mark { at: Instant::now(), bytes: self.ended.0, file: self.ended.1 };
+        let mut failed = None;
+        for transfer in std::mem::take(&mut self.running) {
+            let done = transfer.is_done();
+            let (bytes, file) = (transfer.progress().0, transfer.stages().file);
+            mark.bytes += bytes;
+            mark.file += file;
+            if !done {
+                self.running.push(transfer);
+                continue;
+            }
+            self.ended.0 += bytes;
+            self.ended.1 += file;
+            failed = self.take(transfer).err().or(failed);
+        }
+        failed.map_or(Ok(mark), Err)
+    }
+
+    /// Takes a transfer in that has ended, or is about to.
+    fn take(&mut self, transfer: Transfer) -> Result<()> {
+        for share in transfer.routes() {
+            let around = matches!(share.reason, Reason::NotResident | Reason::TriedNotResident)
+                || share.route == Route::Staged;
+            let bytes =
+                if around { &mut self.probe.seen.around } else { &mut self.probe.seen.through };
+            *bytes += share.bytes;
+        }
+        let (result, memory) = transfer.wait();
+        self.probe.spare.extend(memory);
+        match result {
+            Ok(_) | Err(Error::Cancelled { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Ends what is on its way, as far as the drive lets it end.
+    fn drain(&mut self) -> Result<()> {
+        let running = std::mem::take(&mut self.running);
+        running.iter().for_each(Transfer::cancel);
+        let mut result = Ok(());
+        for transfer in running {
+            if transfer.wait_for(SILENCE_MAX).is_none() {
+                // The engine keeps its memory until nothing can touch it any more.
+                drop(transfer);
+                return result.and(Err(self.silent()));
+            }
+            result = result.and(self.take(transfer));
+        }
+        result
+    }
+
+    fn silent(&self) -> Failure {
+        let place = self.probe.path.display();
+        let Cell { request_size, depth } = self.cell;
+        Failure::new(format!("cannot tune on `{place}`: its drive does not answer"))
+            .because(format!(
+                "{depth} requests of {} brought nothing for {} s",
+                format_size(request_size),
+                SILENCE_MAX.as_secs()
+            ))
+            .hint("look at the kernel's log (`dmesg`); `forebay map` shows which drive it is")
+    }
+}

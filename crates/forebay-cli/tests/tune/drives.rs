@@ -1,0 +1,124 @@
+//! Drives of known behaviour, in a mount namespace of their own: this program runs itself there.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use forebay::units::{KIB, MIB};
+
+use crate::program::program;
+use crate::slow::{Kind, Slow};
+use crate::{bad, report};
+
+/// Set in the namespace.
+const INSIDE: &str = "TUNE_TEST_INSIDE";
+
+/// 50 MB/s behind 10 ms: a request of 128 KiB takes 2.6 ms of the pipe, so five keep it full; of
+/// 1 MiB, which take 21 ms, two do.
+const KIND: Kind = Kind {
+    len: 64 * MIB,
+    rate: 50_000_000,
+    latency: Duration::from_millis(10),
+    no_direct: false,
+    hangs_at: u64::MAX,
+};
+
+/// Runs the test `name` of this program again, where nobody else sees what it mounts, and there
+/// `test`, in a folder.
+fn inside(name: &str, test: impl FnOnce(&Path) -> Result<(), String>) {
+    if std::env::var_os(INSIDE).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        if let Err(reason) = test(folder.path()) {
+            println!("skipped: {name}: {reason}");
+        }
+        return;
+    }
+    let namespace = |command: &mut Command| {
+        command.args(["--mount", "--propagation", "private"]);
+    };
+    let mut probe = Command::new("unshare");
+    namespace(&mut probe);
+    if !probe.arg("true").output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: {name}: a mount namespace takes root");
+    }
+    let mut command = Command::new("unshare");
+    namespace(&mut command);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
+    let output = command.env(INSIDE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    text.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+}
+
+/// Mounts a drive; the folder for everything else beside it.
+fn mounted(kind: Kind, folder: &Path) -> Result<(std::sync::Arc<Slow>, String), String> {
+    let point = folder.join("slow");
+    std::fs::create_dir(&point).unwrap();
+    let (slow, path) = Slow::mount(kind, &point)?;
+    Ok((slow, path.to_str().unwrap().to_owned()))
+}
+
+#[test]
+fn the_knee_of_a_drive_that_needs_depth_is_found() {
+    inside("drives::the_knee_of_a_drive_that_needs_depth_is_found", |folder| {
+        let (_slow, path) = mounted(KIND, folder)?;
+        let report = report(folder, &[&path, "--duration", "3"]);
+        let searched = &report.searches[0];
+        let found = searched.found;
+        // Small requests, so that others get their turn, and as many as keep the pipe full: never
+        // fewer, and more only where this machine was too busy to answer in time.
+        assert_eq!(found.cell.request_size, 128 * KIB, "{searched:?}");
+        assert!((4..=16).contains(&found.cell.depth), "{searched:?}");
+        let alone = searched.points.0.iter().find(|point| point.cell.depth == 1).unwrap();
+        assert!(found.bytes_per_second > 2.0 * alone.rate(), "{searched:?}");
+        assert!(found.bytes_per_second < 1.1 * f64::from(KIND.rate), "{searched:?}");
+        assert!(found.bytes_per_second > 0.9 * searched.best.bytes_per_second, "{searched:?}");
+        // A request waits for its own way through the pipe, and 10 ms.
+        assert!(found.latency_s > 0.010, "{searched:?}");
+        // Depths that only add latency were left alone.
+        assert!(searched.points.0.iter().all(|point| point.cell.depth <= 64), "{searched:?}");
+        assert!(searched.stored);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_system_without_direct_io_is_told() {
+    inside("drives::a_file_system_without_direct_io_is_told", |folder| {
+        let (_slow, path) = mounted(Kind { no_direct: true, ..KIND }, folder)?;
+        let told = bad(folder, &[&path]);
+        insta::assert_snapshot!(told.replace(&path, "PATH"), @"
+        error: nothing to tune: `PATH` has no O_DIRECT
+          caused by: the file system refuses O_DIRECT
+        hint: what goes through the page cache has its depth from the kernel's read-ahead
+        ");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_drive_that_does_not_answer_ends_the_search() {
+    inside("drives::a_drive_that_does_not_answer_ends_the_search", |folder| {
+        let (slow, path) = mounted(Kind { hangs_at: 20, ..KIND }, folder)?;
+        let mut command = Command::new(program());
+        command.args(["tune", &path, "--dry-run"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut told = String::new();
+        for line in lines.map_while(Result::ok) {
+            told += &(line + "\n");
+            // The kernel lets no process go that waits for a drive.
+            if told.contains("hint: ") {
+                slow.go_on();
+            }
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        insta::assert_snapshot!(told.replace(&path, "PATH"), @"
+        error: cannot tune on `PATH`: its drive does not answer
+          caused by: 8 requests of 1 MiB brought nothing for 10 s
+        hint: look at the kernel's log (`dmesg`); `forebay map` shows which drive it is
+        ");
+        Ok(())
+    });
+}

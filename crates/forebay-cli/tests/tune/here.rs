@@ -1,0 +1,187 @@
+//! On the drive of this folder: what is printed, stored and left behind.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use forebay_cli::report::json::Direction;
+use forebay_cli::tune::json::TuneReport;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::program::program;
+use crate::{good, report};
+
+const LEN: usize = 32 << 20;
+
+/// A folder with a file, both of which can be read past the page cache; `None` where this machine
+/// has no such place here.
+fn folder() -> Option<TempDir> {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; LEN]).unwrap();
+    fs::File::open(&path).unwrap().sync_all().unwrap();
+    let engine = forebay::Engine::new(forebay::Options::default()).unwrap();
+    let file = engine.open(&path).unwrap();
+    if let Some(reason) = file.no_direct_io() {
+        println!("skipped: a search: no O_DIRECT in this folder: {reason}");
+        return None;
+    }
+    if matches!(file.file_system(), "tmpfs" | "ramfs") {
+        println!("skipped: a search: this folder is in memory");
+        return None;
+    }
+    Some(folder)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn check(report: &TuneReport) {
+    assert_eq!(report.schema, 1);
+    for searched in &report.searches {
+        let point = searched.points.at(searched.found.cell).expect("what is found was measured");
+        assert!(point.samples.len() >= usize::from(searched.complete) * 3);
+        assert!(searched.found.bytes_per_second > 0.0 && searched.found.latency_s > 0.0);
+        assert!(searched.found.cell.request_size <= 1 << 20);
+        assert!(searched.knees.iter().all(|knee| searched.points.at(knee.cell).is_some()));
+        for point in &searched.points.0 {
+            let spread = point.bytes_per_second;
+            assert!(spread.min <= spread.median && spread.median <= spread.max);
+            assert!(point.cell.depth <= 128 && point.cell.in_flight() <= 128 << 20);
+        }
+    }
+}
+
+#[test]
+fn what_is_found_is_shown_and_remembered() {
+    let Some(folder) = folder() else { return };
+    let first = report(folder.path(), &["--duration", "1"]);
+    check(&first);
+    let [searched] = first.searches.as_slice() else { panic!("reading only") };
+    assert_eq!((searched.direction, searched.stored), (Direction::Read, true));
+    assert!(first.scratch && searched.before.is_none() && searched.not_stored.is_none());
+    assert_eq!(names(folder.path()), ["cache", "file"], "scratch was left");
+    let learned = fs::read_to_string(folder.path().join("cache/forebay/learned")).unwrap();
+    let cell = searched.found.cell;
+    let line = format!(" read {} {} ", cell.depth, cell.request_size);
+    assert!(learned.contains(&line), "{learned}");
+    // The next one sees what an engine would begin with; a file leads to the same drive.
+    let second = report(folder.path(), &["file", "--duration", "1", "--dry-run"]);
+    let [next] = second.searches.as_slice() else { panic!("reading only") };
+    assert_eq!(next.before.unwrap().cell, cell);
+    assert_eq!((next.queue.as_str(), next.stored), (searched.queue.as_str(), false));
+    assert_eq!(fs::read_to_string(folder.path().join("cache/forebay/learned")).unwrap(), learned);
+}
+
+#[test]
+fn people_get_a_plot() {
+    let Some(folder) = folder() else { return };
+    let (text, talk) = good(folder.path(), &["file", "--duration", "1"]);
+    assert!(text.starts_with("file  ") && text.contains("\nmeasured with 32 MiB, past"), "{text}");
+    assert_eq!(text.matches("◀ knee").count(), 1, "{text}");
+    assert!(text.contains('█') && text.contains("\nstored   the next engine begins"), "{text}");
+    for setting in ["FOREBAY_DEPTH=", "fio --name=read", "KVIKIO_NTHREADS=", "an estimate"] {
+        assert!(text.contains(setting), "{setting}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(!text.contains('\u{1b}') && talk.lines().all(|line| line.starts_with("warning: ")));
+    let mut plain = crate::command(folder.path(), &["file", "--duration", "1", "--dry-run"]);
+    let output = plain.env("LC_ALL", "C").output().unwrap();
+    let (text, _) = crate::texts(&output, Some(0));
+    assert!(text.is_ascii() && text.contains("<- knee"), "{text}");
+    assert!(text.contains("\nstored   no: `--dry-run` asked for that"), "{text}");
+}
+
+#[test]
+fn a_file_stays_as_it_is() {
+    let Some(folder) = folder() else { return };
+    let path = folder.path().join("file");
+    let facts = || {
+        let facts = fs::metadata(&path).unwrap();
+        let times = (facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec());
+        (times, facts.ino(), facts.len(), fs::read(&path).unwrap())
+    };
+    let before = facts();
+    let arguments = ["file", "--read", "--write", "--duration", "1", "--dry-run"];
+    let report = report(folder.path(), &arguments);
+    check(&report);
+    assert!(facts() == before, "the file was changed");
+    assert_eq!(names(folder.path()), ["file"], "something was left");
+    let directions: Vec<_> = report.searches.iter().map(|searched| searched.direction).collect();
+    assert_eq!(directions, [Direction::Read, Direction::Write]);
+    assert!(!report.scratch && report.bytes == LEN as u64);
+    // The settings of both, each with its place; what counts for both directions is told once.
+    let tools: Vec<_> = report.settings.iter().map(|setting| setting.tool.as_str()).collect();
+    assert_eq!(tools, ["forebay", "fio", "kvikio", "fio"]);
+    for setting in report.settings.iter().filter(|setting| setting.tool == "fio") {
+        takes(folder.path(), &setting.text);
+    }
+    assert_eq!(names(folder.path()), ["file"], "something was left");
+}
+
+/// Whether `fio` takes the command line.
+fn takes(folder: &Path, text: &str) {
+    let mut shell = Command::new("sh");
+    shell.current_dir(folder).args(["-c", &format!("{text} --parse-only")]);
+    if Command::new("fio").arg("--version").output().is_err() {
+        return println!("skipped: fio's own view of its command line: it is not installed");
+    }
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{text}: {output:?}");
+}
+
+#[test]
+fn switched_off_nothing_is_remembered() {
+    let Some(folder) = folder() else { return };
+    let mut command = crate::command(folder.path(), &["file", "--duration", "1", "--json"]);
+    let output = command.env("FOREBAY_REMEMBER", "off").env("FOREBAY_DEPTH", "3").output().unwrap();
+    let (text, talk) = crate::texts(&output, Some(0));
+    let report: TuneReport = serde_json::from_str(&text).unwrap();
+    let searched = &report.searches[0];
+    assert_eq!(searched.not_stored.as_deref(), Some("`FOREBAY_REMEMBER` is `off`"));
+    assert!(talk.contains("warning: `FOREBAY_DEPTH` is set"), "{talk}");
+    // The depth that is set is not the only one that is tried.
+    assert!(searched.points.depths().len() > 1);
+    assert_eq!(names(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_cache_folder_that_cannot_be_written_is_told() {
+    let Some(folder) = folder() else { return };
+    // A file where the folder should be.
+    fs::write(folder.path().join("cache"), "precious").unwrap();
+    let report = report(folder.path(), &["file", "--duration", "1"]);
+    let reason = report.searches[0].not_stored.as_deref();
+    assert_eq!(reason, Some("the cache folder cannot be written"));
+    assert_eq!(fs::read_to_string(folder.path().join("cache")).unwrap(), "precious");
+}
+
+#[test]
+fn signals_leave_nothing() {
+    let Some(folder) = folder() else { return };
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).args(["tune", "--duration", "600", "--dry-run"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let scratch = || names(folder.path()).iter().any(|name| name.starts_with(".forebay-"));
+        let start = Instant::now();
+        while !scratch() && start.elapsed() < Duration::from_secs(120) {
+            sleep(Duration::from_millis(5));
+        }
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(signal.as_raw()));
+        assert_eq!(names(folder.path()), ["file"], "{signal:?} left something");
+    }
+}
