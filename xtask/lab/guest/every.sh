@@ -12,13 +12,11 @@ sync
 udevadm settle
 note "${#situations[@]} situations are built"
 look whole
-if [ -e $out/record ]; then
-    mapfile -t paths < <(cut -f1 /run/expected.tsv)
-    /lab/forebay map "${paths[@]}" --record $out/record/files
-fi
+record whole
 
 mv /run/expected.tsv /run/whole.tsv
 : >/run/expected.tsv
 for fault in "${faults[@]}"; do build "$fault"; done
 udevadm settle
 look broken
+record broken

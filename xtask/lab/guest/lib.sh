@@ -135,6 +135,16 @@ look() {
     done
 }
 
+# record NAME: writes down the system as it is for all expected paths, where a record is wanted.
+record() {
+    local paths
+    [ -e $out/record ] || return
+    mapfile -t paths < <(cut -f1 /run/expected.tsv)
+    /lab/forebay map "${paths[@]}" --record "/run/record-$1"
+    # A folder of small files is slow to write to the host; an archive is not.
+    tar -czf "$out/record/$1.tar.gz" -C /run "record-$1"
+}
+
 # read_file PATH RESULT GPU: one read by the engine; what it said, then how it ended.
 read_file() {
     local status=0

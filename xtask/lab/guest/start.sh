@@ -14,6 +14,7 @@ mount -t tmpfs -o mode=755 run /run
 mkdir -p /dev/pts /dev/shm /run/lock
 mount -t devpts devpts /dev/pts
 mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
 export HOME=/root LC_ALL=C
 echo lab >/proc/sys/kernel/hostname
 ip link set lo up

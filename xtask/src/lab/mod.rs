@@ -35,7 +35,7 @@ usage: cargo xtask lab [ARGUMENT]...
   --bench        measures files striped over capped drives instead, and archives the run
   --out DIR      where `--bench` archives (default: benches/runs/DATE-lab)
   --script NAME  runs `xtask/lab/guest/NAME.sh` in the machine and shows what it prints
-  --record DIR   keeps a record of the machine, as `forebay map --record` makes it, in DIR
+  --record DIR   keeps records of the machine in DIR, whole and broken, for `forebay map --fixture`
   --kvm          runs on the processor's own virtualisation instead of emulating a processor
 ";
 

@@ -60,14 +60,14 @@ impl Share {
         make(&self.out().join("record"))
     }
 
-    /// Keeps the record, as a folder that must not be there yet.
+    /// Keeps the records of the whole and the broken machine in a folder of theirs.
     pub(crate) fn keep_record(&self, folder: &Path) -> Result<()> {
-        if folder.exists() {
-            return Err(format!("`{}` is there already", folder.display()));
+        make(folder)?;
+        for record in entries(&self.out().join("record"))? {
+            process::must_succeed(
+                Command::new("tar").arg("-xzf").arg(&record).arg("-C").arg(folder),
+            )?;
         }
-        let record = self.out().join("record/files");
-        let mut copy_all = Command::new("cp");
-        process::must_succeed(copy_all.arg("-a").arg(&record).arg(folder))?;
         say!("recorded in {}", folder.display());
         Ok(())
     }

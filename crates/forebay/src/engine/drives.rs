@@ -122,6 +122,9 @@ impl Engine {
         }
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
         let below: Arc<Below> = drives.resolver.resolve_file(handle.fd(), handle.path());
+        // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
+        // is when an error has to name it.
+        let _ = handle.drive();
         let mut known = drives.lock();
         let Known { queues, hardware, memory } = &mut *known;
         let queue = queues.entry(below.queue.id.clone()).or_insert_with(|| {
