@@ -9,9 +9,9 @@ use super::plain::plain;
 use super::table::{data, footnotes, lines, note, rate, rates, route, sizes};
 
 /// Letters of a path at most.
-const PATH_MAX: usize = 32;
+const PATH_MAX: usize = 30;
 /// Letters of the names of its drives at most.
-const DRIVES_MAX: usize = 16;
+const DRIVES_MAX: usize = 10;
 /// Columns of a bar that stands for all of a limit.
 const BAR: usize = 20;
 
@@ -38,7 +38,7 @@ pub(super) fn render(report: &Report) -> String {
             let ceilings = rows.iter().filter(|row| row.direction == direction);
             let ceilings: Vec<&Row> = ceilings.filter(|row| row.cache.is_none()).copied().collect();
             let kind = format!("{}, {}", direction.name(), cache.name());
-            text.push_str(&format!("\n{kind}, each alone\n"));
+            text.push_str(&format!("\n{kind}, each alone, GB/s\n"));
             text.push_str(&alone(report, &of_kind, &ceilings, &mut reasons));
             text.push_str(&format!("\n{kind}, all together\n"));
             text.push_str(&together(&of_kind, &ceilings, &mut reasons));
@@ -73,7 +73,7 @@ fn alone<'a>(
     reasons: &mut Vec<&'a str>,
 ) -> String {
     let mut table =
-        empty(&["path", "drive", "storage", "forebay GB/s", "of limit", "data", "route"]);
+        empty(&["path", "drive", "storage", "forebay (min–max)", "of limit", "data", "route"]);
     let all = rows.iter().find(|row| is_of_all(row));
     let paths = all.and_then(|row| row.paths.as_ref()).into_iter().flatten();
     for path in paths {
@@ -175,15 +175,18 @@ fn drives(report: &Report, row: &Row) -> String {
     }
 }
 
-/// A path as it was given, as far as that can be seen: of scratch its folder; a long one without
-/// its middle.
+/// A path as it was given, a long one without its middle.
 fn shown(path: &str) -> String {
-    let given = match path.find("/.forebay-scratch-") {
+    shortened(&plain(given(path)), PATH_MAX)
+}
+
+/// A path as it was given: of scratch its folder.
+pub(super) fn given(path: &str) -> &str {
+    match path.find("/.forebay-scratch-") {
         Some(0) => "/",
         Some(end) => &path[..end],
         None => path,
-    };
-    shortened(&plain(given), PATH_MAX)
+    }
 }
 
 fn shortened(text: &str, max: usize) -> String {
@@ -274,10 +277,10 @@ target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
 2 paths, 2 GiB in all
 
-read, cold, each alone
-path         drive    storage      forebay GB/s  of limit  data   route
-/mnt/a/file  nvme0n1     2.00  1.98 (1.96–2.00)      99 %  right  staged [1]
-/mnt/b       nvme0n1     2.00  1.98 (1.96–2.00)      99 %  right  staged [1]
+read, cold, each alone, GB/s
+path         drive    storage  forebay (min–max)  of limit  data   route
+/mnt/a/file  nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]
+/mnt/b       nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]
 
 read, cold, all together
 method              GB/s (min–max)  of limit                     CPU s/GB  data   route

@@ -257,7 +257,7 @@ pub fn about(report: &Report) -> Vec<Warning> {
     for row in &report.results {
         let path = row.paths.as_ref().filter(|_| several).and_then(|paths| match &paths[..] {
             [] => None,
-            [path] => Some(format!("`{path}`")),
+            [path] => Some(format!("`{}`", paths::given(path))),
             paths => Some(format!("all {}", paths.len())),
         });
         let name = name_of(row, path.as_deref(), sizes);
