@@ -120,17 +120,34 @@ fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) 
     Ok(())
 }
 
+/// What the dependencies bring in, by `deny.toml`; their advisories where these can be fetched.
+fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
+    if process::find("cargo-deny").is_none() {
+        report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");
+        return Ok(());
+    }
+    let kept = &mut cargo(&["deny", "check", "bans", "licenses", "sources"]);
+    report.step("dependencies", process::succeeds(kept)?);
+    let mut fetched = true;
+    let passed = process::each_line(&mut cargo(&["deny", "check", "advisories"]), |_, line| {
+        fetched &= !line.contains("failed to fetch advisory database");
+        say!("{line}");
+    })?;
+    if fetched {
+        report.step("advisories", passed);
+    } else {
+        report.skip("advisories: their database cannot be fetched here");
+    }
+    Ok(())
+}
+
 /// What takes minutes: ignored tests, the dependencies' licences and advisories, the bundle with
 /// every test run from it, and the virtual machine with every kind of storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
     heading("dependencies");
-    if process::find("cargo-deny").is_some() {
-        report.step("dependencies", process::succeeds(&mut cargo(&["deny", "check"]))?);
-    } else {
-        report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");
-    }
+    dependencies(report, &cargo)?;
     heading("bundle");
     let folder = target(root)?.join("bundle");
     let built = bundle::run(root, &folder);
