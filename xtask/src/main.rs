@@ -6,6 +6,7 @@
 mod bench;
 mod bundle;
 mod fio;
+mod lab;
 mod prepare;
 mod process;
 mod replay;
@@ -22,9 +23,11 @@ const HELP: &str = "\
 usage: cargo xtask CHORE
 
   test [--all]            prepares this machine, then checks style, lints, tests, docs, examples
-                          (`--all`: slow tests, the bundle, the dependencies' licences too)
+                          (`--all`: slow tests, the bundle, the lab, the dependencies' licences too)
   tidy                    checks the project's own style rules
   bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
+  lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
+                          (`--help` lists the arguments)
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
 ";
@@ -49,6 +52,7 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["test", "--all"] => test::run(&repository()?, true),
         ["tidy"] => tidy::run(&repository()?),
         ["bench", rest @ ..] => bench::run(&repository()?, rest),
+        ["lab", rest @ ..] => lab::run(&repository()?, rest),
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {

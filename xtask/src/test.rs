@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-use crate::{bundle, prepare, tidy};
+use crate::{bundle, lab, prepare, tidy};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -120,17 +120,34 @@ fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) 
     Ok(())
 }
 
-/// What takes minutes: ignored tests, the dependencies' licences and advisories, and the bundle
-/// with every test run from it.
+/// What the dependencies bring in, by `deny.toml`; their advisories where these can be fetched.
+fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
+    if process::find("cargo-deny").is_none() {
+        report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");
+        return Ok(());
+    }
+    let kept = &mut cargo(&["deny", "check", "bans", "licenses", "sources"]);
+    report.step("dependencies", process::succeeds(kept)?);
+    let mut fetched = true;
+    let passed = process::each_line(&mut cargo(&["deny", "check", "advisories"]), |_, line| {
+        fetched &= !line.contains("failed to fetch advisory database");
+        say!("{line}");
+    })?;
+    if fetched {
+        report.step("advisories", passed);
+    } else {
+        report.skip("advisories: their database cannot be fetched here");
+    }
+    Ok(())
+}
+
+/// What takes minutes: ignored tests, the dependencies' licences and advisories, the bundle with
+/// every test run from it, and the virtual machine with every kind of storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
     heading("dependencies");
-    if process::find("cargo-deny").is_some() {
-        report.step("dependencies", process::succeeds(&mut cargo(&["deny", "check"]))?);
-    } else {
-        report.skip("dependencies: no `cargo-deny` (`cargo install cargo-deny`)");
-    }
+    dependencies(report, &cargo)?;
     heading("bundle");
     let folder = target(root)?.join("bundle");
     let built = bundle::run(root, &folder);
@@ -139,6 +156,15 @@ fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) ->
     }
     let passed = built.is_ok() && process::succeeds(&mut Command::new(folder.join("run")))?;
     report.step("bundle", passed);
+    heading("lab");
+    match lab::for_tests(root) {
+        Ok(lab::End::Ran(passed)) => report.step("lab", passed),
+        Ok(lab::End::Skipped(reason)) => report.skip(format!("lab: {reason}")),
+        Err(message) => {
+            say!(err, "error: {message}");
+            report.step("lab", false);
+        }
+    }
     Ok(())
 }
 

@@ -61,7 +61,8 @@ pub enum Verb {
     ///
     /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
     /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy) and
-    /// `forebay`. Every byte that a way moved is checked. Without a GPU the target is host memory.
+    /// `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every byte
+    /// that a way moved is checked. Without a GPU the target is host memory.
     Bench(BenchArgs),
     /// Move a file to the GPU (or host memory) and say what moved and how
     ///
@@ -95,13 +96,17 @@ pub enum Verb {
         forebay bench                                  a scratch file in this folder\n  \
         forebay bench model.safetensors                a file of yours; it is never written\n  \
         forebay bench --size 256M,8G --resident        two sizes, from the page cache only\n  \
+        forebay bench /mnt/a /mnt/b /mnt/c             a folder on each drive, all at once\n  \
         forebay bench --gpu sim:bandwidth=50GB/s       a simulated GPU\n  \
         forebay bench --json >run.json                 for a program to read")]
 pub struct BenchArgs {
-    /// File or block device to read; without one, a scratch file is made in this folder
+    /// Files or block devices to read, or folders for scratch files; by default this folder
     ///
-    /// It is only ever read. Writes go to a scratch file beside it, which is removed afterwards.
-    pub path: Option<PathBuf>,
+    /// Files are only ever read. Writes go to a scratch file beside them, and scratch is removed
+    /// afterwards. Several paths, on several drives say, are measured each alone and all together
+    /// in one engine, beside one pool of threads for all and KvikIO, where Python has it.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
 
     /// How many bytes to move, or a list of sizes
     ///
@@ -124,7 +129,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "ROUTE", value_parser = route)]
     pub route: Option<Route>,
 
-    /// Measure reading (the default; with scratch both are)
+    /// Measure reading (the default; with one place for scratch both are)
     #[arg(long)]
     pub read: bool,
 
@@ -132,14 +137,14 @@ pub struct BenchArgs {
     #[arg(long)]
     pub write: bool,
 
-    /// Measure with the file's pages dropped from the page cache (by default both are)
+    /// Measure with the pages dropped from the page cache (the default; with one path both are)
     ///
-    /// Only this file's pages are dropped, never the machine's, and the drop is checked. A cold
+    /// Only the file's own pages are dropped, never the machine's, and the drop is checked. A cold
     /// write counts only once its bytes are on the drive.
     #[arg(long)]
     pub cold: bool,
 
-    /// Measure with the file in the page cache (by default both are)
+    /// Measure with the file in the page cache (with one path the default as well)
     #[arg(long)]
     pub resident: bool,
 

@@ -24,7 +24,8 @@ use crate::bench::scratch;
 struct Undo {
     scratch: Vec<PathBuf>,
     output: Option<Output>,
-    children: Vec<OwnedFd>,
+    /// By the number of the process.
+    children: Vec<(u32, OwnedFd)>,
 }
 
 /// A file of ours that is not whole yet.
@@ -62,7 +63,7 @@ pub(crate) fn install() {
         let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 let undo = undo();
-                for child in &undo.children {
+                for (_, child) in &undo.children {
                     let _ = pidfd_send_signal(child, Signal::KILL);
                 }
                 for folder in &undo.scratch {
@@ -127,12 +128,12 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     // Before Linux 5.3 there is no handle that stays true after the child's end; such a child
     // is left to end by itself.
     if let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
-        undo.children.push(handle);
+        undo.children.push((child.id(), handle));
     }
     Ok(child)
 }
 
-/// Forgets the children: the command waits for each before it starts another.
-pub(crate) fn ended() {
-    undo().children.clear();
+/// Forgets the child with this number, which has ended.
+pub(crate) fn ended(child: u32) {
+    undo().children.retain(|(id, _)| *id != child);
 }

@@ -10,6 +10,8 @@
 //! - `bench/methods/mmap.rs`: mappings of files
 //! - `bench/cpu.rs`: `getrusage`
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
+//! - `bench/drives/ways/one_queue.rs`: the same
+//! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
 
 pub mod args;
 pub mod bench;

@@ -86,9 +86,9 @@ fn long_help_of_the_command() {
                   one staging slot, which one copy moves
           FOREBAY_SEGMENT_SIZE [default: 1M, or what is nearest to that and fits the slot]
                   one request to a drive or to the page cache
-          FOREBAY_READERS [default: one for each core, from 2 to 10]
+          FOREBAY_READERS [default: as many as are of use, at first one for each core, from 2 to 10]
                   threads that read resident bytes
-          FOREBAY_DEPTH [default: found for each drive, up to 48]
+          FOREBAY_DEPTH [default: found for each drive, up to 128]
                   requests in flight on one drive
           FOREBAY_REMEMBER [default: on]
                   whether what was found about drives is kept for the next time
@@ -110,10 +110,11 @@ fn short_help_of_bench() {
     insta::assert_snapshot!(stdout(&["bench", "-h"]), @"
         Measure how fast bytes move, by every way, against what the machine can do
 
-        Usage: forebay bench [OPTIONS] [PATH]
+        Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
-          [PATH]  File or block device to read; without one, a scratch file is made in this folder
+          [PATH]...  Files or block devices to read, or folders for scratch files; by default this
+                     folder
 
         Options:
               --size <SIZE,…>  How many bytes to move, or a list of sizes
@@ -121,11 +122,12 @@ fn short_help_of_bench() {
               --gpu <WHICH>    Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
               --route <ROUTE>  Take this route in `forebay` rows, or fail: `direct`, `staged`,
                                `cached` or `host`
-              --read           Measure reading (the default; with scratch both are)
+              --read           Measure reading (the default; with one place for scratch both are)
               --write          Measure writing, to a scratch file
-              --cold           Measure with the file's pages dropped from the page cache (by
-                               default both are)
-              --resident       Measure with the file in the page cache (by default both are)
+              --cold           Measure with the pages dropped from the page cache (the default;
+                               with one path both are)
+              --resident       Measure with the file in the page cache (with one path the default
+                               as well)
               --threads <N>    Threads that read resident bytes in `forebay` rows, instead of the
                                engine's choice
               --json           Print JSON instead of a table; docs/json-schema.md describes it
@@ -137,25 +139,33 @@ fn short_help_of_bench() {
 fn long_help_of_bench() {
     let text = stdout(&["bench", "--help"]);
     let (text, examples) = text.split_once("\nExamples:\n").unwrap();
-    assert_eq!(examples.matches("forebay bench").count(), 5);
-    insta::assert_snapshot!(text, @"
+    assert_eq!(examples.matches("forebay bench").count(), 6);
+    let (about, options) = text.split_once("\nOptions:\n").unwrap();
+    insta::assert_snapshot!(about, @"
         Measure how fast bytes move, by every way, against what the machine can do
 
         One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways
         to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy)
-        and `forebay`. Every byte that a way moved is checked. Without a GPU the target is host
-        memory.
+        and `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every
+        byte that a way moved is checked. Without a GPU the target is host memory.
 
-        Usage: forebay bench [OPTIONS] [PATH]
+        Usage: forebay bench [OPTIONS] [PATH]...
 
         Arguments:
-          [PATH]
-                  File or block device to read; without one, a scratch file is made in this folder
+          [PATH]...
+                  Files or block devices to read, or folders for scratch files; by default this
+                  folder
 
-                  It is only ever read. Writes go to a scratch file beside it, which is removed
-                  afterwards.
+                  Files are only ever read. Writes go to a scratch file beside them, and scratch
+                  is removed afterwards. Several paths, on several drives say, are measured each
+                  alone and all together in one engine, beside one pool of threads for all and
+                  KvikIO, where Python has it.
+        ");
+    options_of_bench(options);
+}
 
-        Options:
+fn options_of_bench(text: &str) {
+    insta::assert_snapshot!(text, @"
               --size <SIZE,…>
                   How many bytes to move, or a list of sizes
 
@@ -178,19 +188,20 @@ fn long_help_of_bench() {
                   `host`
 
               --read
-                  Measure reading (the default; with scratch both are)
+                  Measure reading (the default; with one place for scratch both are)
 
               --write
                   Measure writing, to a scratch file
 
               --cold
-                  Measure with the file's pages dropped from the page cache (by default both are)
+                  Measure with the pages dropped from the page cache (the default; with one path
+                  both are)
 
-                  Only this file's pages are dropped, never the machine's, and the drop is
+                  Only the file's own pages are dropped, never the machine's, and the drop is
                   checked. A cold write counts only once its bytes are on the drive.
 
               --resident
-                  Measure with the file in the page cache (by default both are)
+                  Measure with the file in the page cache (with one path the default as well)
 
               --threads <N>
                   Threads that read resident bytes in `forebay` rows, instead of the engine's

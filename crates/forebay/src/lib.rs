@@ -52,6 +52,7 @@
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
 //! - `memory/host.rs`: maps and pins memory
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
+//! - `memory/node.rs`: asks the kernel to place memory
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives

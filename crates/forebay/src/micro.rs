@@ -22,6 +22,7 @@ use crate::queue::{
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
+use crate::tune::Readers;
 use crate::units::ByteRange;
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
@@ -91,6 +92,10 @@ impl Tools for NullTools {
     fn grow(&self, _link: usize) -> Vec<Slot> {
         Vec::new()
     }
+
+    fn hire(&self) -> bool {
+        false
+    }
 }
 
 /// A reader, a drive's worker and a submitter on one thread, between a file that is not read and
@@ -117,15 +122,16 @@ impl DataPath {
         let limits = Limits {
             slot_size: slot,
             segment,
-            depth: 32,
             in_flight: 1024,
-            readers: 1,
+            readers: Readers::Fixed(1),
+            pool: 1,
             host_windows: 4,
         };
         let bell = || Bell::List(Arc::default());
-        let core = Core::new(Scheduler::new(limits), bell());
-        let drive = core.add_drive(Depth::Fixed(32), bell());
-        core.add_ring(drive, bell());
+        let core = Core::new(Scheduler::new(limits), bell(), bell());
+        let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
+        let served = core.add_ring(bell());
+        core.lock().attach(drive, served);
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
         let link = core.add_link(4, bell());
@@ -139,9 +145,9 @@ impl DataPath {
         Ok(Self {
             core,
             file: Arc::new(Handle::open(path, &OpenHow::default())?),
-            tools: NullTools { planner: Planner { segment, readers: 1 } },
+            tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
-            worker: RingWorker::new(Crew::Ring(drive), ring()),
+            worker: RingWorker::new(Crew::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
             target: Buffer::on_device(device, len)?,
             slots,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceId, GpuSelector};
 use forebay::{
-    Buffer, DirectIo, Engine, Error, File, Options, RequestOptions, Residency, RingChoice, Transfer,
+    Buffer, DirectIo, Engine, File, Options, RequestOptions, Residency, RingChoice, Transfer,
 };
-use lab::fuse::Fuse;
+use lab::fuse::{Faults, Fuse};
 use lab::hanging::HangingDrive;
 use lab::{LoopDrive, LoopOptions, child, or_skip, pattern, watchdog::Watchdog};
 
@@ -80,8 +80,8 @@ fn read_beside(engine: &Engine, hung: &File, others: &[File], bytes: &[Vec<u8>],
 }
 
 /// File systems without a block device: one hangs, three do not.
-fn beside_a_file_system_that_hangs(ways: &[(RingChoice, DirectIo)], change: impl Fn(&mut Options)) {
-    for &(ring, direct_io) in ways {
+fn beside_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
+    for (ring, direct_io) in WAYS {
         lab::note(format!("{ring:?}, {direct_io:?}"));
         let bytes: Vec<Vec<u8>> = (1..4).map(|seed| pattern(seed, LEN)).collect();
         let Some(hung) = or_skip(Fuse::new(pattern(9, LEN))) else { return };
@@ -108,7 +108,7 @@ fn beside_a_file_system_that_hangs(ways: &[(RingChoice, DirectIo)], change: impl
 #[test]
 fn files_on_other_file_systems_do_not_wait_for_one_that_hangs() {
     let _watchdog = Watchdog::start();
-    beside_a_file_system_that_hangs(&WAYS, |_| {});
+    beside_a_file_system_that_hangs(|_| {});
 }
 
 fn few(options: &mut Options) {
@@ -119,14 +119,7 @@ fn few(options: &mut Options) {
 #[test]
 fn nor_do_they_with_few_readers_and_threads() {
     let _watchdog = Watchdog::start();
-    beside_a_file_system_that_hangs(&WAYS[..1], few);
-}
-
-#[test]
-#[ignore = "a drive that hangs may have every thread there is, and others then get an error"]
-fn nor_do_they_where_threads_wait_for_drives() {
-    let _watchdog = Watchdog::start();
-    beside_a_file_system_that_hangs(&WAYS[1..], few);
+    beside_a_file_system_that_hangs(few);
 }
 
 #[test]
@@ -149,9 +142,7 @@ fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
         drives.push(drive);
     }
     for (ring, direct_io) in WAYS {
-        // With few threads where a ring is what waits for drives; see the test above.
-        let is_ring = (ring, direct_io) == WAYS[0] && lab::has_uring();
-        for scarce in if is_ring { vec![false, true] } else { vec![false] } {
+        for scarce in [false, true] {
             lab::note(format!("{ring:?}, {direct_io:?}, few threads: {scarce}"));
             let engine = engine(|options| {
                 (options.ring, options.direct_io) = (ring, direct_io);
@@ -212,27 +203,37 @@ fn settled(count: impl Fn() -> usize) -> usize {
 #[test]
 fn bounds_hold_over_all_drives() {
     match child::role() {
-        Some(role) => hold_bounds(WAYS[role.parse::<usize>().expect("a number")]),
+        Some(role) => hold_bounds(WAYS[role.parse::<usize>().expect("a number")], false),
         None => ["0", "1"].into_iter().for_each(|way| drop(child::run(way))),
     }
 }
 
 #[test]
-#[ignore = "a thread that is about to sleep may miss a call where no other can be started"]
+fn bounds_hold_over_all_drives_where_threads_of_the_kernel_wait() {
+    match child::role() {
+        Some(role) => hold_bounds(WAYS[role.parse::<usize>().expect("a number")], true),
+        None => ["0", "1", "2"].into_iter().for_each(|way| drop(child::run(way))),
+    }
+}
+
+#[test]
 fn bounds_hold_over_all_drives_through_the_page_cache() {
     match child::role() {
-        Some(_) => hold_bounds(WAYS[2]),
+        Some(_) => hold_bounds(WAYS[2], false),
         None => drop(child::run("alone")),
     }
 }
 
-fn hold_bounds((ring, direct_io): (RingChoice, DirectIo)) {
+/// `waits`: a thread waits for each answer, the kernel's where it is none of ours.
+fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
     const DRIVES: usize = 6;
     let _watchdog = Watchdog::start();
     let (in_flight, most) = (20, 16);
     let mut fuses = Vec::new();
     for seed in 0..DRIVES {
-        let Some(fuse) = or_skip(Fuse::new(pattern(seed as u64, LEN))) else { return };
+        let faults = Faults { interruptible: waits, ..Faults::default() };
+        let fuse = Fuse::with(pattern(seed as u64, LEN), faults);
+        let Some(fuse) = or_skip(fuse) else { return };
         fuses.push(fuse);
     }
     let engine = engine(|options| {
@@ -256,8 +257,13 @@ fn hold_bounds((ring, direct_io): (RingChoice, DirectIo)) {
         // One is refused to no drive that has none.
         assert!(parked < in_flight + DRIVES, "{parked} requests in flight");
     }
-    assert!(own <= most, "{own} threads");
-    assert!(own + kernel <= most + in_flight, "{own} threads and {kernel} of the kernel's");
+    let is_bounded = !engine.notes().iter().any(|note| note.contains("does not bound"));
+    let bounded = is_bounded.then_some(kernel).ok_or_else(|| engine.notes().join("; "));
+    let kernel = or_skip(bounded).unwrap_or(0);
+    assert!(own + kernel <= most, "{own} threads and {kernel} of the kernel's");
+    let is_ring = (ring, direct_io) == WAYS[0] && lab::has_uring();
+    let right = !waits || !is_ring || parked == kernel || !is_bounded;
+    assert!(right, "{parked} requests wait for {kernel} threads");
     for fuse in &fuses {
         fuse.set(|faults| faults.hang_from = None);
     }
@@ -292,11 +298,11 @@ fn a_hundred_drives() {
         fs::write(drive.device(), bytes).expect("a drive takes bytes");
         drives.push(drive);
     }
-    for most in [256, 32] {
+    for most in [256, 32, 8] {
         let engine = engine(|options| options.threads = most);
         let open = |drive: &LoopDrive| engine.open(drive.device()).expect("a drive opens");
         let files: Vec<File> = drives.iter().map(open).collect();
-        let (mut under_way, mut refused) = (Vec::new(), 0);
+        let mut under_way = Vec::new();
         for part in 0..EACH {
             for (drive, file) in files.iter().enumerate() {
                 if part == 0 {
@@ -304,17 +310,12 @@ fn a_hundred_drives() {
                 }
                 let buffer = engine.allocate_pinned(PART).expect("memory");
                 let how = RequestOptions::exactly();
-                match file.start_read(part * PART, buffer, &how) {
-                    Ok(transfer) => under_way.push((drive, part, transfer)),
-                    // More drives than threads: said at once, and no reason to hang.
-                    Err(Error::Resource { .. }) => refused += 1,
-                    Err(error) => panic!("drive {drive} with {most} threads: {error}"),
-                }
+                let transfer = file.start_read(part * PART, buffer, &how).expect("a start");
+                under_way.push((drive, part, transfer));
             }
         }
         let own = threads(&["forebay-"]);
         assert!(own <= most, "{own} threads");
-        assert!(refused == 0 || most < DRIVES, "{refused} refused with {most} threads");
         for (drive, part, transfer) in under_way {
             let end = transfer.wait_for(BOUND);
             assert!(matches!(end, Some(Ok(_))), "drive {drive} with {most} threads: {end:?}");

@@ -31,7 +31,9 @@ pub struct Line {
 }
 
 impl Line {
-    fn new(method: MethodName, direction: Direction, cache: Option<Cache>) -> Self {
+    /// A line that nothing was measured of yet.
+    #[must_use]
+    pub fn new(method: MethodName, direction: Direction, cache: Option<Cache>) -> Self {
         Self {
             method,
             direction,
@@ -70,8 +72,9 @@ impl Line {
         format!("`{}` {}{cache}{demand}", self.method.name(), self.direction.name())
     }
 
-    /// Its best sample as a rate.
-    fn best(&self) -> Option<f64> {
+    /// Its best sample as a rate; `None` where it could not be measured.
+    #[must_use]
+    pub fn best(&self) -> Option<f64> {
         if self.left_out.is_some() {
             return None;
         }
@@ -180,19 +183,45 @@ pub fn rows(lines: &[Line], setting: &Setting) -> Vec<Row> {
 }
 
 fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
+    let path = match line.direction {
+        Direction::Read => &setting.read_path,
+        Direction::Write => &setting.write_path,
+    };
+    let place = RowPlace {
+        target: &setting.target,
+        simulated: setting.simulated,
+        size: setting.size,
+        paths: vec![path.clone()],
+        drives: setting.drives.clone(),
+    };
+    row_of(line, limit(lines, line), place)
+}
+
+/// Where the bytes of one row lie and go.
+#[derive(Debug, Clone)]
+pub(crate) struct RowPlace<'a> {
+    /// The name of the target memory.
+    pub(crate) target: &'a str,
+    /// Whether it is a simulated GPU's.
+    pub(crate) simulated: bool,
+    /// The `--size`.
+    pub(crate) size: u64,
+    /// The files.
+    pub(crate) paths: Vec<String>,
+    /// The ids of their drives.
+    pub(crate) drives: Vec<String>,
+}
+
+/// The row of a line; `None` where it was left out.
+pub(crate) fn row_of(line: &Line, limit: Option<Limit>, place: RowPlace<'_>) -> Option<Row> {
     if line.left_out.is_some() {
         return None;
     }
     let seconds: Vec<f64> = line.samples.iter().map(|spent| spent.seconds).collect();
     let cpu: Vec<f64> = line.samples.iter().map(|spent| spent.cpu_seconds).collect();
     let bytes_per_second = Spread::of_rates(line.bytes, &seconds)?;
-    let limit = limit(lines, line);
     let link = line.method == MethodName::Link;
     let host = matches!(line.method, MethodName::Storage | MethodName::Fio);
-    let path = match line.direction {
-        Direction::Read => &setting.read_path,
-        Direction::Write => &setting.write_path,
-    };
     let (routes, reasons): (Vec<_>, Vec<_>) = line.routes.iter().cloned().unzip();
     let joined = |parts: Vec<Option<String>>, by: &str| {
         let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -205,9 +234,10 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
         reason: joined(reasons, " or "),
         direction: line.direction,
         cache: line.cache,
-        target: if host { "host".into() } else { setting.target.clone() },
-        paths: (!link).then(|| vec![path.clone()]),
-        drives: (!link).then(|| setting.drives.clone()),
+        target: if host { "host".into() } else { place.target.into() },
+        paths: (!link).then_some(place.paths),
+        drives: (!link).then_some(place.drives),
+        settings: None,
         bytes: line.bytes,
         cpu_s_per_gb: cpu_per_gb(line.bytes, &cpu),
         seconds,
@@ -215,8 +245,8 @@ fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
         share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
         limit,
         verified: line.verified,
-        simulated: setting.simulated,
-        size: setting.size,
+        simulated: place.simulated,
+        size: place.size,
     })
 }
 

@@ -4,6 +4,8 @@
 //! that a byte which is never moved cannot be right each time. A written file is filled anew with
 //! bytes that all differ from what it holds, and is read back after its pages have been dropped.
 
+use std::path::Path;
+
 use super::cache::{PageCache, make_cold, make_resident, read_plainly};
 use super::cpu::{Spent, timed};
 use super::data::{Expected, Pattern};
@@ -51,6 +53,12 @@ pub fn sample(
     sample
 }
 
+/// What a target is filled with before a read. Both are even, so both differ from every byte of our
+/// own data.
+pub(crate) const fn other_byte(repeat: u32) -> u8 {
+    if repeat.is_multiple_of(2) { 0xA4 } else { 0x5A }
+}
+
 fn opened(
     method: &mut dyn Method,
     job: &Job,
@@ -60,8 +68,7 @@ fn opened(
     repeat: u32,
 ) -> Result<Result<Sample, String>> {
     match content {
-        // Both are even, so both differ from every byte of our own data.
-        Content::Read(_) => memory.set(if repeat.is_multiple_of(2) { 0xA4 } else { 0x5A })?,
+        Content::Read(_) => memory.set(other_byte(repeat))?,
         Content::Write(pattern) => memory.put(pattern.inverse(), job.len)?,
     }
     let ready = match job.cache {
@@ -82,7 +89,7 @@ fn opened(
             **pattern = pattern.inverse();
             // On a file system that lives in memory nothing can be dropped, nor be lost by it.
             file.evict()?;
-            let right = file_holds(job, **pattern)?;
+            let right = file_holds(&job.path, job.len, **pattern)?;
             if !right {
                 // The next way must find the file as the pattern says, whatever this one left.
                 make::fill(&job.path, **pattern, job.len)?;
@@ -94,17 +101,22 @@ fn opened(
     Ok(Ok(Sample { spent, moved, verified }))
 }
 
-/// Whether the job's file holds `pattern` and ends where it should.
-fn file_holds(job: &Job, pattern: Pattern) -> Result<bool> {
-    let facts = std::fs::metadata(&job.path)
-        .map_err(|error| Failure::io(format!("cannot inspect `{}`", job.path.display()), &error))?;
-    if facts.len() != job.len {
+/// Whether the file at `path` is `len` bytes of `pattern`.
+pub(crate) fn file_holds(path: &Path, len: u64, pattern: Pattern) -> Result<bool> {
+    let facts = std::fs::metadata(path)
+        .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))?;
+    if facts.len() != len {
         return Ok(false);
     }
     let wrong = || Failure::new("");
-    let read = read_plainly(&job.path, job.len, |offset, bytes| {
-        if pattern.matches(offset, bytes) { Ok(()) } else { Err(wrong()) }
-    });
+    let read =
+        read_plainly(
+            path,
+            len,
+            |offset, bytes| {
+                if pattern.matches(offset, bytes) { Ok(()) } else { Err(wrong()) }
+            },
+        );
     match read {
         Ok(()) => Ok(true),
         Err(failure) if failure == wrong() => Ok(false),

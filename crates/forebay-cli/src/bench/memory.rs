@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "anonymous mappings are made, viewed and ended by raw address")]
 
+use std::convert::Infallible;
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
@@ -120,12 +121,10 @@ impl Memory {
     /// The GPU's.
     pub fn set(&mut self, byte: u8) -> Result<()> {
         match self {
-            Self::Host(memory) => each_piece(memory.bytes_mut(), piece(), cores(), |_, bytes| {
-                bytes.fill(byte);
-                Ok(())
-            }),
-            Self::Gpu(gpu) => Ok(gpu.buffer.fill(byte)?),
+            Self::Host(memory) => set_bytes(memory.bytes_mut(), byte),
+            Self::Gpu(gpu) => gpu.buffer.fill(byte)?,
         }
+        Ok(())
     }
 
     /// Puts the first `len` bytes of `pattern` here.
@@ -133,26 +132,11 @@ impl Memory {
     /// # Errors
     /// The GPU's.
     pub fn put(&mut self, pattern: Pattern, len: u64) -> Result<()> {
-        let fill = |bytes: &mut [u8], start: u64| {
-            each_piece(bytes, piece(), cores(), |at, bytes| {
-                pattern.fill(start + at, bytes);
-                Ok::<(), Failure>(())
-            })
-        };
         match self {
-            Self::Host(memory) => fill(&mut memory.bytes_mut()[..whole(len)], 0),
-            Self::Gpu(gpu) => {
-                let mut step = vec![0; whole(STEP.min(len))];
-                let mut start = 0;
-                while start < len {
-                    let bytes = &mut step[..whole(STEP.min(len - start))];
-                    fill(bytes, start)?;
-                    gpu.buffer.upload(start, bytes)?;
-                    start += bytes.len() as u64;
-                }
-                Ok(())
-            }
+            Self::Host(memory) => put_bytes(&mut memory.bytes_mut()[..whole(len)], pattern, 0),
+            Self::Gpu(gpu) => put_into(&mut gpu.buffer, pattern, len)?,
         }
+        Ok(())
     }
 
     /// Whether the first `len` bytes are as expected, each of them.
@@ -160,23 +144,79 @@ impl Memory {
     /// # Errors
     /// The GPU's.
     pub fn holds(&self, expected: &Expected, len: u64) -> Result<bool> {
-        let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
-            let bytes = match self {
-                Self::Host(memory) => &memory.bytes()[whole(range.start)..whole(range.end)],
-                Self::Gpu(gpu) => {
-                    scratch.resize(whole(range.len()), 0);
-                    gpu.buffer.download(range.start, scratch).map_err(|e| Some(e.into()))?;
-                    &scratch[..]
-                }
-            };
-            // No failure to tell of, but nothing more to look at either.
-            if expected.matches(range.start, bytes) { Ok(()) } else { Err(None) }
-        };
-        match each_range(len, STEP, cores().min(8), Vec::new, check) {
-            Ok(()) => Ok(true),
-            Err(None) => Ok(false),
-            Err(Some(failure)) => Err(failure),
+        match self {
+            Self::Host(memory) => Ok(bytes_hold(&memory.bytes()[..whole(len)], expected)),
+            Self::Gpu(gpu) => buffer_holds(&gpu.buffer, expected, len),
         }
+    }
+}
+
+/// Sets every byte to `byte`, by all cores.
+pub(crate) fn set_bytes(bytes: &mut [u8], byte: u8) {
+    let set: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |_, bytes| {
+        bytes.fill(byte);
+        Ok(())
+    });
+    set.unwrap_or_else(|never| match never {});
+}
+
+/// Puts the part of `pattern` that begins at `start` into `bytes`, by all cores.
+pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
+    let put: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |at, bytes| {
+        pattern.fill(start + at, bytes);
+        Ok(())
+    });
+    put.unwrap_or_else(|never| match never {});
+}
+
+/// Puts the first `len` bytes of `pattern` into a buffer, wherever it lies.
+///
+/// # Errors
+/// The GPU's.
+pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Result<()> {
+    if let Some(bytes) = buffer.as_mut_slice() {
+        put_bytes(&mut bytes[..whole(len)], pattern, 0);
+        return Ok(());
+    }
+    let mut step = vec![0; whole(STEP.min(len))];
+    let mut start = 0;
+    while start < len {
+        let bytes = &mut step[..whole(STEP.min(len - start))];
+        put_bytes(bytes, pattern, start);
+        buffer.upload(start, bytes)?;
+        start += bytes.len() as u64;
+    }
+    Ok(())
+}
+
+/// Whether `bytes` are the first ones that are expected, each of them.
+pub(crate) fn bytes_hold(bytes: &[u8], expected: &Expected) -> bool {
+    let check = |(): &mut (), range: ByteRange| {
+        let part = &bytes[whole(range.start)..whole(range.end)];
+        // Nothing more to look at where one is wrong.
+        if expected.matches(range.start, part) { Ok(()) } else { Err(()) }
+    };
+    each_range(bytes.len() as u64, STEP, cores().min(8), || (), check).is_ok()
+}
+
+/// Whether the first `len` bytes of a buffer, wherever it lies, are as expected.
+///
+/// # Errors
+/// The GPU's.
+pub(crate) fn buffer_holds(buffer: &Buffer, expected: &Expected, len: u64) -> Result<bool> {
+    if let Some(bytes) = buffer.as_slice() {
+        return Ok(bytes_hold(&bytes[..whole(len)], expected));
+    }
+    let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), Option<Failure>> {
+        scratch.resize(whole(range.len()), 0);
+        buffer.download(range.start, scratch).map_err(|error| Some(error.into()))?;
+        // No failure to tell of, but nothing more to look at either.
+        if expected.matches(range.start, scratch) { Ok(()) } else { Err(None) }
+    };
+    match each_range(len, STEP, cores().min(8), Vec::new, check) {
+        Ok(()) => Ok(true),
+        Err(None) => Ok(false),
+        Err(Some(failure)) => Err(failure),
     }
 }
 

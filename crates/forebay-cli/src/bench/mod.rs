@@ -9,6 +9,7 @@ pub mod control_group;
 pub mod cpu;
 pub mod data;
 pub mod demand;
+pub mod drives;
 pub mod environment;
 pub mod line;
 pub mod make;
@@ -24,6 +25,7 @@ pub mod subject;
 pub mod target;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::units::{MIB, format_size};
@@ -94,7 +96,9 @@ pub fn run(args: &BenchArgs, command: &str) -> Result<Report> {
     options.readers = args.threads.map(usize::from).or(options.readers);
     let engine = Engine::new(options)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
-    let write = args.write || (!args.read && args.path.is_none());
+    let scratch = args.paths.first().is_none_or(|path| path.is_dir());
+    let several = args.paths.len() > 1;
+    let write = args.write || (!args.read && scratch && !several);
     let mut directions = Vec::new();
     if args.read || !args.write {
         directions.push(Direction::Read);
@@ -103,6 +107,10 @@ pub fn run(args: &BenchArgs, command: &str) -> Result<Report> {
         directions.push(Direction::Write);
     }
     let mut warnings = target.warnings();
+    if several {
+        let bench = drives::Bench { args, engine, target, directions, write };
+        return bench.run(command, warnings);
+    }
     let bench = Bench { args, engine, target, directions, write };
     bench.run(command, &mut warnings)
 }
@@ -118,14 +126,15 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn run(&self, command: &str, warnings: &mut Vec<Warning>) -> Result<Report> {
-        let subject = Subject::find(&self.engine, self.args.path.as_deref(), self.write)?;
+        let subject =
+            Subject::find(&self.engine, self.args.paths.first().map(PathBuf::as_path), self.write)?;
         match scratch::remove_leftovers(&subject.folder) {
             0 => {}
             count => warnings.push(Warning::Leftovers(count)),
         }
         let read_path = subject.read_path();
         let info = self.target.device.as_ref().map(|device| device.info());
-        let place = if self.args.path.is_some() { &read_path } else { &subject.folder };
+        let place = if subject.given_len().is_some() { &read_path } else { &subject.folder };
         let environment = environment::collect(place, info, command);
         let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
         let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
@@ -144,7 +153,7 @@ impl Bench<'_> {
         // Before scratch is made, which takes far longer.
         let mut memory = self.target.allocate(&self.engine, largest)?;
         if self.directions.contains(&Direction::Read) {
-            let bar = self.spinner(largest);
+            let bar = spinner(subject.given_len().is_none(), largest);
             let made = subject.make_read(largest);
             bar.finish_and_clear();
             made?;
@@ -187,11 +196,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let repeats = self.args.repeats;
         let steps = lines.len() as u64 * u64::from(repeats);
-        // Hidden where stderr is no terminal.
-        let bar = ProgressBar::new(steps).with_style(
-            ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress(steps);
         bar.set_message("making scratch");
         bar.tick();
         let mut run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
@@ -201,17 +206,6 @@ impl Bench<'_> {
         });
         bar.finish_and_clear();
         result
-    }
-
-    /// Shows that scratch is being made, where somebody watches.
-    fn spinner(&self, len: u64) -> ProgressBar {
-        if self.args.path.is_some() {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::new_spinner();
-        bar.set_message(format!("making {} of scratch", format_size(len)));
-        bar.enable_steady_tick(TICK);
-        bar
     }
 
     /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
@@ -276,13 +270,7 @@ impl Bench<'_> {
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<u64>> {
         if !self.args.size.is_empty() {
-            let mut sizes = Vec::new();
-            for size in &self.args.size {
-                if !sizes.contains(size) {
-                    sizes.push(*size);
-                }
-            }
-            return Ok(sizes);
+            return Ok(wanted_sizes(self.args));
         }
         let files = subject.scratch_files(self.write);
         let room = Room::of(&subject.folder)?.usable();
@@ -307,6 +295,36 @@ impl Bench<'_> {
     }
 }
 
+/// Each `--size` once, in the order in which they were given.
+fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for size in &args.size {
+        if !sizes.contains(size) {
+            sizes.push(*size);
+        }
+    }
+    sizes
+}
+
+/// Shows that scratch is being made, where it is and somebody watches.
+fn spinner(scratch: bool, len: u64) -> ProgressBar {
+    if !scratch {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.set_message(format!("making {} of scratch", format_size(len)));
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// A bar that shows how far `steps` have come. Hidden where stderr is no terminal.
+fn progress(steps: u64) -> ProgressBar {
+    ProgressBar::new(steps).with_style(
+        ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}
+
 /// The failure of a run in which every way was left out.
 fn nothing_measured(warnings: &[Warning]) -> Failure {
     let mut failure = Failure::new("no way to move bytes could be measured")
@@ -328,13 +346,17 @@ struct LeftOut(Vec<(String, Vec<String>)>);
 impl LeftOut {
     fn add(&mut self, lines: &[Line]) {
         for line in lines {
-            let Some(reason) = &line.left_out else { continue };
-            let name = line.name();
-            match self.0.iter_mut().find(|(other, _)| other == reason) {
-                Some((_, rows)) if rows.contains(&name) => {}
-                Some((_, rows)) => rows.push(name),
-                None => self.0.push((reason.clone(), vec![name])),
+            if let Some(reason) = &line.left_out {
+                self.add_one(reason, line.name());
             }
+        }
+    }
+
+    fn add_one(&mut self, reason: &str, name: String) {
+        match self.0.iter_mut().find(|(other, _)| other == reason) {
+            Some((_, rows)) if rows.contains(&name) => {}
+            Some((_, rows)) => rows.push(name),
+            None => self.0.push((reason.to_owned(), vec![name])),
         }
     }
 

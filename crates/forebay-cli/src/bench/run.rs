@@ -22,7 +22,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
 
 /// Copies that a link's ceiling is the best of, at least.
-const LINK_SAMPLES: u32 = 5;
+pub(super) const LINK_SAMPLES: u32 = 5;
 /// Bytes that the engine moves once before it is measured: enough to start all its threads and to
 /// fill its pinned memory.
 const WARM: u64 = 256 * MIB;
@@ -277,7 +277,7 @@ impl<'a> Run<'a> {
 }
 
 /// A failure in one line.
-fn text_of(failure: &Failure) -> String {
+pub(super) fn text_of(failure: &Failure) -> String {
     let mut parts = vec![failure.message.clone()];
     parts.extend(failure.causes.iter().cloned());
     parts.join(": ")

@@ -29,14 +29,17 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Looks at the user's file, if there is one, and makes scratch, if there is need.
+    /// Looks at the user's file, if there is one, and makes scratch, if there is need. A folder is
+    /// a place for scratch.
     ///
     /// # Errors
     /// The file cannot be read, or scratch cannot be made.
     pub fn find(engine: &Engine, path: Option<&Path>, write: bool) -> Result<Self> {
-        let given = path.map(|path| given(engine, path)).transpose()?;
+        let is_folder = path.is_some_and(Path::is_dir);
+        let given = path.filter(|_| !is_folder).map(|path| given(engine, path)).transpose()?;
         let folder = match path {
             None => PathBuf::from("."),
+            Some(path) if is_folder => path.to_owned(),
             Some(path) => match path.parent() {
                 Some(parent) if parent != Path::new("") => parent.to_owned(),
                 _ => PathBuf::from("."),
@@ -49,7 +52,7 @@ impl Subject {
             let text = format!("cannot measure writing beside the device `{}`", path.display());
             return Err(Failure::new(text)
                 .because("writes go to a scratch file in the same folder, never to a device")
-                .hint("go to a folder on that device, and leave the path out"));
+                .hint("give a folder on that device instead"));
         }
         let scratch = if given.is_none() || write { Some(Scratch::create(&folder)?) } else { None };
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
@@ -170,7 +173,7 @@ fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     check_size(path, len)?;
     if len == 0 {
         return Err(Failure::new(format!("nothing to measure: `{}` is empty", path.display()))
-            .hint("leave the path out, and a scratch file is made"));
+            .hint("give a folder instead, and a scratch file is made there"));
     }
     Ok((path.to_owned(), len))
 }

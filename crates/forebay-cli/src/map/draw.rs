@@ -6,7 +6,7 @@ use forebay::units::format_size;
 
 use super::json::{Extents, Gpu, MapReport, PathMap, Step};
 use super::look::{Look, Tone, Word};
-use super::words::{Scene, distance_text, named};
+use super::words::{Scene, another_path, distance_text, named};
 use crate::failure::lower;
 
 /// Steps that are drawn of one path.
@@ -92,7 +92,8 @@ impl Tree<'_> {
             if line.iter().any(|step| self.warned.contains(step.name.as_str())) {
                 words.push(Word::new(Tone::Bad, "(!)"));
             }
-            let mark = if is_drive(step) { look.pick("● ", "* ") } else { "" };
+            let is_drive = is_drive(step) && another_path(self.scene.report, step).is_none();
+            let mark = if is_drive { look.pick("● ", "* ") } else { "" };
             // Where the line goes on it keeps the bar of what hangs below.
             let more = if children.is_empty() { "   " } else { look.pick("│  ", "|  ") };
             look.line(out, &format!("{lead}{branch}{mark}"), &format!("{next}{more}"), &words);
@@ -279,6 +280,7 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
 mod tests {
     use super::*;
     use crate::map::json::{Pair, Value};
+    use crate::report::drives::PathFacts;
 
     const WIDE: Look = Look { ascii: false, width: None };
 
@@ -329,6 +331,34 @@ mod tests {
         let text =
             drawn(&of(Step { kind: "path".into(), ..step("/x".into(), vec![hostile]) }), WIDE);
         assert!(text.contains(r"└─ a\nb  device unknown: \u{1b}[2J"), "{text}");
+    }
+
+    #[test]
+    fn two_disks_of_the_kernel_that_are_one_drive_are_marked_once() {
+        let mut drive = crate::report::drives::tests::drive();
+        drive.name = "sda".into();
+        let path = |name: &str, live, state: &str| PathFacts {
+            name: name.into(),
+            live,
+            state: Some(state.into()),
+            ..PathFacts::default()
+        };
+        drive.paths = vec![path("sda", true, "running"), path("sdb", false, "offline")];
+        let disk = |name: &str| {
+            let facts = [("drive".to_owned(), Value::Text(drive.id.clone()))].into();
+            Step { kind: "scsi_disk".into(), facts, ..step(name.into(), Vec::new()) }
+        };
+        let volume = step("mpatha".into(), vec![disk("sda"), disk("sdb")]);
+        let mut report = of(Step { kind: "path".into(), ..step("/x".into(), vec![volume]) });
+        report.drives = vec![drive.clone()];
+        let text = drawn(&report, WIDE);
+        let (_, tree) = text.split_once('\n').unwrap();
+        let (tree, _) = tree.split_once("\nqueue").unwrap();
+        insta::assert_snapshot!(tree, @"
+        └─ mpatha
+           ├─ ● sda  Fast One · 1 of 2 paths live · pcie
+           └─ sdb  another path to sda · down: offline
+        ");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use forebay::units::format_size;
 
 use super::json::{MapReport, PathMap, Step, Value};
 use super::look::{Tone, Word};
-use crate::report::drives::{DriveFacts, PciFacts};
+use crate::report::drives::{DriveFacts, PathFacts, PciFacts};
 
 /// Facts that could not be told and that nobody misses.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
@@ -111,6 +111,13 @@ impl Scene<'_> {
     }
 
     fn drive(&self, line: &mut Line<'_, '_>, drive: &DriveFacts) {
+        if let Some(path) = another_path(self.report, line.step) {
+            line.name(&line.step.name);
+            line.fact(Some(format!("another path to {}", drive.name)));
+            let state = path.state.as_deref().unwrap_or("not live");
+            line.bad(Some(format!("down: {state}")).filter(|_| !path.live));
+            return;
+        }
         line.drive(&line.step.name);
         line.fact(drive.model.clone());
         line.fact(drive.size.filter(|size| *size > 0).map(format_size));
@@ -138,10 +145,18 @@ impl Scene<'_> {
     }
 }
 
+/// The path that a step is to a drive which another step has shown: several disks of the kernel's
+/// that are one drive.
+pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Step) -> Option<&'a PathFacts> {
+    let drive = report.drive(step.text("drive")?)?;
+    let path = drive.paths.iter().find(|path| path.name == step.name)?;
+    (drive.name != step.name).then_some(path)
+}
+
 /// Whether it is a spinning disk. The kernel takes disks of virtual machines for such unless their
 /// host says otherwise, which few do.
 pub(crate) fn spins(drive: &DriveFacts) -> bool {
-    drive.rotational == Some(true) && drive.transport != "virtio"
+    drive.rotational == Some(true) && !drive.transport.starts_with("virtio")
 }
 
 /// The GPUs at each distance from a drive, the nearest first.

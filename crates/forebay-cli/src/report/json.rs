@@ -3,6 +3,8 @@
 //! The types can be read back too, so that programs in Rust need no parser of their own. What does
 //! not apply to a row is null.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::drives::DriveFacts;
@@ -119,6 +121,9 @@ pub struct Versions {
     pub forebay: String,
     /// `fio`'s, where it is installed.
     pub fio: Option<String>,
+    /// KvikIO's, where several paths are compared and the Python that is found has it.
+    #[serde(default)]
+    pub kvikio: Option<String>,
 }
 
 /// A ceiling, or a way to move bytes.
@@ -138,6 +143,11 @@ pub enum MethodName {
     Mmap,
     /// This engine.
     Forebay,
+    /// One pool of threads for all files, first come, first served.
+    #[serde(rename = "one-queue")]
+    OneQueue,
+    /// KvikIO, by the Python that is found.
+    Kvikio,
 }
 
 impl MethodName {
@@ -151,6 +161,8 @@ impl MethodName {
             Self::Standard => "standard",
             Self::Mmap => "mmap",
             Self::Forebay => "forebay",
+            Self::OneQueue => "one-queue",
+            Self::Kvikio => "kvikio",
         }
     }
 
@@ -225,6 +237,9 @@ pub struct Row {
     /// The ids of the drives that these lie on.
     #[serde(default)]
     pub drives: Option<Vec<String>>,
+    /// What a way was told, where it can be told something.
+    #[serde(default)]
+    pub settings: Option<Settings>,
     /// Bytes of one sample.
     pub bytes: u64,
     /// Every sample.
@@ -244,6 +259,15 @@ pub struct Row {
     /// The `--size` that the row belongs to, for the table.
     #[serde(skip)]
     pub size: u64,
+}
+
+/// What a way of others was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// `defaults`, `best` of those that were tried, or `fixed`.
+    pub name: String,
+    /// Each setting by its own name: of KvikIO, its variables.
+    pub values: BTreeMap<String, String>,
 }
 
 /// A ceiling's value: its best sample.
@@ -288,6 +312,7 @@ pub(crate) mod tests {
             target: "cuda:0".into(),
             paths: (method != MethodName::Link).then(|| vec!["model.safetensors".into()]),
             drives: (method != MethodName::Link).then(|| vec!["nvme:nqn/1".into()]),
+            settings: None,
             bytes,
             seconds: seconds.into(),
             bytes_per_second,
@@ -329,7 +354,11 @@ pub(crate) mod tests {
                     rotational: Some(false),
                 }),
                 drives: vec![drive()],
-                versions: Versions { forebay: "0.1.0".into(), fio: Some("fio-3.33".into()) },
+                versions: Versions {
+                    forebay: "0.1.0".into(),
+                    fio: Some("fio-3.33".into()),
+                    kvikio: None,
+                },
                 command: "forebay bench model.safetensors".into(),
                 unix_time: 1_700_000_000,
             },
@@ -387,7 +416,8 @@ pub(crate) mod tests {
           "drives": [],
           "versions": {
             "forebay": "0.1.0",
-            "fio": "fio-3.33"
+            "fio": "fio-3.33",
+            "kvikio": null
           },
           "command": "forebay bench model.safetensors",
           "unix_time": 1700000000
@@ -412,6 +442,7 @@ pub(crate) mod tests {
           "drives": [
             "nvme:nqn/1"
           ],
+          "settings": null,
           "bytes": 1073741824,
           "seconds": [
             0.0197,

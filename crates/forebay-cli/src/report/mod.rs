@@ -1,8 +1,10 @@
-//! Results for people ([`table`]) and for programs ([`json`]), and what to do next ([`warnings`]).
-//! [`plain`] keeps text from outside harmless, [`drives`] names drives in all of them.
+//! Results for people ([`table`], of several paths [`paths`]) and for programs ([`json`]), and what
+//! to do next ([`warnings`]). [`plain`] keeps text from outside harmless, [`drives`] names drives
+//! in all of them.
 
 pub mod drives;
 pub mod json;
+pub mod paths;
 pub mod plain;
 pub mod table;
 pub mod warnings;

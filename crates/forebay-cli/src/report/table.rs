@@ -7,6 +7,7 @@ use forebay::units::format_size;
 
 use super::drives::DriveFacts;
 use super::json::{Drive, Environment, Report, Row};
+use super::paths;
 use super::plain::plain;
 
 const HEADINGS: [&str; 9] = [
@@ -25,6 +26,10 @@ const HEADINGS: [&str; 9] = [
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut text = header(report);
+    if paths::are_several(report) {
+        text.push_str(&paths::render(report));
+        return text;
+    }
     for size in sizes(report) {
         let rows: Vec<&Row> = report.results.iter().filter(|row| row.size == size).collect();
         // Writing to a string cannot fail.
@@ -35,7 +40,7 @@ pub fn render(report: &Report) -> String {
 }
 
 /// The sizes in the order of the rows.
-fn sizes(report: &Report) -> Vec<u64> {
+pub(super) fn sizes(report: &Report) -> Vec<u64> {
     let mut sizes = Vec::new();
     for row in &report.results {
         if !sizes.contains(&row.size) {
@@ -45,7 +50,7 @@ fn sizes(report: &Report) -> Vec<u64> {
     sizes
 }
 
-fn note(report: &Report) -> &'static str {
+pub(super) fn note(report: &Report) -> &'static str {
     if report.results.iter().any(|row| row.simulated) { ", simulated GPU" } else { "" }
 }
 
@@ -61,10 +66,12 @@ fn header(report: &Report) -> String {
         format_size(facts.memory.total),
         facts.kernel
     );
-    let mut file: Vec<String> = path.into_iter().cloned().collect();
-    file.extend(place(facts));
+    let several = paths::are_several(report);
+    let mut file: Vec<String> = path.filter(|_| !several).into_iter().cloned().collect();
+    file.extend(place(facts, several));
     if !file.is_empty() {
-        let _ = writeln!(text, "file     {}", plain(&file.join(", ")));
+        let label = if several { "drives" } else { "file  " };
+        let _ = writeln!(text, "{label}   {}", plain(&file.join(", ")));
     }
     let _ = writeln!(text, "target   {}", target(facts));
     text
@@ -73,13 +80,16 @@ fn header(report: &Report) -> String {
 /// Drives that the head of a report names.
 const DRIVES_MAX: usize = 4;
 
-/// What file system and drives there are, for people: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`.
-pub(crate) fn place(facts: &Environment) -> Option<String> {
+/// What file system and drives there are, for people: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`;
+/// with `several` paths only the drives.
+pub(crate) fn place(facts: &Environment, several: bool) -> Option<String> {
     let model = |drive: &Drive| match &drive.model {
         Some(model) => format!("{} ({model})", drive.name),
         None => drive.name.clone(),
     };
-    let kind = || facts.file_system.as_ref().map(|file_system| file_system.kind.as_str());
+    // The file system is only the first path's.
+    let file_system = facts.file_system.as_ref().filter(|_| !several);
+    let kind = || file_system.map(|file_system| file_system.kind.as_str());
     if !facts.drives.is_empty() && kind().is_none_or(|kind| kind != facts.drives[0].transport) {
         let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
         match facts.drives.len().saturating_sub(DRIVES_MAX) {
@@ -89,7 +99,7 @@ pub(crate) fn place(facts: &Environment) -> Option<String> {
         let names = names.join(" + ");
         return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
     }
-    let kind = facts.file_system.as_ref().map(|file_system| file_system.kind.clone());
+    let kind = file_system.map(|file_system| file_system.kind.clone());
     match (kind, facts.drive.as_ref().map(model)) {
         (Some(kind), Some(drive)) => Some(format!("{kind} on {drive}")),
         (kind, drive) => kind.or(drive),
@@ -135,21 +145,24 @@ fn table(rows: &[&Row]) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    for (index, reason) in reasons.iter().enumerate() {
-        let _ = writeln!(text, "[{}] {reason}", index + 1);
-    }
+    let mut text = lines(&table);
+    text.push_str(&footnotes(&reasons));
     text
 }
 
-/// One line; its reason stands below the table, once for all lines that have it.
-fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 9] {
-    let none = || "–".to_owned();
-    let rates = row.bytes_per_second;
+/// The lines of a table, without the blanks at their ends.
+pub(super) fn lines(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// What the marks in a table stand for.
+pub(super) fn footnotes(reasons: &[&str]) -> String {
+    let notes = reasons.iter().enumerate();
+    notes.map(|(index, reason)| format!("[{}] {}\n", index + 1, plain(reason))).collect()
+}
+
+/// A row's route, with the mark of its reason, which stands once for all rows that have it.
+pub(super) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let mut route: Vec<String> = row.route.iter().cloned().collect();
     if row.simulated {
         route.push("simulated".into());
@@ -162,21 +175,38 @@ fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 9] {
         });
         route.push(format!("[{}]", index + 1));
     }
+    if route.is_empty() { "–".into() } else { route.join(" ") }
+}
+
+/// Whether the data of a row were right.
+pub(super) fn data(row: &Row) -> &'static str {
+    match row.verified {
+        None => "–",
+        Some(true) => "right",
+        Some(false) => "WRONG",
+    }
+}
+
+/// A row's rates: the median, and between which others it lies.
+pub(super) fn rates(row: &Row) -> String {
+    let rates = row.bytes_per_second;
+    format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max))
+}
+
+/// One line; its reason stands below the table, once for all lines that have it.
+fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 9] {
+    let none = || "–".to_owned();
     let limit = row.limit.map(|limit| limit.name.name());
     [
         row.method.name().to_owned(),
         row.direction.name().to_owned(),
         row.cache.map_or_else(none, |cache| cache.name().to_owned()),
-        format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max)),
+        rates(row),
         row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
         row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
         if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
-        match row.verified {
-            None => none(),
-            Some(true) => "right".to_owned(),
-            Some(false) => "WRONG".to_owned(),
-        },
-        if route.is_empty() { none() } else { route.join(" ") },
+        data(row).to_owned(),
+        route(row, reasons),
     ]
 }
 

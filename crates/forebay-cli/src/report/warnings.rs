@@ -6,7 +6,8 @@ use std::io::Write as _;
 use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
-use super::json::{Report, Row};
+use super::json::{MethodName, Report, Row};
+use super::paths;
 use super::plain::plain;
 
 /// Samples further apart than this share of their median are called unsteady.
@@ -41,6 +42,29 @@ pub enum Warning {
         /// All of it.
         whole: u64,
     },
+    /// Only the start of some of several files is read.
+    Parts {
+        /// How many files.
+        parts: usize,
+        /// Bytes of all that are read.
+        len: u64,
+    },
+    /// Some paths share a drive.
+    SameDrive {
+        /// How many paths there are.
+        paths: usize,
+        /// How many queues these have.
+        queues: usize,
+    },
+    /// Queues that share these drives.
+    SharedDrive(Vec<String>),
+    /// Some drives had work for longer than others.
+    Uneven {
+        /// The share of the sum of all that can be reached at best.
+        share: f64,
+    },
+    /// KvikIO is not compared, and why.
+    NoKvikio(String),
     /// `fio` is not installed.
     NoFio,
     /// Scratch of crashed runs was removed.
@@ -101,6 +125,11 @@ impl fmt::Display for Warning {
                 format_size(*len),
                 format_size(*whole)
             ),
+            Self::Parts { .. }
+            | Self::SameDrive { .. }
+            | Self::SharedDrive(_)
+            | Self::Uneven { .. }
+            | Self::NoKvikio(_) => self.about_paths(f),
             Self::NoFio => f.write_str(
                 "`fio` is not installed: install it for a second opinion on the storage",
             ),
@@ -137,6 +166,49 @@ impl fmt::Display for Warning {
     }
 }
 
+impl Warning {
+    /// Those that only a run over several paths has.
+    fn about_paths(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Parts { parts, len } => {
+                let files = if *parts == 1 { "one file" } else { &format!("{parts} files") };
+                write!(
+                    f,
+                    "only the start of {files} is read, {} of all paths together, to end in time; \
+                     `--size` reads more",
+                    format_size(*len)
+                )
+            }
+            Self::SameDrive { paths, queues } => write!(
+                f,
+                "{paths} paths lie on {queues} drive{} or volume{}: what these share counts once; \
+                 `forebay map` shows which",
+                if *queues == 1 { "" } else { "s" },
+                if *queues == 1 { "" } else { "s" },
+            ),
+            Self::SharedDrive(names) => write!(
+                f,
+                "several paths end at {}: the sum of what each gives alone may be more than there \
+                 is; `forebay map` shows how",
+                some(names)
+            ),
+            Self::Uneven { share } => write!(
+                f,
+                "some drives had work for longer than others, so at best {:.0} % of their sum can \
+                 be reached; leave `--size` out, or give files in proportion to their drives' \
+                 speed",
+                share * 100.0
+            ),
+            Self::NoKvikio(reason) => write!(
+                f,
+                "KvikIO is not compared: {reason}; with `kvikio` installed for the `python3` that \
+                 is found first, and an NVIDIA driver, it is"
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The first few of the names, and how many more there are: nobody reads a dozen.
 fn some(rows: &[String]) -> String {
     let shown = rows.iter().take(NAMES_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
@@ -153,15 +225,22 @@ pub(crate) fn say(warning: &str) {
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));
 }
 
-/// A row's name in warnings.
+/// A row's name in warnings: with its path where there are several, and its size where these
+/// differ.
 #[must_use]
-pub fn name_of(row: &Row, sizes: bool) -> String {
+pub fn name_of(row: &Row, path: Option<&str>, sizes: bool) -> String {
     let mut name = format!("`{}` {}", row.method.name(), row.direction.name());
     if let Some(cache) = row.cache {
         name = format!("{name}, {}", cache.name());
     }
     if let Some(route) = &row.demanded {
         name = format!("{name}, by `{route}`");
+    }
+    if let Some(settings) = row.settings.as_ref().filter(|_| row.method == MethodName::Kvikio) {
+        name = format!("{name}, {}", settings.name);
+    }
+    if let Some(path) = path {
+        name = format!("{name} of {path}");
     }
     if sizes { format!("{name}, {}", format_size(row.bytes)) } else { name }
 }
@@ -170,12 +249,18 @@ pub fn name_of(row: &Row, sizes: bool) -> String {
 #[must_use]
 pub fn about(report: &Report) -> Vec<Warning> {
     let methods = || report.results.iter().filter(|row| !row.method.is_ceiling());
-    let sizes = methods().any(|row| methods().any(|other| other.bytes != row.bytes));
+    let several = paths::are_several(report);
+    let sizes = methods().any(|row| methods().any(|other| other.size != row.size));
     let mut warnings = Vec::new();
     let mut short = Vec::new();
     let mut unsteady = (Vec::new(), 0.0_f64, 0);
     for row in &report.results {
-        let name = name_of(row, sizes);
+        let path = row.paths.as_ref().filter(|_| several).and_then(|paths| match &paths[..] {
+            [] => None,
+            [path] => Some(format!("`{}`", paths::given(path))),
+            paths => Some(format!("all {}", paths.len())),
+        });
+        let name = name_of(row, path.as_deref(), sizes);
         if row.verified == Some(false) {
             warnings.push(Warning::Wrong { row: name.clone() });
         }
@@ -215,6 +300,12 @@ mod tests {
             Warning::InMemory("tmpfs".into()),
             Warning::LeftOut { rows: rows(), reason: "why".into() },
             Warning::Part { len: 1 << 30, whole: 5 << 30 },
+            Warning::Parts { parts: 1, len: 1 << 30 },
+            Warning::Parts { parts: 3, len: 1 << 30 },
+            Warning::SameDrive { paths: 3, queues: 1 },
+            Warning::SharedDrive(vec!["vda".into()]),
+            Warning::Uneven { share: 0.5 },
+            Warning::NoKvikio("no module".into()),
             Warning::NoFio,
             Warning::Leftovers(1),
             Warning::Leftovers(2),
@@ -235,6 +326,19 @@ mod tests {
         left out: `mmap` read, cold; `standard` read, cold: why
         only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120`
           reads all
+        only the start of one file is read, 1 GiB of all paths together, to end in time;
+          `--size` reads more
+        only the start of 3 files is read, 1 GiB of all paths together, to end in time;
+          `--size` reads more
+        3 paths lie on 1 drive or volume: what these share counts once; `forebay map`
+          shows which
+        several paths end at vda: the sum of what each gives alone may be more than
+          there is; `forebay map` shows how
+        some drives had work for longer than others, so at best 50 % of their sum can be
+          reached; leave `--size` out, or give files in proportion to their drives'
+          speed
+        KvikIO is not compared: no module; with `kvikio` installed for the `python3`
+          that is found first, and an NVIDIA driver, it is
         `fio` is not installed: install it for a second opinion on the storage
         removed the scratch that a crashed run had left
         removed the scratch that 2 crashed runs had left

@@ -50,7 +50,7 @@ fn width(look: Look) -> usize {
 
 fn head(report: &TuneReport, look: Look) -> String {
     let path = look.fit(&report.path);
-    let place = place(&report.environment).map(|place| format!("  {}", look.fit(&place)));
+    let place = place(&report.environment, false).map(|place| format!("  {}", look.fit(&place)));
     let len = format_size(report.bytes);
     let what = if report.scratch { format!("{len} of scratch") } else { len };
     let place = place.unwrap_or_default();

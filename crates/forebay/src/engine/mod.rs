@@ -7,6 +7,8 @@
 mod drives;
 mod file;
 mod learn;
+mod readers;
+mod seats;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
@@ -32,6 +34,7 @@ use crate::memory::{Buffer, HostMemory};
 use crate::options::Options;
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
+use crate::topology::System;
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -48,8 +51,8 @@ pub struct Engine {
 struct Inner {
     options: Options,
     core: Arc<Core>,
-    /// Wakes the readers.
-    bell: Arc<Idlers>,
+    /// How many readers there are at first.
+    readers: usize,
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
@@ -74,27 +77,38 @@ impl Engine {
     /// [`Error::BadOption`] where the limits do not fit together.
     pub fn new(options: Options) -> Result<Self> {
         options.check()?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let readers = options.readers.unwrap_or_else(|| cores.clamp(2, 10));
+        let readers = readers::number(&options);
+        let shares = threads::Shares::of(options.threads, readers.most());
+        let threads =
+            threads::Threads::new(options.threads, shares, System::live().numa_nodes().len());
+        let readers = readers.at_most(shares.readers);
         let limits = Limits {
             slot_size: options.slot_size,
             segment: options.segment_size,
-            depth: options.depth_max(),
             in_flight: options.in_flight,
             readers,
+            pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
         let bell = Arc::<Idlers>::default();
-        let core = Arc::new(Core::new(Scheduler::new(limits), Bell::List(Arc::clone(&bell))));
+        let core = Arc::new_cyclic(|core| {
+            let pool = threads.pool(core, options.segment_size);
+            let readers = Bell::List(Arc::clone(&bell));
+            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool))
+        });
         Ok(Self {
             inner: Arc::new(Inner {
-                core,
-                bell,
+                core: Arc::clone(&core),
+                readers: readers.start(),
+                threads: threads.clone(),
                 tools: ReaderTools {
-                    planner: Planner { segment: options.segment_size, readers },
+                    planner: Planner { segment: options.segment_size },
                     arena: Arc::new(Arena::new(options.slot_size, options.arena_size)),
+                    core,
+                    bell,
+                    threads,
+                    seats: Arc::new(seats::Seats::new(readers.start())),
                 },
-                threads: threads::Threads::new(options.threads),
                 links: Mutex::default(),
                 drives: drives::Drives::new(&options),
                 notes: Arc::default(),
@@ -189,6 +203,9 @@ impl Engine {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
+        notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
+        notes.extend(self.inner.tools.arena.misplaced().map(misplaced));
+        notes.extend(self.inner.tools.seats.refusal().map(unseated));
         notes
     }
 
@@ -216,8 +233,10 @@ impl Engine {
         if let Some(link) = links.iter().find(|link| Arc::ptr_eq(&link.device, device)) {
             return Ok(link.index);
         }
-        let slots_max = self.inner.tools.arena.add_link(device);
         let inner = &self.inner;
+        let node = seats::node_of(&System::live(), &device.info().pci_address);
+        node.iter().for_each(|node| inner.tools.seats.add(node));
+        let slots_max = inner.tools.arena.add_link(device, node);
         let index =
             inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
@@ -257,7 +276,7 @@ impl Engine {
     /// Starts the readers, once.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
-        inner.threads.start_readers(&inner.core, &inner.tools, &inner.bell)
+        inner.threads.start_readers(&inner.tools, inner.readers)
     }
 }
 
@@ -276,6 +295,28 @@ pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
     Error::BadRequest { operation, place, reason }
+}
+
+/// Says that there may be more threads than the options allow.
+fn unbounded(errno: Errno) -> String {
+    let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
+    format!(
+        "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
+         which file systems in user space and remote ones may need many{remedy}"
+    )
+}
+
+/// Says that pinned memory may lie far from its GPU.
+fn misplaced(errno: Errno) -> String {
+    format!(
+        "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
+         node than its GPU: `numactl` can place the whole process"
+    )
+}
+
+/// Says that readers may run far from the GPU.
+fn unseated(errno: Errno) -> String {
+    format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
 }
 
 /// Says that rings use the pinned memory unregistered.

@@ -167,6 +167,7 @@ impl Engine {
         // none.
         let is_short = call.span.len <= self.options().slot_size;
         if is_short
+            && !file.knows_direct()
             && matches!(file.residency_source(), Source::Cachestat | Source::Mincore)
             && call.range().is_ok_and(|range| file.is_resident(range))
         {

@@ -96,3 +96,98 @@ fn threads_that_stand_in_for_a_ring_register_nothing() {
     assert_eq!(rig.fixed_ops(), 0);
     assert!(rig.engine.notes().is_empty());
 }
+
+#[test]
+fn readers_are_started_when_more_are_wanted() {
+    let options = Options { slot_size: 256 << 10, segment_size: 4 << 10, ..Options::default() };
+    let engine = Engine::new(options).unwrap();
+    let core = &engine.inner.core;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = engine.open(&path).unwrap();
+    let read = || {
+        let buffer = engine.allocate_pinned(LEN as u64).unwrap();
+        let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap();
+        let (end, buffer) = transfer.wait();
+        end.unwrap();
+        assert!(buffer.unwrap().as_slice() == Some(&bytes[..]));
+    };
+    read();
+    let first = core.lock().readers();
+    assert_eq!(first, engine.inner.readers);
+    core.with(|scheduler| scheduler.force_readers(first + 3));
+    // Each time that all have work, one of them starts another.
+    for _ in 0..10_000 {
+        if core.lock().readers() == first + 3 {
+            break;
+        }
+        read();
+    }
+    for count in [1, first + 3, 2] {
+        core.with(|scheduler| scheduler.force_readers(count));
+        read();
+    }
+    assert_eq!(core.lock().readers(), first + 3);
+}
+
+/// Devices on PCI, one of each NUMA node that has some.
+fn places() -> Vec<(u32, String)> {
+    let system = crate::topology::System::live();
+    let devices = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let mut places: Vec<(u32, String)> = devices
+        .filter_map(|device| {
+            let address = device.file_name().into_string().ok()?;
+            Some((system.numa_node_of(&address)?, address))
+        })
+        .collect();
+    places.sort();
+    places.dedup_by_key(|place| place.0);
+    places
+}
+
+#[test]
+fn slots_and_readers_are_near_the_gpu() {
+    let system = crate::topology::System::live();
+    if system.numa_nodes().len() < 2 {
+        return println!("skipped: this machine has one NUMA node");
+    }
+    let places = places();
+    if places.is_empty() {
+        return println!("skipped: no device on PCI says which NUMA node it hangs on");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, vec![7; LEN]).unwrap();
+    let clock = Arc::new(crate::clock::SystemClock::new());
+    let gpu = |index: u32, address: &str| -> Arc<dyn Device> {
+        let gpu = gpu::sim::SimDevice::new(index, Default::default(), clock.clone());
+        Arc::new(gpu.at(address))
+    };
+    for (node, address) in &places {
+        let options = Options { readers: Some(1), small_size: 0, ..Options::default() };
+        let engine = Engine::new(options).unwrap();
+        let here = rustix::thread::sched_getaffinity(None).unwrap();
+        let near = crate::memory::Node::new(*node, system.numa_cpus(*node)).cpus(&here);
+        let read = |device: &Arc<dyn Device>| {
+            engine.add_device(device).unwrap();
+            let mut buffer = engine.allocate(device.id(), LEN as u64).unwrap();
+            engine.open(&path).unwrap().read(0, &mut buffer).unwrap();
+            let affinity = |thread| rustix::thread::sched_getaffinity(Some(thread)).unwrap();
+            engine.inner.tools.seats.threads().into_iter().map(affinity).collect::<Vec<_>>()
+        };
+        let wanted = if near.count() > 0 { near } else { here };
+        assert_eq!(read(&gpu(0, address)), [wanted], "on node {node}");
+        assert_eq!(engine.notes(), [""; 0]);
+        for part in engine.inner.tools.arena.parts().behind(0) {
+            match crate::memory::nodes_of(part.start, part.len()) {
+                Ok(nodes) => assert!(nodes.iter().all(|other| other == node), "on node {node}"),
+                Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
+            }
+        }
+        if let Some((other, address)) = places.iter().find(|place| place.0 != *node) {
+            assert_eq!(read(&gpu(1, address)), [here], "on nodes {node} and {other}");
+        }
+    }
+}

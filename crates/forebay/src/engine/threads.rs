@@ -1,20 +1,21 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::resource;
+use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, Depth, Idlers, Plan, Planner, Pool, PreadRing, Reader, RingWorker,
-    Slot, Tools, UringRing, Waker,
+    Bell, Claim, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool, PreadRing,
+    Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -22,17 +23,43 @@ use crate::staging::{Arena, Submitter};
 /// hangs; then they stay, with what they hold, until it answers.
 const END_BOUND: Duration = Duration::from_secs(2);
 
-/// Threads of one drive's pool at most: each holds one request, and where io_uring is refused a
-/// drive needs as many in flight from threads as from a ring. On a virtio drive with 2 cores, 4
-/// threads gave 0.95 of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to
-/// bounce through, which bounds them: 32 would take 64 MiB.
-const POOL_MAX: usize = 24;
+/// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// Threads that read what is in memory.
+    pub(super) readers: usize,
+    /// Rings, with a thread each. A drive has a ring of its own as long as there are any left; two
+    /// that share one share only the thread that submits and reaps.
+    rings: usize,
+    /// Threads that wait for drives where no ring does.
+    pub(super) pool: usize,
+    /// Threads that the kernel starts for rings; each has one at least.
+    kernel: usize,
+}
 
-/// What readers plan and grow with.
+impl Shares {
+    /// Of at most `most` threads, with `readers` readers if they fit.
+    pub(super) fn of(most: usize, readers: usize) -> Self {
+        let quarter = (most / 4).max(1);
+        let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
+        let rest = most.saturating_sub(readers + rings + (most / 32).max(1));
+        let pool = rest.saturating_sub(rings).clamp(1, 2 * quarter);
+        let kernel = rest.saturating_sub(pool).clamp(rings, quarter.max(rings));
+        Self { readers, rings, pool, kernel }
+    }
+}
+
+/// What readers plan and grow with, and what others are started with.
 #[derive(Debug, Clone)]
 pub(super) struct ReaderTools {
     pub(super) planner: Planner,
     pub(super) arena: Arc<Arena>,
+    pub(super) core: Arc<Core>,
+    /// Wakes the readers.
+    pub(super) bell: Arc<Idlers>,
+    pub(super) threads: Threads,
+    /// Where readers run.
+    pub(super) seats: Arc<Seats>,
 }
 
 impl Tools for ReaderTools {
@@ -44,13 +71,21 @@ impl Tools for ReaderTools {
         // Where no more memory can be had, the slots that there are must do.
         self.arena.grow(link).unwrap_or_default()
     }
+
+    fn hire(&self) -> bool {
+        self.threads.start_reader(self).is_ok()
+    }
 }
 
 /// See the module's own text. Clones count together.
 #[derive(Debug, Clone)]
 pub(super) struct Threads {
     alive: Arc<Alive>,
-    readers_started: Arc<Mutex<bool>>,
+    shares: Shares,
+    readers_started: Arc<Mutex<usize>>,
+    /// How many drives each ring serves.
+    served: Arc<Mutex<Vec<usize>>>,
+    kernel: Arc<KernelThreads>,
 }
 
 #[derive(Debug)]
@@ -81,10 +116,17 @@ impl Drop for Leave {
 }
 
 impl Threads {
-    /// At most `most` at a time.
-    pub(super) fn new(most: usize) -> Self {
-        let alive = Alive { most, count: Mutex::new(0), none: Condvar::new() };
-        Self { alive: Arc::new(alive), readers_started: Arc::default() }
+    /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
+    /// many NUMA `nodes`.
+    pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
+        let most = most.saturating_sub(shares.kernel);
+        Self {
+            alive: Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() }),
+            shares,
+            readers_started: Arc::default(),
+            served: Arc::default(),
+            kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
+        }
     }
 
     fn spawn(
@@ -108,6 +150,11 @@ impl Threads {
         thread.map(drop).map_err(|error| resource(what, &error))
     }
 
+    /// What the kernel may start beside them.
+    pub(super) fn kernel(&self) -> &KernelThreads {
+        &self.kernel
+    }
+
     /// Waits for all threads to end, for a bounded time.
     pub(super) fn wait(&self) {
         let waited =
@@ -115,30 +162,43 @@ impl Threads {
         drop(waited);
     }
 
-    /// Starts the readers at the first call; at least one must start.
-    pub(super) fn start_readers(
-        &self,
-        core: &Arc<Core>,
-        tools: &ReaderTools,
-        bell: &Arc<Idlers>,
-    ) -> Result<()> {
-        let mut started = self.readers_started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started {
+    /// Starts the first readers, `count` of them, at the first call; at least one must start.
+    pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
+        let mut started = self.readers_started();
+        if *started > 0 {
             return Ok(());
         }
-        for index in 0..tools.planner.readers {
-            let (core, tools, bell) = (Arc::clone(core), tools.clone(), Arc::clone(bell));
-            let run = move || {
-                Reader::new(PreadRing::new(tools.planner.segment)).run(&core, &tools, &bell);
-            };
-            match self.spawn(format!("forebay-read-{index}"), "reader threads", run) {
-                Err(error) if index == 0 => return Err(error),
+        tools.seats.allow();
+        while *started < count {
+            match self.spawn_reader(tools, *started) {
+                Err(error) if *started == 0 => return Err(error),
                 Err(_) => break,
-                Ok(()) => {}
+                Ok(()) => *started += 1,
             }
         }
-        *started = true;
+        tools.core.with(|scheduler| scheduler.hired(*started));
         Ok(())
+    }
+
+    /// Starts one more.
+    fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
+        let mut started = self.readers_started();
+        self.spawn_reader(tools, *started)?;
+        *started += 1;
+        Ok(())
+    }
+
+    fn readers_started(&self) -> MutexGuard<'_, usize> {
+        self.readers_started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
+        let tools = tools.clone();
+        self.spawn(format!("forebay-read-{index}"), "reader threads", move || {
+            let _seat = tools.seats.sit();
+            let ring = PreadRing::new(tools.planner.segment);
+            Reader::new(ring).run(&tools.core, &tools, &tools.bell);
+        })
     }
 
     /// Starts the submitter of a GPU; returns its link.
@@ -166,36 +226,33 @@ impl Threads {
         Ok(link)
     }
 
-    /// Adds a drive, whose pool starts its threads when they are first needed.
-    pub(super) fn add_drive(&self, core: &Arc<Core>, depth: Depth, segment: u64) -> usize {
-        let (threads, place) = (self.clone(), Arc::<OnceLock<usize>>::default());
-        let pool = Arc::new_cyclic(|pool: &Weak<Pool>| {
+    /// The threads that wait for drives, each started when it is first needed.
+    pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
+        let threads = self.clone();
+        Arc::new_cyclic(|pool: &Weak<Pool>| {
             // The pool is the core's, so it may keep neither the core nor itself.
-            let (core, pool, place) = (Arc::downgrade(core), pool.clone(), Arc::clone(&place));
+            let (core, pool) = (core.clone(), pool.clone());
             let start = move |number| {
-                let (core, pool) = (core.upgrade(), pool.upgrade());
-                let (Some(core), Some(pool), Some(&drive)) = (core, pool, place.get()) else {
+                let (Some(core), Some(pool)) = (core.upgrade(), pool.upgrade()) else {
                     return Err(Errno::AGAIN);
                 };
-                let name = format!("forebay-{drive}-{number}");
                 let run = move || {
                     let ring = PreadRing::new(segment);
-                    RingWorker::called(Crew::Pool(drive), ring).run(&core, Some(&pool));
+                    RingWorker::called(Crew::Pool, ring).run(&core, Some(&pool));
                 };
-                threads.spawn(name, "drive threads", run).map_err(|error| match error {
+                let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
+                started.map_err(|error| match error {
                     Error::Resource { source, .. } => source,
                     _ => Errno::AGAIN,
                 })
             };
-            Pool::new(POOL_MAX, Box::new(start))
-        });
-        let drive = core.add_drive(depth, Bell::Pool(pool));
-        *place.get_or_init(|| drive)
+            Pool::new(self.shares.pool, Box::new(start))
+        })
     }
 
-    /// Starts the ring of a drive, where it may have one; returns what a report should say where
-    /// it may not.
-    pub(super) fn start_ring(
+    /// Gives a drive a ring, where it may have one; returns what a report should say where it may
+    /// not.
+    pub(super) fn give_ring(
         &self,
         core: &Arc<Core>,
         drive: usize,
@@ -205,42 +262,59 @@ impl Threads {
         if options.ring == RingChoice::Pread {
             return Ok(None);
         }
-        match self.start_uring(core, drive, options, parts)? {
-            Ok(()) => Ok(None),
-            Err(errno) if options.ring == RingChoice::Uring => {
-                Err(Error::Resource { what: "io_uring", source: errno })
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who serves the fewest drives serves one more, where no other can be had.
+        let spare = served.iter().enumerate().min_by_key(|(_, drives)| **drives);
+        let spare = spare.map(|(ring, _)| ring);
+        let started = match spare {
+            Some(ring) if served.len() == self.shares.rings => Ok(Ok(ring)),
+            _ => self.start_uring(core, options, parts),
+        };
+        let ring = match (started, spare) {
+            (Ok(Ok(ring)), _) | (Ok(Err(_)) | Err(_), Some(ring)) => ring,
+            (Err(error), None) => return Err(error),
+            (Ok(Err(errno)), None) if options.ring == RingChoice::Uring => {
+                return Err(Error::Resource { what: "io_uring", source: errno });
             }
-            Err(errno) => Ok(Some(format!(
-                "io_uring is refused here ({errno}): up to {} threads read each drive instead",
-                options.depth_max().min(POOL_MAX)
-            ))),
+            (Ok(Err(errno)), None) => {
+                let most = options.depth.unwrap_or(EACH_MAX).min(EACH_MAX).min(self.shares.pool);
+                return Ok(Some(format!(
+                    "io_uring is refused here ({errno}): up to {most} threads read each drive \
+                     instead"
+                )));
+            }
+        };
+        if ring == served.len() {
+            served.push(0);
         }
+        served[ring] += 1;
+        core.with(|scheduler| scheduler.attach(drive, ring));
+        Ok(None)
     }
 
     /// The inner result is the kernel's answer to the ring.
     fn start_uring(
         &self,
         core: &Arc<Core>,
-        drive: usize,
         options: &Options,
         parts: &Arc<Parts>,
-    ) -> Result<Result<(), Errno>> {
+    ) -> Result<Result<usize, Errno>> {
         let waker = match Waker::new() {
             Ok(waker) => waker,
             Err(errno) => return Ok(Err(errno)),
         };
-        let (depth, segment) = (options.depth_max(), options.segment_size);
+        let segment = options.segment_size;
         let (answer, answered) = sync_channel(1);
-        let (core, parts) = (Arc::clone(core), Arc::clone(parts));
+        let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
             // Made on the thread that uses it: the kernel may hold the ring to one issuer.
-            let ring = match UringRing::new(depth, segment, waker.clone(), parts) {
+            let ring = match UringRing::new(segment, waker.clone(), parts, kernel) {
                 Ok(ring) => ring,
                 Err(errno) => return answer.send(Err(errno)).unwrap_or(()),
             };
-            core.add_ring(drive, Bell::Ring(waker));
-            answer.send(Ok(())).unwrap_or(());
-            RingWorker::new(Crew::Ring(drive), ring).run(&core, None);
+            let index = core.add_ring(Bell::Ring(waker));
+            answer.send(Ok(index)).unwrap_or(());
+            RingWorker::new(Crew::Ring(index), ring).run(&core, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
     }

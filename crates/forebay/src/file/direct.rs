@@ -83,6 +83,7 @@ impl Direct {
         let alignment = alignment(handle, fd.as_fd())?;
         let direct = Self { fd, alignment };
         direct.confirm(handle)?;
+        handle.supports_nowait(); // rings want to know, and this thread may wait
         Ok(direct)
     }
 

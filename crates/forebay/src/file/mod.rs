@@ -56,6 +56,7 @@ pub(crate) struct Handle {
     direct: OnceLock<Result<Direct, String>>,
     source: OnceLock<Source>,
     nowait: OnceLock<bool>,
+    queue: OnceLock<usize>,
 }
 
 impl Handle {
@@ -96,6 +97,7 @@ impl Handle {
             direct: OnceLock::new(),
             source: OnceLock::new(),
             nowait: OnceLock::new(),
+            queue: OnceLock::new(),
         })
     }
 
@@ -184,6 +186,17 @@ impl Handle {
             },
         };
         kept.as_ref().map_err(String::as_str)
+    }
+
+    /// Whether [`direct`](Self::direct) has its answer already.
+    pub(crate) fn knows_direct(&self) -> bool {
+        self.direct.get().is_some()
+    }
+
+    /// The number of the queue that serves it, in the engine that opened it; its drive stays the
+    /// same while it is open, whatever is mounted over it.
+    pub(crate) fn queue(&self) -> &OnceLock<usize> {
+        &self.queue
     }
 
     /// Makes its bytes durable, and of the rest what is needed to read them.

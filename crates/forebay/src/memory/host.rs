@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::Node;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceKind};
 
@@ -40,9 +41,22 @@ unsafe impl Sync for HostMemory {}
 impl HostMemory {
     /// Maps `len` bytes and touches every page.
     pub(crate) fn map(len: usize) -> Result<Self> {
+        Self::map_near(len, None).map(|(memory, _)| memory)
+    }
+
+    /// The same, on a NUMA node where that has room; also why it may lie elsewhere, where the
+    /// kernel would not hear of it.
+    pub(crate) fn map_near(len: usize, node: Option<&Node>) -> Result<(Self, Option<Errno>)> {
         let memory = Self::map_untouched(len)?;
-        memory.touch();
-        Ok(memory)
+        // SAFETY: the mapping was just made, and nobody else knows of it.
+        let prefer = |node: &Node| unsafe { node.prefer(memory.pointer.as_ptr(), len.max(1)) };
+        let refused = node.and_then(|node| Some((node, prefer(node).err()?)));
+        // Containers may not place memory, but it lies beside the processor that touches it first.
+        let refusal = match memory.touch(refused.map(|(node, _)| node)) {
+            true => None,
+            false => refused.map(|(_, errno)| errno),
+        };
+        Ok((memory, refusal))
     }
 
     fn map_untouched(len: usize) -> Result<Self> {
@@ -77,8 +91,9 @@ impl HostMemory {
         Ok(memory)
     }
 
-    /// Writes one byte of each page, so that the kernel backs them now and not under a copy.
-    fn touch(&self) {
+    /// Writes one byte of each page, so that the kernel backs them now and not under a copy; from a
+    /// `node`'s own processors where one is given. Whether that was done by such alone.
+    fn touch(&self, node: Option<&Node>) -> bool {
         let page = rustix::param::page_size();
         let threads = if self.len < TOUCH_ALONE {
             1
@@ -93,16 +108,26 @@ impl HostMemory {
                 unsafe { ((first + at) as *mut u8).write_volatile(0) };
             }
         };
+        let touch_near = move |start, end| {
+            let is_near = node.is_none_or(|node| node.run_here().is_ok());
+            touch(start, end);
+            is_near
+        };
         std::thread::scope(|scope| {
-            for start in (share..self.len).step_by(share) {
+            // The caller's thread stays where it is.
+            let own = if node.is_some() { 0 } else { share.min(self.len) };
+            let spawned = (own..self.len).step_by(share).map(|start| {
                 let end = (start + share).min(self.len);
                 // Where no thread can be had the pages are touched when they are first used.
-                let spawned =
-                    std::thread::Builder::new().spawn_scoped(scope, move || touch(start, end));
-                drop(spawned);
-            }
-            touch(0, share.min(self.len));
-        });
+                std::thread::Builder::new().spawn_scoped(scope, move || touch_near(start, end))
+            });
+            let spawned: Vec<_> = spawned.collect();
+            touch(0, own);
+            let is_near = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, bool>>| {
+                thread.is_ok_and(|thread| thread.join().unwrap_or(false))
+            };
+            spawned.into_iter().all(is_near)
+        })
     }
 
     /// Pins it for `device`; once for each device.
@@ -167,6 +192,26 @@ impl Drop for HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::nodes_of;
+    use crate::topology::System;
+
+    #[test]
+    fn memory_lies_beside_those_who_touch_it() {
+        const LEN: usize = 24 << 20;
+        let system = System::live();
+        for number in system.numa_nodes() {
+            let node = Node::new(number, system.numa_cpus(number));
+            let memory = HostMemory::map_untouched(LEN).unwrap();
+            if !memory.touch(Some(&node)) {
+                println!("skipped: no processor of node {number} may be used");
+                continue;
+            }
+            match nodes_of(memory.address(), LEN as u64) {
+                Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
+                Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
+            }
+        }
+    }
 
     #[test]
     fn memory_is_aligned_zero_and_writable() {

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
 
 mod host;
+mod node;
 mod parts;
 
 use std::fmt;
@@ -17,6 +18,9 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceId};
 
 pub(crate) use host::HostMemory;
+pub(crate) use node::Node;
+#[cfg(test)]
+pub(crate) use node::nodes_of;
 pub(crate) use parts::Parts;
 
 /// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.

@@ -15,40 +15,47 @@ const LARGE: usize = 256 << 10;
 /// Memory of this size is put on huge pages.
 const HUGE: usize = 2 << 20;
 
-/// One piece of memory for each op of a ring; mapped when the first op needs it.
+/// Pieces of memory that ops borrow; mapped when the first op needs one.
 #[derive(Debug)]
 pub(crate) struct Bounce {
-    pieces: usize,
+    most: usize,
     piece: usize,
     memory: Option<HostMemory>,
+    /// Addresses of those that nobody has, the last given back first: it may be in a cache.
+    free: Vec<u64>,
 }
 
 impl Bounce {
-    /// For `pieces` ops of at most `piece` bytes each.
-    pub(crate) fn new(pieces: usize, piece: u64) -> Self {
-        Self { pieces, piece: usize::try_from(piece).expect("a segment fits memory"), memory: None }
+    /// Of at most `most` pieces, for ops of at most `piece` bytes each.
+    pub(crate) fn new(most: usize, piece: u64) -> Self {
+        let piece = usize::try_from(piece).expect("a segment fits memory");
+        Self { most, piece, memory: None, free: Vec::new() }
     }
 
-    /// Address for the whole of `op` in the piece at `index`; a write's bytes are put there.
-    pub(crate) fn enter(&mut self, index: usize, op: &Op) -> Result<u64> {
-        debug_assert!(index < self.pieces);
+    /// Address for the whole of `op` in a piece, which is the op's until it
+    /// [`leaves`](Self::leave); a write's bytes are put there. `None`: others have them all.
+    pub(crate) fn enter(&mut self, op: &Op) -> Result<Option<u64>> {
         debug_assert!(op.segment.covered.len() <= self.piece as u64);
         if self.memory.is_none() {
-            let len = self.pieces * self.piece;
+            let len = self.most * self.piece;
             let len = if self.piece >= LARGE { len.max(HUGE) } else { len };
-            self.memory = Some(HostMemory::map(len)?);
+            let memory = HostMemory::map(len)?;
+            let first = memory.address();
+            self.free = (0..self.most).rev().map(|n| first + (n * self.piece) as u64).collect();
+            self.memory = Some(memory);
         }
-        let memory = self.memory.as_ref().expect("mapped above");
-        let address = memory.address() + (index * self.piece) as u64;
+        let Some(address) = self.free.pop() else { return Ok(None) };
         if op.work == Work::Move(Direction::Write) {
             let wanted = op.segment.wanted;
             copy(op.address, address + (wanted.start - op.segment.covered.start), wanted.len());
         }
-        Ok(address)
+        Ok(Some(address))
     }
 
-    /// Gives a read the wanted part of the `got` bytes that just came to `address`.
-    pub(crate) fn leave(&self, address: u64, op: &Op, got: u64) {
+    /// Takes the piece at `address` back, of whose bytes `got` have just moved: a read is given the
+    /// wanted part of them.
+    pub(crate) fn leave(&mut self, address: u64, op: &Op, got: u64) {
+        self.free.push(address);
         if op.work != Work::Move(Direction::Read) {
             return;
         }

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::idlers::Idlers;
-use super::pool::{Missing, Pool};
+use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::uring::Waker;
 
@@ -29,15 +31,23 @@ pub(crate) enum Bell {
 
 impl Bell {
     /// Tells one thread.
-    fn ring(&self) -> Result<(), Missing> {
+    fn ring(&self) {
         match self {
             Self::List(idlers) => idlers.call(),
             Self::Ring(waker) => waker.wake(),
-            Self::Pool(pool) => return pool.call(),
+            Self::Pool(pool) => pool.call(),
             #[cfg(test)]
             Self::Counted(rung) => {
                 rung.fetch_add(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Starts a thread that is not started yet.
+    fn start(&self) -> Result<(), Errno> {
+        match self {
+            Self::Pool(pool) => return pool.start(),
+            other => other.ring(),
         }
         Ok(())
     }
@@ -50,14 +60,12 @@ impl Bell {
         }
     }
 
-    /// Tells `count` threads that are there: only those of a pool may be missing.
+    /// Tells `count` threads.
     fn ring_times(&self, count: usize) {
-        for _ in 0..count {
-            let _ = self.ring();
-        }
+        (0..count).for_each(|_| self.ring());
     }
 
-    /// Threads that are not started, and count as asleep.
+    /// Threads that are started when they are first needed.
     fn unstarted(&self) -> usize {
         match self {
             Self::Pool(pool) => pool.most(),
@@ -66,19 +74,13 @@ impl Bell {
     }
 }
 
-/// How a drive's workers are woken.
-#[derive(Debug)]
-struct DriveBells {
-    ring: Option<Bell>,
-    pool: Bell,
-}
-
 /// What all threads of an engine share.
 #[derive(Debug)]
 pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
     readers: Bell,
-    drives: RwLock<Vec<DriveBells>>,
+    pool: Bell,
+    rings: RwLock<Vec<Bell>>,
     links: RwLock<Vec<Bell>>,
     ends: Ends,
 }
@@ -92,12 +94,15 @@ struct Ends {
 }
 
 impl Core {
-    /// For readers that are woken by `readers`.
-    pub(crate) fn new(scheduler: Scheduler, readers: Bell) -> Self {
+    /// For readers that are woken by `readers`, and threads that wait for drives and are woken by
+    /// `pool`.
+    pub(crate) fn new(mut scheduler: Scheduler, readers: Bell, pool: Bell) -> Self {
+        scheduler.add_unstarted(pool.unstarted());
         Self {
             scheduler: Mutex::new(scheduler),
             readers,
-            drives: RwLock::new(Vec::new()),
+            pool,
+            rings: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
             ends: Ends::default(),
         }
@@ -132,8 +137,18 @@ impl Core {
     /// Tells those whom the effects concern. Not under the lock.
     pub(crate) fn act(&self, effects: Effects) {
         self.readers.ring_times(effects.readers);
-        if !effects.rings.is_empty() || !effects.pools.is_empty() || !effects.all_pools.is_empty() {
-            self.tell_drives(&effects);
+        if !effects.rings.is_empty() {
+            let bells = self.rings.read().unwrap_or_else(PoisonError::into_inner);
+            effects.rings.iter().for_each(|&ring| bells[ring].ring_times(1));
+        }
+        if let Some(count) = effects.whole_pool {
+            self.pool.ring_all(count);
+        }
+        self.pool.ring_times(effects.pool);
+        for _ in 0..effects.starts {
+            if let Err(errno) = self.pool.start() {
+                self.with(|scheduler| scheduler.cannot_start(errno));
+            }
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
@@ -148,37 +163,16 @@ impl Core {
         self.ends.tell();
     }
 
-    fn tell_drives(&self, effects: &Effects) {
-        let bells = self.drives.read().unwrap_or_else(PoisonError::into_inner);
-        for &drive in &effects.rings {
-            bells[drive].ring.iter().for_each(|bell| bell.ring_times(1));
-        }
-        for &(drive, count) in &effects.all_pools {
-            bells[drive].pool.ring_all(count);
-        }
-        let mut missing = Vec::new();
-        for &drive in &effects.pools {
-            missing.extend(bells[drive].pool.ring().err().map(|missing| (drive, missing)));
-        }
-        drop(bells);
-        for (drive, Missing { errno, others }) in missing {
-            self.with(|scheduler| scheduler.cannot_start(drive, errno, others));
-        }
+    /// Adds a drive: see [`Scheduler::add_drive`].
+    pub(crate) fn add_drive(&self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+        self.lock().add_drive(depth, most, hardware)
     }
 
-    /// Adds a drive whose blocking workers are called by `pool`.
-    pub(crate) fn add_drive(&self, depth: Depth, pool: Bell) -> usize {
-        let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
-        let unstarted = pool.unstarted();
-        bells.push(DriveBells { ring: None, pool });
-        self.lock().add_drive(depth, unstarted)
-    }
-
-    /// Gives a drive a ring, whose worker is woken by `bell`.
-    pub(crate) fn add_ring(&self, drive: usize, bell: Bell) {
-        let mut bells = self.drives.write().unwrap_or_else(PoisonError::into_inner);
-        bells[drive].ring = Some(bell);
-        self.lock().add_ring(drive);
+    /// Adds a ring, whose worker is woken by `bell`.
+    pub(crate) fn add_ring(&self, bell: Bell) -> usize {
+        let mut bells = self.rings.write().unwrap_or_else(PoisonError::into_inner);
+        bells.push(bell);
+        self.lock().add_ring()
     }
 
     /// Adds a link whose submitter is woken by `bell`.

@@ -48,12 +48,6 @@ impl Idlers {
         }
     }
 
-    /// Calls one that is asleep; false: none is.
-    pub(crate) fn wake_one(&self) -> bool {
-        let bed = lock(&self.state).asleep.pop();
-        bed.as_deref().map(Bed::call).is_some()
-    }
-
     /// Calls all, and lets nobody sleep again.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);

@@ -2,12 +2,13 @@
 //! which comes next.
 //!
 //! A [`Ring`] belongs to one worker. Readers, which move what waits for no drive, have a
-//! [`PreadRing`] each. A drive has one worker with a [`UringRing`], and a [`Pool`] of workers with
-//! a `PreadRing` each for what io_uring does not do, or is not allowed to.
+//! [`PreadRing`] each. A worker with a [`UringRing`] serves a drive, or several; the workers of the
+//! [`Pool`], with a `PreadRing` each, do for all drives what io_uring does not do, or may not.
 
 mod bounce;
 mod core;
 mod idlers;
+mod kernel_threads;
 mod op;
 mod pool;
 mod pread;
@@ -24,13 +25,16 @@ use rustix::io::Errno;
 
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
+pub(crate) use kernel_threads::KernelThreads;
 pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub use scheduler::Priority;
-pub(crate) use scheduler::{Claim, Copy, CopyFailure, Crew, Depth, Limits, Request, Scheduler};
+pub(crate) use scheduler::{
+    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Request, Scheduler,
+};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};

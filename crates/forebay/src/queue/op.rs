@@ -28,6 +28,17 @@ pub(crate) enum Work {
     Sync { metadata: bool },
 }
 
+/// Where an op waits, and who runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// The ring of its drive.
+    Direct,
+    /// The pool, whose threads may wait for drives.
+    Waits,
+    /// The readers.
+    Cached,
+}
+
 /// A segment on its way through a ring.
 ///
 /// The memory at `address` belongs to the window, which the scheduler keeps until the op has been
@@ -47,8 +58,8 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// How often in a row the kernel has asked to try again.
     pub(crate) again: u16,
-    /// Whether it counts as in flight on its drive.
-    pub(crate) counted: bool,
+    /// The line by which it counts as in flight on its drive.
+    pub(crate) counted: Option<Line>,
 }
 
 /// On whose behalf an op runs.
@@ -68,6 +79,12 @@ impl Op {
 
     pub(crate) fn is_direct(&self) -> bool {
         self.segment.io == Io::Direct
+    }
+
+    /// Whether it only copies what is in memory, so that it waits for no drive.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        let reads = self.work == Work::Move(Direction::Read);
+        reads && !self.is_direct() && self.segment.reason.is_in_memory()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Threads of one kind that are started when they are first needed.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -10,18 +10,10 @@ use super::idlers::Idlers;
 /// Starts the thread of this number.
 type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
 
-/// A thread that was called and could not be started.
-#[derive(Debug)]
-pub(super) struct Missing {
-    pub(super) errno: Errno,
-    /// Whether the pool has others, which will come to what this one was called for.
-    pub(super) others: bool,
-}
-
 /// See the module's own text.
 pub(crate) struct Pool {
     idlers: Idlers,
-    started: Mutex<usize>,
+    started: AtomicUsize,
     most: usize,
     start: Start,
 }
@@ -29,7 +21,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// Of at most `most` threads, each made by `start`.
     pub(crate) fn new(most: usize, start: Start) -> Self {
-        Self { idlers: Idlers::default(), started: Mutex::new(0), most, start }
+        Self { idlers: Idlers::default(), started: AtomicUsize::new(0), most, start }
     }
 
     /// How many threads there may be.
@@ -37,22 +29,17 @@ impl Pool {
         self.most
     }
 
-    /// Wakes a thread that sleeps, or starts one.
+    /// Starts one more thread.
     ///
     /// # Errors
-    /// Where no more threads can be had.
-    pub(super) fn call(&self) -> Result<(), Missing> {
-        if self.idlers.wake_one() {
-            return Ok(());
-        }
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
-        if *started == self.most {
-            self.idlers.call(); // one is about to sleep
-            return Ok(());
-        }
-        (self.start)(*started).map_err(|errno| Missing { errno, others: *started > 0 })?;
-        *started += 1;
-        Ok(())
+    /// Where it cannot be had.
+    pub(super) fn start(&self) -> Result<(), Errno> {
+        (self.start)(self.started.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Wakes a thread that sleeps, or is about to.
+    pub(super) fn call(&self) {
+        self.idlers.call();
     }
 
     /// Sleeps until called.

@@ -40,7 +40,8 @@ impl PreadRing {
         let fd = descriptor(op)?;
         let (offset, len) = op.rest();
         let base = if op.segment.bounce {
-            self.bounce.enter(0, op).map_err(|_| Errno::NOMEM)?
+            let piece = self.bounce.enter(op).map_err(|_| Errno::NOMEM)?;
+            piece.expect("one op at a time needs one")
         } else {
             op.address
         };
@@ -53,11 +54,12 @@ impl PreadRing {
                 Direction::Write => write_at_raw(fd, memory, len, offset),
             }
         }
-        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))? as u64;
+        .map(|moved| moved as u64)
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
         if op.segment.bounce {
-            self.bounce.leave(base, op, moved);
+            self.bounce.leave(base, op, moved.unwrap_or(0));
         }
-        Ok(moved)
+        moved
     }
 }
 

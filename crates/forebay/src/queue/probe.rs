@@ -22,7 +22,6 @@ const EDGE_PIECE_MIN: u64 = 128 * KIB;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planner {
     pub(crate) segment: u64,
-    pub(crate) readers: usize,
 }
 
 impl Planner {
@@ -77,7 +76,7 @@ impl Planner {
             return self.segment;
         }
         let span = claim.range.end - claim.base;
-        let share = (span / (4 * self.readers as u64)).max(1).next_power_of_two();
+        let share = (span / (4 * claim.readers as u64)).max(1).next_power_of_two();
         let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
         share.clamp(least, (self.segment / 4).max(least)).min(self.segment)
     }

@@ -94,7 +94,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::super::op::{Completion, Direction, Op, Owner, Work};
-    use super::super::{Ring, UringRing, Waker};
+    use super::super::{KernelThreads, Ring, UringRing, Waker};
     use super::*;
     use crate::file::{Handle, OpenHow};
     use crate::memory::HostMemory;
@@ -115,7 +115,8 @@ mod tests {
         /// `None`: io_uring, or its registered memory, cannot be had here.
         fn new() -> Option<Self> {
             let parts = Arc::<Parts>::default();
-            let ring = UringRing::new(4, LEN as u64, Waker::new().unwrap(), Arc::clone(&parts));
+            let (waker, threads) = (Waker::new().unwrap(), KernelThreads::new(1, 1, 1));
+            let ring = UringRing::new(LEN as u64, waker, Arc::clone(&parts), threads);
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("data");
             let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
@@ -164,7 +165,7 @@ mod tests {
                 moved: 0,
                 empty: 0,
                 again: 0,
-                counted: false,
+                counted: None,
             });
             let mut done: Vec<Completion> = Vec::new();
             while done.is_empty() {

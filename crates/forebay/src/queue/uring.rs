@@ -11,22 +11,24 @@
 
 #![expect(unsafe_code, reason = "hands memory to the kernel that the scheduler owns for each op")]
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io_uring::{IoUring, Probe, opcode, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use slab::Slab;
 
 use super::Ring;
 use super::bounce::Bounce;
+use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Direction, Op, Owner, WindowKey, Work, now_ns};
 use super::pread::{descriptor, size_if_short};
 use super::registered::Registered;
 use crate::memory::Parts;
-use crate::units::ByteRange;
+use crate::units::{ByteRange, MIB};
 
 /// Completion that belongs to the waker, not to an op.
 const WAKE: u64 = u64::MAX;
@@ -40,6 +42,15 @@ const PAUSE: u64 = u64::MAX - 2;
 /// The first pause and the longest: each is twice as long as the one before. What the kernel can
 /// take back at all has come back after a few; a drive that hangs costs ten looks a second.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
+
+/// Requests that the kernel takes in one call.
+const ENTRIES: u32 = 256;
+
+/// Completions that the kernel has a place for; it keeps what comes beyond that for later.
+const COMPLETIONS: u32 = 4096;
+
+/// Memory that ops may bounce through, which are few unless a caller's own memory is unaligned.
+const BOUNCE_MAX: u64 = 32 * MIB;
 
 /// Wakes the thread that waits in a ring.
 #[derive(Debug, Clone)]
@@ -79,8 +90,9 @@ struct Recall {
 /// See the module's own text.
 pub(crate) struct UringRing {
     ring: std::mem::ManuallyDrop<IoUring>,
-    depth: usize,
     ops: Slab<Flight>,
+    /// Ops that wait for a piece to bounce through.
+    held: VecDeque<Op>,
     bounce: std::mem::ManuallyDrop<Bounce>,
     registered: std::mem::ManuallyDrop<Registered>,
     /// Ops that failed before the kernel saw them.
@@ -91,36 +103,40 @@ pub(crate) struct UringRing {
     waiting_for_wake: bool,
     unsubmitted: bool,
     recall: Recall,
+    kernel_threads: Lent,
 }
 
 impl UringRing {
-    /// Sets up a ring for `depth` ops of at most `segment` bytes, which has the kernel keep `parts`
-    /// pinned where it may. Must be called on the thread that will use it.
+    /// Sets up a ring for ops of at most `segment` bytes, which has the kernel keep `parts` pinned
+    /// where it may and shares `kernel_threads` with others. Must be called on the thread that will
+    /// use it.
     ///
     /// # Errors
     /// The kernel's: EPERM where a policy forbids io_uring, ENOSYS before Linux 5.1.
     pub(crate) fn new(
-        depth: usize,
         segment: u64,
         waker: Waker,
         parts: Arc<Parts>,
+        kernel_threads: Arc<KernelThreads>,
     ) -> Result<Self, Errno> {
-        let entries = u32::try_from(depth + 1).map_err(|_| Errno::INVAL)?.next_power_of_two();
         // One issuer whose completions are run when it asks (Linux 6.1) spares interrupts; kernels
         // that do not know the flags refuse them with EINVAL.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(entries)
-            .or_else(|_| IoUring::new(entries))
+            .setup_cqsize(COMPLETIONS)
+            .build(ENTRIES)
+            .or_else(|_| IoUring::new(ENTRIES))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         check_operations(&ring)?;
+        let kernel_threads = Lent::new(&ring, kernel_threads);
         let registered = Registered::new(&ring, parts);
+        let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),
-            depth,
-            ops: Slab::with_capacity(depth),
-            bounce: std::mem::ManuallyDrop::new(Bounce::new(depth, segment)),
+            ops: Slab::new(),
+            held: VecDeque::new(),
+            bounce: std::mem::ManuallyDrop::new(Bounce::new(pieces, segment)),
             registered: std::mem::ManuallyDrop::new(registered),
             refused: Vec::new(),
             waker,
@@ -128,18 +144,22 @@ impl UringRing {
             waiting_for_wake: false,
             unsubmitted: false,
             recall: Recall { ops: 0, pause: Box::default(), length: PAUSES[0], pausing: false },
+            kernel_threads,
         })
     }
 
-    fn prepare(&mut self, op: &Op, index: usize) -> Result<(io_uring::squeue::Entry, u64), Errno> {
+    /// Where an op's bytes are to move; `None`: it has to wait for a piece.
+    fn base(&mut self, op: &Op) -> Result<Option<u64>, Errno> {
+        if !op.segment.bounce {
+            return Ok(Some(op.address));
+        }
+        self.bounce.enter(op).map_err(|_| Errno::NOMEM)
+    }
+
+    fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
         let fd = types::Fd(descriptor(op)?.as_raw_fd());
         let (offset, len) = op.rest();
         let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
-        let base = if op.segment.bounce {
-            self.bounce.enter(index, op).map_err(|_| Errno::NOMEM)?
-        } else {
-            op.address
-        };
         let address = base + op.moved;
         let memory = address as *mut u8;
         let known = self.registered.index(&self.ring, ByteRange::at(address, len.into()));
@@ -158,10 +178,21 @@ impl UringRing {
             }
             (Work::Sync { .. }, _) => return Err(Errno::INVAL),
         };
-        Ok((entry.user_data(index as u64), base))
+        // A file system that cannot be asked not to wait (FUSE) gets a thread of the kernel: newer
+        // kernels take a file that can be polled for one that will not wait, and the ring would.
+        let flags = match op.file.supports_nowait() {
+            true => squeue::Flags::empty(),
+            false => squeue::Flags::ASYNC,
+        };
+        Ok(entry.flags(flags).user_data(index as u64))
     }
 
-    fn push(&mut self, entry: &io_uring::squeue::Entry) -> Result<(), Errno> {
+    fn refuse(&mut self, op: Op, errno: Errno) {
+        let result = Err(errno);
+        self.refused.push(Completion { op, result, size: None, took_ns: 0, at_ns: 0 });
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> Result<(), Errno> {
         if self.ring.submission().is_full() {
             self.flush();
         }
@@ -228,8 +259,8 @@ impl UringRing {
                 Ok(moved) => Ok(moved),
                 Err(_) => Err(Errno::from_raw_os_error(-entry.result())),
             };
-            if let (Ok(moved), true) = (result, flight.op.segment.bounce) {
-                self.bounce.leave(flight.base, &flight.op, moved);
+            if flight.op.segment.bounce {
+                self.bounce.leave(flight.base, &flight.op, result.unwrap_or(0));
             }
             let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let size = size_if_short(&flight.op, result);
@@ -250,31 +281,32 @@ fn check_operations(ring: &IoUring) -> Result<(), Errno> {
 
 impl Ring for UringRing {
     fn room(&self) -> usize {
-        self.depth - self.ops.len()
+        usize::MAX - self.in_flight()
     }
 
     fn in_flight(&self) -> usize {
-        self.ops.len() + self.refused.len()
+        self.ops.len() + self.held.len() + self.refused.len()
     }
 
     fn submit(&mut self, op: Op) {
-        let index = self.ops.vacant_key();
-        let pushed = self.prepare(&op, index).and_then(|(entry, base)| {
-            self.push(&entry)?;
-            Ok(base)
-        });
-        match pushed {
-            Ok(base) => {
+        if !op.file.supports_nowait() || rustix::fs::major(op.file.identity().0) == 0 {
+            self.kernel_threads.take_more(&self.ring);
+        }
+        let base = match self.base(&op) {
+            Ok(Some(base)) => base,
+            Ok(None) => return self.held.push_back(op),
+            Err(errno) => return self.refuse(op, errno),
+        };
+        let entry = self.prepare(&op, base, self.ops.vacant_key());
+        match entry.and_then(|entry| self.push(&entry)) {
+            Ok(()) => {
                 self.ops.insert(Flight { op, base, start: Instant::now(), unwanted: false });
             }
             Err(errno) => {
-                self.refused.push(Completion {
-                    op,
-                    result: Err(errno),
-                    size: None,
-                    took_ns: 0,
-                    at_ns: 0,
-                });
+                if op.segment.bounce {
+                    self.bounce.leave(base, &op, 0);
+                }
+                self.refuse(op, errno);
             }
         }
     }
@@ -293,6 +325,14 @@ impl Ring for UringRing {
             }
         }
         self.recall.length = PAUSES[0];
+        let held = std::mem::take(&mut self.held);
+        for op in held {
+            if matches!(op.owner, Owner::Piece(key, _) if key == window) {
+                self.refuse(op, Errno::CANCELED);
+            } else {
+                self.held.push_back(op);
+            }
+        }
     }
 
     fn reap(&mut self, wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
@@ -315,6 +355,11 @@ impl Ring for UringRing {
             }
         }
         self.collect(done);
+        // Those that waited for a piece, as many as may have been given back.
+        for _ in 0..done.len() {
+            let Some(op) = self.held.pop_front() else { break };
+            self.submit(op);
+        }
         Ok(())
     }
 }
@@ -341,6 +386,6 @@ impl Drop for UringRing {
 
 impl std::fmt::Debug for UringRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UringRing({} of {} in flight)", self.ops.len(), self.depth)
+        write!(f, "UringRing({} in flight)", self.in_flight())
     }
 }

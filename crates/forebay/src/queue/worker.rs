@@ -7,7 +7,7 @@ use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::pool::Pool;
-use super::scheduler::{Claim, Crew, ReaderWork, Scheduler};
+use super::scheduler::{Claim, Crew, Post, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
 use crate::units::KIB;
@@ -27,26 +27,26 @@ pub(crate) enum Next {
     Stop,
 }
 
-/// Feeds one ring of a drive: its own, or that of a thread in its pool.
+/// Feeds one ring: one that serves drives, or that of a thread in the pool.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
     crew: Crew,
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
-    /// Among whom the scheduler counts it as asleep.
-    asleep: Option<Crew>,
+    /// Whether the scheduler counts it as asleep.
+    asleep: bool,
 }
 
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
     pub(crate) fn new(crew: Crew, ring: R) -> Self {
-        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: None }
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
     }
 
     /// The same, for a thread that was called before it began, and counts as asleep.
     pub(crate) fn called(crew: Crew, ring: R) -> Self {
-        Self { asleep: Some(crew), ..Self::new(crew, ring) }
+        Self { asleep: true, ..Self::new(crew, ring) }
     }
 
     /// The ring, and what it has handed over since the last step.
@@ -62,7 +62,7 @@ impl<R: Ring> RingWorker<R> {
         let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
         let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
         let ((ended, unwanted), effects) = core.hold(|scheduler| {
-            if let Some(crew) = asleep.take() {
+            if std::mem::take(asleep) {
                 scheduler.wakes(crew);
             }
             done.drain(..).for_each(|completion| scheduler.complete(completion));
@@ -75,12 +75,8 @@ impl<R: Ring> RingWorker<R> {
             let ended = scheduler.has_ended();
             let may_sleep = waits || taken.len() + in_flight == 0;
             if may_sleep && !ended {
-                let among = match crew {
-                    Crew::Ring(drive) if taken.len() == room => Crew::FullRing(drive),
-                    crew => crew,
-                };
-                scheduler.sleeps(among);
-                *asleep = Some(among);
+                scheduler.sleeps(crew);
+                *asleep = true;
             }
             (ended, scheduler.take_unwanted(crew))
         });
@@ -98,7 +94,7 @@ impl<R: Ring> RingWorker<R> {
         if ended {
             return Next::Stop;
         }
-        if self.asleep.is_some() && !waits {
+        if self.asleep && !waits {
             return Next::Wait;
         }
         if self.ring.reap(waits, &mut self.done).is_err() {
@@ -145,6 +141,9 @@ pub(crate) trait Tools {
 
     /// Makes more slots for a link; none where they cannot be had.
     fn grow(&self, link: usize) -> Vec<super::Slot>;
+
+    /// Starts another reader; returns whether there is one.
+    fn hire(&self) -> bool;
 }
 
 /// Opens windows and moves what goes through the page cache.
@@ -154,19 +153,37 @@ pub(crate) struct Reader<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
+    /// Whether another reader could be started, where it was to do that.
+    hired: Option<bool>,
+    /// As what it is counted while it has work.
+    post: Option<Post>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
 
 impl<R: Ring> Reader<R> {
     pub(crate) fn new(ring: R) -> Self {
-        Self { ring, done: Vec::new(), planned: None, slots: None, asleep: false }
+        Self {
+            ring,
+            done: Vec::new(),
+            planned: None,
+            slots: None,
+            hired: None,
+            post: None,
+            asleep: false,
+        }
     }
 
     /// The ring, and what it has handed over since the last step.
     #[cfg(test)]
     pub(super) fn held(&self) -> (&R, &[Completion]) {
         (&self.ring, &self.done)
+    }
+
+    /// Whether it has what is a reader's work.
+    #[cfg(test)]
+    pub(super) fn is_at_work(&self) -> bool {
+        self.post.is_some()
     }
 
     /// Waits for what the last step began.
@@ -186,6 +203,10 @@ impl<R: Ring> Reader<R> {
         if let Some((link, slots)) = self.slots.take() {
             scheduler.add_slots(link, &slots);
         }
+        if let Some(started) = self.hired.take() {
+            scheduler.hired(started.into());
+        }
+        self.post.take().into_iter().for_each(|post| scheduler.ends(post));
     }
 
     fn begin(&mut self, work: ReaderWork, tools: &impl Tools) {
@@ -193,6 +214,7 @@ impl<R: Ring> Reader<R> {
             ReaderWork::Op(op) => self.ring.submit(op),
             ReaderWork::Open(claim) => self.planned = Some((claim.window, tools.plan(&claim))),
             ReaderWork::Grow(link) => self.slots = Some((link, tools.grow(link))),
+            ReaderWork::Hire => self.hired = Some(tools.hire()),
         }
     }
 
@@ -205,6 +227,7 @@ impl<R: Ring> Reader<R> {
             }
             self.hand_back(scheduler);
             let work = scheduler.take_reader_work();
+            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Reader));
             let ended = work.is_none() && scheduler.has_ended();
             if work.is_none() && !ended {
                 scheduler.sleeps(Crew::Readers);
@@ -225,7 +248,9 @@ impl<R: Ring> Reader<R> {
         self.reap();
         let work = core.with(|scheduler| {
             self.hand_back(scheduler);
-            scheduler.take_work_of(state)
+            let work = scheduler.take_work_of(state);
+            self.post = work.as_ref().and_then(|work| scheduler.begins(work, Post::Caller));
+            work
         });
         let is_some = work.is_some();
         work.into_iter().for_each(|work| self.begin(work, tools));

@@ -1,11 +1,13 @@
 //! The pinned memory of an engine, in slots, under one bound for all its GPUs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::gpu::Device;
-use crate::memory::{HostMemory, Parts};
+use crate::memory::{HostMemory, Node, Parts};
 use crate::queue::Slot;
 use crate::units::MIB;
 
@@ -20,10 +22,20 @@ const SLOTS_AT_ONCE: u64 = 4;
 pub(crate) struct Arena {
     slot_size: u64,
     bound: Option<u64>,
-    /// The GPU of each link, by the link's index, and whether it has slots.
-    links: Mutex<Vec<(Arc<dyn Device>, bool)>>,
+    /// By the index of each link.
+    links: Mutex<Vec<Link>>,
     used: AtomicU64,
     parts: Arc<Parts>,
+    /// Why slots may lie on another NUMA node than their GPU: the first answer of the kernel.
+    misplaced: OnceLock<Errno>,
+}
+
+#[derive(Debug)]
+struct Link {
+    device: Arc<dyn Device>,
+    /// Where its slots are to lie.
+    node: Option<Node>,
+    has_slots: bool,
 }
 
 impl Arena {
@@ -34,6 +46,7 @@ impl Arena {
             links: Mutex::default(),
             used: AtomicU64::new(0),
             parts: Arc::default(),
+            misplaced: OnceLock::new(),
         }
     }
 
@@ -42,14 +55,20 @@ impl Arena {
         &self.parts
     }
 
-    /// Counts the next link's GPU in, and returns how many slots it may have.
-    pub(crate) fn add_link(&self, device: &Arc<dyn Device>) -> usize {
-        self.links().push((Arc::clone(device), false));
+    /// Why slots may lie on another NUMA node than their GPU.
+    pub(crate) fn misplaced(&self) -> Option<Errno> {
+        self.misplaced.get().copied()
+    }
+
+    /// Counts the next link's GPU in, whose slots are to lie on `node`, and returns how many it may
+    /// have.
+    pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
+        self.links().push(Link { device: Arc::clone(device), node, has_slots: false });
         let most = self.bound.unwrap_or(PER_LINK).max(self.slot_size);
         usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
     }
 
-    fn links(&self) -> MutexGuard<'_, Vec<(Arc<dyn Device>, bool)>> {
+    fn links(&self) -> MutexGuard<'_, Vec<Link>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,15 +78,20 @@ impl Arena {
     /// # Errors
     /// The host's or the GPU's; [`Error::HostMemory`] where the bound is reached.
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
-        let (device, has_slots, bound) = {
+        let (device, node, has_slots, bound) = {
             let links = self.links();
-            let (device, has_slots) = &links[link];
+            let Link { device, node, has_slots } = &links[link];
             let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
-            (Arc::clone(device), *has_slots, bound)
+            (Arc::clone(device), node.clone(), *has_slots, bound)
         };
         let len = self.reserve(bound, !has_slots)?;
-        let made = HostMemory::map(usize::try_from(len).expect("an arena fits memory"))
-            .and_then(|mut memory| memory.register(&device).map(|()| memory));
+        let bytes = usize::try_from(len).expect("an arena fits memory");
+        let made = HostMemory::map_near(bytes, node.as_ref()).and_then(|(mut memory, refusal)| {
+            if let Some(errno) = refusal {
+                self.misplaced.get_or_init(|| errno);
+            }
+            memory.register(&device).map(|()| memory)
+        });
         let memory = match made {
             Ok(memory) => memory,
             Err(error) => {
@@ -81,7 +105,7 @@ impl Arena {
             .collect();
         // Before anybody can get a slot, so that rings know of it when they see the first op.
         self.parts.add(memory);
-        self.links()[link].1 = true;
+        self.links()[link].has_slots = true;
         Ok(slots)
     }
 
@@ -95,9 +119,7 @@ impl Arena {
         });
         match reserved {
             Ok(_) => Ok(len),
-            Err(_) => {
-                Err(Error::HostMemory { len: self.slot_size, source: rustix::io::Errno::NOMEM })
-            }
+            Err(_) => Err(Error::HostMemory { len: self.slot_size, source: Errno::NOMEM }),
         }
     }
 }
@@ -116,7 +138,7 @@ mod tests {
         let devices: [Arc<dyn Device>; 2] =
             [0, 1].map(|n| Arc::new(SimDevice::new(n, SimConfig::default(), clock.clone())) as _);
         for device in &devices {
-            assert_eq!(arena.add_link(device), 2);
+            assert_eq!(arena.add_link(device, None), 2);
         }
         assert_eq!(arena.grow(0).unwrap().len(), 2);
         assert_eq!(arena.grow(1).unwrap().len(), 1);

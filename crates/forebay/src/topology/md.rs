@@ -2,7 +2,7 @@
 
 use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
-use super::placement::Spread;
+use super::placement::{Run, Spread};
 use super::resolve::{Resolve, Span, told};
 use super::system::{Absent, Folder};
 
@@ -37,7 +37,12 @@ impl Resolve<'_> {
         if !spare.is_empty() {
             layer.say("spares", spare);
         }
-        let spread = spread(layer.number("chunk_bytes"), &members);
+        let chunk = layer.number("chunk_bytes");
+        let spread = match layout {
+            Layout::Striped => striped(chunk, &members),
+            Layout::Concatenated => in_a_row(chunk, &members),
+            _ => None,
+        };
         // Without states there is no telling them apart, so all are taken.
         let serving: Vec<(String, Result<Folder, Absent>)> = members
             .into_iter()
@@ -52,11 +57,7 @@ impl Resolve<'_> {
             return self.unknown_drive(layer, number, "no member of the array can be read");
         }
         let spans = self.members(layer, &serving);
-        if layout == Layout::Striped
-            && let Some(spread) = spread
-        {
-            layer.spread = spread;
-        }
+        layer.spread = spread.unwrap_or_default();
         let key =
             || folder.text("md/uuid").map_or_else(|_| folder.name(), |uuid| format!("md:{uuid}"));
         Span::joined(spans, key, layout)
@@ -68,7 +69,7 @@ struct Member {
     /// Its place in the array; none for a spare.
     slot: Option<u64>,
     state: Option<String>,
-    /// Where its data begin, and how long they are.
+    /// Where its data begin, in sectors, and how long they are, in KiB.
     data: Option<(u64, u64)>,
     folder: Result<Folder, Absent>,
 }
@@ -113,7 +114,7 @@ fn members(folder: &Folder) -> Vec<Member> {
 
 /// How a RAID-0 spreads addresses. Members of different sizes make it change its ways where the
 /// smaller ones end, which is not told here.
-fn spread(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
+fn striped(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     let len = members.first()?.data?.1;
     let starts = members.iter().enumerate().map(|(index, member)| {
         let (start, own) = member.data?;
@@ -121,6 +122,21 @@ fn spread(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
         if own == len && in_turn { Some((index, start.checked_mul(512)?)) } else { None }
     });
     Some(Spread::Striped { piece: chunk?, starts: starts.collect::<Option<_>>()? })
+}
+
+/// How a linear array spreads addresses: each member behind the one before, whole pieces of it
+/// where it has such (`linear_conf` in `md-linear.c`).
+fn in_a_row(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
+    let mut start = 0_u64;
+    let mut runs = Vec::with_capacity(members.len());
+    for (child, member) in members.iter().enumerate() {
+        let (offset, size) = member.data.filter(|_| member.slot == Some(child as u64))?;
+        let len = size.checked_mul(1024)?;
+        let len = chunk.map_or(len, |chunk| len - len % chunk);
+        runs.push(Run { start, len, child, offset: offset.checked_mul(512)? });
+        start = start.checked_add(len)?;
+    }
+    (!runs.is_empty()).then_some(Spread::Runs(runs))
 }
 
 fn layout(level: &str) -> Layout {
@@ -131,5 +147,34 @@ fn layout(level: &str) -> Layout {
         "raid4" | "raid5" | "raid6" => Layout::Parity,
         "linear" => Layout::Concatenated,
         _ => Layout::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(slot: u64, offset: u64, size: u64) -> Member {
+        let folder = Err(Absent::NotAFile);
+        let (slot, data) = (Some(slot), Some((offset, size)));
+        Member { name: format!("m{slot:?}"), slot, state: None, data, folder }
+    }
+
+    #[test]
+    fn members_in_a_row_follow_each_other_in_whole_pieces() {
+        let run = |start, len, child, offset| Run { start, len, child, offset };
+        let members = [member(0, 2048, 100), member(1, 4096, 64)];
+        let runs = vec![run(0, 65_536, 0, 1 << 20), run(65_536, 65_536, 1, 2 << 20)];
+        assert_eq!(in_a_row(Some(65_536), &members), Some(Spread::Runs(runs)));
+        let runs = vec![run(0, 102_400, 0, 1 << 20), run(102_400, 65_536, 1, 2 << 20)];
+        assert_eq!(in_a_row(None, &members), Some(Spread::Runs(runs)));
+    }
+
+    #[test]
+    fn a_row_with_a_gap_or_without_end_is_not_told() {
+        assert_eq!(in_a_row(None, &[member(1, 0, 4)]), None);
+        assert_eq!(in_a_row(None, &[member(0, u64::MAX, 4)]), None);
+        assert_eq!(in_a_row(None, &[member(0, 0, u64::MAX)]), None);
+        assert_eq!(in_a_row(None, &[]), None);
     }
 }

@@ -7,8 +7,8 @@
 //! byte's place depends on any of this.
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
-//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. The
-//! engine itself asks `device` alone so far.
+//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
+//! them, `quota` reads what the process may use of the processors.
 
 mod block;
 mod btrfs;
@@ -34,6 +34,7 @@ mod path;
 mod pci;
 mod placement;
 mod probe;
+mod quota;
 mod record;
 mod replay;
 mod resolve;

@@ -69,6 +69,11 @@ pub(super) fn find(table: &[u8], id: u64) -> Option<Mount> {
     lines(table).find(|line| line.starts_with(head.as_bytes())).and_then(Mount::parse)
 }
 
+/// All mounts whose lines are not damaged.
+pub(super) fn all(table: &[u8]) -> impl Iterator<Item = Mount> {
+    lines(table).filter_map(Mount::parse)
+}
+
 /// The mount that `path`, which is absolute and has no links, would be found in: the deepest
 /// mount point, and of several at one place the one mounted last.
 pub(super) fn holding(table: &[u8], path: &Path) -> Option<Mount> {

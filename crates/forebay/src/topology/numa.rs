@@ -1,5 +1,6 @@
 //! NUMA nodes: the sockets that they belong to, and how far they are from each other.
 
+use super::pci;
 use super::system::System;
 
 /// What is known about a NUMA node.
@@ -32,5 +33,67 @@ impl Node {
         let row = row.unwrap_or_default();
         let distances = row.split_whitespace().map_while(|number| number.parse().ok());
         Self { package: package(), distances: distances.collect() }
+    }
+}
+
+/// More nodes or processors than any machine has.
+const NUMBERS_MAX: usize = 1 << 16;
+
+impl System {
+    /// The NUMA nodes that are there; none where the kernel knows of no such thing.
+    pub(crate) fn numa_nodes(&self) -> Vec<u32> {
+        self.text("sys/devices/system/node/online".as_ref()).map_or_else(|_| Vec::new(), numbers)
+    }
+
+    /// The NUMA node of a PCI device; `None` where the kernel names none.
+    pub(crate) fn numa_node_of(&self, pci_address: &str) -> Option<u32> {
+        let address = pci_address.to_ascii_lowercase();
+        let path = format!("sys/bus/pci/devices/{address}/numa_node");
+        // It says -1 where it does not know.
+        pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
+    }
+
+    /// The processors of a NUMA node that are there.
+    pub(crate) fn numa_cpus(&self, node: u32) -> Vec<u32> {
+        let path = format!("sys/devices/system/node/node{node}/cpulist");
+        self.text(path.as_ref()).map_or_else(|_| Vec::new(), numbers)
+    }
+}
+
+/// A list as the kernel writes it (`Documentation/admin-guide/kernel-parameters.rst`, "cpu lists"):
+/// numbers and ranges, behind one another. Nonsense ends it.
+fn numbers(text: impl AsRef<str>) -> Vec<u32> {
+    let parts = text.as_ref().split(',').map_while(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<u32>().ok()?..=last.trim().parse::<u32>().ok()?)
+    });
+    parts.flatten().take(NUMBERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(numbers("0"), [0]);
+        assert_eq!(numbers("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers("5-3"), []);
+        assert_eq!(numbers("1,x,2"), [1]);
+        for text in ["", "-", "-1", "1-2-3", "4294967296"] {
+            assert_eq!(numbers(text), [], "{text}");
+        }
+        assert_eq!(numbers("0-4294967295").len(), NUMBERS_MAX);
+    }
+
+    #[test]
+    fn this_machine_has_a_node_or_none_is_told() {
+        let (system, mut cpus) = (System::live(), Vec::new());
+        for node in system.numa_nodes() {
+            let of_node = system.numa_cpus(node);
+            assert!(of_node.iter().all(|cpu| !cpus.contains(cpu)), "{of_node:?} and {cpus:?}");
+            cpus.extend(of_node);
+        }
+        println!("{} nodes, {} processors", system.numa_nodes().len(), cpus.len());
     }
 }

@@ -316,7 +316,8 @@ impl<'a> Resolve<'a> {
         let mut drive = Drive::new(id, DriveKind::Unknown, name.as_str());
         drive.device = Some(number);
         let mut child = Layer::new(LayerKind::Unknown, name);
-        child.unknown("drive", reason);
+        // `drive` is its identity, as at every other drive.
+        child.unknown("device", reason);
         let span = self.found(&mut child, drive);
         layer.children.push(child);
         span

@@ -13,12 +13,10 @@ mod climb;
 mod depth;
 mod epoch;
 mod rate;
-#[cfg_attr(not(test), expect(dead_code, reason = "the number of readers is still fixed"))]
 mod readers;
 #[cfg(test)]
 mod sim;
 
 pub(crate) use depth::{DepthLimits, DepthTuner, Learned};
 pub(crate) use rate::Rate;
-#[cfg(test)]
-pub(crate) use readers::{ReaderLimits, ReaderTuner};
+pub(crate) use readers::{Ahead, ReaderLimits, ReaderTuner, Readers};

@@ -210,7 +210,14 @@ impl LoopDrive {
 
     /// Takes the drive's bytes from `len` on away: whoever reads them from the drive gets EIO.
     /// What is in the page cache stays readable, so evict it first.
+    ///
+    /// The file system is read-only from then on: where it writes something behind the cut, the
+    /// time of an access for example, the image is as long as before, and holds zeros.
     pub(crate) fn cut(&self, len: u64) {
+        if let Some(target) = &self.mounted {
+            let options = ["-o".as_ref(), "remount,ro".as_ref(), target.as_os_str()];
+            tool("mount", options).expect("nothing is being written");
+        }
         self.resize_image(len);
     }
 

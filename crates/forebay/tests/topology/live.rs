@@ -356,7 +356,7 @@ fn without_sys_the_number_is_all_that_is_known() {
             let [drive] = map.drives.as_slice() else { panic!("{:?}", map.drives) };
             assert_eq!(drive.kind, DriveKind::Unknown);
             assert_eq!(map.queue.id.as_str(), format!("device:{}", drive.name));
-            assert!(reason(step(&map, LayerKind::Unknown), "drive").contains("no such file"));
+            assert!(reason(step(&map, LayerKind::Unknown), "device").contains("no such file"));
         }
         return;
     }

@@ -60,6 +60,12 @@ fn shuffle(reads: &mut [Read]) {
     }
 }
 
+/// The drives that a side reads from: one, or all. Only these are to have spent what they let pass
+/// after a pause, right before: one that rests meanwhile has it again.
+fn used(drives: &[Drive], side: usize) -> &[Drive] {
+    drives.get(side..=side).unwrap_or(drives)
+}
+
 fn sum(ground: &Ground, files: u64) -> Result<Measured, Stop> {
     let engine = Engine::new(Options::from_env()?)?;
     let lens = [ground.len(LEN); DRIVES].map(|len| len.max(files * MIB));
@@ -71,7 +77,7 @@ fn sum(ground: &Ground, files: u64) -> Result<Measured, Stop> {
     sides.push("all together".into());
     let mut route = String::new();
     let series = interleave(ground.rounds(3), &sides, |side| {
-        spend_bursts(&drives)?;
+        spend_bursts(used(&drives, side))?;
         let round = reads::run(&mut reads, |drive| side == DRIVES || drive == side)?;
         route = round.route();
         Ok(round.all)
@@ -103,7 +109,7 @@ pub(super) fn unequal(ground: &Ground) -> Result<Measured, Stop> {
     let mut route = String::new();
     let mut beside: Vec<Vec<Sample>> = vec![Vec::new(); DRIVES];
     let mut series = interleave(ground.rounds(3), &sides, |side| {
-        spend_bursts(&drives)?;
+        spend_bursts(used(&drives, side))?;
         let round = reads::run(&mut reads, |drive| side == DRIVES || drive == side)?;
         if side == DRIVES {
             route = round.route();

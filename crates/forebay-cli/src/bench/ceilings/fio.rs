@@ -113,8 +113,9 @@ impl Fio {
         command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(Stdio::piped());
         let child = interrupt::spawn(&mut command).map_err(|error| error.to_string())?;
+        let id = child.id();
         let output = child.wait_with_output().map_err(|error| error.to_string());
-        interrupt::ended();
+        interrupt::ended(id);
         let output = output?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);

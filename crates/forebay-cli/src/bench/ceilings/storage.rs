@@ -3,9 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::units::{ByteRange, MIB, align_down};
@@ -31,11 +31,42 @@ const WRITE_ALIGN: u64 = 4096;
 /// Reads or writes one file around the page cache.
 #[derive(Debug)]
 pub struct Storage {
+    path: PathBuf,
     file: File,
     direction: Direction,
     len: u64,
-    buffers: Vec<Mutex<HostMemory>>,
+    buffers: Arc<Buffers>,
+    try_len: u64,
     depth: Option<usize>,
+}
+
+/// Memory for requests, one piece for each that is in flight. Several files may share it, one
+/// after the other.
+#[derive(Debug)]
+pub struct Buffers(Vec<Mutex<HostMemory>>);
+
+impl Buffers {
+    /// Memory for every depth that is tried.
+    ///
+    /// # Errors
+    /// The system's, for want of memory.
+    pub fn allocate() -> Result<Arc<Self>> {
+        Self::for_depth(DEPTHS[DEPTHS.len() - 1])
+    }
+
+    /// Memory for `depth` requests.
+    ///
+    /// # Errors
+    /// The system's, for want of memory.
+    pub fn for_depth(depth: usize) -> Result<Arc<Self>> {
+        let mut buffers = Vec::with_capacity(depth);
+        for index in 0..depth {
+            let mut memory = HostMemory::allocate(REQUEST)?;
+            Pattern::new(index as u64).inverse().fill(0, memory.bytes_mut());
+            buffers.push(Mutex::new(memory));
+        }
+        Ok(Arc::new(Self(buffers)))
+    }
 }
 
 impl Storage {
@@ -46,6 +77,19 @@ impl Storage {
     /// # Errors
     /// The system's.
     pub fn open(path: &Path, direction: Direction, len: u64) -> Result<Result<Self, String>> {
+        Self::open_with(path, direction, len, &Buffers::allocate()?)
+    }
+
+    /// The same with memory that others may have too.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open_with(
+        path: &Path,
+        direction: Direction,
+        len: u64,
+        buffers: &Arc<Buffers>,
+    ) -> Result<Result<Self, String>> {
         let write = direction == Direction::Write;
         let len = if write { align_down(len, WRITE_ALIGN) } else { len };
         if len == 0 {
@@ -63,13 +107,20 @@ impl Storage {
                 return Err(Failure::io(text, &error));
             }
         };
-        let mut buffers = Vec::new();
-        for index in 0..DEPTHS[DEPTHS.len() - 1] {
-            let mut memory = HostMemory::allocate(REQUEST)?;
-            Pattern::new(index as u64).inverse().fill(0, memory.bytes_mut());
-            buffers.push(Mutex::new(memory));
-        }
-        Ok(Ok(Self { file, direction, len, buffers, depth: None }))
+        let buffers = Arc::clone(buffers);
+        let path = path.to_owned();
+        Ok(Ok(Self { path, file, direction, len, buffers, try_len: TRY, depth: None }))
+    }
+
+    /// Has samples move `len` bytes, no more than it was opened for, from now on.
+    pub fn shorten(&mut self, len: u64) {
+        let write = self.direction == Direction::Write;
+        self.len = self.len.min(if write { align_down(len, WRITE_ALIGN) } else { len });
+    }
+
+    /// Has a try of one depth move at most `len` bytes.
+    pub fn try_at_most(&mut self, len: u64) {
+        self.try_len = len.clamp(REQUEST, TRY);
     }
 
     /// Bytes of one sample.
@@ -89,11 +140,19 @@ impl Storage {
     /// # Errors
     /// The system's.
     pub fn sample(&mut self) -> Result<Spent> {
-        let depth = match self.depth {
+        let depth = self.find_depth()?;
+        self.pass(depth, self.len)
+    }
+
+    /// The best depth, which is looked for once.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn find_depth(&mut self) -> Result<usize> {
+        Ok(match self.depth {
             Some(depth) => depth,
             None => *self.depth.insert(self.best_depth()?),
-        };
-        self.pass(depth, self.len)
+        })
     }
 
     /// Bytes per second at a middling depth, as far as it shows within `bound`.
@@ -119,7 +178,7 @@ impl Storage {
     fn best_depth(&self) -> Result<usize> {
         let mut best = (f64::INFINITY, DEPTHS[0]);
         for depth in DEPTHS {
-            let spent = self.pass(depth, self.len.min(TRY))?;
+            let spent = self.pass(depth, self.len.min(self.try_len))?;
             // More requests must gain something, or they are only a cost.
             if spent.seconds < best.0 * 0.98 {
                 best = (spent.seconds, depth);
@@ -142,10 +201,11 @@ impl Storage {
         len: u64,
         work: impl Fn(&mut [u8], ByteRange) -> Result<()> + Sync,
     ) -> Result<()> {
+        let depth = depth.min(self.buffers.0.len());
         let next = AtomicUsize::new(0);
         let buffer = || {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            self.buffers[index].lock().unwrap_or_else(PoisonError::into_inner)
+            self.buffers.0[index].lock().unwrap_or_else(PoisonError::into_inner)
         };
         each_range(len, REQUEST, depth, buffer, |buffer, range| work(buffer.bytes_mut(), range))
     }
@@ -159,7 +219,8 @@ impl Storage {
         };
         let verb = self.direction.name();
         result.map(|()| range.len()).map_err(|error| {
-            Failure::io(format!("cannot {verb} at {} with O_DIRECT", range.start), &error)
+            let path = self.path.display();
+            Failure::io(format!("cannot {verb} `{path}` at {} with O_DIRECT", range.start), &error)
         })
     }
 

@@ -37,6 +37,13 @@ impl SimDevice {
         Self::with_registered(index, config, Arc::clone(&self.clock), registered)
     }
 
+    /// The same, at a place on PCI.
+    #[cfg(test)]
+    pub(crate) fn at(mut self, pci_address: &str) -> Self {
+        self.info.pci_address = pci_address.into();
+        self
+    }
+
     fn with_registered(
         index: u32,
         config: SimConfig,

@@ -11,8 +11,9 @@ use crate::transfer::State;
 
 impl Scheduler {
     /// Panics where the lists contradict each other. `taken`: ops that are with a ring or on their
-    /// way to or from one.
-    pub(crate) fn check(&self, taken: &[&Op]) {
+    /// way to or from one. `at_work`: as for the posts.
+    pub(crate) fn check(&self, taken: &[&Op], at_work: [usize; 3]) {
+        self.check_posts(at_work);
         self.check_windows(taken);
         self.check_lists();
         self.check_drives(taken);
@@ -20,7 +21,7 @@ impl Scheduler {
         self.check_writers(taken);
         assert_eq!(self.effects.work, 0, "work that nobody was called for");
         assert!(self.effects.rings.is_empty() && self.effects.links.is_empty());
-        assert!(self.effects.pools.is_empty() && self.effects.all_pools.is_empty());
+        assert!(self.effects.pool + self.effects.starts == 0 && self.effects.whole_pool.is_none());
         assert!(self.effects.finished.is_empty(), "an end that nobody was told of");
     }
 
@@ -84,10 +85,10 @@ impl Scheduler {
             let promised: usize = windows.map(|(_, w)| w.promised).sum();
             let promised = promised + active().map(|(_, a)| a.promised).sum::<usize>();
             assert_eq!(promised, drive.promised, "ops that drive {index} was promised");
-            let counted = |op: &&&Op| op.counted && of_drive(self.transfer_of(op));
+            let counted = |op: &&&Op| op.counted.is_some() && of_drive(self.transfer_of(op));
             let in_flight = taken.iter().filter(counted).count();
             assert_eq!(in_flight, drive.in_flight(), "ops in flight on drive {index}");
-            assert!(in_flight <= self.limits.depth + 1, "deeper than it may be");
+            assert!(in_flight <= drive.most + 1, "deeper than it may be");
             assert!(
                 drive.waiting.is_empty() || !self.wants_more(index),
                 "drive {index} wants more"
@@ -99,8 +100,28 @@ impl Scheduler {
         let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, busy), (self.in_flight, self.busy));
         assert!(in_flight <= self.limits.in_flight + 2 * self.drives.len(), "too much in flight");
+        self.check_hardware();
+        let flying: usize = self.drives.iter().map(|drive| drive.waits_flying).sum();
+        assert_eq!(flying, self.pool.flying, "ops of the pool");
+        for (index, drive) in self.drives.iter().enumerate() {
+            let times = self.pool.line.iter().filter(|&&other| other == index).count();
+            assert_eq!(times, usize::from(drive.in_line), "drive {index} in line for the pool");
+            assert!(drive.in_line || drive.waits.is_empty(), "nobody comes to drive {index}");
+        }
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
+    }
+
+    /// Drives on the same hardware have no more in flight than one alone might, but for what they
+    /// had before the others came.
+    fn check_hardware(&self) {
+        for (piece, &sharers) in self.sharers.iter().enumerate() {
+            let on = || self.drives.iter().filter(|drive| drive.hardware.contains(&piece));
+            assert_eq!(on().filter(|drive| drive.in_flight() > 0).count(), sharers);
+            let in_flight: usize = on().map(Drive::in_flight).sum();
+            let one = on().map(|drive| drive.most).max().unwrap_or(0);
+            assert!(in_flight <= 2 * one + 2 * on().count(), "{in_flight} on hardware {piece}");
+        }
     }
 
     /// Every slot is free or somebody's; nobody waits beside a free one that it may have.
@@ -146,6 +167,11 @@ impl Scheduler {
             assert_eq!(writing.remove(file), Some(1), "writers of one file");
         }
         assert!(writing.is_empty(), "writes that no list knows of");
+    }
+
+    /// Threads of the pool that were not needed yet.
+    pub(crate) fn unstarted(&self) -> usize {
+        self.pool.unstarted
     }
 
     /// The state of the transfer that an op belongs to.

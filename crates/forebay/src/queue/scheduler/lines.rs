@@ -2,18 +2,7 @@
 
 use super::turns::{Turn, Turns};
 use super::{Active, Drive, Queue, Scheduler};
-use crate::queue::op::Op;
-
-/// Which of a transfer's lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
-    /// To its drive's ring.
-    Direct,
-    /// To its drive's pool.
-    Waits,
-    /// To the readers.
-    Cached,
-}
+use crate::queue::op::{Line, Op};
 
 impl Active {
     fn queue(&mut self, line: Line) -> &mut Queue {
@@ -54,6 +43,17 @@ impl Scheduler {
         let (turns, queued) = self.turns_of(key, line);
         *queued += 1;
         turn.into_iter().for_each(|turn| turns.push(turn));
+        if let Some(drive) = self.needs_place(key, line) {
+            self.pool.line.push_back(drive);
+        }
+    }
+
+    /// The drive of a transfer with an op for the pool, where it is not in line there yet.
+    fn needs_place(&mut self, key: usize, line: Line) -> Option<usize> {
+        let drive = self.transfers[key].request.drive;
+        let needs =
+            line == Line::Waits && !std::mem::replace(&mut self.drives[drive].in_line, true);
+        needs.then_some(drive)
     }
 
     /// Puts an op first in its transfer's line, and the transfer first among its like if it is not
@@ -65,9 +65,12 @@ impl Scheduler {
         let (turns, queued) = self.turns_of(key, line);
         *queued += 1;
         turn.into_iter().for_each(|turn| turns.push_first(turn));
+        if let Some(drive) = self.needs_place(key, line) {
+            self.pool.line.push_front(drive);
+        }
     }
 
-    /// The next op for a drive's ring or pool.
+    /// The next op for a drive, whether it may have one more or not.
     pub(super) fn pop_for_drive(&mut self, drive: usize, line: Line) -> Option<Op> {
         loop {
             let drive = &mut self.drives[drive];

@@ -14,6 +14,7 @@ mod copies;
 mod depth;
 mod lines;
 mod ops;
+mod readers;
 mod sleepers;
 mod slots;
 mod transfers;
@@ -26,6 +27,9 @@ use std::sync::Arc;
 use slab::Slab;
 
 pub(crate) use depth::Depth;
+pub(crate) use ops::EACH_MAX;
+pub(crate) use readers::Post;
+use readers::Posts;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
@@ -38,7 +42,7 @@ use crate::error::Error;
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
-use crate::tune::Learned;
+use crate::tune::{Learned, Readers};
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
@@ -120,6 +124,8 @@ pub(crate) struct Claim {
     pub(crate) edge: bool,
     /// Bytes of one request to its drive.
     pub(crate) request_size: u64,
+    /// Threads that may fill it.
+    pub(crate) readers: usize,
 }
 
 /// What a reader is to do next.
@@ -131,6 +137,8 @@ pub(crate) enum ReaderWork {
     Open(Claim),
     /// Make more slots for this link and call [`Scheduler::add_slots`].
     Grow(usize),
+    /// Start another reader and call [`Scheduler::hired`].
+    Hire,
 }
 
 /// A copy between a slot and a GPU.
@@ -164,12 +172,14 @@ pub(crate) struct Effects {
     work: usize,
     /// Sleeping readers that were called.
     pub(crate) readers: usize,
-    /// Drives whose ring was called.
+    /// Rings that were called.
     pub(crate) rings: Vec<usize>,
-    /// Drives whose pool is to be called, once for each worker.
-    pub(crate) pools: Vec<usize>,
-    /// Drives all of whose pool is to be called, and how many sleep there.
-    pub(crate) all_pools: Vec<(usize, usize)>,
+    /// Sleeping workers of the pool that were called.
+    pub(crate) pool: usize,
+    /// Workers of the pool that are to be started.
+    pub(crate) starts: usize,
+    /// How many sleep there, where all are called for the last time.
+    pub(crate) whole_pool: Option<usize>,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
     /// Transfers that ended.
@@ -179,19 +189,25 @@ pub(crate) struct Effects {
 #[derive(Debug)]
 struct Drive {
     depth: Depth,
-    /// Whether it has a ring: else its pool runs its direct ops as well.
-    has_ring: bool,
+    /// Ops that it has in flight at most.
+    most: usize,
+    /// The hardware behind it, which others may share.
+    hardware: Vec<usize>,
+    /// The ring that serves it: without one the pool runs its direct ops as well.
+    ring: Option<usize>,
     /// Transfers with ops for its ring.
     direct: Turns,
-    /// Transfers with ops for its pool.
+    /// Transfers with ops for the pool.
     waits: Turns,
+    /// Whether it stands in line for the pool.
+    in_line: bool,
     /// How many ops these have.
     queued: usize,
     /// Ops of windows that are being planned for it, as far as they can be foreseen.
     promised: usize,
     /// Ops that its ring has.
     direct_flying: usize,
-    /// Ops that its pool has.
+    /// Ops that the pool has.
     waits_flying: usize,
     /// Bytes of both, and how many these were when the last of them was taken.
     flying_len: u64,
@@ -200,12 +216,26 @@ struct Drive {
     direction: Direction,
     /// Transfers that open their next window when it wants more.
     waiting: VecDeque<usize>,
-    ring: Sleepers,
-    pool: Sleepers,
-    /// Its ring's worker where it waits with the ring full, which new ops are no reason to wake.
-    full: Sleepers,
-    /// Windows of stopped transfers, some of whose ops may be in its ring.
+}
+
+/// What serves one or several drives by one thread.
+#[derive(Debug, Default)]
+struct RingState {
+    drives: VecDeque<usize>,
+    /// Windows of stopped transfers, some of whose ops it may have.
     unwanted: Vec<WindowKey>,
+    sleepers: Sleepers,
+}
+
+/// Threads that run one op at a time, and wait for drives.
+#[derive(Debug, Default)]
+struct PoolState {
+    /// Drives with ops for them, in turn.
+    line: VecDeque<usize>,
+    flying: usize,
+    sleepers: Sleepers,
+    started: usize,
+    unstarted: usize,
 }
 
 #[derive(Debug)]
@@ -229,11 +259,11 @@ struct Link {
 pub(crate) struct Limits {
     pub(crate) slot_size: u64,
     pub(crate) segment: u64,
-    /// Ops that a drive has in flight at most.
-    pub(crate) depth: usize,
     /// Ops that all drives together have in flight at most, but one for each is never refused.
     pub(crate) in_flight: usize,
-    pub(crate) readers: usize,
+    pub(crate) readers: Readers,
+    /// Threads of the pool at most.
+    pub(crate) pool: usize,
     /// Open windows of one transfer between the page cache and host memory.
     pub(crate) host_windows: u32,
 }
@@ -253,14 +283,19 @@ pub(crate) struct Scheduler {
     /// Transfers begun so far.
     begun: u64,
     drives: Vec<Drive>,
+    rings: Vec<RingState>,
+    pool: PoolState,
     /// Ops in flight on all drives, and how many drives have some.
     in_flight: usize,
     busy: usize,
+    /// Drives with something in flight on each piece of hardware.
+    sharers: Vec<usize>,
     links: Vec<Link>,
     /// Files that are being written through the page cache, with the ops that wait: more than one
     /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
     writers: HashMap<(u64, u64), VecDeque<Op>>,
     readers: Sleepers,
+    posts: Posts,
     /// The engine ends once nothing is left.
     stopping: bool,
     effects: Effects,
@@ -269,6 +304,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
+            posts: Posts::new(&limits),
             limits,
             transfers: Slab::new(),
             windows: Slab::new(),
@@ -278,7 +314,10 @@ impl Scheduler {
             begun: 0,
             in_flight: 0,
             busy: 0,
+            sharers: Vec::new(),
             drives: Vec::new(),
+            rings: Vec::new(),
+            pool: PoolState::default(),
             links: Vec::new(),
             writers: HashMap::new(),
             readers: Sleepers::default(),
@@ -287,13 +326,23 @@ impl Scheduler {
         }
     }
 
-    /// Adds a drive, whose pool has `unstarted` threads that are started when they are called.
-    pub(crate) fn add_drive(&mut self, depth: Depth, unstarted: usize) -> usize {
+    /// Has `threads` of the pool started when they are first needed.
+    pub(crate) fn add_unstarted(&mut self, threads: usize) {
+        self.pool.unstarted += threads;
+    }
+
+    /// Adds a drive that has at most `most` ops in flight, by `depth`, and lies on this hardware.
+    pub(crate) fn add_drive(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+        let pieces = hardware.iter().max().map_or(0, |last| last + 1);
+        self.sharers.resize(self.sharers.len().max(pieces), 0);
         self.drives.push(Drive {
             depth,
-            has_ring: false,
+            most,
+            hardware: hardware.to_vec(),
+            ring: None,
             direct: Turns::default(),
             waits: Turns::default(),
+            in_line: false,
             queued: 0,
             promised: 0,
             direct_flying: 0,
@@ -302,10 +351,6 @@ impl Scheduler {
             filled_len: 0,
             direction: Direction::Read,
             waiting: VecDeque::new(),
-            ring: Sleepers::default(),
-            full: Sleepers::default(),
-            unwanted: Vec::new(),
-            pool: Sleepers::new(unstarted),
         });
         self.drives.len() - 1
     }
@@ -315,9 +360,16 @@ impl Scheduler {
         self.drives[drive].depth.learned()
     }
 
-    /// Gives a drive a ring.
-    pub(crate) fn add_ring(&mut self, drive: usize) {
-        self.drives[drive].has_ring = true;
+    /// Adds a ring, which serves no drive yet.
+    pub(crate) fn add_ring(&mut self) -> usize {
+        self.rings.push(RingState::default());
+        self.rings.len() - 1
+    }
+
+    /// Has a ring serve a drive.
+    pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
+        self.rings[ring].drives.push_back(drive);
+        self.drives[drive].ring = Some(ring);
     }
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
@@ -348,7 +400,8 @@ impl Scheduler {
     /// What became of the calls since the last time: to be acted on without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
-        effects.readers += self.readers.call(effects.work.min(CALLED_AT_ONCE));
+        let most = effects.work.min(CALLED_AT_ONCE).min(self.may_call());
+        effects.readers += self.readers.call(most);
         effects
     }
 

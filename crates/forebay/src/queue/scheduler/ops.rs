@@ -5,11 +5,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::depth::Landed;
-use super::lines::Line;
 use super::{Crew, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Route};
-use crate::queue::op::{Completion, Direction, Op, Owner, WindowKey, Work};
+use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::align_down;
 
@@ -19,10 +18,19 @@ const EMPTY_MAX: u8 = 3;
 /// How often in a row the kernel may ask to try an op again, for want of memory for example.
 const AGAIN_MAX: u16 = 10_000;
 
+/// Threads of the pool that wait for one drive at most. Where io_uring is refused a drive needs as
+/// many in flight from threads as from a ring: on a virtio drive with 2 cores, 4 threads gave 0.95
+/// of the ring's rate, 8 gave 0.97, 32 gave 0.98. Each may need a huge page to bounce through,
+/// which bounds them: 32 would take 64 MiB.
+pub(crate) const EACH_MAX: usize = 24;
+
 impl Scheduler {
     /// What a reader does next; `None`: nothing.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
-        let work = self.next_reader_work();
+        let work = match self.posts.has_room() {
+            true => self.reader_to_hire().or_else(|| self.next_reader_work()),
+            false => None, // others are at work, and come back for what there is
+        };
         // Nobody has to be called for what this reader does itself, nor for what is gone.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
@@ -32,7 +40,7 @@ impl Scheduler {
 
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
         // Windows are opened ahead, while the other readers still have pieces to fill.
-        if self.queued < self.limits.readers
+        if self.queued < self.posts.count()
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));
@@ -95,31 +103,70 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a drive's ring or pool; `None`: nothing.
+    /// The next op for a ring or for the pool; `None`: nothing.
     pub(crate) fn take_drive_op(&mut self, crew: Crew) -> Option<Op> {
-        let (drive, line) = match crew {
-            Crew::Ring(drive) => (drive, Line::Direct),
-            Crew::Pool(drive) => (drive, Line::Waits),
-            _ => return None,
-        };
+        match crew {
+            Crew::Ring(ring) => self.take_ring_op(ring),
+            Crew::Pool => self.take_pool_op(),
+            Crew::Readers | Crew::Link(_) => None,
+        }
+    }
+
+    /// One op of each drive in turn.
+    fn take_ring_op(&mut self, ring: usize) -> Option<Op> {
+        (0..self.rings[ring].drives.len()).find_map(|_| {
+            let drives = &mut self.rings[ring].drives;
+            drives.rotate_left(1);
+            let drive = *drives.back()?;
+            self.take_for(drive, Line::Direct)
+        })
+    }
+
+    fn take_pool_op(&mut self) -> Option<Op> {
+        (0..self.pool.line.len()).find_map(|_| {
+            let drive = self.pool.line.pop_front()?;
+            let op = self.take_for(drive, Line::Waits);
+            let state = &mut self.drives[drive];
+            state.in_line = !state.waits.is_empty();
+            if state.in_line {
+                self.pool.line.push_back(drive);
+            }
+            if op.is_some() && self.can_call_pool() {
+                self.call_more_of_pool();
+            }
+            op
+        })
+    }
+
+    /// Only a few are called at once: who has taken an op calls another to what is left.
+    fn call_more_of_pool(&mut self) {
+        let ready = self.pool.line.iter().find(|drive| self.has_room(**drive, Line::Waits));
+        if let Some(&drive) = ready {
+            self.call_pool(drive);
+        }
+    }
+
+    /// The next op of a drive's line, where it may have one more in flight.
+    fn take_for(&mut self, drive: usize, line: Line) -> Option<Op> {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, line) {
             let Some(op) = self.pop_for_drive(drive, line) else { break };
             taken = self.is_wanted(&op).then_some(op);
         }
         if let Some(op) = &mut taken {
-            op.counted = true;
+            op.counted = Some(line);
             let state = &mut self.drives[drive];
             self.in_flight += 1;
-            self.busy += usize::from(state.in_flight() == 0);
+            if state.in_flight() == 0 {
+                self.busy += 1;
+                state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
+            }
             *state.flying(line) += 1;
+            self.pool.flying += usize::from(line == Line::Waits);
             state.flying_len += op.segment.covered.len();
             state.filled_len = state.flying_len;
             if let Work::Move(direction) = op.work {
                 state.direction = direction;
-            }
-            if line == Line::Waits && !state.waits.is_empty() && self.has_room(drive, line) {
-                self.call_pool(drive); // only a few are called at once
             }
         }
         self.open_for(drive);
@@ -127,10 +174,11 @@ impl Scheduler {
     }
 
     /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
-    /// are as many in all as there may be, up to its share; beside its other line up to half. But
-    /// one in any case, so that nothing that others do can hold it up.
-    fn has_room(&self, drive: usize, line: Line) -> bool {
-        let Limits { depth, in_flight: most, .. } = self.limits;
+    /// are as many in all as there may be, up to its share; beside others on the same hardware as
+    /// many as these may; beside its other line up to half; of the pool as many threads as it
+    /// leaves to others. But one in any case, so that nothing that others do can hold it up.
+    pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
+        let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.drives[drive];
         let (own, other) = match line {
             Line::Direct => (state.direct_flying, &state.waits),
@@ -138,15 +186,38 @@ impl Scheduler {
         };
         let all = state.in_flight();
         let share = most / (self.busy + usize::from(all == 0)).max(1);
+        let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
+        let depth = state.most / (sharers + usize::from(all == 0)).max(1);
         let half = if other.is_empty() { depth } else { depth / 2 };
+        let threads = match line {
+            Line::Direct => usize::MAX,
+            _ => pool.saturating_sub(self.pool.flying).min(EACH_MAX),
+        };
         let admits = || state.depth.admits(state.direction, all, state.flying_len);
-        own == 0 || (own < half && all < share && self.in_flight < most && admits())
+        own == 0
+            || (own < half
+                && all < depth
+                && own < threads
+                && all < share
+                && self.in_flight < most
+                && admits())
     }
 
-    /// Lets a drive's tuner learn from a request that waited for the drive.
+    /// How many more threads of the pool a drive could use, at least one.
+    pub(super) fn pool_room(&self, drive: usize) -> usize {
+        let state = &self.drives[drive];
+        let most = state.depth.requests(state.direction).min(EACH_MAX);
+        most.saturating_sub(state.waits_flying).min(state.queued).max(1)
+    }
+
+    /// Lets the tuner of a drive learn from a request that waited for it, or that of the readers
+    /// from a piece that did not.
     fn tell_tuner(&mut self, key: usize, op: &Op, took_ns: u64, at_ns: u64) {
         let Work::Move(direction) = op.work else { return };
-        if op.counted && (op.is_direct() || direction == Direction::Read) {
+        if op.is_in_memory() {
+            self.tell_readers(op.segment.covered.len(), took_ns, at_ns);
+        }
+        if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
             drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len });
@@ -155,32 +226,36 @@ impl Scheduler {
 
     /// Counts an op out of its drive, if it was counted in.
     fn land(&mut self, key: usize, op: &mut Op) {
-        if std::mem::take(&mut op.counted) {
-            let line = self.line_of(key, op);
+        if let Some(line) = op.counted.take() {
             let state = &mut self.drives[self.transfers[key].request.drive];
             *state.flying(line) -= 1;
+            self.pool.flying -= usize::from(line != Line::Direct);
             state.flying_len -= op.segment.covered.len();
             self.in_flight -= 1;
-            self.busy -= usize::from(state.in_flight() == 0);
+            if state.in_flight() == 0 {
+                self.busy -= 1;
+                state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
+            }
         }
     }
 
     /// Has the ring of a transfer's drive give back what it can of its ops.
     pub(super) fn ask_back(&mut self, transfer: usize) {
         let drive = self.transfers[transfer].request.drive;
-        let Some(state) = self.drives.get_mut(drive).filter(|state| state.has_ring) else { return };
-        let before = state.unwanted.len();
+        let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
         let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
-        state.unwanted.extend(open.map(|(key, _)| key));
-        if state.unwanted.len() > before {
-            self.call_back(drive);
+        let unwanted = &mut self.rings[ring].unwanted;
+        let before = unwanted.len();
+        unwanted.extend(open.map(|(key, _)| key));
+        if unwanted.len() > before {
+            self.call_back(ring);
         }
     }
 
     /// The windows whose ops the ring that `crew` feeds is to give back, once.
     pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
         match crew {
-            Crew::Ring(drive) => std::mem::take(&mut self.drives[drive].unwanted),
+            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
             _ => Vec::new(),
         }
     }
@@ -286,10 +361,9 @@ impl Scheduler {
 
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
-        let reads = op.work == Work::Move(Direction::Read);
-        if op.is_direct() && self.drives[self.transfers[key].request.drive].has_ring {
+        if op.is_direct() && self.drives[self.transfers[key].request.drive].ring.is_some() {
             Line::Direct
-        } else if reads && !op.is_direct() && op.segment.reason.is_in_memory() {
+        } else if op.is_in_memory() {
             Line::Cached
         } else {
             Line::Waits

@@ -15,6 +15,10 @@ use crate::units::ByteRange;
 /// be planned as a fast drive takes for these.
 const AHEAD_MIN: usize = 4;
 
+/// And this share of what it has in flight, since several are done at once. More would only keep
+/// memory waiting that was in a cache (`docs/internals/hot-slots.md`).
+const AHEAD_SHARE: usize = 4;
+
 impl Scheduler {
     /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
     /// plans on its own thread: that spares a small transfer the way through a reader.
@@ -168,8 +172,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets transfers that wait for a drive open windows, until it has as many ops to come as it
-    /// may have in flight: those may all be done at once, and the next window has to be planned.
+    /// Lets transfers that wait for a drive open windows, until enough ops wait for it.
     pub(super) fn open_for(&mut self, drive: usize) {
         loop {
             if !self.wants_more(drive) {
@@ -185,10 +188,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether less waits for a drive than it may have in flight.
+    /// Whether less waits for a drive than it may want before the next window is planned.
     pub(super) fn wants_more(&self, drive: usize) -> bool {
         let state = &self.drives[drive];
-        let enough = state.depth.requests(state.direction).max(AHEAD_MIN);
+        let enough = (state.depth.requests(state.direction) / AHEAD_SHARE).max(AHEAD_MIN);
         state.queued + state.promised < enough
     }
 
@@ -235,7 +238,7 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
-                counted: false,
+                counted: None,
             };
             self.queue(key, op);
             return;

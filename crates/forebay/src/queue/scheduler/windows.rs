@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::lines::Line;
 use super::{Claim, Request, Scheduler};
 use crate::plan::{Io, Layout, Segment};
-use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
+use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
 use crate::units::{ByteRange, align_down};
 
@@ -90,6 +89,7 @@ impl Scheduler {
             way: (io, reason),
             edge: first || last,
             request_size,
+            readers: self.posts.count(),
         };
         if let Some(link) = filled_link {
             self.call_link(link); // so that it is awake when the first piece is filled
@@ -147,7 +147,7 @@ impl Scheduler {
                 moved: 0,
                 empty: 0,
                 again: 0,
-                counted: false,
+                counted: None,
             });
         }
         for op in ops {

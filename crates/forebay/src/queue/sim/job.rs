@@ -1,13 +1,15 @@
 //! One simulated transfer: what was asked, and whether what came of it is right.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::memory::{Memory, all_are};
 use super::ring::SimRing;
+use super::start::SimTools;
 use super::world::{Contents, World};
 use crate::error::{Error, Result};
-use crate::queue::op::Direction;
-use crate::queue::{Claim, Plan, Reader};
+use crate::queue::op::{Direction, Op};
+use crate::queue::{Claim, Core, Plan, Reader, Ring, Tools};
 use crate::transfer::{Outcome, State};
 use crate::units::ByteRange;
 
@@ -45,6 +47,66 @@ pub(super) struct Job {
     pub(super) zeros: bool,
     /// The first error, as the scheduler noted it.
     pub(super) error: Option<String>,
+}
+
+impl Job {
+    pub(super) fn ring(&self) -> Option<&SimRing> {
+        match &self.caller {
+            Caller::Help(reader) => Some(reader.held().0),
+            _ => None,
+        }
+    }
+
+    /// Whether its caller has what is a reader's work.
+    pub(super) fn is_at_work(&self) -> bool {
+        matches!(&self.caller, Caller::Help(reader) if reader.is_at_work())
+    }
+
+    pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
+        let held = match &self.caller {
+            Caller::Help(reader) => Some(reader.held()),
+            _ => None,
+        };
+        held.into_iter()
+            .flat_map(|(ring, done)| ring.ops().chain(done.iter().map(|completion| &completion.op)))
+    }
+
+    pub(super) fn can_step(&self, now: Duration) -> bool {
+        match &self.caller {
+            Caller::Plan(_) | Caller::Opened(..) => true,
+            Caller::Help(_) => self.ring().is_none_or(|ring| {
+                ring.in_flight() == 0 || ring.next_due().is_some_and(|due| due <= now)
+            }),
+            Caller::Waits => false,
+        }
+    }
+
+    /// A step of the caller's own thread.
+    pub(super) fn step(&mut self, core: &Arc<Core>, tools: &SimTools) {
+        self.caller = match std::mem::replace(&mut self.caller, Caller::Waits) {
+            Caller::Plan(claim) => {
+                let plan = tools.plan(&claim);
+                Caller::Opened(claim.window, plan)
+            }
+            Caller::Opened(window, (piece, segments)) => {
+                core.with(|scheduler| scheduler.opened(window, piece, segments));
+                if self.blocking {
+                    let ring = SimRing::new(&tools.world, core, 1, tools.planner.segment);
+                    Caller::Help(Box::new(Reader::new(ring)))
+                } else {
+                    Caller::Waits
+                }
+            }
+            Caller::Help(mut reader) => {
+                if reader.step_for(core, tools, &self.state) {
+                    Caller::Help(reader)
+                } else {
+                    Caller::Waits
+                }
+            }
+            Caller::Waits => Caller::Waits,
+        };
+    }
 }
 
 impl Job {

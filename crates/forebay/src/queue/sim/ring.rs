@@ -20,7 +20,6 @@ struct Flight {
     op: Op,
     state: Arc<State>,
     base: u64,
-    place: usize,
     due: Duration,
     /// The kernel has taken it back.
     cancelled: bool,
@@ -84,17 +83,15 @@ impl Ring for SimRing {
     fn submit(&mut self, op: Op) {
         assert!(self.flights.len() < self.depth, "more than {} ops in a ring", self.depth);
         let state = self.core.lock().state_of(&op);
-        let taken = |place: &usize| self.flights.iter().any(|flight| flight.place == *place);
-        let place = (0..self.depth).find(|place| !taken(place)).expect("the ring has room");
         let base = if op.segment.bounce {
-            self.bounce.enter(place, &op).expect("memory for a few pieces")
+            self.bounce.enter(&op).expect("memory for a few pieces").expect("one for each op")
         } else {
             op.address
         };
         let mut world = self.world.borrow_mut();
         let id = world.begin(&op, base, &state);
         let due = world.due();
-        self.flights.push(Flight { id, op, state, base, place, due, cancelled: false });
+        self.flights.push(Flight { id, op, state, base, due, cancelled: false });
     }
 
     fn cancel(&mut self, window: WindowKey) {
@@ -123,8 +120,8 @@ impl Ring for SimRing {
             } else {
                 world.end(id, &op, base, &state)
             };
-            if let (Ok(moved), true) = (result, op.segment.bounce) {
-                self.bounce.leave(base, &op, moved);
+            if op.segment.bounce {
+                self.bounce.leave(base, &op, result.unwrap_or(0));
             }
             let at_ns = u64::try_from(now.as_nanos()).expect("a short run");
             done.push(Completion { op, result, size, took_ns: 50_000, at_ns });

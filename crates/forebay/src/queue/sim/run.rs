@@ -4,7 +4,7 @@
 //! A machine that said that it waits is stepped again only after its bell was rung: a wake-up that
 //! is lost leaves nothing that can be stepped, which fails the run.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,9 +23,7 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{
-    Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler, Tools,
-};
+use crate::queue::{Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler};
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
@@ -117,13 +115,16 @@ impl Run {
         world.files = shape::files(&mut dice, &shape, folder);
         let readers = Arc::new(AtomicUsize::new(0));
         let bell = Bell::Counted(Arc::clone(&readers));
-        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell));
+        let pool = Arc::new(AtomicUsize::new(0));
+        let pool_bell = Bell::Counted(Arc::clone(&pool));
+        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell));
         let tools = SimTools {
             world: Rc::new(RefCell::new(world)),
-            planner: Planner { segment: shape.segment, readers: shape.limits.readers },
+            planner: Planner { segment: shape.segment },
             slot_size: shape.limits.slot_size,
             devices: Vec::new(),
             arena: RefCell::default(),
+            hired: Cell::default(),
         };
         let mut run = Self {
             dice,
@@ -131,16 +132,16 @@ impl Run {
             core,
             tools,
             machines: Vec::new(),
-            bells: vec![(Crew::Readers, readers)],
+            bells: vec![(Crew::Readers, readers), (Crew::Pool, pool)],
             jobs: Vec::new(),
             started: 0,
             stopping: false,
             shape,
         };
-        for _ in 0..run.shape.limits.readers {
-            let reader = Reader::new(run.ring(1));
-            run.add(Kind::Reader(reader), Crew::Readers);
-        }
+        let started = run.shape.limits.readers.start();
+        run.core.with(|scheduler| scheduler.hired(started));
+        run.tools.hired.set(started);
+        run.add_readers();
         run.add_drives();
         run.add_gpus();
         run
@@ -154,6 +155,14 @@ impl Run {
         self.machines.push(Machine { kind, crew, phase: Phase::Runs });
     }
 
+    /// Lets the readers begin that were started.
+    fn add_readers(&mut self) {
+        for _ in 0..self.tools.hired.take() {
+            let reader = Reader::new(self.ring(1));
+            self.add(Kind::Reader(reader), Crew::Readers);
+        }
+    }
+
     fn bell(&mut self, crew: Crew) -> Bell {
         let rung = Arc::new(AtomicUsize::new(0));
         self.bells.push((crew, Arc::clone(&rung)));
@@ -161,28 +170,31 @@ impl Run {
     }
 
     fn add_drives(&mut self) {
-        for (index, (has_ring, workers)) in self.shape.drives.clone().into_iter().enumerate() {
-            let pool = Crew::Pool(index);
-            let bell = self.bell(pool);
+        for _ in 0..self.shape.limits.pool {
+            let ring = self.ring(1);
+            let worker = RingWorker::called(Crew::Pool, ring);
+            let kind = Kind::Drive(worker, false);
+            self.machines.push(Machine { kind, crew: Crew::Pool, phase: Phase::Sleeps });
+        }
+        self.core.lock().add_unstarted(self.shape.limits.pool);
+        for index in 0..self.shape.rings {
+            let crew = Crew::Ring(index);
+            let bell = self.bell(crew);
+            assert_eq!(self.core.add_ring(bell), index);
+            let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
+            self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
+        }
+        for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
-                let Limits { segment, depth, .. } = self.shape.limits;
+                let Limits { segment, .. } = self.shape.limits;
                 let turns = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits::of(turns, depth, segment, segment), [None; 2])
+                Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            assert_eq!(self.core.add_drive(depth, bell), index);
-            for _ in 0..workers {
-                let ring = self.ring(1);
-                self.add(Kind::Drive(RingWorker::new(pool, ring), false), pool);
-            }
-            if has_ring {
-                let crew = Crew::Ring(index);
-                let bell = self.bell(crew);
-                self.core.add_ring(index, bell);
-                let ring = self.ring(self.shape.depth);
-                self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
-            }
+            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
+            assert_eq!(self.core.add_drive(depth, most, hardware), index);
+            served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
     }
 
@@ -251,9 +263,12 @@ impl Run {
             choices.push(Choice::Time);
         }
         if choices.is_empty() {
-            let stopped = self.machines.iter().all(|machine| machine.phase == Phase::Stopped);
-            let phases: Vec<_> = self.machines.iter().map(|m| (m.crew, m.phase)).collect();
-            assert!(stopped, "nobody can go on: {phases:?} {:?}", self.core.lock());
+            let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
+            let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
+            // Threads of the pool that were never needed were never started.
+            let unstarted = self.core.lock().unstarted();
+            let stopped = left.len() == unstarted && left.iter().all(|crew| *crew == Crew::Pool);
+            assert!(stopped, "nobody can go on: {left:?} {:?}", self.core.lock());
             return false;
         }
         let index = below(&mut self.dice, choices.len() as u64);
@@ -328,8 +343,14 @@ impl Run {
         rung
     }
 
-    /// What callers and others do at any time: cancel, and cut files.
+    /// What callers and others do at any time: cancel, cut files, and change their minds about the
+    /// number of readers.
     fn disturb(&mut self) {
+        self.add_readers();
+        if self.dice.roll(self.shape.moods) {
+            let count = 1 + usize::try_from(below(&mut self.dice, 6)).expect("a small number");
+            self.core.with(|scheduler| scheduler.force_readers(count));
+        }
         if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
             let index = below(&mut self.dice, self.jobs.len() as u64);
             let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
@@ -363,9 +384,13 @@ impl Run {
 
     fn check(&mut self) {
         let mut taken: Vec<&Op> = Vec::new();
+        let mut at_work = [0, 0, 0];
         for machine in &self.machines {
             let (ring, done) = match &machine.kind {
-                Kind::Reader(reader) => reader.held(),
+                Kind::Reader(reader) => {
+                    at_work[0] += usize::from(reader.is_at_work());
+                    reader.held()
+                }
                 Kind::Drive(worker, _) => worker.held(),
                 Kind::Submitter(..) => continue,
             };
@@ -375,9 +400,11 @@ impl Run {
         }
         for job in &self.jobs {
             taken.extend(job.ops());
+            at_work[1] += usize::from(job.is_at_work());
+            at_work[2] += usize::from(matches!(job.caller, Caller::Help(_)));
         }
         let scheduler = self.core.lock();
-        scheduler.check(&taken);
+        scheduler.check(&taken, at_work);
         for job in &mut self.jobs {
             let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));
             if let (Some(now), Some(before)) = (&now, &job.error) {
@@ -421,59 +448,4 @@ enum Choice {
     Start,
     Stop,
     Time,
-}
-
-impl Job {
-    fn ring(&self) -> Option<&SimRing> {
-        match &self.caller {
-            Caller::Help(reader) => Some(reader.held().0),
-            _ => None,
-        }
-    }
-
-    fn ops(&self) -> impl Iterator<Item = &Op> {
-        let held = match &self.caller {
-            Caller::Help(reader) => Some(reader.held()),
-            _ => None,
-        };
-        held.into_iter()
-            .flat_map(|(ring, done)| ring.ops().chain(done.iter().map(|completion| &completion.op)))
-    }
-
-    fn can_step(&self, now: Duration) -> bool {
-        match &self.caller {
-            Caller::Plan(_) | Caller::Opened(..) => true,
-            Caller::Help(_) => self.ring().is_none_or(|ring| {
-                ring.in_flight() == 0 || ring.next_due().is_some_and(|due| due <= now)
-            }),
-            Caller::Waits => false,
-        }
-    }
-
-    /// A step of the caller's own thread.
-    fn step(&mut self, core: &Arc<Core>, tools: &SimTools) {
-        self.caller = match std::mem::replace(&mut self.caller, Caller::Waits) {
-            Caller::Plan(claim) => {
-                let plan = tools.plan(&claim);
-                Caller::Opened(claim.window, plan)
-            }
-            Caller::Opened(window, (piece, segments)) => {
-                core.with(|scheduler| scheduler.opened(window, piece, segments));
-                if self.blocking {
-                    let ring = SimRing::new(&tools.world, core, 1, tools.planner.segment);
-                    Caller::Help(Box::new(Reader::new(ring)))
-                } else {
-                    Caller::Waits
-                }
-            }
-            Caller::Help(mut reader) => {
-                if reader.step_for(core, tools, &self.state) {
-                    Caller::Help(reader)
-                } else {
-                    Caller::Waits
-                }
-            }
-            Caller::Waits => Caller::Waits,
-        };
-    }
 }

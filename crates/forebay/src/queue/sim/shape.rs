@@ -9,6 +9,7 @@ use crate::file::{Handle, OpenHow};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
 use crate::queue::Limits;
+use crate::tune::{ReaderLimits, Readers};
 use crate::units::{KIB, MIB};
 
 /// See the module's own text.
@@ -16,8 +17,12 @@ use crate::units::{KIB, MIB};
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// Whether each drive has a ring, and the threads of its pool.
-    pub(super) drives: Vec<(bool, usize)>,
+    /// The ring that serves each drive, where one does.
+    pub(super) drives: Vec<Option<usize>>,
+    /// The hardware below each.
+    pub(super) hardware: Vec<Vec<usize>>,
+    /// How many rings there are.
+    pub(super) rings: usize,
     pub(super) depth: usize,
     pub(super) gpus: usize,
     /// Slots of each GPU at the start and at most.
@@ -37,6 +42,8 @@ pub(super) struct Shape {
     pub(super) cancels: f64,
     /// Chance of a cut file in each step.
     pub(super) cuts: f64,
+    /// Chance of another number of readers in each step.
+    pub(super) moods: f64,
     /// Whether the engine is stopped while things are on their way.
     pub(super) stops_early: bool,
     /// Steps that a submitter goes on without work before it sleeps.
@@ -71,17 +78,26 @@ impl Shape {
         let limits = Limits {
             slot_size,
             segment,
-            depth,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
-            readers: count(dice, 1, 4),
+            readers: match dice.roll(0.3) {
+                true => Readers::Fixed(count(dice, 1, 4)),
+                false => Readers::Found(ReaderLimits { start: count(dice, 1, 4), max: 6 }),
+            },
+            pool: count(dice, 1, 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
-        let drives = (0..count(dice, 1, 3)).map(|_| (dice.roll(0.5), count(dice, 1, 3))).collect();
+        let rings = count(dice, 1, 2);
+        let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
+        let drives = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
+        let hardware = (0..3).map(|_| pieces(dice)).collect();
         let slots = count(dice, 1, 2);
         Self {
             limits,
             segment,
             drives,
+            hardware,
+            rings,
             depth,
             gpus: count(dice, 0, 2),
             slots: (slots, slots + count(dice, 0, 2)),
@@ -94,6 +110,7 @@ impl Shape {
             shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),
+            moods: one_of(dice, &[0.0, 0.01, 0.2]),
             stops_early: dice.roll(0.2),
             linger: one_of(dice, &[0, 0, 3]),
             faults: faults(dice),

@@ -2,11 +2,11 @@
 //! that wait for it.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::{MS, SECOND, nearly_all, seeds};
 use crate::gpu::sim::Dice;
-use crate::tune::{ReaderLimits, ReaderTuner};
+use crate::tune::{Ahead, ReaderLimits, ReaderTuner, Readers};
 use crate::units::MIB;
 
 /// A machine with resident data.
@@ -20,60 +20,178 @@ struct Machine {
     link: u64,
 }
 
-/// Pieces that may be filled and not yet copied.
-const SLOTS: u64 = 64;
+/// Slots, and the pieces that fill one.
+const SLOTS: usize = 4;
+const PIECES: u64 = 16;
 
-/// Runs the readers for so long; the rate, and how many there were at the end.
-fn run(machine: Machine, tuner: &mut ReaderTuner, ns: u64, seed: u64) -> u64 {
-    let mut dice = Dice::new(seed);
-    let (mut now_ns, mut done, mut link_free_ns) = (0_u64, 0_u64, 0_u64);
-    let mut running: BinaryHeap<Reverse<(u64, u64)>> = BinaryHeap::new();
-    let piece_ns = |rate: u64| MIB * SECOND / rate;
-    while now_ns < ns {
-        let waiting = link_free_ns.saturating_sub(now_ns).div_ceil(piece_ns(machine.link));
-        let full = waiting + running.len() as u64 >= SLOTS;
-        if !full && running.len() < tuner.count() {
-            let busy = running.len() as u64 + 1;
-            let share = machine.all.min(machine.one * machine.cores.min(busy)) / busy;
-            let took_ns = piece_ns(share) * (80 + dice.next() % 41) / 100;
-            running.push(Reverse((now_ns + took_ns, now_ns)));
-            continue;
-        }
-        let next_ns = running.peek().map_or(u64::MAX, |piece| piece.0.0);
-        let freed_ns = link_free_ns.saturating_sub((SLOTS - 1) * piece_ns(machine.link));
-        if full && running.is_empty() {
-            now_ns = freed_ns.max(now_ns + 1);
-            continue;
-        }
-        let busy = running.len();
-        now_ns = next_ns.max(now_ns);
-        let piece = running.pop().expect("it was looked at");
-        tuner.completed(now_ns, MIB, now_ns - piece.0.1, busy);
-        link_free_ns = link_free_ns.max(now_ns) + piece_ns(machine.link);
-        done += MIB;
-    }
-    done * 1000 / (ns / MS)
+/// What the readers of a machine are doing.
+struct World {
+    machine: Machine,
+    dice: Dice,
+    now_ns: u64,
+    /// Pieces in work: when each is done, when it was begun, and its slot.
+    running: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// Pieces that nobody has begun, by their slot.
+    queued: VecDeque<usize>,
+    /// Pieces of each slot that are not filled.
+    left: [u64; SLOTS],
+    /// Slots on the link or waiting for it, and when they are free again.
+    copying: VecDeque<(u64, usize)>,
+    /// Pieces that may still be asked for; then nothing is ahead.
+    asked: u64,
+    /// This many readers, whatever the tuner says.
+    fixed: Option<usize>,
 }
 
-fn tuned(machine: Machine, limits: ReaderLimits, seed: u64) -> (u64, usize) {
-    let mut tuner = ReaderTuner::new(limits, MIB);
-    run(machine, &mut tuner, 2 * SECOND, seed);
-    let rate = run(machine, &mut tuner, SECOND, seed);
-    assert!(tuner.rate().is_none_or(|found| found.0 > rate / 2), "{:?}", tuner.rate());
-    (rate, tuner.count())
+impl World {
+    fn new(machine: Machine, seed: u64) -> Self {
+        Self {
+            machine,
+            dice: Dice::new(seed),
+            now_ns: 0,
+            running: BinaryHeap::new(),
+            queued: VecDeque::new(),
+            left: [0; SLOTS],
+            copying: VecDeque::new(),
+            asked: 0,
+            fixed: None,
+        }
+    }
+
+    /// Opens windows in free slots, and gives readers work.
+    fn begin(&mut self, count: usize) {
+        while self.copying.front().is_some_and(|slot| slot.0 <= self.now_ns) {
+            self.copying.pop_front();
+        }
+        for slot in 0..SLOTS {
+            let copies = self.copying.iter().any(|copy| copy.1 == slot);
+            if self.left[slot] == 0 && !copies && self.asked > 0 {
+                let pieces = PIECES.min(self.asked);
+                self.asked -= pieces;
+                self.left[slot] = pieces;
+                self.queued.extend((0..pieces).map(|_| slot));
+            }
+        }
+        let Machine { cores, one, all, .. } = self.machine;
+        while self.running.len() < count
+            && let Some(slot) = self.queued.pop_front()
+        {
+            let busy = self.running.len() as u64 + 1;
+            let share = all.min(one * cores.min(busy)) / busy;
+            let took_ns = MIB * SECOND / share * (80 + self.dice.next() % 41) / 100;
+            self.running.push(Reverse((self.now_ns + took_ns, self.now_ns, slot)));
+        }
+    }
+
+    /// Runs until `asked` pieces more are filled; returns the bytes a second.
+    fn run(&mut self, tuner: &mut ReaderTuner, asked: u64) -> u64 {
+        let started_ns = self.now_ns;
+        self.asked = asked;
+        loop {
+            self.begin(self.fixed.unwrap_or(tuner.count()));
+            let busy = self.running.len();
+            let Some(Reverse((done_ns, begun_ns, slot))) = self.running.pop() else {
+                // Everybody waits for the link.
+                match self.copying.front() {
+                    Some(copy) => self.now_ns = copy.0,
+                    None => {
+                        return asked * MIB * 1000 / ((self.now_ns - started_ns) / (MS / 1000))
+                            * 1000;
+                    }
+                }
+                continue;
+            };
+            self.now_ns = done_ns;
+            self.left[slot] -= 1;
+            if self.left[slot] == 0 {
+                let free_ns = self.copying.back().map_or(done_ns, |copy| copy.0.max(done_ns));
+                let copied_ns = PIECES * MIB * SECOND / self.machine.link;
+                self.copying.push_back((free_ns + copied_ns, slot));
+            }
+            let ahead = match (self.queued.len(), self.asked) {
+                (0, 0) => Ahead::Little,
+                (0, _) => Ahead::Link,
+                _ => Ahead::Pieces,
+            };
+            tuner.completed(done_ns, MIB, done_ns - begun_ns, busy, ahead);
+        }
+    }
 }
 
 const GB: u64 = 1_000_000_000;
 
+/// What binds where the link does not.
+fn memory_rate(machine: Machine) -> u64 {
+    machine.all.min(machine.one * machine.cores)
+}
+
+/// Two seconds to find the number, one to measure its rate; and that of the number at the start.
+fn tuned(machine: Machine, limits: ReaderLimits, seed: u64) -> (u64, u64, usize) {
+    let mut tuner = ReaderTuner::new(limits, MIB);
+    let second = memory_rate(machine).min(machine.link) / MIB;
+    let mut fixed = World { fixed: Some(limits.start), ..World::new(machine, seed) };
+    let start_rate = fixed.run(&mut tuner.clone(), second);
+    let mut world = World::new(machine, seed);
+    world.run(&mut tuner, 2 * second);
+    let rate = world.run(&mut tuner, second);
+    assert!(tuner.rate().is_none_or(|found| found.0 > rate / 2), "{:?}", tuner.rate());
+    (rate, start_rate, tuner.count())
+}
+
 #[test]
-fn readers_grow_until_the_memory_or_the_link_binds() {
+fn readers_grow_until_the_memory_binds() {
     for seed in seeds() {
-        let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 200 * GB };
-        let (rate, count) = tuned(machine, ReaderLimits { start: 4, max: 16 }, seed);
+        let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 2000 * GB };
+        let (rate, _, count) = tuned(machine, ReaderLimits { start: 4, max: 16 }, seed);
         assert!(rate > 92 * GB && count >= 11, "seed {seed}: {count} readers, {rate}");
-        let bound = Machine { link: 55 * GB, ..machine };
-        let (rate, count) = tuned(bound, ReaderLimits { start: 10, max: 16 }, seed);
-        assert!(rate > 54 * GB && (7..=11).contains(&count), "seed {seed}: {count}, {rate}");
+    }
+}
+
+#[test]
+fn a_link_that_binds_is_kept_at_work_by_fewer() {
+    for seed in seeds() {
+        for (link, most) in [(55 * GB, 10), (25 * GB, 6), (12 * GB, 4)] {
+            let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link };
+            let limits = ReaderLimits { start: 10, max: 16 };
+            let (rate, start_rate, count) = tuned(machine, limits, seed);
+            assert!(rate * 1000 >= start_rate * 995, "seed {seed}: {rate} of {start_rate}");
+            assert!(count <= most, "seed {seed}: {count} readers for {link}");
+        }
+    }
+}
+
+#[test]
+fn a_link_that_binds_no_more_is_noticed_at_once() {
+    let slow = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 12 * GB };
+    for seed in seeds() {
+        for link in [55 * GB, 2000 * GB] {
+            let mut tuner = ReaderTuner::new(ReaderLimits { start: 10, max: 10 }, MIB);
+            let mut world = World::new(slow, seed);
+            world.run(&mut tuner, 12 * GB / MIB);
+            assert!(tuner.count() <= 4, "seed {seed}: {} readers", tuner.count());
+            world.machine.link = link;
+            // A tenth of a second's worth, in which the first few milliseconds are slow.
+            let asked = link.min(80 * GB) / MIB / 10;
+            let rate = world.run(&mut tuner, asked);
+            let mut fixed = World { fixed: Some(10), ..World::new(world.machine, seed) };
+            let best = fixed.run(&mut tuner, asked);
+            assert!(rate * 100 > best * 90, "seed {seed}: {rate} of {best}");
+        }
+    }
+}
+
+#[test]
+fn an_application_that_asks_for_little_changes_nothing() {
+    let machine = Machine { cores: 16, one: 8 * GB, all: 100 * GB, link: 55 * GB };
+    for seed in seeds() {
+        let limits = ReaderLimits { start: 10, max: 16 };
+        let (mut tuner, mut world) = (ReaderTuner::new(limits, MIB), World::new(machine, seed));
+        for pieces in [1, 2, 4, 16, 64] {
+            for _ in 0..2000 {
+                world.run(&mut tuner, pieces);
+            }
+            assert_eq!(tuner.count(), 10, "seed {seed}, {pieces} pieces at a time");
+        }
     }
 }
 
@@ -81,7 +199,7 @@ fn readers_grow_until_the_memory_or_the_link_binds() {
 fn readers_beyond_the_cores_are_let_go() {
     let machine = Machine { cores: 2, one: 6 * GB, all: 100 * GB, link: 55 * GB };
     let run = |seed| {
-        let (rate, count) = tuned(machine, ReaderLimits { start: 10, max: 16 }, seed);
+        let (rate, _, count) = tuned(machine, ReaderLimits { start: 10, max: 16 }, seed);
         assert!(rate > 11 * GB, "seed {seed}: {count} readers, {rate}");
         count as u64
     };
@@ -91,10 +209,20 @@ fn readers_beyond_the_cores_are_let_go() {
 
 #[test]
 fn a_quota_bounds_the_readers() {
-    assert_eq!(ReaderLimits::of(16, None), ReaderLimits { start: 10, max: 16 });
-    assert_eq!(ReaderLimits::of(4, None), ReaderLimits { start: 4, max: 4 });
-    assert_eq!(ReaderLimits::of(1, None), ReaderLimits { start: 2, max: 2 });
-    assert_eq!(ReaderLimits::of(64, Some(3_500)), ReaderLimits { start: 4, max: 4 });
-    assert_eq!(ReaderLimits::of(64, Some(0)), ReaderLimits { start: 2, max: 2 });
-    assert_eq!(ReaderLimits::of(2, Some(64_000)), ReaderLimits { start: 2, max: 2 });
+    let limits = |cores, quota| {
+        let limits = ReaderLimits::of(cores, quota);
+        (limits.start, limits.max)
+    };
+    assert_eq!(limits(16, None), (10, 16));
+    assert_eq!(limits(4, None), (4, 4));
+    assert_eq!(limits(1, None), (2, 2));
+    assert_eq!(limits(64, Some(3_500)), (4, 4));
+    assert_eq!(limits(64, Some(4_400)), (4, 4));
+    assert_eq!(limits(64, Some(0)), (2, 2));
+    assert_eq!(limits(2, Some(64_000)), (2, 2));
+    assert_eq!(limits(192, Some(u64::MAX)), (10, 192));
+    let found = Readers::Found(ReaderLimits::of(192, None));
+    assert_eq!(found.at_most(64), Readers::Found(ReaderLimits { start: 10, max: 64 }));
+    assert_eq!(found.at_most(2), Readers::Found(ReaderLimits { start: 2, max: 2 }));
+    assert_eq!(Readers::Fixed(5).at_most(4), Readers::Fixed(4));
 }

@@ -1,0 +1,115 @@
+//! Memory that the bytes of several paths go to or come from, a buffer for each.
+
+use std::sync::Arc;
+
+use forebay::gpu::Device;
+use forebay::{Buffer, Engine};
+
+use crate::bench::data::{Expected, Pattern};
+use crate::bench::memory::{buffer_holds, put_into, set_bytes};
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+
+/// A buffer for each path. A transfer owns it while it runs.
+#[derive(Debug)]
+pub struct Targets {
+    buffers: Vec<Option<Buffer>>,
+    /// The GPU; `None` for the host's memory.
+    pub device: Option<Arc<dyn Device>>,
+}
+
+impl Targets {
+    /// Reserves as many bytes for each path as `lens` say.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn allocate(engine: &Engine, target: &Target, lens: &[u64]) -> Result<Self> {
+        let buffer = |len: &u64| match &target.device {
+            None => engine.allocate_pinned(*len),
+            Some(device) => engine.allocate(device.id(), *len),
+        };
+        let buffers = lens.iter().map(|len| buffer(len).map(Some).map_err(Failure::from));
+        let buffers = buffers.collect::<Result<Vec<_>>>().map_err(|failure| {
+            failure.hint("give a smaller `--size`: each path has its own target")
+        })?;
+        Ok(Self { buffers, device: target.device.clone() })
+    }
+
+    /// Its name in reports: `host`, `cuda:0`, `sim:0`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.device.as_ref().map_or_else(|| "host".into(), |device| device.id().to_string())
+    }
+
+    /// The buffer of one path.
+    ///
+    /// # Errors
+    /// A transfer kept it.
+    pub fn get(&mut self, index: usize) -> Result<&mut Buffer> {
+        self.buffers[index].as_mut().ok_or_else(missing)
+    }
+
+    /// Takes a buffer for a transfer; [`Self::give_back`] returns it.
+    ///
+    /// # Errors
+    /// A transfer kept it.
+    pub fn take(&mut self, index: usize) -> Result<Buffer> {
+        self.buffers[index].take().ok_or_else(missing)
+    }
+
+    /// Puts a buffer back.
+    pub fn give_back(&mut self, index: usize, buffer: Option<Buffer>) {
+        self.buffers[index] = buffer;
+    }
+
+    /// Reserves other sizes, where they differ, and gives back the old ones first.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn resize(&mut self, engine: &Engine, target: &Target, lens: &[u64]) -> Result<()> {
+        let have = self.buffers.iter().map(|buffer| buffer.as_ref().map(Buffer::len));
+        if have.eq(lens.iter().map(|len| Some(*len))) {
+            return Ok(());
+        }
+        self.buffers.clear();
+        *self = Self::allocate(engine, target, lens)?;
+        Ok(())
+    }
+
+    /// Sets every byte of one path's buffer.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn set(&mut self, index: usize, byte: u8) -> Result<()> {
+        let buffer = self.get(index)?;
+        match buffer.as_mut_slice() {
+            Some(bytes) => set_bytes(bytes, byte),
+            None => buffer.fill(byte)?,
+        }
+        Ok(())
+    }
+
+    /// Puts the first bytes of `pattern` into one path's buffer, as many as it has.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn put(&mut self, index: usize, pattern: Pattern) -> Result<()> {
+        let buffer = self.get(index)?;
+        let len = buffer.len();
+        put_into(buffer, pattern, len)
+    }
+
+    /// Whether one path's buffer is as expected, all of it.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub fn holds(&mut self, index: usize, expected: &Expected) -> Result<bool> {
+        let buffer = self.get(index)?;
+        let len = buffer.len();
+        buffer_holds(buffer, expected, len)
+    }
+}
+
+fn missing() -> Failure {
+    Failure::new("a transfer that failed kept its memory")
+}

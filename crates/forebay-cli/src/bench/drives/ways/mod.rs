@@ -1,0 +1,108 @@
+//! The ways to move the bytes of several files at once: each opens, moves and closes, and only the
+//! move is timed.
+
+pub mod forebay;
+pub mod kvikio;
+pub mod one_queue;
+
+use std::path::PathBuf;
+
+use super::targets::Targets;
+use crate::bench::cpu::Spent;
+use crate::bench::data::Expected;
+use crate::bench::methods::Moved;
+use crate::failure::Result;
+use crate::report::json::{Cache, Direction, Settings};
+
+/// One file of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The number of its path, and of its target.
+    pub index: usize,
+    /// The file; it exists, and a written one has `len` bytes.
+    pub path: PathBuf,
+    /// Bytes from its start: as many as its target has.
+    pub len: u64,
+}
+
+/// What is to be moved.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// The files, in the order in which they are asked for.
+    pub parts: Vec<Part>,
+    /// From or to the files.
+    pub direction: Direction,
+    /// Where their pages are. A cold write ends when its bytes are on the drives.
+    pub cache: Cache,
+}
+
+impl Job {
+    /// Bytes of all files.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+
+    /// Whether there is nothing to move.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A way to move the bytes of several files at once.
+pub trait Way {
+    /// What it was told, for the report.
+    fn settings(&self) -> Option<Settings> {
+        None
+    }
+
+    /// Gets ready once for all samples; `ready` brings the files' pages where they are to be.
+    ///
+    /// # Errors
+    /// Where what it needs cannot be had.
+    fn prepare(
+        &mut self,
+        _job: &Job,
+        _targets: &mut Targets,
+        _ready: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    /// Opens the files and gets what the move needs.
+    ///
+    /// # Errors
+    /// Where that cannot be had.
+    fn open(&mut self, job: &Job, targets: &mut Targets) -> Result<()>;
+
+    /// Sets every byte of the targets of a read.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn set(&mut self, job: &Job, targets: &mut Targets, byte: u8) -> Result<()> {
+        job.parts.iter().try_for_each(|part| targets.set(part.index, byte))
+    }
+
+    /// Moves all bytes, and says how many and what it took.
+    ///
+    /// # Errors
+    /// Where not all of them can be moved.
+    fn run(&mut self, job: &Job, targets: &mut Targets) -> Result<(Moved, Spent)>;
+
+    /// Whether the targets of a read are as expected, `expected` by the numbers of the paths.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn holds(&mut self, job: &Job, targets: &mut Targets, expected: &[Expected]) -> Result<bool> {
+        for part in &job.parts {
+            if !targets.holds(part.index, &expected[part.index])? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Closes the files.
+    fn close(&mut self);
+}

@@ -1,0 +1,240 @@
+//! Where the readers run: beside the memory that they fill, where that costs nothing.
+//!
+//! Slots lie on their GPU's NUMA node. While all GPUs of an engine hang on one node, and as many of
+//! its processors as there are readers at first are among those that the caller may use, readers
+//! stay on these; those beyond the number of processors roam. With GPUs on several nodes all
+//! roam: any reader fills any slot, and a GPU's own readers would idle while it does. They run
+//! on no processor that the thread which started the first of them may not use.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+
+use crate::memory::Node;
+use crate::topology::System;
+
+/// The node that a GPU hangs on, where the machine has several and tells.
+pub(super) fn node_of(system: &System, pci_address: &str) -> Option<Node> {
+    if system.numa_nodes().len() < 2 {
+        return None;
+    }
+    let number = system.numa_node_of(pci_address)?;
+    Some(Node::new(number, system.numa_cpus(number)))
+}
+
+/// Where the GPUs of an engine hang, as far as is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Unknown,
+    One(Node),
+    Several,
+}
+
+impl Place {
+    /// The same with one GPU more.
+    fn with(self, node: &Node) -> Self {
+        match self {
+            Self::Unknown => Self::One(node.clone()),
+            Self::One(known) if known == *node => Self::One(known),
+            _ => Self::Several,
+        }
+    }
+
+    /// Processors near all GPUs, of those that are `allowed`; `None`: there are not enough for the
+    /// readers at the `start`.
+    fn near(&self, allowed: &CpuSet, start: usize) -> Option<CpuSet> {
+        let Self::One(node) = self else { return None };
+        let cpus = node.cpus(allowed);
+        let is_enough = usize::try_from(cpus.count()).is_ok_and(|count| count >= start.max(1));
+        is_enough.then_some(cpus)
+    }
+}
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Seats {
+    /// How many readers there are at first.
+    start: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    place: Place,
+    /// Processors that readers may use at all; `None`: it is not known, so they stay as they are.
+    allowed: Option<CpuSet>,
+    /// The readers' threads, each at its place.
+    taken: Vec<Option<Pid>>,
+    refusal: Option<Errno>,
+}
+
+impl Seats {
+    pub(super) fn new(start: usize) -> Self {
+        Self { start, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the calling thread may use, which will start the first readers.
+    pub(super) fn allow(&self) {
+        self.lock().allowed = sched_getaffinity(None).ok();
+    }
+
+    /// Takes a GPU's node in.
+    pub(super) fn add(&self, node: &Node) {
+        let mut state = self.lock();
+        let before = state.place.clone();
+        state.place = before.clone().with(node);
+        if state.place != before {
+            (0..state.taken.len()).for_each(|index| state.seat(index, self.start));
+        }
+    }
+
+    /// Seats the calling thread, a reader, until the answer is dropped.
+    pub(super) fn sit(&self) -> Seat<'_> {
+        let mut state = self.lock();
+        let free = state.taken.iter().position(Option::is_none);
+        let index = free.unwrap_or(state.taken.len());
+        if index == state.taken.len() {
+            state.taken.push(None);
+        }
+        state.taken[index] = Some(gettid());
+        // It may come from a reader that has a place of its own.
+        if state.place != Place::Unknown {
+            state.seat(index, self.start);
+        }
+        Seat { seats: self, index }
+    }
+
+    /// The readers' threads.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> Vec<Pid> {
+        self.lock().taken.iter().flatten().copied().collect()
+    }
+
+    /// Why readers run where they are, although they were wanted elsewhere.
+    pub(super) fn refusal(&self) -> Option<Errno> {
+        self.lock().refusal
+    }
+}
+
+impl State {
+    /// Puts a reader where it is wanted.
+    fn seat(&mut self, index: usize, start: usize) {
+        let (Some(allowed), Some(thread)) = (self.allowed, self.taken[index]) else { return };
+        let near = self.place.near(&allowed, start);
+        let near = near.filter(|cpus| usize::try_from(cpus.count()).is_ok_and(|n| index < n));
+        let answer = sched_setaffinity(Some(thread), &near.unwrap_or(allowed));
+        self.refusal = self.refusal.or(answer.err());
+    }
+}
+
+/// The place of a reader that runs.
+#[derive(Debug)]
+pub(super) struct Seat<'a> {
+    seats: &'a Seats,
+    index: usize,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        // The thread's number may be another's soon.
+        self.seats.lock().taken[self.index] = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn set(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
+        let mut set = CpuSet::new();
+        cpus.into_iter().for_each(|cpu| set.set(cpu));
+        set
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    #[test]
+    fn a_gpus_node_is_found_where_there_are_several() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        let gpu = |address: &str, node: &str| {
+            write(root, &format!("sys/bus/pci/devices/{address}/numa_node"), node);
+        };
+        gpu("0000:41:00.0", "1\n");
+        gpu("0000:01:00.0", "0\n");
+        gpu("0000:02:00.0", "-1\n");
+        write(root, "sys/devices/system/node/online", "0\n");
+        write(root, "sys/devices/system/node/node0/cpulist", "0-3\n");
+        let node_of = |address| super::node_of(&System::at(root), address);
+        assert_eq!(node_of("0000:01:00.0"), None, "there is one node");
+        write(root, "sys/devices/system/node/online", "0-1\n");
+        write(root, "sys/devices/system/node/node1/cpulist", "4-5,8\n");
+        assert_eq!(node_of("0000:01:00.0"), Some(Node::new(0, vec![0, 1, 2, 3])));
+        assert_eq!(node_of("0000:41:00.0"), Some(Node::new(1, vec![4, 5, 8])));
+        for unknown in ["0000:02:00.0", "0000:03:00.0", "", "../../x", "0000:41:00"] {
+            assert_eq!(node_of(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn readers_are_near_all_gpus_or_anywhere() {
+        let (one, two) = (Node::new(0, vec![0, 1, 2, 3]), Node::new(1, vec![4, 5, 6, 7]));
+        let place = Place::default().with(&one);
+        assert_eq!(Place::default().near(&set(0..8), 2), None);
+        assert_eq!(place.near(&set(0..8), 2), Some(set(0..4)));
+        assert_eq!(place.near(&set(0..8), 4), Some(set(0..4)));
+        assert_eq!(place.near(&set(0..8), 5), None, "too few for the readers");
+        assert_eq!(place.near(&set(2..8), 2), Some(set(2..4)), "only what the caller may use");
+        assert_eq!(place.near(&set(3..8), 2), None);
+        let place = place.with(&one);
+        assert_eq!(place.near(&set(0..8), 2), Some(set(0..4)));
+        let place = place.with(&two);
+        assert_eq!(place.near(&set(0..8), 2), None);
+        assert_eq!(place.with(&one).near(&set(0..8), 2), None);
+    }
+
+    #[test]
+    fn threads_sit_beside_the_gpu_until_there_is_another() {
+        let all = sched_getaffinity(None).expect("an answer");
+        let cpus: Vec<u32> = (0..1024).filter(|&cpu| all.is_set(cpu as usize)).collect();
+        if cpus.len() < 2 {
+            return println!("skipped: one processor");
+        }
+        let seats = Seats::new(1);
+        let here = || sched_getaffinity(None).expect("an answer");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                seats.allow();
+                let first = seats.sit();
+                assert_eq!(here(), all, "no GPU is known");
+                let last = Node::new(1, cpus[1..].to_vec());
+                seats.add(&last);
+                let near = set(cpus[1..].iter().map(|&cpu| cpu as usize));
+                assert_eq!(here(), near);
+                seats.add(&last);
+                assert_eq!(here(), near);
+                let second = seats.sit();
+                assert_eq!(here(), if cpus.len() > 2 { near } else { all }, "it roams alone");
+                seats.add(&Node::new(0, cpus[..1].to_vec()));
+                assert_eq!(here(), all, "they are on several nodes");
+                drop((first, second));
+                assert!(seats.lock().taken.iter().all(Option::is_none));
+                assert_eq!(seats.refusal(), None);
+            });
+            thread.join().expect("no panic");
+        });
+    }
+}

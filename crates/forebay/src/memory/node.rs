@@ -1,0 +1,135 @@
+//! A NUMA node: memory that lies on it, and threads that run beside that memory.
+//!
+//! Both are wishes. Where the kernel refuses one, memory lies and threads run where they would
+//! have without it.
+
+#![expect(unsafe_code, reason = "asks the kernel to place memory that it maps itself")]
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// See the module's own text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    number: u32,
+    /// Its processors.
+    cpus: Vec<u32>,
+}
+
+impl Node {
+    pub(crate) fn new(number: u32, cpus: Vec<u32>) -> Self {
+        Self { number, cpus }
+    }
+
+    /// Its processors among `allowed`.
+    pub(crate) fn cpus(&self, allowed: &CpuSet) -> CpuSet {
+        let mut own = CpuSet::new();
+        let known = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
+        let cpus = self.cpus.iter().filter_map(|&cpu| usize::try_from(cpu).ok());
+        cpus.filter(known).for_each(|cpu| own.set(cpu));
+        own
+    }
+
+    /// Lets the calling thread run on its processors alone, where it may.
+    pub(super) fn run_here(&self) -> Result<(), Errno> {
+        let cpus = self.cpus(&rustix::thread::sched_getaffinity(None)?);
+        sched_setaffinity(None, &cpus)
+    }
+
+    /// Has pages that are touched from now on lie on it while it has room: `mbind(2)` with
+    /// `MPOL_PREFERRED`.
+    ///
+    /// # Safety
+    /// The range is mapped, begins at a page, and nobody else maps or unmaps in it meanwhile.
+    pub(super) unsafe fn prefer(&self, start: *mut u8, len: usize) -> Result<(), Errno> {
+        const WORD: u32 = u64::BITS;
+        let mut mask = vec![0_u64; self.number as usize / WORD as usize + 1];
+        if let Some(word) = mask.last_mut() {
+            *word = 1 << (self.number % WORD);
+        }
+        // The kernel takes one bit less than it is told.
+        let bits = mask.len() * WORD as usize + 1;
+        let mode = libc::c_long::from(libc::MPOL_PREFERRED);
+        // SAFETY: the caller promises the range, the mask lives until the call returns, and a
+        // policy changes no byte.
+        let answer =
+            unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0_u32) };
+        if answer == 0 { Ok(()) } else { Err(errno()) }
+    }
+}
+
+fn errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The node of each page of a range that has been touched (`move_pages(2)`).
+#[cfg(test)]
+pub(crate) fn nodes_of(address: u64, len: u64) -> Result<Vec<u32>, Errno> {
+    let page = rustix::param::page_size();
+    let pages: Vec<u64> = (address..address + len).step_by(page).collect();
+    let mut nodes = vec![-1_i32; pages.len()];
+    let none = std::ptr::null::<i32>();
+    // SAFETY: without wanted nodes the call only fills in where each page of this process lies.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            none,
+            nodes.as_mut_ptr(),
+            0,
+        )
+    };
+    match answer {
+        0 => nodes.iter().map(|&node| u32::try_from(node).map_err(|_| Errno::NODEV)).collect(),
+        _ => Err(errno()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::HostMemory;
+    use crate::topology::System;
+
+    #[test]
+    fn memory_lies_where_it_is_wanted() {
+        const LEN: usize = 24 << 20;
+        let system = System::live();
+        let nodes = system.numa_nodes();
+        if nodes.is_empty() {
+            return println!("skipped: the kernel knows of no NUMA nodes");
+        }
+        for number in nodes {
+            let node = Node::new(number, system.numa_cpus(number));
+            let (memory, refusal) = HostMemory::map_near(LEN, Some(&node)).unwrap();
+            if let Some(errno) = refusal {
+                println!("skipped: node {number}: {errno}");
+                continue;
+            }
+            match nodes_of(memory.address(), LEN as u64) {
+                Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
+                Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_refused_and_the_memory_is_good() {
+        let (mut memory, refusal) =
+            HostMemory::map_near(1 << 20, Some(&Node::new(1000, vec![5000]))).unwrap();
+        assert!(refusal.is_some(), "there is no such node");
+        memory.bytes_mut().fill(7);
+        assert!(HostMemory::map_near(1 << 20, None).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn processors_are_those_that_are_allowed() {
+        let mut allowed = CpuSet::new();
+        [1, 2, 3, 70].into_iter().for_each(|cpu| allowed.set(cpu));
+        let cpus = Node::new(0, vec![0, 2, 3, 4, 70, 2_000_000]).cpus(&allowed);
+        assert_eq!(cpus.count(), 3);
+        assert!([2, 3, 70].into_iter().all(|cpu| cpus.is_set(cpu)));
+    }
+}

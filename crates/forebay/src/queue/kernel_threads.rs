@@ -1,0 +1,142 @@
+//! The threads that the kernel starts for rings, and how many each ring may have of them.
+//!
+//! What it cannot begin without waiting it gives to threads that it adds to the process: requests
+//! of FUSE and of network file systems, some of btrfs, those that find a device's queue full. Left
+//! alone it starts up to four for each core and ring, and a file system that hangs has them
+//! all. They count with ours: a ring has one, and takes a quarter of what is left when it
+//! first serves a file system that may need them. `io_uring_register(2)` says how
+//! they are bounded, from Linux 5.15 on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use io_uring::IoUring;
+use rustix::io::Errno;
+
+/// One in so many of those that are left, so that later rings have some as well.
+const PART: usize = 4;
+
+/// What all rings of an engine share.
+#[derive(Debug)]
+pub(crate) struct KernelThreads {
+    /// How many nobody has.
+    left: AtomicUsize,
+    /// Kernels before Linux 6.4 keep the bound for each NUMA node by itself.
+    nodes: usize,
+    /// What the kernel said where it would not bound those of a ring that has asked for more.
+    refusal: OnceLock<Errno>,
+}
+
+impl KernelThreads {
+    /// At most `all` for at most `rings` rings, on a machine of so many NUMA `nodes`.
+    pub(crate) fn new(all: usize, rings: usize, nodes: usize) -> Arc<Self> {
+        let nodes = nodes.max(1);
+        let left = AtomicUsize::new(all.saturating_sub(rings * nodes));
+        Arc::new(Self { left, nodes, refusal: OnceLock::new() })
+    }
+
+    /// Why the kernel may start more, where it may and may have to.
+    pub(crate) fn refusal(&self) -> Option<Errno> {
+        self.refusal.get().copied()
+    }
+
+    /// Takes a part of those that are left; returns how many that is for each node.
+    fn take(&self) -> usize {
+        let mut each = 0;
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            each = left.div_ceil(PART) / self.nodes;
+            Some(left - each * self.nodes)
+        });
+        debug_assert!(taken.is_ok(), "every number has a rest");
+        each
+    }
+
+    /// Gives back what was taken.
+    fn give(&self, each: usize) {
+        self.left.fetch_add(each * self.nodes, Ordering::Relaxed);
+    }
+}
+
+/// Those of one ring.
+#[derive(Debug)]
+pub(super) struct Lent {
+    all: Arc<KernelThreads>,
+    /// For each node, beside the one that every ring has; `None`: it has asked for no more yet.
+    more: Option<usize>,
+}
+
+impl Lent {
+    /// The one that every ring has. To be called on the thread that uses the ring: the kernel's
+    /// threads belong to that.
+    pub(super) fn new(ring: &IoUring, all: Arc<KernelThreads>) -> Self {
+        let _ = bound(ring, 1); // it matters to those that ask for more
+        Self { all, more: None }
+    }
+
+    /// Takes more, once.
+    pub(super) fn take_more(&mut self, ring: &IoUring) {
+        if self.more.is_none() {
+            let more = self.all.take();
+            self.more = Some(more);
+            if let Err(errno) = bound(ring, 1 + more) {
+                self.all.refusal.get_or_init(|| errno);
+            }
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.all.give(self.more.unwrap_or(0));
+    }
+}
+
+/// Lets the kernel start `most` threads for files of a ring, and one for all else.
+fn bound(ring: &IoUring, most: usize) -> Result<(), Errno> {
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    let answer = ring.submitter().register_iowq_max_workers(&mut [most, 1]);
+    answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel's own bounds for a ring: a change to zero changes nothing and tells them.
+    fn bounds(ring: &IoUring) -> [u32; 2] {
+        let mut bounds = [0, 0];
+        ring.submitter().register_iowq_max_workers(&mut bounds).unwrap();
+        bounds
+    }
+
+    #[test]
+    fn rings_never_have_more_than_there_are() {
+        for (all, rings, nodes) in [(64, 32, 1), (64, 16, 2), (3, 2, 1), (1, 1, 1), (1, 1, 2)] {
+            let threads = KernelThreads::new(all, rings, nodes);
+            let taken: Vec<usize> = (0..rings).map(|_| threads.take()).collect();
+            let sum: usize = taken.iter().map(|each| (1 + each) * nodes).sum();
+            assert!(sum <= all.max(rings * nodes), "{taken:?} of {all}");
+            assert!(taken.is_sorted_by(|one, next| one >= next), "{taken:?}");
+            taken.iter().for_each(|&each| threads.give(each));
+            assert_eq!(threads.take(), taken[0]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_told() {
+        let ring = match IoUring::new(8) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skipped: no io_uring: {error}"),
+        };
+        let threads = KernelThreads::new(41, 1, 1);
+        if let Err(errno) = bound(&ring, 7) {
+            return println!("skipped: the kernel does not bound its threads: {errno}");
+        }
+        let mut lent = Lent::new(&ring, Arc::clone(&threads));
+        assert_eq!(bounds(&ring), [1, 1]);
+        lent.take_more(&ring);
+        assert_eq!(bounds(&ring), [11, 1]);
+        lent.take_more(&ring);
+        assert_eq!((bounds(&ring), threads.take()), ([11, 1], 8));
+    }
+}

@@ -1,0 +1,101 @@
+//! The folder that host and guest share: scripts, programs and a pattern go in, results come out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::folders::{copy, entries, failed, make, remove, text};
+use crate::process::{self, Result, say};
+use crate::test;
+
+/// Bytes of the pattern that the guest's files are cut from.
+const PATTERN_LEN: usize = 80 << 20;
+
+/// The packages and names of the programs that the guest runs.
+const PROGRAMS: [[&str; 2]; 2] = [["forebay-cli", "forebay"], ["xtask", "forebay-lab"]];
+
+/// The shared folder.
+#[derive(Debug)]
+pub(crate) struct Share {
+    folder: PathBuf,
+}
+
+impl Share {
+    /// Makes it anew, with release builds of the programs that the guest runs.
+    pub(crate) fn fill(root: &Path, folder: &Path) -> Result<Self> {
+        say!("lab: building the programs that run in the machine");
+        for [package, program] in PROGRAMS {
+            let mut build = process::cargo();
+            build.current_dir(root).args(["build", "--quiet", "--release"]);
+            process::must_succeed(build.args(["-p", package, "--bin", program]))?;
+        }
+        remove(folder)?;
+        let share = Self { folder: folder.to_owned() };
+        make(&folder.join("guest"))?;
+        make(&share.out())?;
+        for script in entries(&root.join("xtask/lab/guest"))? {
+            let name = script.file_name().unwrap_or_default();
+            copy(&script, &folder.join("guest").join(name))?;
+        }
+        let built = test::target(root)?.join("release");
+        for [_, program] in PROGRAMS {
+            copy(&built.join(program), &folder.join(program))?;
+        }
+        let pattern = folder.join("pattern");
+        fs::write(&pattern, bytes(PATTERN_LEN)).map_err(failed(&pattern))?;
+        Ok(share)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the guest leaves its results.
+    pub(crate) fn out(&self) -> PathBuf {
+        self.folder.join("out")
+    }
+
+    /// Has the guest write a record of itself.
+    pub(crate) fn ask_for_record(&self) -> Result<()> {
+        make(&self.out().join("record"))
+    }
+
+    /// Keeps the records of the whole and the broken machine in a folder of theirs.
+    pub(crate) fn keep_record(&self, folder: &Path) -> Result<()> {
+        make(folder)?;
+        for record in entries(&self.out().join("record"))? {
+            process::must_succeed(
+                Command::new("tar").arg("-xzf").arg(&record).arg("-C").arg(folder),
+            )?;
+        }
+        say!("recorded in {}", folder.display());
+        Ok(())
+    }
+
+    /// Shows what the guest could not build or do, and says whether that is nothing.
+    pub(crate) fn complaints(&self) -> bool {
+        let status = text(&self.out().join("status")).unwrap_or_default();
+        let failed = text(&self.out().join("failed.txt")).unwrap_or_default();
+        if status.trim() == "0" && failed.is_empty() {
+            return true;
+        }
+        say!("\nthe guest's script ended with `{}`", status.trim());
+        for line in failed.lines() {
+            say!("    failed: {line}");
+        }
+        say!("    see {}", self.out().join("script.txt").display());
+        false
+    }
+}
+
+/// Bytes without a pattern, always the same (xorshift, as any book on random numbers has it).
+fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let words = std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    });
+    words.take(len.div_ceil(8)).flat_map(u64::to_le_bytes).take(len).collect()
+}
