@@ -72,7 +72,8 @@ pub struct Stages {
 
 /// The part of a transfer that caller and engine share.
 pub(crate) struct State {
-    file: Arc<Handle>,
+    /// Let go before anybody can see the end, so that whoever then removes the file has its room.
+    file: Mutex<Option<Arc<Handle>>>,
     range: ByteRange,
     started: Instant,
     done: AtomicU64,
@@ -106,7 +107,7 @@ impl State {
         keep: Option<Keep>,
     ) -> Self {
         Self {
-            file,
+            file: Mutex::new(Some(file)),
             range,
             started: Instant::now(),
             done: AtomicU64::new(0),
@@ -122,8 +123,10 @@ impl State {
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
-        self.file.place(self.range.start, self.range.len())
+    /// Where it moves bytes; `None` once it has ended.
+    fn place(&self) -> Option<Place> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
     }
 
     pub(crate) fn done(&self) -> u64 {
@@ -198,6 +201,8 @@ impl State {
         });
         let keep = self.keep().take();
         drop(keep);
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(file);
         let mut end = self.lock();
         end.result = Some(result);
         let waiting = end.waiting > 0;
@@ -259,8 +264,9 @@ impl State {
     }
 
     #[cfg(test)]
-    pub(crate) fn file(&self) -> &Arc<Handle> {
-        &self.file
+    pub(crate) fn file(&self) -> Arc<Handle> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(file.as_ref().expect("it has not ended"))
     }
 
     #[cfg(test)]
@@ -305,7 +311,7 @@ fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "State({}, {} bytes done)", self.place(), self.done())
+        write!(f, "State({:?}, {} bytes done)", self.range, self.done())
     }
 }
 
@@ -343,12 +349,13 @@ impl Transfer {
     /// # Errors
     /// [`Error::TimedOut`], or the first error of the transfer.
     pub fn wait_at_most(self, bound: Duration) -> (Result<Outcome>, Option<Buffer>) {
-        match self.state.wait_for(bound) {
-            Some(_) => self.state.wait(),
-            None => {
-                let (place, done) = (self.state.place(), self.state.done());
-                (Err(Error::TimedOut { place, bound, done }), None)
+        let waited = self.state.wait_for(bound);
+        match (waited, self.state.place()) {
+            (None, Some(place)) => {
+                (Err(Error::TimedOut { place, bound, done: self.state.done() }), None)
             }
+            // It may have ended just now.
+            _ => self.state.wait(),
         }
     }
 

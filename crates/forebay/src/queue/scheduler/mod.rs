@@ -38,7 +38,7 @@ use turns::Turns;
 
 use super::op::{Direction, Op, WindowKey};
 use super::window::{Run, Slot, Window};
-use crate::error::Error;
+use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
@@ -65,6 +65,13 @@ pub(crate) struct Request {
     pub(crate) exact: bool,
     pub(crate) sync: SyncMode,
     pub(crate) priority: Priority,
+}
+
+impl Request {
+    /// Where it moves bytes, as an error names it.
+    fn place(&self) -> Place {
+        self.file.place(self.range.start, self.range.len())
+    }
 }
 
 #[derive(Debug)]

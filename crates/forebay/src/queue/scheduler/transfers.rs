@@ -70,8 +70,9 @@ impl Scheduler {
 
     /// Stops a transfer if `key` still is that of `state`.
     pub(crate) fn cancel(&mut self, key: usize, state: &Arc<State>) {
-        if self.transfers.get(key).is_some_and(|a| Arc::ptr_eq(&a.request.state, state)) {
-            let error = Error::Cancelled { place: state.place(), done: state.done() };
+        let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);
+        if let Some(active) = self.transfers.get(key).filter(same) {
+            let error = Error::Cancelled { place: active.request.place(), done: state.done() };
             self.fail(key, error);
             self.finish_if_done(key);
         }
@@ -249,7 +250,7 @@ impl Scheduler {
         let result = match active.error {
             Some(error) => Err(error),
             None if active.request.exact && got < active.request.range.len() => {
-                Err(Error::EndOfFile { place: active.request.state.place(), got })
+                Err(Error::EndOfFile { place: active.request.place(), got })
             }
             None => Ok(got),
         };

@@ -240,7 +240,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
     };
     Request {
         state: Arc::clone(state),
-        file: Arc::clone(state.file()),
+        file: state.file(),
         direction: wish.direction,
         range: wish.range,
         end: wish.end,
