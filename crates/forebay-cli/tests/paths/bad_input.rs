@@ -141,3 +141,27 @@ fn one_that_is_cut_in_the_middle_is_named() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("error: cannot read `b`"), "{text}");
 }
+
+#[test]
+fn a_signal_leaves_no_scratch_in_any_folder() {
+    let folder = folder_with(&[]);
+    let folders = ["one", "two"].map(|name| folder.path().join(name));
+    folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let arguments = ["one", "two", "--size", "2M", "--repeats", "1000", "--gpu", "none"];
+    let mut command = command(folder.path(), &arguments);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let is_made = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+        let mut files = entries.filter_map(|path| fs::metadata(path.join("read")).ok());
+        files.any(|facts| facts.len() > 0)
+    };
+    let start = Instant::now();
+    while !folders.iter().all(|folder| is_made(folder)) {
+        assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().code().is_none(), "it did not end by the signal");
+    assert!(folders.iter().all(|folder| names(folder).is_empty()), "scratch was left");
+}
