@@ -12,6 +12,7 @@ sync
 udevadm settle
 note "${#situations[@]} situations are built"
 look whole
+places whole
 record whole
 
 mv /run/expected.tsv /run/whole.tsv

@@ -120,9 +120,6 @@ look() {
         >"$folder/map.json" 2>"$folder/map-talk.txt"
     timeout 120 /lab/forebay map "${paths[@]}" >"$folder/map.txt" 2>&1
     note "$1: ${#paths[@]} paths mapped"
-    echo 3 >/proc/sys/vm/drop_caches
-    timeout 120 /lab/forebay-lab places "$folder/map.json" >"$folder/places.txt" 2>&1 ||
-        echo "places: $(cat "$folder/places.txt")" >>$out/failed.txt
     for path in "${paths[@]}"; do
         number=$((number + 1))
         echo 3 >/proc/sys/vm/drop_caches
@@ -135,14 +132,21 @@ look() {
     done
 }
 
+# places NAME: whether bytes lie where the map of this name says.
+places() {
+    echo 3 >/proc/sys/vm/drop_caches
+    timeout 120 /lab/forebay-lab places "$out/$1/map.json" >"$out/$1/places.txt" 2>&1 ||
+        echo "places: $(cat "$out/$1/places.txt")" >>$out/failed.txt
+}
+
 # record NAME: writes down the system as it is for all expected paths, where a record is wanted.
 record() {
     local paths
-    [ -e $out/record ] || return
+    [ -e $out/record ] || return 0
     mapfile -t paths < <(cut -f1 /run/expected.tsv)
     /lab/forebay map "${paths[@]}" --record "/run/record-$1"
     # A folder of small files is slow to write to the host; an archive is not.
-    tar -czf "$out/record/$1.tar.gz" -C /run "record-$1"
+    tar -cf "$out/record/$1.tar" -C /run "record-$1"
 }
 
 # read_file PATH RESULT GPU: one read by the engine; what it said, then how it ended.

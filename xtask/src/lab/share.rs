@@ -65,7 +65,7 @@ impl Share {
         make(folder)?;
         for record in entries(&self.out().join("record"))? {
             process::must_succeed(
-                Command::new("tar").arg("-xzf").arg(&record).arg("-C").arg(folder),
+                Command::new("tar").arg("-xf").arg(&record).arg("-C").arg(folder),
             )?;
         }
         say!("recorded in {}", folder.display());

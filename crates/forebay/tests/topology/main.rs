@@ -6,6 +6,7 @@ mod lab;
 
 mod hostile;
 mod live;
+mod machine;
 mod record;
 mod recorded;
 mod tree;
