@@ -89,7 +89,9 @@ impl Scene<'_> {
         line.size();
         let real = &self.map.real_path;
         let linked = line.step.children.iter().any(|step| step.kind == "symlink");
-        if !self.map.exists {
+        if let Some(Value::Unknown { .. }) = line.step.facts.get("exists") {
+            // The reason stands at the end of the line.
+        } else if !self.map.exists {
             let there = line.step.text("resolved_as").unwrap_or("the folder above");
             line.bad(Some(format!("does not exist: this is what `{there}` is on")));
         } else if Path::new(real) != Path::new(&self.map.path) && !linked {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use super::drive::{Drive, DriveId, DriveKind, Transport};
 use super::file_systems::{self, Ground};
@@ -118,7 +119,8 @@ impl<'a> Resolve<'a> {
     pub(super) fn below(mut self, real: &Path, stat: &Result<Stat, Refusal>) -> Below {
         let (layer, span) = match stat {
             Ok(stat) => self.file(real, Some(stat)),
-            Err(Refusal::NotRecorded) => self.file(real, None),
+            // A drive that was pulled answers for none of its files: its mount still can.
+            Err(Refusal::NotRecorded | Refusal::Errno(Errno::IO)) => self.file(real, None),
             Err(refusal) => {
                 let mut layer = Layer::new(LayerKind::Unknown, shown(real));
                 layer.unknown("file", refusal);
