@@ -103,7 +103,7 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
     // Of a drive that does not answer the table of mounts still told where it is.
     let is_silent = matches!(found.stat, Err(Refusal::Errno(Errno::IO)));
     if let Err(refusal) = &found.stat
-        && !(is_silent && !below.drives.is_empty())
+        && (!is_silent || below.drives.is_empty())
     {
         root.unknown("file", refusal);
     }
