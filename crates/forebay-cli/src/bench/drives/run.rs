@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
     }
 
     fn open_starters(&mut self, job: &Job) -> Result<()> {
-        for part in job.parts.iter().filter(|_| job.direction == Direction::Read) {
+        for part in job.parts.iter().filter(|_| starts_up(job)) {
             let place = &mut self.starters[part.index];
             if place.is_none() {
                 let buffers = Buffers::for_depth(RUN_UP_DEPTH)?;
@@ -361,9 +361,14 @@ fn place_pages(engine: &Engine, job: &Job) -> Result<Result<(), String>> {
     Ok(Ok(()))
 }
 
+/// Whether drives work for a moment before a job.
+fn starts_up(job: &Job) -> bool {
+    (job.direction, job.cache) == (Direction::Read, Cache::Cold)
+}
+
 /// Lets the drives of a job work for a moment, all at once, where it is a cold read.
 fn start_up(job: &Job, starters: &[Option<Storage>]) -> Result<()> {
-    if job.direction == Direction::Write || job.cache == Cache::Resident {
+    if !starts_up(job) {
         return Ok(());
     }
     std::thread::scope(|scope| {
