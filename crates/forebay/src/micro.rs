@@ -205,7 +205,7 @@ impl DataPath {
         while !state.is_done() {
             self.reader.step(&self.core, &self.tools);
             match link {
-                None => drop(self.worker.step(&self.core, false)),
+                None => drop(self.worker.step(&self.core, false, |claim| self.tools.plan(claim))),
                 Some(_) => drop(self.submitter.step(&self.core, true)),
             }
         }

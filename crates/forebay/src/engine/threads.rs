@@ -228,7 +228,7 @@ impl Threads {
 
     /// The threads that wait for drives, each started when it is first needed.
     pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
-        let threads = self.clone();
+        let (threads, planner) = (self.clone(), Planner { segment });
         Arc::new_cyclic(|pool: &Weak<Pool>| {
             // The pool is the core's, so it may keep neither the core nor itself.
             let (core, pool) = (core.clone(), pool.clone());
@@ -238,7 +238,7 @@ impl Threads {
                 };
                 let run = move || {
                     let ring = PreadRing::new(segment);
-                    RingWorker::called(Crew::Pool, ring).run(&core, Some(&pool));
+                    RingWorker::called(Crew::Pool, ring).run(&core, planner, Some(&pool));
                 };
                 let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
                 started.map_err(|error| match error {
@@ -304,6 +304,7 @@ impl Threads {
             Err(errno) => return Ok(Err(errno)),
         };
         let segment = options.segment_size;
+        let planner = Planner { segment };
         let (answer, answered) = sync_channel(1);
         let (core, parts, kernel) = (Arc::clone(core), Arc::clone(parts), Arc::clone(&self.kernel));
         self.spawn("forebay-ring".into(), "ring thread", move || {
@@ -314,7 +315,7 @@ impl Threads {
             };
             let index = core.add_ring(Bell::Ring(waker));
             answer.send(Ok(index)).unwrap_or(());
-            RingWorker::new(Crew::Ring(index), ring).run(&core, None);
+            RingWorker::new(Crew::Ring(index), ring).run(&core, planner, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
     }

@@ -7,7 +7,8 @@ use super::core::Core;
 use super::idlers::Idlers;
 use super::op::{Completion, Op};
 use super::pool::Pool;
-use super::scheduler::{Claim, Crew, Post, ReaderWork, Scheduler};
+use super::probe::Planner;
+use super::scheduler::{Claim, Crew, DriveWork, Post, ReaderWork, Scheduler};
 use crate::plan::Segment;
 use crate::transfer::State;
 use crate::units::KIB;
@@ -34,6 +35,7 @@ pub(crate) struct RingWorker<R> {
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
+    planned: Option<(usize, Plan)>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
@@ -41,7 +43,7 @@ pub(crate) struct RingWorker<R> {
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
     pub(crate) fn new(crew: Crew, ring: R) -> Self {
-        Self { crew, ring, taken: Vec::new(), done: Vec::new(), asleep: false }
+        Self { crew, ring, taken: Vec::new(), done: Vec::new(), planned: None, asleep: false }
     }
 
     /// The same, for a thread that was called before it began, and counts as asleep.
@@ -55,30 +57,24 @@ impl<R: Ring> RingWorker<R> {
         (&self.ring, &self.done)
     }
 
-    /// Hands back what is done, takes what there is, submits it and reaps. `waits`: the ring can
-    /// be woken while it waits, so the step may block in it.
-    pub(crate) fn step(&mut self, core: &Core, waits: bool) -> Next {
-        let crew = self.crew;
-        let (done, taken, asleep) = (&mut self.done, &mut self.taken, &mut self.asleep);
-        let (room, in_flight) = (self.ring.room(), self.ring.in_flight());
-        let ((ended, unwanted), effects) = core.hold(|scheduler| {
-            if std::mem::take(asleep) {
-                scheduler.wakes(crew);
-            }
-            done.drain(..).for_each(|completion| scheduler.complete(completion));
-            while taken.len() < room {
-                match scheduler.take_drive_op(crew) {
-                    Some(op) => taken.push(op),
-                    None => break,
-                }
-            }
+    /// Hands back what is done, takes what there is, submits it, plans the window that it was
+    /// given, by `plan`, and reaps. `waits`: the ring can be woken while it waits, so the step may
+    /// block in it.
+    pub(crate) fn step(
+        &mut self,
+        core: &Core,
+        waits: bool,
+        plan: impl FnOnce(&Claim) -> Plan,
+    ) -> Next {
+        let ((claim, ended, unwanted), effects) = core.hold(|scheduler| {
+            let claim = self.exchange(scheduler);
             let ended = scheduler.has_ended();
-            let may_sleep = waits || taken.len() + in_flight == 0;
-            if may_sleep && !ended {
-                scheduler.sleeps(crew);
-                *asleep = true;
+            let may_sleep = waits || self.taken.len() + self.ring.in_flight() == 0;
+            if may_sleep && claim.is_none() && !ended {
+                scheduler.sleeps(self.crew);
+                self.asleep = true;
             }
-            (ended, scheduler.take_unwanted(crew))
+            (claim, ended, scheduler.take_unwanted(self.crew))
         });
         // Before anything new is submitted: a window's number may be another's by then.
         unwanted.into_iter().for_each(|window| self.ring.cancel(window));
@@ -97,11 +93,33 @@ impl<R: Ring> RingWorker<R> {
         if self.asleep && !waits {
             return Next::Wait;
         }
+        let waits = waits && claim.is_none();
+        self.planned = claim.map(|claim| (claim.window, plan(&claim)));
         if self.ring.reap(waits, &mut self.done).is_err() {
             // The ring's ops are still the kernel's. Give it time; nothing else is safe.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         Next::Again
+    }
+
+    /// Hands over what the last step made, and takes as many ops as the ring has room for, or up to
+    /// a window that has to be planned before there are more.
+    fn exchange(&mut self, scheduler: &mut Scheduler) -> Option<Claim> {
+        if std::mem::take(&mut self.asleep) {
+            scheduler.wakes(self.crew);
+        }
+        self.done.drain(..).for_each(|completion| scheduler.complete(completion));
+        if let Some((window, (piece, segments))) = self.planned.take() {
+            scheduler.opened(window, piece, segments);
+        }
+        let room = self.ring.room();
+        while self.taken.len() < room {
+            match scheduler.take_drive_work(self.crew)? {
+                DriveWork::Op(op) => self.taken.push(op),
+                DriveWork::Open(claim) => return Some(claim),
+            }
+        }
+        None
     }
 
     /// Submits what was taken. An idle drive gets the first request at once, and starts on it while
@@ -120,9 +138,9 @@ impl<R: Ring> RingWorker<R> {
     }
 
     /// Repeats the step until the engine ends. A ring that cannot be woken sleeps in its pool.
-    pub(crate) fn run(mut self, core: &Core, pool: Option<&Pool>) {
+    pub(crate) fn run(mut self, core: &Core, planner: Planner, pool: Option<&Pool>) {
         loop {
-            match self.step(core, pool.is_none()) {
+            match self.step(core, pool.is_none(), |claim| planner.plan(claim)) {
                 Next::Again => {}
                 Next::Stop => return,
                 Next::Wait => pool.into_iter().for_each(Pool::sleep),

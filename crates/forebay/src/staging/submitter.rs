@@ -121,7 +121,8 @@ impl Submitter {
                 }
                 let next = scheduler.next_copy(link, inward, outward);
                 let ended = scheduler.has_ended();
-                if next.is_none() && idle && !ended && !lingers {
+                let naps = lingers && scheduler.fills_soon(link);
+                if next.is_none() && idle && !ended && !naps {
                     scheduler.sleeps(crew);
                     self.asleep = true;
                 }

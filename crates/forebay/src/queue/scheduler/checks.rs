@@ -60,7 +60,9 @@ impl Scheduler {
         let mut listed: HashMap<usize, u32> = HashMap::new();
         let waiting = self.links.iter().flat_map(|link| &link.waiting);
         let gated = self.drives.iter().flat_map(|drive| &drive.waiting);
-        for &key in self.openable.iter().chain(waiting).chain(gated) {
+        let opens = self.transfers.iter().filter(|(_, active)| active.opens);
+        let opens: Vec<usize> = opens.map(|(key, _)| key).collect();
+        for &key in self.openable.iter().chain(waiting).chain(gated).chain(&opens) {
             *listed.entry(key).or_default() += 1;
         }
         for (key, active) in &self.transfers {
@@ -110,6 +112,8 @@ impl Scheduler {
         }
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
+        let has_turn = |active: &Active| !active.opens || active.direct.in_turn;
+        assert!(self.transfers.iter().all(|(_, active)| has_turn(active)), "nobody opens");
     }
 
     /// Drives on the same hardware have no more in flight than one alone might, but for what they

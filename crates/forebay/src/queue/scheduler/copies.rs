@@ -2,7 +2,7 @@
 
 use super::{Copy, CopyFailure, Scheduler};
 use crate::error::Error;
-use crate::queue::op::{Direction, WindowKey};
+use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::Run;
 use crate::units::ByteRange;
 
@@ -41,6 +41,11 @@ impl Scheduler {
             }
             return Some(self.begin_copy(link, key, Run { range, ..run }));
         }
+    }
+
+    /// Whether a link has as much to copy as it can be given.
+    pub(super) fn is_behind(&self, link: usize) -> bool {
+        self.links[link].copies as usize >= COPIES_QUEUED_MAX
     }
 
     /// A full window's rest, oldest first; else, where the link would idle, the longest run.
@@ -144,10 +149,15 @@ impl Scheduler {
                 .all(|&key| self.windows[key].is_full() && self.windows[key].all_sent())
     }
 
-    /// A link where a transfer waits for a slot while nothing is copied: more slots would help.
+    /// A link where a transfer waits for a slot while nothing is copied, or while its drive waits
+    /// for it: more slots would help.
     pub(super) fn link_to_grow(&mut self) -> Option<usize> {
+        let transfers = &self.transfers;
         self.links.iter_mut().position(|link| {
-            let starves = !link.waiting.is_empty() && link.copies == 0 && link.unloading.is_empty();
+            let idles = link.copies == 0 && link.unloading.is_empty();
+            let drive_waits =
+                || link.waiting.iter().any(|&key| transfers[key].pace != Line::Cached);
+            let starves = !link.waiting.is_empty() && (idles || drive_waits());
             let grows = starves && !link.growing && link.slots.made() < link.slots.most;
             link.growing |= grows;
             grows

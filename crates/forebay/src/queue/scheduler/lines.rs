@@ -1,7 +1,7 @@
 //! The lines of ops that wait: each transfer has its own, and they take turns.
 
 use super::turns::{Turn, Turns};
-use super::{Active, Drive, Queue, Scheduler};
+use super::{Active, Drive, DriveWork, Queue, Scheduler};
 use crate::queue::op::{Line, Op};
 
 impl Active {
@@ -13,11 +13,13 @@ impl Active {
         }
     }
 
-    /// Takes its turn, unless it has it; a transfer without ops needs none.
-    fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
+    /// Takes its turn, unless it has it; a transfer without ops, or a window that the line's ring
+    /// is to open, needs none.
+    pub(super) fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
         let turn = Turn { key, serial: self.serial, priority: self.request.priority };
+        let opens = self.opens && line == Line::Direct;
         let queue = self.queue(line);
-        let takes = !queue.in_turn && !queue.ops.is_empty();
+        let takes = !queue.in_turn && (opens || !queue.ops.is_empty());
         queue.in_turn |= takes;
         takes.then_some(turn)
     }
@@ -70,13 +72,25 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a drive, whether it may have one more or not.
-    pub(super) fn pop_for_drive(&mut self, drive: usize, line: Line) -> Option<Op> {
+    /// The next op for a drive's ring, or the next window that this is to open, whether the drive
+    /// may have one more or not.
+    pub(super) fn pop_direct(&mut self, drive: usize) -> Option<DriveWork> {
         loop {
-            let drive = &mut self.drives[drive];
-            let turns = if line == Line::Direct { &mut drive.direct } else { &mut drive.waits };
-            let turn = turns.pop()?;
-            if let Some(op) = self.pop_op(turn, line) {
+            let turn = self.drives[drive].direct.pop()?;
+            if let Some(op) = self.pop_op(turn, Line::Direct) {
+                return Some(DriveWork::Op(op));
+            }
+            if let Some(claim) = self.claim_in_turn(turn) {
+                return Some(DriveWork::Open(claim));
+            }
+        }
+    }
+
+    /// The next op for the pool of a drive, whether it may have one more or not.
+    pub(super) fn pop_waiting(&mut self, drive: usize) -> Option<Op> {
+        loop {
+            let turn = self.drives[drive].waits.pop()?;
+            if let Some(op) = self.pop_op(turn, Line::Waits) {
                 return Some(op);
             }
         }

@@ -10,6 +10,7 @@
 
 #[cfg(test)]
 mod checks;
+mod cold;
 mod copies;
 mod depth;
 mod lines;
@@ -36,7 +37,7 @@ use slots::Slots;
 pub use turns::Priority;
 use turns::Turns;
 
-use super::op::{Direction, Op, WindowKey};
+use super::op::{Direction, Line, Op, WindowKey};
 use super::window::{Run, Slot, Window};
 use crate::error::{Error, Place};
 use crate::file::Handle;
@@ -91,9 +92,12 @@ struct Active {
     synced: bool,
     /// Whether it stands in `openable`, or in `waiting` of its link or of its drive.
     listed: bool,
-    /// Whether its last window went around the page cache: then the drive is the limit, and it
-    /// opens small windows, when its drive wants more.
-    cold: bool,
+    /// The line that its last window took: who fills its windows is the limit.
+    pace: Line,
+    /// Whether the ring of its drive opens its next window, when its turn comes.
+    opens: bool,
+    /// Up to where a try has found that nothing is resident.
+    tried: u64,
     /// The slot of its next window, where it has waited for one.
     slot: Option<Slot>,
     /// Ops that its drive was promised of its next window.
@@ -133,6 +137,15 @@ pub(crate) struct Claim {
     pub(crate) request_size: u64,
     /// Threads that may fill it.
     pub(crate) readers: usize,
+}
+
+/// What the worker of a ring or of the pool is to do next.
+#[derive(Debug)]
+pub(crate) enum DriveWork {
+    /// Run this op.
+    Op(Op),
+    /// Plan this window and call [`Scheduler::opened`].
+    Open(Claim),
 }
 
 /// What a reader is to do next.
@@ -202,7 +215,7 @@ struct Drive {
     hardware: Vec<usize>,
     /// The ring that serves it: without one the pool runs its direct ops as well.
     ring: Option<usize>,
-    /// Transfers with ops for its ring.
+    /// Transfers with ops for its ring, or with windows that this is to open.
     direct: Turns,
     /// Transfers with ops for the pool.
     waits: Turns,
@@ -221,7 +234,7 @@ struct Drive {
     filled_len: u64,
     /// Which way the last one goes.
     direction: Direction,
-    /// Transfers that open their next window when it wants more.
+    /// Transfers that open their next window when its pool wants more.
     waiting: VecDeque<usize>,
 }
 
@@ -381,7 +394,7 @@ impl Scheduler {
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
         self.links.push(Link {
-            slots: Slots::new(self.limits.slot_size, slots_max),
+            slots: Slots::new(self.limits.slot_size, self.limits.segment, slots_max),
             growing: false,
             filling: Vec::new(),
             unloading: VecDeque::new(),

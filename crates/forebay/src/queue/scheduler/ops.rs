@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::depth::Landed;
-use super::{Crew, Limits, ReaderWork, Scheduler};
+use super::{Crew, DriveWork, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
@@ -82,7 +82,6 @@ impl Scheduler {
             && let Some(at) = self.openable.iter().position(|&other| other == key)
         {
             self.openable.remove(at);
-            self.openable.push_front(key);
             if let Some(claim) = self.claim_of(key) {
                 return Some(ReaderWork::Open(claim));
             }
@@ -103,29 +102,29 @@ impl Scheduler {
         }
     }
 
-    /// The next op for a ring or for the pool; `None`: nothing.
-    pub(crate) fn take_drive_op(&mut self, crew: Crew) -> Option<Op> {
+    /// What a ring or the pool does next; `None`: nothing.
+    pub(crate) fn take_drive_work(&mut self, crew: Crew) -> Option<DriveWork> {
         match crew {
-            Crew::Ring(ring) => self.take_ring_op(ring),
-            Crew::Pool => self.take_pool_op(),
+            Crew::Ring(ring) => self.take_ring_work(ring),
+            Crew::Pool => self.take_pool_op().map(DriveWork::Op),
             Crew::Readers | Crew::Link(_) => None,
         }
     }
 
-    /// One op of each drive in turn.
-    fn take_ring_op(&mut self, ring: usize) -> Option<Op> {
+    /// One op of each drive in turn, or a window.
+    fn take_ring_work(&mut self, ring: usize) -> Option<DriveWork> {
         (0..self.rings[ring].drives.len()).find_map(|_| {
             let drives = &mut self.rings[ring].drives;
             drives.rotate_left(1);
             let drive = *drives.back()?;
-            self.take_for(drive, Line::Direct)
+            self.take_direct(drive)
         })
     }
 
     fn take_pool_op(&mut self) -> Option<Op> {
         (0..self.pool.line.len()).find_map(|_| {
             let drive = self.pool.line.pop_front()?;
-            let op = self.take_for(drive, Line::Waits);
+            let op = self.take_waiting(drive);
             let state = &mut self.drives[drive];
             state.in_line = !state.waits.is_empty();
             if state.in_line {
@@ -146,31 +145,53 @@ impl Scheduler {
         }
     }
 
-    /// The next op of a drive's line, where it may have one more in flight.
-    fn take_for(&mut self, drive: usize, line: Line) -> Option<Op> {
+    /// The next op of a drive for its ring, or the next window, where it may have one more in
+    /// flight.
+    fn take_direct(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
-        while taken.is_none() && self.has_room(drive, line) {
-            let Some(op) = self.pop_for_drive(drive, line) else { break };
-            taken = self.is_wanted(&op).then_some(op);
-        }
-        if let Some(op) = &mut taken {
-            op.counted = Some(line);
-            let state = &mut self.drives[drive];
-            self.in_flight += 1;
-            if state.in_flight() == 0 {
-                self.busy += 1;
-                state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
-            }
-            *state.flying(line) += 1;
-            self.pool.flying += usize::from(line == Line::Waits);
-            state.flying_len += op.segment.covered.len();
-            state.filled_len = state.flying_len;
-            if let Work::Move(direction) = op.work {
-                state.direction = direction;
-            }
+        while taken.is_none() && self.has_room(drive, Line::Direct) {
+            taken = match self.pop_direct(drive) {
+                Some(DriveWork::Op(op)) if self.is_wanted(&op) => {
+                    Some(DriveWork::Op(self.count_in(drive, Line::Direct, op)))
+                }
+                Some(DriveWork::Op(_)) => None,
+                Some(window) => Some(window),
+                None => break,
+            };
         }
         self.open_for(drive);
         taken
+    }
+
+    /// The next op of a drive for the pool, where it may have one more in flight.
+    fn take_waiting(&mut self, drive: usize) -> Option<Op> {
+        let mut taken = None;
+        while taken.is_none() && self.has_room(drive, Line::Waits) {
+            let Some(op) = self.pop_waiting(drive) else { break };
+            taken = self.is_wanted(&op).then_some(op);
+        }
+        let taken = taken.map(|op| self.count_in(drive, Line::Waits, op));
+        self.open_for(drive);
+        taken
+    }
+
+    /// Counts an op in that its drive is given.
+    fn count_in(&mut self, drive: usize, line: Line, mut op: Op) -> Op {
+        op.counted = Some(line);
+        let state = &mut self.drives[drive];
+        self.in_flight += 1;
+        if state.in_flight() == 0 {
+            self.busy += 1;
+            state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
+        }
+        *state.flying(line) += 1;
+        self.pool.flying += usize::from(line == Line::Waits);
+        state.flying_len += op.segment.covered.len();
+        state.filled_len = state.flying_len;
+        if let Work::Move(direction) = op.work {
+            state.direction = direction;
+        }
+        op
     }
 
     /// Whether a drive may have one more op of a line in flight: up to its depth, and while there

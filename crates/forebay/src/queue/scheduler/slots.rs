@@ -4,26 +4,27 @@
 //! link, so what comes from one takes parts: a few, which are used again while they still are in a
 //! cache (measured: `docs/internals/hot-slots.md`).
 //!
-//! What was given back last is taken first, for the same reason. A drive may hold as much as it
-//! leaves to the others, so that one that hangs never holds all: alone half of the slots, beside
-//! another a third.
-
-use std::collections::HashMap;
+//! A slot is split into quarters, and these into quarters. What was given back last is taken first,
+//! and larger ones are made whole again, or split, only where none of the wanted size is free.
+//! Where none can be had so and no more slots can be made, smaller ones must do: a drive that hangs
+//! may hold a part of each. A drive may hold as much as it leaves to the others, so that one that
+//! hangs never holds all: alone half of the slots, beside another a third.
 
 use crate::queue::window::Slot;
 
-/// Parts that a slot is split into.
-pub(super) const PARTS: u64 = 4;
+/// Parts of a slot or of a part.
+const PARTS: u64 = 4;
+
+/// Sizes: of a slot, of its quarters and of theirs.
+const SIZES: usize = 3;
 
 /// See the module's own text.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slots {
     /// Bytes of a whole slot.
     size: u64,
-    whole: Vec<Slot>,
-    parts: Vec<Slot>,
-    /// The slots that are split, by address, and how many of their parts are free.
-    split: HashMap<u64, u64>,
+    /// What nobody has, by size, the largest first; those sizes alone that hold a segment.
+    free: Vec<Vec<Slot>>,
     made: usize,
     /// How many there may be in all.
     pub(super) most: usize,
@@ -33,17 +34,10 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(size: u64, most: usize) -> Self {
-        Self {
-            size,
-            whole: Vec::new(),
-            parts: Vec::new(),
-            split: HashMap::new(),
-            made: 0,
-            most,
-            held: Vec::new(),
-            used: 0,
-        }
+    /// Slots of `size` bytes, at most so many, of which no part is smaller than `least`.
+    pub(super) fn new(size: u64, least: u64, most: usize) -> Self {
+        let sizes = (0..SIZES).filter(|&index| index == 0 || len_of(size, index) >= least).count();
+        Self { size, free: vec![Vec::new(); sizes], made: 0, most, held: Vec::new(), used: 0 }
     }
 
     /// How many were made and not lost.
@@ -53,7 +47,7 @@ impl Slots {
 
     pub(super) fn add(&mut self, slots: &[Slot]) {
         self.made += slots.len();
-        self.whole.extend_from_slice(slots);
+        self.free[0].extend_from_slice(slots);
     }
 
     /// Whether `drive` may hold `len` more bytes. Two slots are never refused: with fewer nothing
@@ -67,15 +61,17 @@ impl Slots {
 
     /// Whether nobody would get anything now.
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.parts.is_empty()
+        self.free.iter().all(Vec::is_empty)
     }
 
-    /// Takes a slot, or a part of one where `len` is that of a part.
+    /// Takes a slot, or the smallest part of one that holds `len` bytes; where there is none and
+    /// none will be made, a smaller one.
     pub(super) fn take(&mut self, drive: usize, len: u64) -> Option<Slot> {
-        if !self.is_share(drive, len) {
+        let index = (0..self.free.len()).rev().find(|&index| len_of(self.size, index) >= len)?;
+        if !self.is_share(drive, len_of(self.size, index)) {
             return None;
         }
-        let slot = if len < self.size { self.take_part() } else { self.take_whole() }?;
+        let slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
         if self.held.len() <= drive {
             self.held.resize(drive + 1, 0);
         }
@@ -84,39 +80,49 @@ impl Slots {
         Some(slot)
     }
 
-    fn take_part(&mut self) -> Option<Slot> {
-        if self.parts.is_empty() {
-            let Slot { address, whole, len } = self.whole.pop()?;
-            let len = len / PARTS;
-            // The first is taken first.
-            let part = |index| Slot { address: address + index * len, whole, len };
-            self.parts.extend((0..PARTS).rev().map(part));
-            self.split.insert(whole, PARTS);
-        }
-        let part = self.parts.pop()?;
-        *self.split.get_mut(&part.whole)? -= 1;
-        Some(part)
-    }
-
-    fn take_whole(&mut self) -> Option<Slot> {
-        if let Some(slot) = self.whole.pop() {
+    fn take_of(&mut self, index: usize) -> Option<Slot> {
+        if let Some(slot) = self.free[index].pop().or_else(|| self.made_whole(index)) {
             return Some(slot);
         }
-        let (&address, _) = self.split.iter().find(|(_, free)| **free == PARTS)?;
-        self.split.remove(&address);
-        self.parts.retain(|part| part.whole != address);
-        Some(Slot::whole(address, self.size))
+        let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
+        let len = len_of(self.size, index);
+        let part = |number| Slot { address: address + number * len, whole, len };
+        // The first is taken first.
+        self.free[index].extend((1..PARTS).rev().map(part));
+        Some(part(0))
+    }
+
+    /// Makes parts that are all free one again.
+    fn made_whole(&mut self, index: usize) -> Option<Slot> {
+        let parts = index + 1;
+        if parts >= self.free.len() {
+            return None;
+        }
+        let len = len_of(self.size, index);
+        let whole_of = |part: &Slot| part.whole + (part.address - part.whole) / len * len;
+        while let Some(larger) = self.made_whole(parts) {
+            self.free[parts].push(larger);
+        }
+        let is_free = |address: u64| {
+            let of_it = self.free[parts].iter().filter(|part| whole_of(part) == address);
+            of_it.count() as u64 == PARTS
+        };
+        let found = self.free[parts].iter().rev().find(|part| is_free(whole_of(part)))?;
+        let slot = Slot { address: whole_of(found), whole: found.whole, len };
+        self.free[parts].retain(|part| whole_of(part) != slot.address);
+        Some(slot)
+    }
+
+    fn take_smaller(&mut self, index: usize) -> Option<Slot> {
+        let grows = self.made < self.most;
+        (index + 1..self.free.len()).filter(|_| !grows).find_map(|index| self.free[index].pop())
     }
 
     /// Takes back what a window of `drive` had.
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
         self.count_back(drive, slot);
-        if slot.len == self.size {
-            self.whole.push(slot);
-        } else {
-            self.parts.push(slot);
-            *self.split.entry(slot.whole).or_default() += 1;
-        }
+        let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
+        self.free[index.expect("it was taken here")].push(slot);
     }
 
     /// Never gives a slot out again: something may still write into it. Of a split one the other
@@ -136,24 +142,27 @@ impl Slots {
     /// Those that nobody has.
     #[cfg(test)]
     pub(super) fn free(&self) -> impl Iterator<Item = &Slot> {
-        self.whole.iter().chain(&self.parts)
+        self.free.iter().flatten()
     }
 
     /// Whether a window of `drive` would get `len` bytes now.
     #[cfg(test)]
     pub(super) fn has(&self, drive: usize, len: u64) -> bool {
-        let whole = !self.whole.is_empty() || self.split.values().any(|&free| free == PARTS);
-        let part = len < self.size && !self.parts.is_empty();
-        self.is_share(drive, len) && (whole || part)
+        self.clone().take(drive, len).is_some()
     }
+}
+
+/// Bytes of the size at `index`.
+fn len_of(slot: u64, index: usize) -> u64 {
+    (0..index).fold(slot, |len, _| len / PARTS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn slots(count: u64) -> Slots {
-        let mut slots = Slots::new(16, usize::try_from(count).unwrap());
+    fn slots(count: u64, least: u64) -> Slots {
+        let mut slots = Slots::new(16, least, usize::try_from(count).unwrap());
         let all: Vec<Slot> = (0..count).map(|n| Slot::whole(16 * n, 16)).collect();
         slots.add(&all);
         slots
@@ -161,20 +170,47 @@ mod tests {
 
     #[test]
     fn parts_come_from_one_slot_and_become_one_again() {
-        let mut slots = slots(4);
-        let parts: Vec<Slot> = (0..4).map(|_| slots.take(0, 4).unwrap()).collect();
-        assert!(parts.iter().all(|part| part.whole == 48 && part.len == 4));
+        let mut slots = slots(4, 1);
+        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, 1).unwrap()).collect();
+        assert!(parts.iter().all(|part| part.whole == 48 && part.len == 1));
+        let places: Vec<u64> = parts.iter().map(|part| part.address).collect();
+        assert_eq!(places, (48..64).collect::<Vec<_>>(), "in the order of memory");
         parts.iter().for_each(|&part| slots.give(0, part));
-        assert_eq!(slots.take(0, 4), Some(parts[3]), "the last to come is the first to go");
-        slots.give(0, parts[3]);
+        assert_eq!(slots.take(0, 1), Some(parts[15]), "the last to come is the first to go");
+        slots.give(0, parts[15]);
+        let quarter = slots.take(0, 3).unwrap();
+        assert_eq!((quarter.whole, quarter.len), (48, 4));
+        slots.give(0, quarter);
         let whole: Vec<u64> = (0..4).map(|drive| slots.take(drive, 16).unwrap().address).collect();
         assert_eq!(whole, [32, 16, 0, 48]);
-        assert_eq!(slots.free().count(), 0);
+        assert!(slots.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_smaller_than_a_segment() {
+        assert_eq!(slots(1, 4).take(0, 1).unwrap().len, 4);
+        assert_eq!(slots(1, 5).take(0, 1).unwrap().len, 16);
+        assert_eq!(slots(1, 16).take(0, 16).unwrap().len, 16);
+    }
+
+    #[test]
+    fn parts_serve_where_nothing_is_whole() {
+        let mut slots = slots(4, 1);
+        let held = [0, 0, 1].map(|drive| slots.take(drive, 16).unwrap());
+        let part = slots.take(2, 1).unwrap();
+        assert_eq!(slots.take(3, 16).unwrap().len, 4, "the largest that is free");
+        slots.give(2, part);
+        slots.give(1, held[2]);
+        assert_eq!(slots.take(3, 16).unwrap().len, 16);
+        let mut grows = Slots::new(16, 1, 2);
+        grows.add(&[Slot::whole(0, 16)]);
+        assert!(grows.take(0, 1).is_some());
+        assert_eq!(grows.take(1, 16), None, "another will be made");
     }
 
     #[test]
     fn nobody_holds_more_than_is_left() {
-        let mut slots = slots(16);
+        let mut slots = slots(16, 1);
         let mut take = |drive| std::iter::from_fn(|| slots.take(drive, 16)).count();
         assert_eq!((take(0), take(1), take(2), take(3), take(4)), (8, 4, 2, 2, 0));
     }

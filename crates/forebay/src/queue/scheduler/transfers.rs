@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Active, Claim, Limits, Queue, Request, Scheduler, slots};
+use super::turns::Turns;
+use super::{Active, Claim, Queue, Request, Scheduler};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Op, Owner, WindowKey, Work};
-use crate::queue::window::PIECES_MAX;
+use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
@@ -36,7 +36,9 @@ impl Scheduler {
             stopped: false,
             synced: false,
             listed: false,
-            cold: false,
+            pace: Line::Cached,
+            opens: false,
+            tried: 0,
             slot: None,
             promised: 0,
             direct: Queue::default(),
@@ -125,6 +127,7 @@ impl Scheduler {
         let (link, drive) = (active.request.link, active.request.drive);
         let promised = std::mem::take(&mut active.promised);
         let slot = active.slot.take();
+        active.opens = false;
         if std::mem::take(&mut active.listed) {
             self.openable.retain(|&k| k != key);
             self.drives[drive].waiting.retain(|&k| k != key);
@@ -154,7 +157,8 @@ impl Scheduler {
             self.unlist(key);
         }
         let active = &mut self.transfers[key];
-        let room = active.cold || active.request.link.is_some() || active.open < windows_max;
+        let cached = active.pace == Line::Cached;
+        let room = !cached || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part begins only when all windows of the part before it are closed.
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
@@ -163,13 +167,15 @@ impl Scheduler {
             return;
         }
         active.listed = true;
-        if active.cold {
-            let drive = active.request.drive;
-            self.drives[drive].waiting.push_back(key);
-            self.open_for(drive);
-        } else {
+        let drive = active.request.drive;
+        if self.is_ring_to_open(key) {
+            self.offer_to_ring(key, Turns::push);
+        } else if cached {
             self.openable.push_back(key);
             self.effects.work += 1;
+        } else {
+            self.drives[drive].waiting.push_back(key);
+            self.open_for(drive);
         }
     }
 
@@ -194,17 +200,6 @@ impl Scheduler {
         let state = &self.drives[drive];
         let enough = (state.depth.requests(state.direction) / AHEAD_SHARE).max(AHEAD_MIN);
         state.queued + state.promised < enough
-    }
-
-    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.
-    pub(super) fn next_window_len(&self, key: usize) -> u64 {
-        let Active { cold, request, .. } = &self.transfers[key];
-        let Limits { slot_size, segment, .. } = self.limits;
-        match (cold, request.link) {
-            (false, _) => slot_size,
-            (true, Some(_)) => (slot_size / slots::PARTS).max(segment),
-            (true, None) => slot_size.min(self.request_size(key) * PIECES_MAX),
-        }
     }
 
     /// Bytes of one request to a transfer's drive.

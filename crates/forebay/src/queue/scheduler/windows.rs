@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use super::turns::Turns;
 use super::{Claim, Request, Scheduler};
-use crate::plan::{Io, Layout, Segment};
+use crate::plan::{Io, Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
 use crate::units::{ByteRange, align_down};
@@ -13,7 +14,7 @@ use crate::units::{ByteRange, align_down};
 impl Scheduler {
     /// The next window to be planned, where one may be opened now.
     pub(crate) fn claim(&mut self) -> Option<Claim> {
-        while let Some(&key) = self.openable.front() {
+        while let Some(key) = self.openable.pop_front() {
             if let Some(claim) = self.claim_of(key) {
                 return Some(claim);
             }
@@ -21,11 +22,9 @@ impl Scheduler {
         None
     }
 
-    /// Takes the transfer at the front off the list and opens a window of it; where it has to wait
-    /// for a slot, `None`.
+    /// Opens a window of a transfer that was just taken off its list; where it has to wait for a
+    /// slot, `None`.
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
-        debug_assert_eq!(self.openable.front(), Some(&key));
-        self.openable.pop_front();
         let len = self.next_window_len(key);
         let active = &mut self.transfers[key];
         active.listed = false;
@@ -53,6 +52,8 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
+        let is_tried = reason == Reason::NotResident && active.cursor < active.tried;
+        let reason = if is_tried { Reason::TriedNotResident } else { reason };
         let unit = request.alignment.map_or(1, |a| a.offset);
         let first = active.cursor == request.range.start;
         let base = align_down(active.cursor, unit);
@@ -91,7 +92,7 @@ impl Scheduler {
             request_size,
             readers: self.posts.count(),
         };
-        if let Some(link) = filled_link {
+        if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
             self.call_link(link); // so that it is awake when the first piece is filled
         }
         self.list(key);
@@ -103,14 +104,15 @@ impl Scheduler {
         let state = &mut self.windows[window];
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
-        let active = &mut self.transfers[key];
-        let reads = active.request.direction == Direction::Read;
-        active.cold =
-            segments.iter().any(|s| s.io == Io::Direct || (reads && !s.reason.is_in_memory()));
-        let (drive, link) = (active.request.drive, active.request.link);
-        if state.direction == Direction::Write && state.slot.is_some() {
+        let Request { drive, link, .. } = self.transfers[key].request;
+        let start = state.range.start;
+        self.note_pace(key, start, &segments);
+        let state = &mut self.windows[window];
+        if self.transfers[key].stopped {
+            // Nobody wants it any more.
+        } else if state.direction == Direction::Write && state.slot.is_some() {
             state.waiting = segments;
-            let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
+            let link = link.expect("a slot has a link");
             self.links[link].unloading.push_back(window);
             self.call_link(link);
         } else {
@@ -232,8 +234,12 @@ impl Scheduler {
                 Some(slot) => {
                     self.links[link].waiting.remove(at);
                     self.transfers[key].slot = Some(slot);
-                    self.openable.push_front(key);
-                    self.effects.work += 1;
+                    if self.is_ring_to_open(key) {
+                        self.offer_to_ring(key, Turns::push_first);
+                    } else {
+                        self.openable.push_front(key);
+                        self.effects.work += 1;
+                    }
                 }
                 None => at += 1,
             }

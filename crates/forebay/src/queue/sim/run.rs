@@ -23,7 +23,9 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Bell;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler};
+use crate::queue::{
+    Core, Crew, Depth, Limits, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _,
+};
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
@@ -315,7 +317,9 @@ impl Run {
         machine.hear(&rung);
         let next = match &mut machine.kind {
             Kind::Reader(reader) => reader.step(&self.core, &self.tools),
-            Kind::Drive(worker, waits) => worker.step(&self.core, *waits),
+            Kind::Drive(worker, waits) => {
+                worker.step(&self.core, *waits, |claim| self.tools.plan(claim))
+            }
             Kind::Submitter(submitter, linger) => {
                 if submitter.is_copying() {
                     *linger = self.shape.linger;

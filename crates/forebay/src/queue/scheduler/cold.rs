@@ -1,0 +1,94 @@
+//! How transfers whose bytes come from a drive open their windows.
+//!
+//! Resident bytes take whole slots, which readers plan ahead. What comes from a drive should go
+//! through little memory, which is then still in a cache (`docs/internals/hot-slots.md`): a window
+//! holds one request, and is planned by the worker of the drive's ring when the drive may have one
+//! more in flight, not before. So nothing but what is in flight holds memory.
+
+use super::turns::{Turn, Turns};
+use super::{Claim, Request, Scheduler};
+use crate::plan::{Io, Reason, Segment};
+use crate::queue::op::{Direction, Line};
+use crate::queue::window::PIECES_MAX;
+use crate::units::align_down;
+
+/// Windows of a slot while the link is behind: it wants larger copies than single requests.
+const BEHIND: u64 = 4;
+
+impl Scheduler {
+    /// Whether the ring of its drive opens a transfer's next window. Writes have to be copied from
+    /// the GPU before the ring has anything of them, so their windows are opened ahead.
+    pub(super) fn is_ring_to_open(&self, key: usize) -> bool {
+        let active = &self.transfers[key];
+        active.pace == Line::Direct && active.request.direction == Direction::Read
+    }
+
+    /// Gives a transfer its turn at its drive's ring, to open a window of it.
+    pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
+        let active = &mut self.transfers[key];
+        active.opens = true;
+        let drive = active.request.drive;
+        if let Some(turn) = active.turn(key, Line::Direct) {
+            push(&mut self.drives[drive].direct, turn);
+        }
+        self.call_ring(drive);
+    }
+
+    /// The next window of the transfer whose turn it is; `None`: it has ended, opens none here, or
+    /// waits for a slot.
+    pub(super) fn claim_in_turn(&mut self, turn: Turn) -> Option<Claim> {
+        let same = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial);
+        if !std::mem::take(&mut same?.opens) {
+            return None;
+        }
+        let claim = self.claim_of(turn.key);
+        if claim.is_none() {
+            self.effects.work += 1; // a reader may make slots
+        }
+        claim
+    }
+
+    /// Notes who fills the windows of a transfer, and whether a try has found that nothing is
+    /// resident, from the plan of a window that starts at `start`.
+    pub(super) fn note_pace(&mut self, key: usize, start: u64, segments: &[Segment]) {
+        let Request { direction, drive, .. } = self.transfers[key].request;
+        let has_ring = self.drives.get(drive).is_some_and(|drive| drive.ring.is_some());
+        let reads = direction == Direction::Read;
+        let waits = |s: &Segment| s.io == Io::Direct || (reads && !s.reason.is_in_memory());
+        let slot_size = self.limits.slot_size;
+        let active = &mut self.transfers[key];
+        active.pace = if has_ring && segments.iter().any(|s| s.io == Io::Direct) {
+            Line::Direct
+        } else if segments.iter().any(waits) {
+            Line::Waits
+        } else {
+            Line::Cached
+        };
+        if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
+            // A try starts read-ahead, so there is no more than one for a slot's worth of bytes.
+            active.tried = align_down(start, slot_size).saturating_add(slot_size);
+        }
+    }
+
+    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.
+    pub(super) fn next_window_len(&self, key: usize) -> u64 {
+        let slot_size = self.limits.slot_size;
+        let request_size = self.request_size(key);
+        match (self.transfers[key].pace, self.transfers[key].request.link) {
+            (Line::Cached, _) => slot_size,
+            (_, None) => slot_size.min(request_size * PIECES_MAX),
+            (Line::Direct, Some(link)) if self.is_ring_to_open(key) && !self.is_behind(link) => {
+                request_size
+            }
+            (_, Some(_)) => (slot_size / BEHIND).max(self.limits.segment),
+        }
+    }
+
+    /// Whether something may be filled for a link before a sleep would have paid: all but what a
+    /// drive brings, one request after the other.
+    pub(crate) fn fills_soon(&self, link: usize) -> bool {
+        let filling = &self.links[link].filling;
+        let by_ring = |key: &usize| self.is_ring_to_open(self.windows[*key].transfer);
+        filling.is_empty() || !filling.iter().all(by_ring)
+    }
+}
