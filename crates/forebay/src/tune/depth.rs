@@ -21,6 +21,9 @@ const KEEPS: u64 = 970;
 const GAINS: u64 = 1080;
 /// A completion that took this of the fastest one has waited in line: thousandths.
 const QUEUED: u64 = 1750;
+/// A queue that holds less than this is not made shorter, whatever it would keep of the rate: that
+/// spares others next to nothing, and a thread that is late for a moment would leave the drive idle.
+pub(super) const QUEUE_NS: u64 = 1_500_000;
 /// The queue counts as full from this share of its bytes on: hundredths.
 const FULL: u64 = 85;
 
@@ -207,6 +210,8 @@ impl DepthTuner {
             (Stage::Size { back, needs, rate }, finding) => self.judge(back, needs, rate, finding),
             (_, Finding::Starved) => self.climb.starved(),
             (_, Finding::Rate(rate, ns)) => {
+                let spare = rate.bytes_in(QUEUE_NS) / self.size.max(1);
+                self.climb.spare_below(usize::try_from(spare).unwrap_or(usize::MAX));
                 self.climb.measured(rate, ns, now_ns);
                 self.note();
                 self.try_size(before.0, rate);

@@ -8,6 +8,9 @@ pub(super) enum Kind {
     /// Every request holds a pipe of `rate` bytes a second for `op_ns` and its bytes, then waits
     /// `latency_ns` beside the others.
     Pipe { rate: u64, op_ns: u64, latency_ns: u64 },
+    /// A pipe whose rate falls by `loses` thousandths with each request beyond `from`: deeper
+    /// queues take memory that is in no cache.
+    Warm { rate: u64, latency_ns: u64, from: u64, loses: u64 },
     /// One request after another; the more there are, the more the heads move.
     Disk { rate: u64, seek_ns: u64 },
     /// One request after another, each the faster the more there are, for ever: with `n` of them
@@ -105,6 +108,12 @@ impl Drive {
             Kind::Pipe { rate, op_ns, latency_ns } => {
                 (op_ns + moved(rate), latency_ns * change.latency / 1000)
             }
+            Kind::Warm { rate, latency_ns, from, loses } => {
+                let queue = &mut self.members[member].done_ns;
+                queue.retain(|done| *done > at_ns);
+                let lost = (queue.len() as u64).saturating_sub(from) * loses;
+                (moved(rate * (1000 - lost.min(300)) / 1000), latency_ns * change.latency / 1000)
+            }
             Kind::Disk { rate, seek_ns } => {
                 let queue = &mut self.members[member].done_ns;
                 queue.retain(|done| *done > at_ns);
@@ -127,7 +136,7 @@ impl Drive {
         let free_ns = &mut member.free_ns[channel];
         *free_ns = (*free_ns).max(at_ns) + busy_ns;
         let done = *free_ns + waits_ns;
-        if matches!(self.kind, Kind::Disk { .. } | Kind::Soft { .. }) {
+        if matches!(self.kind, Kind::Disk { .. } | Kind::Soft { .. } | Kind::Warm { .. }) {
             member.done_ns.push(done);
         }
         done

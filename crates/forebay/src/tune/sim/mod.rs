@@ -7,6 +7,7 @@ mod applications;
 mod changes;
 mod cold;
 mod drive;
+mod moods;
 mod readers;
 mod table;
 mod world;

@@ -9,6 +9,12 @@
 //! from losing a little each. A rate that leaves its place for two epochs starts the search again
 //! from where it is.
 
+mod hold;
+mod pairs;
+
+use hold::{LOOKS_DOWN, Mood};
+use pairs::Pairs;
+
 use super::epoch::Care;
 use super::rate::Rate;
 
@@ -18,18 +24,8 @@ const GROWS: u64 = 1060;
 const UNCLEAR: (u64, u64) = (945, 1005);
 /// A level whose rate is below this of a lower one's does harm: thousandths.
 const HURTS: u64 = 940;
-/// One look in so many goes down, at first and at last: it costs speed where a look up costs only
-/// latency.
-const LOOKS_DOWN: (u32, u32) = (2, 6);
-/// A rate that has fallen below this of the highest by and by gives reason to look up.
-const FALLS: u64 = 955;
-/// A rate outside of this has changed: thousandths.
-const SAME: (u64, u64) = (880, 1130);
 /// Time between two looks at another level, at first and at last.
 const LOOK_NS: (u64, u64) = (200_000_000, 1_000_000_000);
-/// Looks take at most one part in this of the time, where they cost only latency and where they
-/// cost speed.
-const LOOK_SHARE: (u64, u64) = (5, 25);
 
 /// How near to the highest rate a level has to come; all in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +91,12 @@ enum Phase {
         home: usize,
         again: bool,
     },
+    /// The same where rates vary by themselves: `home` and `away` are measured in turn.
+    InTurn {
+        home: usize,
+        away: usize,
+        pairs: Pairs,
+    },
 }
 
 /// What two rates have in common: the higher of two is so by chance as well, their middle less. It
@@ -118,6 +120,12 @@ pub(super) struct Climb {
     /// The highest rate that is known: a level that is held reaches nearly that, and so must lower
     /// ones, or one step down after the other would each lose a little.
     goal: Option<Rate>,
+    /// How the rate of a level that is held varies.
+    mood: Mood,
+    /// Thousandths of the rate that steps down have kept, all together.
+    kept: u64,
+    /// Levels up to this are as good as lower ones, whatever their rates.
+    spare: usize,
     /// Epochs in a row in which it was another.
     changed: u32,
     look_at_ns: Option<u64>,
@@ -168,6 +176,9 @@ impl Climb {
             base,
             promised: None,
             goal: base,
+            mood: Mood::default(),
+            kept: 1000,
+            spare: 0,
             changed: 0,
             look_at_ns: None,
             look_every_ns: LOOK_NS.0,
@@ -186,7 +197,9 @@ impl Climb {
     pub(super) fn found(&self) -> Option<(usize, Rate)> {
         match self.phase {
             Phase::Hold => self.base.map(|base| (self.level, base)),
-            Phase::Look { home, .. } => self.base.map(|base| (home, base)),
+            Phase::Look { home, .. } | Phase::InTurn { home, .. } => {
+                self.base.map(|base| (home, base))
+            }
             Phase::Reach { high, best, .. }
             | Phase::Doubt { high, best, .. }
             | Phase::Narrow { high, best, .. } => Some((high, best)),
@@ -214,7 +227,7 @@ impl Climb {
             | Phase::Look { again: true, .. } => Care::Thorough,
             Phase::Look { .. } => Care::Quick,
             Phase::Reach { .. } => Care::Short,
-            Phase::Narrow { .. } | Phase::Hold => Care::Careful,
+            Phase::Narrow { .. } | Phase::InTurn { .. } | Phase::Hold => Care::Careful,
         }
     }
 
@@ -225,9 +238,17 @@ impl Climb {
             Phase::Reach { best, .. } => (*best, 950),
             Phase::Narrow { best, .. } => (*best, 900),
             Phase::Look { .. } => (self.base?, 900),
-            Phase::Refer { .. } | Phase::Doubt { .. } | Phase::Hold => return None,
+            Phase::Refer { .. }
+            | Phase::Doubt { .. }
+            | Phase::InTurn { .. }
+            | Phase::Hold => return None,
         };
         Some(best.part(thousandths))
+    }
+
+    /// Does without levels below `level`: those up to it are as good.
+    pub(super) fn spare_below(&mut self, level: usize) {
+        self.spare = level.min(self.max);
     }
 
     /// Takes in the rate of an epoch at the level, which took `ns`.
@@ -279,6 +300,9 @@ impl Climb {
             }
             Phase::Hold => self.held(rate, now_ns),
             Phase::Look { home, again } => self.looked(home, again, rate, ns, now_ns),
+            Phase::InTurn { home, away, pairs } => {
+                self.in_turn(home, away, pairs, rate, now_ns);
+            }
         }
     }
 
@@ -296,7 +320,7 @@ impl Climb {
                 self.narrow(low, high, best);
             }
             Phase::Narrow { high, .. } => self.level = high,
-            Phase::Look { home, .. } => self.level = home,
+            Phase::Look { home, .. } | Phase::InTurn { home, .. } => self.level = home,
             Phase::Refer { .. } | Phase::Hold => {}
         }
     }
@@ -362,122 +386,20 @@ impl Climb {
     }
 
     fn narrow(&mut self, low: usize, high: usize, best: Rate) {
-        if high - low <= (high / 8).max(1) {
+        if high - low <= (high / 8).max(1) || high <= self.spare {
             self.level = high;
             self.base = None;
             self.promised = Some(best);
             self.goal = Some(best);
-            self.changed = 0;
+            (self.changed, self.kept) = (0, 1000);
             self.look_at_ns = None;
             self.look_every_ns = LOOK_NS.0;
             (self.looks, self.looks_down) = (0, LOOKS_DOWN.0);
             return;
         }
         let half = high.div_ceil(2);
-        self.level = if low < self.min || half > low { half } else { (low + high) / 2 };
+        let half = if low < self.min || half > low { half } else { (low + high) / 2 };
+        self.level = half.max(self.spare);
         self.phase = Phase::Narrow { low, high, best, again: None };
-    }
-
-    fn held(&mut self, rate: Rate, now_ns: u64) {
-        let Some(base) = self.base else {
-            if self.promised.take().is_some_and(|best| !rate.is_at_least(SAME.0, best)) {
-                // The drive has changed, or a burst has ended, while it was searched.
-                return self.again(Vec::new());
-            }
-            self.base = Some(rate);
-            self.look_at_ns = Some(now_ns);
-            return;
-        };
-        if rate.is_at_least(SAME.1, base) || !rate.is_at_least(SAME.0, base) {
-            self.changed += 1;
-            if self.changed >= 2 {
-                self.again(Vec::new());
-            }
-            return;
-        }
-        self.changed = 0;
-        let base = base.towards(rate);
-        self.base = Some(base);
-        let goal = self.goal.unwrap_or(base);
-        self.goal = Some(if base > goal { goal.towards(base) } else { goal });
-        if self.aim.holds_on && !base.is_at_least(FALLS, goal) {
-            // Perhaps the drive wants more now than before: at once, and up.
-            self.goal = Some(base);
-            (self.look_at_ns, self.looks) = (None, 0);
-        }
-        if self.look_at_ns.is_none_or(|at| at <= now_ns) {
-            self.look();
-        }
-    }
-
-    fn again(&mut self, seen: Vec<(usize, Rate)>) {
-        self.searches += 1;
-        self.changed = 0;
-        self.base = None;
-        self.goal = None;
-        self.doubted = self.aim == Aim::ROUGH;
-        self.phase = Phase::Double(seen);
-    }
-
-    fn look(&mut self) {
-        let home = self.level;
-        self.looks += 1;
-        let down = home > self.min && (self.looks >= self.looks_down || home == self.max);
-        if down {
-            self.looks = 0;
-            self.looks_down = (self.looks_down + 1).min(LOOKS_DOWN.1);
-        }
-        self.level =
-            if down { home - (home / 4).max(1) } else { home + (home * self.aim.look / 2).max(1) };
-        self.level = self.level.clamp(self.min, self.max);
-        if self.level != home {
-            self.phase = Phase::Look { home, again: false };
-        }
-    }
-
-    fn looked(&mut self, home: usize, again: bool, rate: Rate, ns: u64, now_ns: u64) {
-        let base = self.base.unwrap_or(rate);
-        let up = self.level > home;
-        let promising = rate.is_at_least(if up { self.aim.step_up.0 } else { UNCLEAR.0 }, base);
-        if promising && !again {
-            self.phase = Phase::Look { home, again: true };
-            return;
-        }
-        if up && again && rate.is_at_least(self.aim.step_up.1, base) {
-            let reached = self.level;
-            self.again(vec![(home, base)]);
-            return match self.aim {
-                Aim::ROUGH => self.double_from(reached, rate),
-                _ => self.go_on(self.min - 1, home, base, (reached, rate)),
-            };
-        }
-        let goal = self.goal.filter(|_| self.aim.holds_on).unwrap_or(base);
-        if !up && again && rate.is_at_least(self.aim.enough, goal) {
-            return self.narrow(self.min - 1, self.level, goal);
-        }
-        if up {
-            // More brings nothing now, so what both have in common is what can be had.
-            let both =
-                if rate.is_at_least(self.aim.enough, base) { base.between(rate) } else { base };
-            self.goal = Some(goal.towards(both));
-        }
-        self.level = home;
-        // A drive that more requests slow down is looked at more rarely.
-        let hurts = up && !rate.is_at_least(HURTS, base);
-        let (factor, most) = if hurts { (4, 8 * LOOK_NS.1) } else { (2, LOOK_NS.1) };
-        let costs = hurts || !up;
-        let least = ns.saturating_mul(if costs { LOOK_SHARE.1 } else { LOOK_SHARE.0 });
-        self.look_every_ns = self.look_every_ns.saturating_mul(factor).min(most).max(least);
-        self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
-    }
-
-    /// Goes on doubling from a level that a look has found to be better.
-    fn double_from(&mut self, level: usize, rate: Rate) {
-        let Phase::Double(mut seen) = std::mem::replace(&mut self.phase, Phase::Hold) else {
-            return;
-        };
-        self.level = level;
-        seen.push((level, rate));
-        self.double(seen, true);
     }
 }
