@@ -16,33 +16,39 @@ const SAME: (u64, u64) = (880, 1130);
 /// cost speed.
 const LOOK_SHARE: (u64, u64) = (5, 25);
 /// Thousandths by which the rate of a level that is held differs from its usual one on average,
-/// from which on single looks prove nothing. Drives whose times vary by a fifth stay below 20.
-const MOODY: u64 = 25;
-/// Epochs that tell.
-const MOODY_AFTER: u32 = 6;
+/// from which on single looks prove nothing. Drives whose times vary by a fifth stay below 30.
+const MOODY: u64 = 35;
+/// Turns, to above the usual or to below, that tell.
+const MOODY_AFTER: u32 = 4;
 /// Epochs in a row, outside of what is usual, after which the drive has changed; and at most.
 const CHANGED: (u64, u64) = (2, 12);
 
-/// How far the rate of one level differs from its usual one.
+/// How far the rate of one level differs from its usual one, each time that it turns to above that
+/// or to below: one that rises or falls for good does not turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mood {
     /// Thousandths of it on average.
     differs: u64,
-    epochs: u32,
+    turns: u32,
+    is_above: bool,
 }
 
 impl Mood {
     fn add(&mut self, rate: Rate, base: Rate) {
+        if rate == base || (rate > base) == self.is_above {
+            return;
+        }
+        self.is_above = !self.is_above;
         let ratio = u128::from(rate.0) * 1000 / u128::from(base.0.max(1));
         let differs = u64::try_from(ratio).unwrap_or(u64::MAX).abs_diff(1000).min(1000);
-        self.epochs = self.epochs.saturating_add(1);
-        let weight = u64::from(self.epochs.min(8));
+        self.turns = self.turns.saturating_add(1);
+        let weight = u64::from(self.turns.min(8));
         self.differs = (self.differs * (weight - 1) + differs) / weight;
     }
 
     /// Whether single looks prove nothing.
     fn is_moody(self) -> bool {
-        self.epochs >= MOODY_AFTER && self.differs >= MOODY
+        self.turns >= MOODY_AFTER && self.differs >= MOODY
     }
 
     /// Epochs in a row that have to be unusual before the drive counts as another.
@@ -70,9 +76,7 @@ impl Climb {
             }
             return;
         }
-        if std::mem::take(&mut self.changed) > 0 {
-            self.mood.add(base.part(SAME.0), base); // it was a mood, not a change
-        }
+        self.changed = 0;
         self.mood.add(rate, base);
         let base = base.towards(rate);
         self.base = Some(base);
@@ -163,7 +167,7 @@ impl Climb {
                 self.look_at_ns = None;
             }
             Verdict::TooLittle => {
-                self.look_every_ns = self.look_every_ns.saturating_mul(2).min(2 * LOOK_NS.1);
+                self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
                 self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
             }
         }

@@ -238,10 +238,9 @@ impl Climb {
             Phase::Reach { best, .. } => (*best, 950),
             Phase::Narrow { best, .. } => (*best, 900),
             Phase::Look { .. } => (self.base?, 900),
-            Phase::Refer { .. }
-            | Phase::Doubt { .. }
-            | Phase::InTurn { .. }
-            | Phase::Hold => return None,
+            Phase::Refer { .. } | Phase::Doubt { .. } | Phase::InTurn { .. } | Phase::Hold => {
+                return None;
+            }
         };
         Some(best.part(thousandths))
     }

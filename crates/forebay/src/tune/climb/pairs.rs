@@ -2,9 +2,9 @@
 //!
 //! A drive whose other users come and go, or a virtual one, has moods: its rate differs by a tenth
 //! for a tenth of a second. A level that is measured once, in a good one, seems better than it is.
-//! So the other level and the one that is held are measured in turn, each between two measurements
-//! of the other, and the ratios are looked at: a mood that lasts cancels out, one that changes shows
-//! as their spread.
+//! So the other level and the one that is held are measured in turn, each between two
+//! measurements of the other, and the ratios are looked at: a mood that lasts cancels out, one that
+//! changes shows as their spread.
 
 use crate::tune::Rate;
 

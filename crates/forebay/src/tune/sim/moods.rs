@@ -2,7 +2,7 @@
 
 use super::drive::{Change, Drive, Kind};
 use super::world::Moment;
-use super::{Asks, DepthLimits, DepthTuner, MS, Policy, SECOND, World, nearly_all, seeds};
+use super::{Asks, DepthLimits, DepthTuner, MS, Policy, SECOND, World, nearly_some_seeds};
 use crate::gpu::sim::Dice;
 use crate::units::{GIB, MIB};
 
@@ -30,30 +30,30 @@ fn tuned() -> Policy {
     Policy::Tuned(Box::new(DepthTuner::new(limits, None)))
 }
 
-/// Depths half of the time, and thousandths of what the best fixed depth reaches, after the first
-/// 4 GiB.
+/// What is in flight half of the time, in MiB, and the rate, in thousandths of what a fixed depth
+/// of eight reaches, after the first 4 GiB.
 fn found(loses: u64, seed: u64) -> (u64, u64) {
-    let end_ns = |policy| {
+    let run = |policy| {
         let mut world = World::new(drive(seed, loses), policy);
         world.run(Asks::all(4 * GIB));
         let from_ns = world.now_ns;
-        world.run(Asks::all(32 * GIB));
-        (from_ns, world)
+        world.run(Asks::all(12 * GIB));
+        let bytes = |moment: &Moment| moment.depth as u64 * moment.size;
+        (world.median(from_ns, world.now_ns, bytes) / MIB, world.rate(from_ns, world.now_ns))
     };
-    let best = |depth| {
-        let (from_ns, world) = end_ns(Policy::Fixed { depth, size: MIB });
-        world.rate(from_ns, world.now_ns)
-    };
-    let best = [4, 6, 8, 12, 16, 32].map(best).into_iter().max().expect("there are depths");
-    let (from_ns, world) = end_ns(tuned());
-    let depth = world.median(from_ns, world.now_ns, |moment: &Moment| moment.depth as u64);
-    (depth, world.rate(from_ns, world.now_ns) * 1000 / best)
+    let fixed = run(Policy::Fixed { depth: 8, size: MIB });
+    let tuned = run(tuned());
+    (tuned.0, tuned.1 * 1000 / fixed.1)
 }
 
 #[test]
 fn moods_do_not_deepen_a_queue() {
     for loses in [0, 3, 10] {
-        let all: Vec<(u64, u64)> = seeds().map(|seed| found(loses, seed)).collect();
-        println!("{loses}: {all:?}");
+        nearly_some_seeds("moods_do_not_deepen", |seed| {
+            let (in_flight, share) = found(loses, seed);
+            // Where deeper queues lose nothing, chance may keep one.
+            let is_near = (in_flight <= 16 || loses == 0) && share >= 970;
+            is_near.then_some(()).ok_or(format!("{in_flight} MiB, {share}, loses {loses}"))
+        });
     }
 }
