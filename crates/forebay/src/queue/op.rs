@@ -58,7 +58,7 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// How often in a row the kernel has asked to try again.
     pub(crate) again: u16,
-    /// The line by which it counts as in flight on its drive.
+    /// The line by which it counts as in flight on its drive; `Cached` where a caller runs it.
     pub(crate) counted: Option<Line>,
 }
 

@@ -17,6 +17,8 @@ mod ops;
 mod readers;
 mod sleepers;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod transfers;
 mod turns;
 mod windows;
@@ -185,8 +187,6 @@ pub(crate) struct Effects {
     pub(crate) pool: usize,
     /// Workers of the pool that are to be started.
     pub(crate) starts: usize,
-    /// How many sleep there, where all are called for the last time.
-    pub(crate) whole_pool: Option<usize>,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
     /// Transfers that ended.
@@ -214,9 +214,10 @@ struct Drive {
     promised: usize,
     /// Ops that its ring has.
     direct_flying: usize,
-    /// Ops that the pool has.
+    /// Ops that the pool has, and those that callers run who wait for them.
     waits_flying: usize,
-    /// Bytes of both, and how many these were when the last of them was taken.
+    helped_flying: usize,
+    /// Bytes of all, and how many these were when the last of them was taken.
     flying_len: u64,
     filled_len: u64,
     /// Which way the last one goes.
@@ -354,6 +355,7 @@ impl Scheduler {
             promised: 0,
             direct_flying: 0,
             waits_flying: 0,
+            helped_flying: 0,
             flying_len: 0,
             filled_len: 0,
             direction: Direction::Read,

@@ -104,11 +104,13 @@ impl Scheduler {
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
         let active = &mut self.transfers[key];
+        // Nobody may come to what waits for a drive that hangs, so what is not wanted never does.
+        let segments = if active.stopped { Vec::new() } else { segments };
         let reads = active.request.direction == Direction::Read;
         active.cold =
             segments.iter().any(|s| s.io == Io::Direct || (reads && !s.reason.is_in_memory()));
         let (drive, link) = (active.request.drive, active.request.link);
-        if state.direction == Direction::Write && state.slot.is_some() {
+        if state.direction == Direction::Write && state.slot.is_some() && !segments.is_empty() {
             state.waiting = segments;
             let link = self.transfers[state.transfer].request.link.expect("a slot has a link");
             self.links[link].unloading.push_back(window);
