@@ -332,8 +332,9 @@ impl File {
         buffer: &Buffer,
         range: &Range<u64>,
     ) -> Result<Span> {
+        let len = range.end.saturating_sub(range.start);
+        buffer.check_usable(Some(self.handle.place(offset, len)))?;
         Span::of(buffer, range).ok_or_else(|| {
-            let len = range.end.saturating_sub(range.start);
             let reason = format!(
                 "the range {}..{} lies outside the buffer of {} bytes",
                 range.start,

@@ -42,6 +42,7 @@ use super::op::{Direction, Op, WindowKey};
 use super::window::{Run, Slot, Window};
 use crate::error::{Error, Place};
 use crate::file::Handle;
+use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
 use crate::tune::{Learned, Readers};
@@ -166,8 +167,8 @@ pub(crate) struct Copy {
 #[derive(Debug)]
 pub(crate) struct CopyFailure {
     pub(crate) error: Error,
-    /// Whether the GPU certainly touches the copy's memory no more.
-    pub(crate) is_over: bool,
+    /// The GPU and its answer, where it may still touch the copy's memory.
+    pub(crate) lost: Option<(DeviceId, DeviceError)>,
 }
 
 /// Readers that one thread calls; each of them calls as many more while there is work. A call
@@ -257,8 +258,8 @@ struct Link {
     /// Transfers that wait for a slot.
     waiting: VecDeque<usize>,
     copies: u32,
-    /// Why nothing is copied here any more.
-    broken: Option<Error>,
+    /// The GPU, and why nothing is copied there any more.
+    broken: Option<(DeviceId, DeviceError)>,
     sleepers: Sleepers,
 }
 
