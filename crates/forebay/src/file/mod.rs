@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
-pub(crate) use calls::{page_size, read_at_raw, write_at_raw};
+pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};

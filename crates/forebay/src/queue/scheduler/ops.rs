@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::depth::Landed;
 use super::{Crew, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
-use crate::plan::{Alignment, Io, Route};
+use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::align_down;
@@ -315,6 +315,11 @@ impl Scheduler {
             // It was asked back; that says nothing about the file.
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
                 return self.count_out(&op);
+            }
+            // It has left the page cache, and whoever found that waits for no drive.
+            Err(Errno::AGAIN) if op.is_in_memory() => {
+                op.segment.reason = Reason::HadToWait;
+                return self.requeue(op);
             }
             Err(Errno::INTR) => return self.requeue(op),
             Err(Errno::AGAIN) if op.again < AGAIN_MAX => {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::*;
 use crate::file::OpenHow;
 use crate::plan::Segment;
@@ -38,6 +40,10 @@ impl Rig {
 
     /// Starts a read through the page cache that waits for the drive.
     fn start(&mut self) -> (Arc<State>, Claim) {
+        self.start_by(Reason::NoDirectIo)
+    }
+
+    fn start_by(&mut self, reason: Reason) -> (Arc<State>, Claim) {
         let range = ByteRange::at(0, LEN);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
         let (key, claim) = self.scheduler.start(Request {
@@ -49,7 +55,7 @@ impl Rig {
             address: 4096,
             link: None,
             drive: self.drive,
-            parts: [(range, Io::Buffered, Reason::NoDirectIo)].into(),
+            parts: [(range, Io::Buffered, reason)].into(),
             alignment: None,
             exact: false,
             sync: SyncMode::None,
@@ -76,10 +82,33 @@ impl Rig {
         own.next().and_then(|(_, result)| result.err())
     }
 
-    fn complete(&mut self, op: Op, moved: u64) {
-        let done = Completion { op, result: Ok(moved), size: Some(LEN), took_ns: 1, at_ns: 1 };
+    fn complete(&mut self, op: Op, result: Result<u64, Errno>) {
+        let done = Completion { op, result, size: Some(LEN), took_ns: 1, at_ns: 1 };
         self.scheduler.complete(done);
     }
+}
+
+#[test]
+fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
+    let mut rig = Rig::new();
+    let (state, claim) = rig.start_by(Reason::Resident);
+    rig.opened(&claim);
+    for _ in 0..4 {
+        let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() else {
+            panic!("a reader copies what is in memory")
+        };
+        let start = op.segment.wanted.start;
+        rig.complete(op, if start == 0 { Err(Errno::AGAIN) } else { Ok(LEN / 4) });
+    }
+    assert!(rig.scheduler.take_reader_work().is_none(), "a reader would wait");
+    let op = rig.scheduler.take_drive_op(Crew::Pool).expect("the first op");
+    assert_eq!(op.segment.reason, Reason::HadToWait);
+    rig.complete(op, Ok(LEN / 4));
+    rig.scheduler.take_effects().finished.into_iter().for_each(|(state, end)| state.finish(end));
+    let shares = state.wait().0.expect("all bytes").routes;
+    let bytes = shares.iter().map(|share| (share.reason, share.bytes));
+    let expected = [(Reason::Resident, LEN / 4 * 3), (Reason::HadToWait, LEN / 4)];
+    assert_eq!(bytes.collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -102,7 +131,7 @@ fn what_comes_back_short_after_a_cancel_ends() {
     rig.opened(&claim);
     let op = rig.scheduler.take_drive_op(Crew::Pool).expect("the first op");
     rig.scheduler.cancel(state.key(), &state);
-    rig.complete(op, 100);
+    rig.complete(op, Ok(100));
     assert!(matches!(rig.ended(&state), Some(Error::Cancelled { .. })));
 }
 
@@ -120,6 +149,6 @@ fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
     // What a caller may not do is the pool's, which has one of each drive in any case.
     assert!(rig.scheduler.take_drive_op(Crew::Pool).is_some());
     assert!(rig.scheduler.take_drive_op(Crew::Pool).is_none());
-    rig.complete(op, LEN / 4);
+    rig.complete(op, Ok(LEN / 4));
     assert!(rig.scheduler.take_work_of(&second).is_none(), "the pool has one");
 }
