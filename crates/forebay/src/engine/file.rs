@@ -158,10 +158,10 @@ impl File {
     }
 
     /// Why its bytes cannot go around the page cache, for good or at the moment; `None` where they
-    /// can.
+    /// can. The first call reads from the drive, and waits for it.
     #[must_use]
     pub fn no_direct_io(&self) -> Option<&str> {
-        self.handle.direct().err()
+        self.handle.try_direct().err()
     }
 
     /// Reads from `offset` into all of `target`, up to the end of the file, as `pread` does;

@@ -163,8 +163,7 @@ impl Engine {
         if file.is_memory() {
             return Err(Reason::InMemory);
         }
-        // A file's second descriptor is tried by one read from the drive: not for bytes that need
-        // none.
+        // A file's second descriptor is opened for bytes that need it, not for others.
         let is_short = call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()

@@ -321,6 +321,9 @@ impl Scheduler {
                 op.segment.reason = Reason::HadToWait;
                 return self.requeue(op);
             }
+            Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_direct() => {
+                return self.refuse_direct(key, op, errno);
+            }
             Err(Errno::INTR) => return self.requeue(op),
             Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
                 op.again += 1;
@@ -362,6 +365,18 @@ impl Scheduler {
                 }
             }
         }
+        self.count_out(&op);
+    }
+
+    /// A file system that takes O_DIRECT when a file is opened has refused a request with it. What
+    /// nobody demanded goes through the page cache from now on.
+    fn refuse_direct(&mut self, key: usize, op: Op, errno: Errno) {
+        let reason = op.file.refuse_direct(errno).to_owned();
+        if op.segment.reason != Reason::Demanded {
+            return self.requeue(op.through_cache(Reason::NoDirectIo));
+        }
+        let (_, place) = self.about(key, &op);
+        self.fail(key, Error::RouteUnavailable { route: Route::Staged, place, reason });
         self.count_out(&op);
     }
 
