@@ -156,7 +156,7 @@ fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
                 let evicted = stuck.evict().expect("an eviction");
                 assert!(matches!(evicted, Residency::Known { resident: 0, .. }), "{evicted:?}");
                 hung.hang(true);
-                // Not even the first start waits, though nobody knows yet what O_DIRECT is good for.
+                // Not even the first start waits, though nobody knows yet what O_DIRECT does here.
                 let before = start(&engine, &stuck, None);
                 hung.fuse().wait_for_parked(1);
                 other.evict().expect("an eviction");

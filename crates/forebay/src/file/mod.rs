@@ -157,6 +157,13 @@ impl Handle {
         size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
+    /// Whether its file system, which says so of it, knows its `size`. Where it does not, and where
+    /// a file says that it is empty (many that the kernel makes up do), only a read shows the end.
+    pub(crate) fn is_sized(&self, size: u64) -> bool {
+        let made_up = self.kind == Kind::Regular && self.file_system.makes_sizes_up();
+        size > 0 && !made_up
+    }
+
     /// `len` bytes at `offset` of this file, as an error names them.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         Place {

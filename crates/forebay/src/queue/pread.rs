@@ -79,12 +79,20 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     }
 }
 
-/// The file's size, where a read came back with less than was wanted.
+/// The file's size, where a read came back with less than was wanted; of a file whose size is not
+/// known, it is where nothing more comes.
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;
     let short = op.work == Work::Move(Direction::Read) && reached < op.segment.wanted.end;
-    if short { op.file.size().ok() } else { None }
+    if !short {
+        return None;
+    }
+    match op.file.size() {
+        Ok(size) if op.file.is_sized(size) => Some(size),
+        Ok(_) => (moved == 0).then_some(reached),
+        Err(_) => None,
+    }
 }
 
 impl Ring for PreadRing {
