@@ -170,6 +170,24 @@ pub enum Error {
         /// What the driver said.
         source: DeviceError,
     },
+    /// A copy failed, and the GPU does not say whether it is over. The GPU may still touch the
+    /// memory, which is therefore never given back: what the transfer owned does not come back
+    /// from it, and what it was lent is refused by every later call.
+    #[error(
+        "a copy {}{} on {device} failed and may not be over",
+        format_size(*.len),
+        of(place.as_deref())
+    )]
+    CopyNotOver {
+        /// On which GPU.
+        device: DeviceId,
+        /// How many bytes it was about.
+        len: u64,
+        /// The bytes of the file that should have moved, where it was about any.
+        place: Option<Box<Place>>,
+        /// What the driver said.
+        source: DeviceError,
+    },
     /// The host refused memory.
     #[error("cannot allocate {} of host memory", format_size(*.len))]
     HostMemory {
@@ -241,6 +259,11 @@ impl Error {
             }
             Self::Device { operation: Operation::Allocate, .. } => {
                 "free memory on the GPU, or move the file in parts".into()
+            }
+            Self::CopyNotOver { .. } => {
+                "its memory is lost to this process, which has to be started anew: look at the \
+                 kernel's log (`dmesg`) for what became of the GPU"
+                    .into()
             }
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::{Error, Place, Result};
 use crate::file::Handle;
+use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep};
 use crate::plan::{Reason, Route};
 use crate::units::ByteRange;
@@ -154,9 +155,12 @@ impl State {
         self.copy_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Gives the transfer's memory up for good: a copy that failed may not be over.
-    pub(crate) fn leak_memory(&self) {
-        self.keep().iter().for_each(Keep::leak);
+    /// Gives the transfer's memory up for good, since the copy that failed so may not be over: what
+    /// the transfer owns never comes back, what it was lent is marked.
+    pub(crate) fn lose_memory(&self, source: &DeviceError) {
+        self.keep().iter().for_each(|keep| keep.lose(source));
+        let owned = self.lock().buffer.take();
+        drop(owned);
     }
 
     fn keep(&self) -> MutexGuard<'_, Option<Keep>> {
@@ -337,7 +341,8 @@ impl Transfer {
     /// Waits for the end. The buffer that the transfer owned comes back, after an error as well.
     ///
     /// # Errors
-    /// The first error of the transfer; all in flight has drained by then.
+    /// The first error of the transfer; all in flight has drained by then. Only
+    /// [`Error::CopyNotOver`] comes without the buffer, and before any other.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
         self.state.wait()
     }

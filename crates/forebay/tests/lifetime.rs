@@ -326,6 +326,45 @@ fn the_last_handle_of_an_engine_goes_while_a_drive_hangs() {
     });
 }
 
+/// Processor time that threads of this process whose names begin so have used, in ticks.
+fn ticks(prefix: &str) -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("this process").flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let of = stats.filter(|stat| stat.contains(&format!("({prefix}")));
+    of.map(|stat| {
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split(' ').collect();
+        [12, 13].map(|at| fields[at].parse::<u64>().expect("a number")).iter().sum::<u64>()
+    })
+    .sum()
+}
+
+#[test]
+fn threads_sleep_while_the_last_transfer_hangs() {
+    let _watchdog = Watchdog::start();
+    if lab::child::role().is_none() {
+        lab::child::run("asleep");
+        return;
+    }
+    let Some(rig) = Rig::new(RingChoice::Pread) else { return };
+    rig.fuse.set(|faults| faults.no_direct = true);
+    rig.hang();
+    let engine = new_engine(RingChoice::Pread);
+    let file = engine.open(rig.fuse.path()).expect("the file opens");
+    lab::fuse::drop_pages(&rig.fuse.path());
+    let transfer = file
+        .start_read(0, engine.allocate_pinned(8 * MIB).expect("memory"), &RequestOptions::exactly())
+        .expect("a start");
+    rig.fuse.wait_for_parked(2);
+    drop((transfer, file, engine));
+    assert!(threads("forebay-wait") > 0);
+    let before = ticks("forebay-wait");
+    std::thread::sleep(Duration::from_secs(1));
+    // A sleeping thread uses none, whatever the machine; one that does not, what it can get.
+    let used = ticks("forebay-wait") - before;
+    assert!(used <= 3, "{used} ticks of waiting threads");
+    rig.answer();
+}
+
 #[test]
 fn engines_end_with_their_threads() {
     let _watchdog = Watchdog::start();

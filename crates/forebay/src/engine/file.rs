@@ -15,6 +15,9 @@ use crate::queue::{Direction, Priority};
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
 use crate::units::ByteRange;
 
+/// Memory at first for a whole file whose size is not known: most that the kernel makes up fit.
+const ROOM: u64 = 64 << 10;
+
 /// How to open a file. The default is to read one that exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -117,7 +120,8 @@ impl File {
         self.handle.path()
     }
 
-    /// Its size in bytes now; the whole device for a block device.
+    /// Its size in bytes now, as its file system says; the whole device for a block device. Files
+    /// that the kernel makes up when they are read, as in `/proc`, hold more than they say.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) where the system does not say.
@@ -158,10 +162,10 @@ impl File {
     }
 
     /// Why its bytes cannot go around the page cache, for good or at the moment; `None` where they
-    /// can.
+    /// can. The first call reads from the drive, and waits for it.
     #[must_use]
     pub fn no_direct_io(&self) -> Option<&str> {
-        self.handle.direct().err()
+        self.handle.try_direct().err()
     }
 
     /// Reads from `offset` into all of `target`, up to the end of the file, as `pread` does;
@@ -211,12 +215,24 @@ impl File {
     /// As [`read_exact`](Self::read_exact), also where the file shrinks meanwhile.
     pub fn read_whole(&self, device: Option<DeviceId>) -> Result<(Buffer, Outcome)> {
         let len = self.len()?;
-        let mut buffer = match device {
-            Some(device) => self.engine.allocate(device, len)?,
-            None => self.engine.allocate_pinned(len)?,
+        let allocate = |len| match device {
+            Some(device) => self.engine.allocate(device, len),
+            None => self.engine.allocate_pinned(len),
         };
-        let outcome = self.read_exact(0, &mut buffer)?;
-        Ok((buffer, outcome))
+        if self.handle.is_sized(len) {
+            let mut buffer = allocate(len)?;
+            let outcome = self.read_exact(0, &mut buffer)?;
+            return Ok((buffer, outcome));
+        }
+        let mut room = ROOM;
+        loop {
+            let mut buffer = allocate(room)?;
+            let outcome = self.read(0, &mut buffer)?;
+            if outcome.bytes < room {
+                return Ok((buffer.split_at(outcome.bytes).0, outcome));
+            }
+            room *= 2;
+        }
     }
 
     /// Writes all of `source` at `offset`; returns when the bytes are in the page cache, or on the
@@ -332,8 +348,9 @@ impl File {
         buffer: &Buffer,
         range: &Range<u64>,
     ) -> Result<Span> {
+        let len = range.end.saturating_sub(range.start);
+        buffer.check_usable(Some(self.handle.place(offset, len)))?;
         Span::of(buffer, range).ok_or_else(|| {
-            let len = range.end.saturating_sub(range.start);
             let reason = format!(
                 "the range {}..{} lies outside the buffer of {} bytes",
                 range.start,

@@ -14,6 +14,7 @@ use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
     AddressKind, Device, DeviceError, DeviceInfo, DeviceResult, Event, Stream, sealed::Sealed,
 };
+use crate::memory::Target;
 use crate::options::Options;
 
 /// A simulated GPU that refuses to speak of its copies while it is `silent`.
@@ -31,6 +32,8 @@ struct Silent {
     gate: Mutex<()>,
     /// How often that was tried.
     registering: AtomicUsize,
+    /// Copies to it that were queued.
+    copies: AtomicUsize,
     /// Memory that was given back with a copy into it under way.
     busy_frees: AtomicUsize,
 }
@@ -47,6 +50,7 @@ impl Silent {
             waited: Mutex::default(),
             gate: Mutex::default(),
             registering: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
         })
     }
@@ -108,7 +112,9 @@ impl Device for Silent {
         len: usize,
     ) -> DeviceResult<()> {
         // SAFETY: as above.
-        unsafe { self.inner.copy_to_device(stream, target, source, len) }
+        let queued = unsafe { self.inner.copy_to_device(stream, target, source, len) };
+        self.copies.fetch_add(1, Ordering::Relaxed);
+        queued
     }
     unsafe fn copy_to_host(
         &self,
@@ -169,13 +175,57 @@ fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
     gpu.silent.store(true, Ordering::Relaxed);
     let (result, buffer) = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
     let error = result.unwrap_err();
-    assert!(matches!(&error, Error::Device { place: Some(_), .. }), "{error}");
+    assert!(matches!(&error, Error::CopyNotOver { place: Some(_), .. }), "{error}");
     assert!(error.to_string().contains("file` at "), "{error}");
-    drop(buffer);
+    assert!(buffer.is_none(), "memory came back that a copy may still touch");
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
     // The link is lost, and says so at once instead of waiting for slots that never come.
     gpu.silent.store(false, Ordering::Relaxed);
     assert!(matches!(file.read_whole(Some(device.id())), Err(Error::Device { .. })));
+}
+
+#[test]
+fn what_may_still_be_copied_to_is_refused_whatever_was_wrong_before() {
+    let gpu = Silent::new("sim:bandwidth=100kB/s");
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8 << 20]).unwrap();
+    let file = engine.open(&path).unwrap();
+    // A transfer that was cancelled says that its memory is lost all the same.
+    let free = device.memory().unwrap().0;
+    let buffer = engine.allocate(device.id(), 8 << 20).unwrap();
+    let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+    while gpu.copies.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    transfer.cancel();
+    gpu.silent.store(true, Ordering::Relaxed);
+    let (result, buffer) = transfer.wait();
+    assert!(matches!(result, Err(Error::CopyNotOver { .. })), "{result:?}");
+    assert!(buffer.is_none());
+    gpu.silent.store(false, Ordering::Relaxed);
+    drop((file, engine));
+    assert_eq!(device.memory().unwrap().0, free - (8 << 20));
+    // What was lent comes back with the call, but nothing moves there any more.
+    let (engine, device) = engine_with(&gpu);
+    let file = engine.open(&path).unwrap();
+    let mut target = engine.allocate(device.id(), 8 << 20).unwrap();
+    gpu.silent.store(true, Ordering::Relaxed);
+    assert!(matches!(file.read(0, &mut target), Err(Error::CopyNotOver { .. })));
+    gpu.silent.store(false, Ordering::Relaxed);
+    let refused = [
+        file.read(0, &mut target).map(drop),
+        file.read(0, Target::Buffer(&mut target, 0..4096)).map(drop),
+        target.fill(1),
+        target.upload(0, &[1]),
+        target.download(0, &mut [0]),
+    ];
+    for result in refused {
+        assert!(matches!(result, Err(Error::CopyNotOver { .. })), "{result:?}");
+    }
+    drop(target);
+    assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -189,7 +239,7 @@ fn a_small_copy_that_may_not_be_over_keeps_its_lane_and_its_target() {
     let mut target = engine.allocate(device.id(), 4096).unwrap();
     file.read(0, &mut target).unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    assert!(file.read(0, &mut target).is_err());
+    assert!(matches!(file.read(0, &mut target), Err(Error::CopyNotOver { .. })));
     gpu.silent.store(false, Ordering::Relaxed);
     drop(target);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
@@ -206,7 +256,7 @@ fn a_small_write_whose_copy_may_not_be_over_keeps_its_source() {
     source.fill(3).unwrap();
     file.write(0, &source).unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    assert!(matches!(file.write(4096, &source), Err(Error::Device { .. })));
+    assert!(matches!(file.write(4096, &source), Err(Error::CopyNotOver { .. })));
     gpu.silent.store(false, Ordering::Relaxed);
     drop(source);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);

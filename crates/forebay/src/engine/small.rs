@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use super::Engine;
 use super::start::Call;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Result};
 use crate::file::{Source, read_at_raw, write_at_raw};
-use crate::gpu::{Device, DeviceError, Stream};
-use crate::memory::{HostMemory, Keep};
+use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
+use crate::memory::HostMemory;
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
@@ -47,46 +47,58 @@ impl Drop for Lane {
 }
 
 impl Lane {
-    fn new(device: &Arc<dyn Device>, len: u64) -> Result<Self> {
-        let mut memory = HostMemory::map(usize::try_from(len).expect("a small size"))?;
-        memory.register(device)?;
-        let stream = device.create_stream().map_err(|source| error(device, len, source))?;
-        Ok(Self { device: Arc::clone(device), memory, stream })
+    /// `None`: it cannot be had.
+    fn new(device: &Arc<dyn Device>, len: u64) -> Option<Self> {
+        let mut memory = HostMemory::map(usize::try_from(len).expect("a small size")).ok()?;
+        memory.register(device).ok()?;
+        let stream = device.create_stream().ok()?;
+        Some(Self { device: Arc::clone(device), memory, stream })
     }
 
-    /// Copies the first `len` bytes of its memory to the GPU.
-    fn copy_in(&self, address: u64, len: usize) -> Result<(), DeviceError> {
+    /// Copies the first `len` bytes of its memory to the GPU; as for [`end`](Self::end).
+    fn copy_in(&self, address: u64, len: usize) -> Result<bool, NotOver> {
         // SAFETY: the memory is this lane's, registered, and large enough; the target is the
-        // caller's for the length of the call, and the copy is over when this returns.
-        unsafe { self.device.copy_to_device(self.stream, address, self.memory.pointer(), len) }?;
-        self.device.synchronize(self.stream)
+        // caller's for the length of the call. The copy is over when this returns, or the lane and
+        // the target are given up.
+        self.end(unsafe {
+            self.device.copy_to_device(self.stream, address, self.memory.pointer(), len)
+        })
     }
 
-    /// Copies `len` bytes from the GPU to the start of its memory.
-    fn copy_out(&self, address: u64, len: usize) -> Result<(), DeviceError> {
+    /// Copies `len` bytes from the GPU to the start of its memory; as for [`end`](Self::end).
+    fn copy_out(&self, address: u64, len: usize) -> Result<bool, NotOver> {
         // SAFETY: as in `copy_in`, with source and target exchanged.
-        unsafe { self.device.copy_to_host(self.stream, self.memory.pointer(), address, len) }?;
-        self.device.synchronize(self.stream)
+        self.end(unsafe {
+            self.device.copy_to_host(self.stream, self.memory.pointer(), address, len)
+        })
     }
 
-    /// Whether the device touches nothing of a failed copy any more. Its first answer may only be
-    /// the failure that is known already.
-    fn is_quiet(&self) -> bool {
-        (0..2).any(|_| self.device.synchronize(self.stream).is_ok())
+    /// Waits for the copy that was queued so: whether it is done. One that failed is over as well,
+    /// or else an error.
+    fn end(&self, queued: DeviceResult<()>) -> Result<bool, NotOver> {
+        match queued.and_then(|()| self.device.synchronize(self.stream)) {
+            Ok(()) => Ok(true),
+            Err(_) if is_quiet(&*self.device, self.stream) => Ok(false),
+            Err(source) => Err(NotOver(source)),
+        }
     }
 }
 
-fn error(device: &Arc<dyn Device>, len: u64, source: DeviceError) -> Error {
-    Error::Device { operation: Operation::Copy, device: device.id(), len, place: None, source }
-}
+/// Why a copy may still touch a lane and the caller's memory.
+struct NotOver(DeviceError);
 
 impl Lanes {
     pub(super) fn new(device: Arc<dyn Device>) -> Self {
         Self { device, lanes: Default::default() }
     }
 
-    /// Runs `step` with a lane that nobody uses; `None` where all are in use.
-    fn with<T>(&self, len: u64, step: impl FnOnce(&mut Lane) -> Result<T>) -> Option<Result<T>> {
+    /// Runs `step` with a lane that nobody uses; `None` where there is none. A lane that a copy may
+    /// still touch is given up for good.
+    fn with<T>(
+        &self,
+        len: u64,
+        step: impl FnOnce(&mut Lane) -> Result<T, NotOver>,
+    ) -> Option<Result<T, NotOver>> {
         for lane in &self.lanes {
             let mut lane = match lane.try_lock() {
                 Ok(lane) => lane,
@@ -94,14 +106,11 @@ impl Lanes {
                 Err(TryLockError::WouldBlock) => continue,
             };
             if lane.is_none() {
-                match Lane::new(&self.device, len) {
-                    Ok(made) => *lane = Some(made),
-                    Err(error) => return Some(Err(error)),
-                }
+                *lane = Lane::new(&self.device, len);
             }
             let done = lane.as_mut().map(step);
             if matches!(done, Some(Err(_))) {
-                std::mem::forget(lane.take()); // its failed copy may not be over
+                std::mem::forget(lane.take());
             }
             return done;
         }
@@ -121,7 +130,7 @@ impl Engine {
         match call.direction {
             Direction::Read => self.read_small(call),
             Direction::Write if options.sync == SyncMode::None && !options.preallocate => {
-                self.write_small(call).map(Ok)
+                self.write_small(call)
             }
             Direction::Write => None,
         }
@@ -155,19 +164,11 @@ impl Engine {
                     }
                     let bytes = usize::try_from(len).expect("a small size");
                     lane.copy_in(call.span.address, bytes)
-                        .map(|()| true)
-                        .map_err(|source| error(device, len, source))
                 })?;
                 match done {
                     Ok(true) => Route::Cached,
                     Ok(false) => return None,
-                    Err(mut error) => {
-                        if let Error::Device { place, .. } = &mut error {
-                            *place = Some(Box::new(call.file.place(range.start, len)));
-                        }
-                        call.span.keep.iter().for_each(Keep::leak);
-                        return Some(Err(error));
-                    }
+                    Err(source) => return Some(Err(lost(call, device, source))),
                 }
             }
         };
@@ -187,8 +188,7 @@ impl Engine {
     /// Writes through the page cache. Beside the writer of a longer transfer it waits, as any other
     /// process would, for the kernel's lock on the file. A copy that fails, and a write that comes
     /// to less than all, are tried once more by the long way: the same bytes to the same place.
-    /// Where the copy may not even be over, its lane and its source are never given back.
-    fn write_small(&self, call: &Call<'_>) -> Option<Outcome> {
+    fn write_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let started = Instant::now();
         let range = call.range().ok()?;
         let len = usize::try_from(range.len()).ok()?;
@@ -202,24 +202,23 @@ impl Engine {
             Some(device) => {
                 let lanes = self.lanes(device).ok()?;
                 let copied = lanes.with(self.options().small_size, |lane| {
-                    if let Err(source) = lane.copy_out(call.span.address, len) {
-                        if lane.is_quiet() {
-                            return Ok(None);
-                        }
-                        call.span.keep.iter().for_each(Keep::leak);
-                        return Err(error(device, range.len(), source));
+                    if !lane.copy_out(call.span.address, len)? {
+                        return Ok(None);
                     }
                     let copied = Instant::now();
                     // SAFETY: the lane's memory holds a small write, and nobody else has the lane.
                     let all = unsafe { write_all(call, range, lane.memory.pointer()) };
                     Ok(all.then_some(copied))
                 })?;
-                (Route::Cached, copied.ok()??)
+                match copied {
+                    Ok(copied) => (Route::Cached, copied?),
+                    Err(source) => return Some(Err(lost(call, device, source))),
+                }
             }
         };
         let ended = Instant::now();
         let share = RouteShare { route, reason: Reason::WriteThroughCache, bytes: range.len() };
-        Some(Outcome {
+        Some(Ok(Outcome {
             bytes: range.len(),
             routes: vec![share],
             stages: Stages {
@@ -228,8 +227,16 @@ impl Engine {
                 copy: copied - started,
             },
             elapsed: ended - started,
-        })
+        }))
     }
+}
+
+/// Gives the caller's memory up, and says why.
+fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> Error {
+    call.span.keep.iter().for_each(|keep| keep.lose(&source));
+    let (device, len) = (device.id(), call.span.len);
+    let place = Some(Box::new(call.file.place(call.offset, len)));
+    Error::CopyNotOver { device, len, place, source }
 }
 
 /// Reads all of `range` into `memory`; `false` where the file ends before or the read fails, which

@@ -57,11 +57,16 @@ impl Engine {
     /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
         let range = call.range()?;
-        let way = self.way(call)?;
+        let mut way = self.way(call)?;
         let mut end = range.end;
         let parts = match call.direction {
             Direction::Read => {
-                end = call.file.size()?.clamp(range.start, range.end);
+                let size = call.file.size()?;
+                if call.file.is_sized(size) {
+                    end = size.clamp(range.start, range.end);
+                } else if !matches!(way, Ok((_, Reason::Demanded))) {
+                    way = Err(Reason::NoDirectIo); // that would end where the size says
+                }
                 let (io, reason) = match way {
                     Ok((_, reason)) => (Io::Direct, reason),
                     Err(reason) => (Io::Buffered, reason),
@@ -163,8 +168,7 @@ impl Engine {
         if file.is_memory() {
             return Err(Reason::InMemory);
         }
-        // A file's second descriptor is tried by one read from the drive: not for bytes that need
-        // none.
+        // A file's second descriptor is opened for bytes that need it, not for others.
         let is_short = call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()

@@ -73,7 +73,7 @@ impl Refusal {
 }
 
 impl Direct {
-    /// Opens the second descriptor and tries it once; the error says why there is none.
+    /// Opens the second descriptor, which waits for no drive; the error says why there is none.
     pub(super) fn open(handle: &Handle) -> Result<Self, Refusal> {
         if handle.is_memory() {
             // Newer kernels accept the flag here and copy from the page cache all the same.
@@ -81,10 +81,8 @@ impl Direct {
         }
         let fd = reopen(handle)?;
         let alignment = alignment(handle, fd.as_fd())?;
-        let direct = Self { fd, alignment };
-        direct.confirm(handle)?;
         handle.supports_nowait(); // rings want to know, and this thread may wait
-        Ok(direct)
+        Ok(Self { fd, alignment })
     }
 
     /// The descriptor.
@@ -99,7 +97,7 @@ impl Direct {
 
     /// Reads the first unit, since a file system may take the flag and refuse the request. That a
     /// smaller unit passes would prove nothing: some then read through the page cache.
-    fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
+    pub(super) fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
         if handle.size().map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
@@ -112,9 +110,14 @@ impl Direct {
         let target = room.get_mut(start..start + unit).expect("room for one more");
         read_at(self.fd(), target, 0).map(drop).map_err(|error| {
             let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Refusal::of(errno, |errno| format!("a first read with O_DIRECT failed: {errno}"))
+            Refusal::of(errno, failed)
         })
     }
+}
+
+/// Why requests with O_DIRECT are made no more.
+pub(super) fn failed(errno: Errno) -> String {
+    format!("a request with O_DIRECT failed: {errno}")
 }
 
 /// Opens the file once more. `/proc` leads to the very file even where its name is gone; without

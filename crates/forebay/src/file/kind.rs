@@ -35,6 +35,9 @@ const TMPFS: u32 = 0x0102_1994;
 const RAMFS: u32 = 0x8584_58f6;
 const HUGETLBFS: u32 = 0x9584_58f6;
 const OVERLAY: u32 = 0x794c_7630;
+const PROC: u32 = 0x9fa0;
+const SYSFS: u32 = 0x6265_6572;
+const CONFIGFS: u32 = 0x6265_6570;
 
 impl FileSystem {
     /// The file system that answered a `statfs`.
@@ -53,6 +56,11 @@ impl FileSystem {
     /// Whether its files have no other place than memory.
     pub(crate) fn is_memory(self) -> bool {
         matches!(self.0, TMPFS | RAMFS | HUGETLBFS)
+    }
+
+    /// Whether its files are made up when they are read, so that their sizes mean nothing.
+    pub(crate) fn makes_sizes_up(self) -> bool {
+        matches!(self.0, PROC | SYSFS | CONFIGFS)
     }
 
     /// Whether its files are another file system's, which holds their pages.
@@ -90,6 +98,7 @@ const NAMES: &[(u32, &str)] = &[
     (0x9660, "iso9660"),
     (0x7371_7368, "squashfs"),
     (0xe0f5_e1e2, "erofs"),
-    (0x9fa0, "proc"),
-    (0x6265_6572, "sysfs"),
+    (PROC, "proc"),
+    (SYSFS, "sysfs"),
+    (CONFIGFS, "configfs"),
 ];

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
 use rustix::io::Errno;
 
-pub(crate) use calls::{page_size, read_at_raw, write_at_raw};
+pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
@@ -54,6 +54,10 @@ pub(crate) struct Handle {
     file_system: FileSystem,
     drive: OnceLock<BlockDevice>,
     direct: OnceLock<Result<Direct, String>>,
+    /// Why requests with O_DIRECT are made no more, although there is a descriptor.
+    refused: OnceLock<String>,
+    /// Set by a first read with O_DIRECT that has come through.
+    confirmed: OnceLock<()>,
     source: OnceLock<Source>,
     nowait: OnceLock<bool>,
     queue: OnceLock<usize>,
@@ -95,6 +99,8 @@ impl Handle {
             file_system: FileSystem::of(&file_system),
             drive: OnceLock::new(),
             direct: OnceLock::new(),
+            refused: OnceLock::new(),
+            confirmed: OnceLock::new(),
             source: OnceLock::new(),
             nowait: OnceLock::new(),
             queue: OnceLock::new(),
@@ -151,6 +157,13 @@ impl Handle {
         size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
 
+    /// Whether its file system, which says so of it, knows its `size`. Where it does not, and where
+    /// a file says that it is empty (many that the kernel makes up do), only a read shows the end.
+    pub(crate) fn is_sized(&self, size: u64) -> bool {
+        let made_up = self.kind == Kind::Regular && self.file_system.makes_sizes_up();
+        size > 0 && !made_up
+    }
+
     /// `len` bytes at `offset` of this file, as an error names them.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         Place {
@@ -174,9 +187,13 @@ impl Handle {
         self.drive.get_or_init(|| System::default().drive(self.device))
     }
 
-    /// Its descriptor with O_DIRECT, opened and tried at the first call, or why there is none. What
-    /// may be there in a moment is not taken for missing: the next call tries again.
+    /// Its descriptor with O_DIRECT, opened at the first call, or why there is none. What may be
+    /// there in a moment is not taken for missing: the next call tries again. No drive is waited
+    /// for: the first request tells whether the file system takes any.
     pub(crate) fn direct(&self) -> Result<&Direct, &str> {
+        if let Some(reason) = self.refused.get() {
+            return Err(reason);
+        }
         let kept = match self.direct.get() {
             Some(kept) => kept,
             None => match Direct::open(self) {
@@ -186,6 +203,24 @@ impl Handle {
             },
         };
         kept.as_ref().map_err(String::as_str)
+    }
+
+    /// The same, tried once by a read, which waits for the drive.
+    pub(crate) fn try_direct(&self) -> Result<&Direct, &str> {
+        let direct = self.direct()?;
+        if self.confirmed.get().is_none() {
+            match direct.confirm(self) {
+                Ok(()) => *self.confirmed.get_or_init(|| ()),
+                Err(Refusal::Lasting(reason)) => return Err(self.refused.get_or_init(|| reason)),
+                Err(Refusal::Passing(reason)) => return Err(reason),
+            }
+        }
+        Ok(direct)
+    }
+
+    /// Notes that the file system has answered a request with O_DIRECT so; returns what that means.
+    pub(crate) fn refuse_direct(&self, errno: Errno) -> &str {
+        self.refused.get_or_init(|| direct::failed(errno))
     }
 
     /// Whether [`direct`](Self::direct) has its answer already.

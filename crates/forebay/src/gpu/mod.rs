@@ -117,6 +117,12 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
+/// Whether nothing that was queued on `stream` runs any more, as far as its device says. The first
+/// answer may only be a failure that is known already.
+pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
+    (0..2).any(|_| device.synchronize(stream).is_ok())
+}
+
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
 pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// What is known about it.

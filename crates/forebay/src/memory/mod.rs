@@ -12,10 +12,10 @@ mod parts;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::error::{Error, Operation, Result};
-use crate::gpu::{Device, DeviceId};
+use crate::error::{Error, Operation, Place, Result};
+use crate::gpu::{Device, DeviceError, DeviceId, is_quiet};
 
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
@@ -35,14 +35,22 @@ pub struct Buffer {
 /// What a buffer's bytes live in; given back with the last buffer that was split from it.
 enum Allocation {
     Host(HostMemory),
-    Device { device: Arc<dyn Device>, address: u64 },
+    Device {
+        device: Arc<dyn Device>,
+        address: u64,
+        /// Why a copy may still touch it, for ever.
+        lost: OnceLock<DeviceError>,
+    },
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Self::Device { device, address } = self {
+        if let Self::Device { device, address, lost } = self
+            && lost.get().is_none()
+        {
             // SAFETY: the address came from this device's `allocate` and is freed only here; a
-            // transfer keeps its buffer, and so this allocation, until all copies are done.
+            // transfer keeps its buffer, and so this allocation, until all copies are done, and
+            // says where one may not be.
             let freed = unsafe { device.free(*address) };
             // A driver that refuses leaves nothing to do: the memory is lost to this process.
             drop(freed);
@@ -64,7 +72,9 @@ impl Buffer {
             place: None,
             source,
         })?;
-        Ok(Self { allocation: Arc::new(Allocation::Device { device, address }), start: 0, len })
+        let lost = OnceLock::new();
+        let allocation = Arc::new(Allocation::Device { device, address, lost });
+        Ok(Self { allocation, start: 0, len })
     }
 
     /// Bytes it holds.
@@ -228,7 +238,9 @@ impl Buffer {
         }
         for at in (0..total).step_by(PART) {
             if let Err(error) = step(&mut pinned, at, PART.min(total - at)) {
-                std::mem::forget(pinned); // a failed copy may not be over
+                if matches!(error, Error::CopyNotOver { .. }) {
+                    std::mem::forget(pinned);
+                }
                 return Err(error);
             }
         }
@@ -241,25 +253,36 @@ impl Buffer {
         operation: Operation,
         queue: impl FnOnce(&dyn Device, crate::gpu::Stream) -> crate::gpu::DeviceResult<()>,
     ) -> Result<()> {
+        self.check_usable(None)?;
         let device = self.gpu().expect("only asked of memory on a GPU");
         let run = || {
             let stream = device.create_stream()?;
-            let queued = queue(&**device, stream);
-            if let Err(error) = device.synchronize(stream) {
+            let done = queue(&**device, stream).and_then(|()| device.synchronize(stream));
+            if let Err(error) = &done
+                && !is_quiet(&**device, stream)
+            {
                 // The device may still touch the memory, and nobody can tell for how long.
-                Keep(Arc::clone(&self.allocation)).leak();
-                return Err(error);
+                Keep(Arc::clone(&self.allocation)).lose(error);
+                return done;
             }
-            device.destroy_stream(stream)?;
-            queued
+            device.destroy_stream(stream).and(done)
         };
-        run().map_err(|source| Error::Device {
-            operation,
-            device: device.id(),
-            len: self.len,
-            place: None,
-            source,
-        })
+        let failed = |source| {
+            let (device, len) = (device.id(), self.len);
+            Error::Device { operation, device, len, place: None, source }
+        };
+        run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
+    }
+
+    /// Refuses memory that a copy may still touch; `place` is what it was to be used for.
+    pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
+        match &*self.allocation {
+            Allocation::Device { device, lost, .. } if let Some(source) = lost.get() => {
+                let (device, len, source) = (device.id(), self.len, source.clone());
+                Err(Error::CopyNotOver { device, len, place: place.map(Box::new), source })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -343,9 +366,11 @@ pub(crate) struct Span {
 pub(crate) struct Keep(Arc<Allocation>);
 
 impl Keep {
-    /// Gives the memory up for good: something may touch it at any time from now on.
-    pub(crate) fn leak(&self) {
-        std::mem::forget(Arc::clone(&self.0));
+    /// Gives the memory up for good: the copy that failed so may touch it at any time from now on.
+    pub(crate) fn lose(&self, source: &DeviceError) {
+        if let Allocation::Device { lost, .. } = &*self.0 {
+            lost.get_or_init(|| source.clone());
+        }
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Reason {
     TriedResident,
     /// The kernel would not say what is resident; a try without waiting did not find these bytes.
     TriedNotResident,
+    /// They were in the page cache when the route was chosen, and had left it when they were read.
+    HadToWait,
     /// The caller demanded this route.
     Demanded,
     /// An edge that O_DIRECT could not write without touching its neighbours.
@@ -79,13 +81,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Resident,
         Self::NotResident,
         Self::InMemory,
         Self::NoDirectIo,
         Self::TriedResident,
         Self::TriedNotResident,
+        Self::HadToWait,
         Self::Demanded,
         Self::UnalignedEdge,
         Self::WriteThroughCache,
@@ -106,6 +109,7 @@ impl Reason {
             Self::NoDirectIo => "no O_DIRECT on this file",
             Self::TriedResident => "residency unknown to this user, found by a try",
             Self::TriedNotResident => "residency unknown to this user, a try found nothing",
+            Self::HadToWait => "no longer in memory when it was read",
             Self::Demanded => "demanded",
             Self::UnalignedEdge => "unaligned edge, through the page cache",
             Self::WriteThroughCache => "writes go through the page cache",

@@ -52,14 +52,6 @@ impl Bell {
         Ok(())
     }
 
-    /// Tells `count` threads, which are all there are: the engine ends.
-    fn ring_all(&self, count: usize) {
-        match self {
-            Self::Pool(pool) => pool.close(),
-            other => other.ring_times(count),
-        }
-    }
-
     /// Tells `count` threads.
     fn ring_times(&self, count: usize) {
         (0..count).for_each(|_| self.ring());
@@ -140,9 +132,6 @@ impl Core {
         if !effects.rings.is_empty() {
             let bells = self.rings.read().unwrap_or_else(PoisonError::into_inner);
             effects.rings.iter().for_each(|&ring| bells[ring].ring_times(1));
-        }
-        if let Some(count) = effects.whole_pool {
-            self.pool.ring_all(count);
         }
         self.pool.ring_times(effects.pool);
         for _ in 0..effects.starts {

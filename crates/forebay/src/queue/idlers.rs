@@ -15,7 +15,6 @@ pub(crate) struct Idlers {
 struct State {
     asleep: Vec<Arc<Bed>>,
     calls: usize,
-    closed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -48,21 +47,9 @@ impl Idlers {
         }
     }
 
-    /// Calls all, and lets nobody sleep again.
-    pub(crate) fn close(&self) {
-        let mut state = lock(&self.state);
-        state.closed = true;
-        let asleep = std::mem::take(&mut state.asleep);
-        drop(state);
-        asleep.iter().for_each(|bed| bed.call());
-    }
-
     /// Sleeps until called.
     pub(crate) fn sleep(&self) {
         let mut state = lock(&self.state);
-        if state.closed {
-            return;
-        }
         if state.calls > 0 {
             state.calls -= 1;
             return;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::file::Handle;
-use crate::plan::{Io, Segment};
+use crate::plan::{Io, Reason, Segment};
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// How often in a row the kernel has asked to try again.
     pub(crate) again: u16,
-    /// The line by which it counts as in flight on its drive.
+    /// The line by which it counts as in flight on its drive; `Cached` where a caller runs it.
     pub(crate) counted: Option<Line>,
 }
 
@@ -75,6 +75,15 @@ impl Op {
     /// File offset and length of what is still to be moved.
     pub(crate) fn rest(&self) -> (u64, u64) {
         (self.segment.covered.start + self.moved, self.segment.covered.len() - self.moved)
+    }
+
+    /// The same for the page cache, from its first wanted byte on.
+    pub(crate) fn through_cache(mut self, reason: Reason) -> Self {
+        let Segment { wanted, covered, bounce, .. } = self.segment;
+        // Where it bounces, the address is that of the first wanted byte already.
+        self.address += if bounce { 0 } else { wanted.start - covered.start };
+        self.segment = Segment { wanted, covered: wanted, io: Io::Buffered, reason, bounce: false };
+        Self { moved: 0, empty: 0, again: 0, ..self }
     }
 
     pub(crate) fn is_direct(&self) -> bool {

@@ -46,11 +46,6 @@ impl Pool {
     pub(crate) fn sleep(&self) {
         self.idlers.sleep();
     }
-
-    /// Wakes all that sleep, and lets nobody sleep again.
-    pub(super) fn close(&self) {
-        self.idlers.close();
-    }
 }
 
 impl fmt::Debug for Pool {

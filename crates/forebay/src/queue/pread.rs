@@ -1,4 +1,8 @@
 //! The ring of one thread: `pread` and `pwrite`, one op at a time.
+//!
+//! What is taken to be in memory may have been evicted meanwhile, so it is read without waiting
+//! where the file system can do that (FUSE and NFS cannot): then EAGAIN says that a drive would
+//! have to be waited for, and the op goes to those who may.
 
 #![expect(unsafe_code, reason = "reads into memory that the scheduler owns for the op")]
 
@@ -10,7 +14,7 @@ use rustix::io::Errno;
 use super::Ring;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
-use crate::file::{read_at_raw, write_at_raw};
+use crate::file::{read_at_raw, read_nowait_raw, write_at_raw};
 
 /// Runs each op in `submit`, on the caller's thread.
 #[derive(Debug)]
@@ -50,6 +54,9 @@ impl PreadRing {
         // SAFETY: the op's memory (or the bounce piece) is ours until the op is handed back.
         let moved = unsafe {
             match direction {
+                Direction::Read if op.is_in_memory() && op.file.supports_nowait() => {
+                    read_nowait_raw(fd, memory, len, offset)
+                }
                 Direction::Read => read_at_raw(fd, memory, len, offset),
                 Direction::Write => write_at_raw(fd, memory, len, offset),
             }
@@ -72,12 +79,20 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     }
 }
 
-/// The file's size, where a read came back with less than was wanted.
+/// The file's size, where a read came back with less than was wanted; of a file whose size is not
+/// known, it is where nothing more comes.
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;
     let short = op.work == Work::Move(Direction::Read) && reached < op.segment.wanted.end;
-    if short { op.file.size().ok() } else { None }
+    if !short {
+        return None;
+    }
+    match op.file.size() {
+        Ok(size) if op.file.is_sized(size) => Some(size),
+        Ok(_) => (moved == 0).then_some(reached),
+        Err(_) => None,
+    }
 }
 
 impl Ring for PreadRing {
@@ -100,5 +115,56 @@ impl Ring for PreadRing {
     fn reap(&mut self, _wait: bool, done: &mut Vec<Completion>) -> Result<(), Errno> {
         done.extend(self.done.take());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::file::{Handle, OpenHow};
+    use crate::plan::{Io, Reason, Segment};
+    use crate::queue::op::Owner;
+    use crate::units::ByteRange;
+
+    #[test]
+    fn what_was_evicted_is_not_waited_for() {
+        const LEN: u64 = 64 << 20;
+        const STEP: usize = 4 << 20; // beyond what read-ahead brings in
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
+        let file = Arc::new(Handle::open(&path, &OpenHow::default()).unwrap());
+        if file.is_memory() || !file.supports_nowait() {
+            return println!("skipped: reads here cannot be asked not to wait");
+        }
+        let mut ring = PreadRing::new(4096);
+        let mut target = [0; 4096];
+        let mut results = |reason| {
+            file.evict().unwrap();
+            let read = |start| {
+                let wanted = ByteRange::at(start, 4096);
+                let (io, bounce) = (Io::Buffered, false);
+                ring.submit(Op {
+                    owner: Owner::Piece(0, 0),
+                    file: Arc::clone(&file),
+                    work: Work::Move(Direction::Read),
+                    segment: Segment { wanted, covered: wanted, io, reason, bounce },
+                    address: target.as_mut_ptr() as u64,
+                    moved: 0,
+                    empty: 0,
+                    again: 0,
+                    counted: None,
+                });
+                let mut done = Vec::new();
+                ring.reap(true, &mut done).unwrap();
+                done.remove(0).result
+            };
+            (0..LEN).step_by(STEP).map(read).collect::<Vec<_>>()
+        };
+        // A drive may be so fast that some have come meanwhile.
+        assert!(results(Reason::Resident).contains(&Err(Errno::AGAIN)));
+        assert!(results(Reason::HadToWait).iter().all(|result| *result == Ok(4096)));
     }
 }

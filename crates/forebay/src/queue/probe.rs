@@ -50,6 +50,10 @@ impl Planner {
         }
         let split = match (io, reason) {
             (Io::Buffered, reason) => Split::Buffered(reason),
+            // It may have been refused since the transfer began.
+            (Io::Direct, reason) if reason != Reason::Demanded && claim.file.direct().is_err() => {
+                Split::Buffered(Reason::NoDirectIo)
+            }
             (Io::Direct, Reason::NotResident) => split(claim),
             (Io::Direct, reason) => Split::Direct(reason),
         };

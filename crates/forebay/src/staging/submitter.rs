@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use crate::error::{Error, Operation};
-use crate::gpu::{Device, DeviceError, DeviceResult, Event, Stream};
+use crate::gpu::{Device, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
@@ -176,20 +176,21 @@ impl Submitter {
 
     /// Waits until the device touches none of the slots; false: it does not say so.
     fn settle(&self) -> bool {
-        self.lanes()
-            .map(|lane| self.device.synchronize(lane.stream).is_ok())
-            .iter()
-            .all(|quiet| *quiet)
+        self.lanes().iter().all(|lane| is_quiet(&*self.device, lane.stream))
     }
 
     /// What a failed copy means. The memory of one that may still run is never given back.
     fn failure(&self, copy: &Copy, source: DeviceError) -> CopyFailure {
-        // The first synchronisation may only report the failure that is known already.
-        let is_over = self.settle() || self.settle();
-        if !is_over {
-            std::mem::forget(self.arena.clone());
+        let (device, len) = (self.device.id(), copy.run.range.len());
+        let place = None; // the scheduler knows it
+        if self.settle() {
+            let operation = Operation::Copy;
+            let error = Error::Device { operation, device, len, place, source };
+            return CopyFailure { error, lost: None };
         }
-        CopyFailure { error: self.error(copy, source), is_over }
+        std::mem::forget(self.arena.clone());
+        let lost = Some((device, source.clone()));
+        CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
     fn queue(&mut self, copy: Copy) {
@@ -228,16 +229,6 @@ impl Submitter {
                 self.spare.push(event);
                 Err(error)
             }
-        }
-    }
-
-    fn error(&self, copy: &Copy, source: DeviceError) -> Error {
-        Error::Device {
-            operation: Operation::Copy,
-            device: self.device.id(),
-            len: copy.run.range.len(),
-            place: None, // the scheduler knows it
-            source,
         }
     }
 

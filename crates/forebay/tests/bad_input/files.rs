@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use forebay::{Error, OpenOptions};
 use rustix::fs::{CWD, FileType, Mode};
 
+use crate::lab::fuse::Fuse;
 use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
 use crate::{assert_adds_up, assert_says, engine, sim, small_engine};
 
@@ -128,6 +129,50 @@ fn a_file_system_that_may_only_be_read() {
     }
     let (buffer, _) = engine.open(&path).expect("reading").read_whole(None).expect("all bytes");
     assert!(buffer.as_slice() == Some(&pattern(1, 100_000)));
+}
+
+#[test]
+fn files_that_the_kernel_makes_up() {
+    let _watchdog = Watchdog::start();
+    // Of these `stat` tells no size, or a page; none changes meanwhile.
+    let paths =
+        ["/proc/cpuinfo", "/proc/self/cmdline", "/sys/kernel/mm/transparent_hugepage/enabled"];
+    for engine in [engine(), small_engine(|options| options.small_size = 0)] {
+        let gpu = sim(&engine, "sim");
+        for path in paths {
+            let Ok(expected) = fs::read(path) else {
+                println!("skipped: no {path}");
+                continue;
+            };
+            // What differs from one reading to the next is not compared.
+            let expected = first_lines(&expected);
+            let file = engine.open(path).expect("the file opens");
+            let mut target = vec![0; 3_000_000];
+            let outcome = file.read(0, &mut target).expect("what there is");
+            assert_adds_up(&outcome);
+            let len = usize::try_from(outcome.bytes).expect("small");
+            assert_eq!(first_lines(&target[..len]), expected, "{path}");
+            let (buffer, outcome) = file.read_whole(Some(gpu)).expect("all bytes");
+            assert_eq!(buffer.len(), outcome.bytes);
+            let mut got = vec![0; usize::try_from(buffer.len()).expect("small")];
+            buffer.download(0, &mut got).expect("a download");
+            assert_eq!(first_lines(&got), expected, "{path}");
+            let exact = file.read_exact(0, &mut target).expect_err("it ends before");
+            assert!(matches!(exact, Error::EndOfFile { .. }), "{exact}");
+        }
+    }
+    let Some(fuse) = or_skip(Fuse::new(pattern(4, 700_001))) else { return };
+    fuse.set(|faults| (faults.size, faults.uncached) = (Some(0), true));
+    let engine = engine();
+    let file = engine.open(fuse.path()).expect("the file opens");
+    let (buffer, _) = file.read_whole(None).expect("all bytes");
+    assert!(buffer.as_slice() == Some(&pattern(4, 700_001)[..]));
+}
+
+/// All but the lines that tell a frequency.
+fn first_lines(bytes: &[u8]) -> Vec<&[u8]> {
+    let lines = bytes.split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.starts_with(b"cpu MHz")).collect()
 }
 
 #[test]

@@ -5,13 +5,14 @@ use std::fs;
 use forebay::gpu::GpuSelector;
 use forebay::units::{GIB, KIB, MIB};
 use forebay::{
-    DirectIo, Engine, Error, File, OpenOptions, Options, RequestOptions, Route, Source, Target,
+    DirectIo, Engine, Error, File, OpenOptions, Options, Reason, RequestOptions, RingChoice, Route,
+    Source, Target,
 };
 use tempfile::TempDir;
 
 use crate::lab::fuse::Fuse;
 use crate::lab::{self, or_skip, pattern, watchdog::Watchdog};
-use crate::{assert_says, engine, on_drive, sim};
+use crate::{assert_says, engine, on_drive, sim, small_engine};
 
 /// A file of this many bytes, opened for writing.
 fn file(engine: &Engine, len: usize) -> (TempDir, File) {
@@ -202,6 +203,34 @@ fn o_direct_that_is_refused_or_switched_off() {
     assert_eq!(outcome.routes.len(), 1);
     assert_eq!(outcome.routes[0].reason, forebay::Reason::NoDirectIo);
     assert_eq!(outcome.routes[0].route, Route::Cached);
+}
+
+#[test]
+fn o_direct_that_is_refused_when_a_file_is_read() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(5, 3_000_000);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    fuse.set(|faults| faults.no_direct_reads = true);
+    let refusal = "a request with O_DIRECT failed: Invalid argument (os error 22)";
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let engine = small_engine(|options| options.ring = ring);
+        let gpu = sim(&engine, "sim");
+        for on_gpu in [Some(gpu), None] {
+            let file = engine.open(fuse.path()).expect("the file opens");
+            lab::fuse::drop_pages(&fuse.path());
+            let (buffer, outcome) = file.read_whole(on_gpu).expect("all bytes");
+            let mut got = vec![0; bytes.len()];
+            buffer.download(0, &mut got).expect("a download");
+            assert!(got == bytes);
+            let refused = |share: &forebay::RouteShare| share.reason == Reason::NoDirectIo;
+            assert!(outcome.routes.iter().any(refused), "{outcome:?}");
+            assert_eq!(file.no_direct_io(), Some(refusal));
+        }
+        // Where it is demanded, it is missing whether that is known before or not.
+        let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+        refuses_staged(&engine, &file, refusal);
+        refuses_staged(&engine, &file, refusal);
+    }
 }
 
 fn refuses_staged(engine: &Engine, file: &File, reason: &str) {

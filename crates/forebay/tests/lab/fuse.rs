@@ -54,6 +54,8 @@ pub(crate) struct Faults {
     pub(crate) uncached: bool,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
+    /// O_DIRECT is refused when the file is read.
+    pub(crate) no_direct_reads: bool,
     /// What the file says its size is.
     pub(crate) size: Option<u64>,
     /// A thread of the kernel waits for each answer, and its wish to wait no longer is granted.
@@ -359,6 +361,10 @@ impl State {
         let end = offset + len as u64;
         if self.faults.hang_from.is_some_and(|from| end > from) {
             return None;
+        }
+        let flags = request.u32_at(32).cast_signed();
+        if self.faults.no_direct_reads && flags & libc::O_DIRECT != 0 {
+            return Some(Reply::Error(libc::EINVAL));
         }
         self.reads.push(offset);
         if self.faults.fail_at.is_some_and(|at| (offset..end).contains(&at)) {

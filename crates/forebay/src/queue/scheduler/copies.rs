@@ -1,7 +1,8 @@
 //! Which runs of which windows the submitter of a link copies next.
 
-use super::{Copy, CopyFailure, Scheduler};
-use crate::error::Error;
+use super::{Active, Copy, CopyFailure, Scheduler};
+use crate::error::{Error, Operation};
+use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::Run;
 use crate::units::ByteRange;
@@ -98,15 +99,19 @@ impl Scheduler {
         let active = &self.transfers[key];
         active.request.state.add_copy_time(took_ns);
         let failed = failed.map(|mut failure| {
-            if let Error::Device { place, .. } = &mut failure.error {
+            if let Error::Device { place, .. } | Error::CopyNotOver { place, .. } =
+                &mut failure.error
+            {
                 let range = copy.run.range;
                 *place = Some(Box::new(active.request.file.place(range.start, range.len())));
             }
             failure
         });
         match failed {
-            Some(CopyFailure { error, is_over: true }) => self.fail(key, error),
-            Some(CopyFailure { error, is_over: false }) => self.lose_link(link, copy, &error),
+            Some(CopyFailure { error, lost: None }) => self.fail(key, error),
+            Some(CopyFailure { error, lost: Some(lost) }) => {
+                self.lose_link(link, copy, error, lost);
+            }
             None if copy.direction == Direction::Read => {
                 active.request.state.add_done(copy.run.range.len());
             }
@@ -117,17 +122,22 @@ impl Scheduler {
     }
 
     /// A copy failed and the GPU would not say that it is over: its memory is never used again, and
-    /// nothing else is copied by this link.
-    fn lose_link(&mut self, link: usize, copy: &Copy, error: &Error) {
+    /// nothing else is copied by this link. That its memory is lost is what the transfer reports,
+    /// whatever went wrong before.
+    fn lose_link(&mut self, link: usize, copy: &Copy, error: Error, lost: (DeviceId, DeviceError)) {
         let window = &mut self.windows[copy.window];
-        self.transfers[window.transfer].request.state.leak_memory();
-        let drive = self.transfers[window.transfer].request.drive;
+        let active = &mut self.transfers[window.transfer];
+        active.request.state.lose_memory(&lost.1);
+        if !matches!(active.error, Some(Error::CopyNotOver { .. })) {
+            active.error = Some(error);
+        }
+        let drive = active.request.drive;
         if let Some(slot) = window.slot.take() {
             self.links[link].slots.lose(drive, slot);
             self.links[link].filling.retain(|&key| key != copy.window);
             self.links[link].unloading.retain(|&key| key != copy.window);
         }
-        self.links[link].broken = Some(error.clone());
+        self.links[link].broken.get_or_insert(lost);
         let users: Vec<usize> = self
             .transfers
             .iter()
@@ -135,9 +145,17 @@ impl Scheduler {
             .map(|(key, _)| key)
             .collect();
         for key in users {
-            self.fail(key, error.clone());
+            self.fail_if_broken(key, link);
             self.finish_if_done(key);
         }
+    }
+
+    /// Fails a transfer where its link copies nothing any more.
+    pub(super) fn fail_if_broken(&mut self, key: usize, link: usize) {
+        let Some((device, source)) = self.links[link].broken.clone() else { return };
+        let Some(Active { request, .. }) = self.transfers.get(key) else { return };
+        let (len, place) = (request.range.len(), Some(Box::new(request.place())));
+        self.fail(key, Error::Device { operation: Operation::Copy, device, len, place, source });
     }
 
     /// Whether the reads of a link have nothing left but the copies that are queued.

@@ -28,11 +28,15 @@ impl Active {
 impl Drive {
     /// Ops of a line in flight.
     pub(super) fn flying(&mut self, line: Line) -> &mut usize {
-        if line == Line::Direct { &mut self.direct_flying } else { &mut self.waits_flying }
+        match line {
+            Line::Direct => &mut self.direct_flying,
+            Line::Waits => &mut self.waits_flying,
+            Line::Cached => &mut self.helped_flying,
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.direct_flying + self.waits_flying
+        self.direct_flying + self.waits_flying + self.helped_flying
     }
 }
 
@@ -120,15 +124,19 @@ impl Scheduler {
         Some(op)
     }
 
-    /// The next op of one transfer that a thread can run by itself, whosever turn it is.
+    /// The next op of one transfer that its caller can run by itself, whosever turn it is. What
+    /// waits for a drive counts as in flight there, so there must be room for it.
     pub(super) fn pop_of(&mut self, key: usize) -> Option<Op> {
         let active = self.transfers.get_mut(key)?;
         if let Some(op) = active.cached.ops.pop_front() {
             self.queued -= 1;
             return Some(op);
         }
-        let op = active.waits.ops.pop_front()?;
         let drive = active.request.drive;
+        if active.waits.ops.is_empty() || !self.has_room(drive, Line::Cached) {
+            return None;
+        }
+        let op = self.transfers[key].waits.ops.pop_front()?;
         self.drives[drive].queued -= 1;
         self.open_for(drive);
         Some(op)

@@ -18,6 +18,8 @@ mod ops;
 mod readers;
 mod sleepers;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod transfers;
 mod turns;
 mod windows;
@@ -41,6 +43,7 @@ use super::op::{Direction, Line, Op, WindowKey};
 use super::window::{Run, Slot, Window};
 use crate::error::{Error, Place};
 use crate::file::Handle;
+use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
 use crate::transfer::{State, SyncMode};
 use crate::tune::{Learned, Readers};
@@ -177,8 +180,8 @@ pub(crate) struct Copy {
 #[derive(Debug)]
 pub(crate) struct CopyFailure {
     pub(crate) error: Error,
-    /// Whether the GPU certainly touches the copy's memory no more.
-    pub(crate) is_over: bool,
+    /// The GPU and its answer, where it may still touch the copy's memory.
+    pub(crate) lost: Option<(DeviceId, DeviceError)>,
 }
 
 /// Readers that one thread calls; each of them calls as many more while there is work. A call
@@ -198,8 +201,6 @@ pub(crate) struct Effects {
     pub(crate) pool: usize,
     /// Workers of the pool that are to be started.
     pub(crate) starts: usize,
-    /// How many sleep there, where all are called for the last time.
-    pub(crate) whole_pool: Option<usize>,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
     /// Transfers that ended.
@@ -227,9 +228,10 @@ struct Drive {
     promised: usize,
     /// Ops that its ring has.
     direct_flying: usize,
-    /// Ops that the pool has.
+    /// Ops that the pool has, and those that callers run who wait for them.
     waits_flying: usize,
-    /// Bytes of both, and how many these were when the last of them was taken.
+    helped_flying: usize,
+    /// Bytes of all, and how many these were when the last of them was taken.
     flying_len: u64,
     filled_len: u64,
     /// Which way the last one goes.
@@ -269,8 +271,8 @@ struct Link {
     /// Transfers that wait for a slot.
     waiting: VecDeque<usize>,
     copies: u32,
-    /// Why nothing is copied here any more.
-    broken: Option<Error>,
+    /// The GPU, and why nothing is copied there any more.
+    broken: Option<(DeviceId, DeviceError)>,
     sleepers: Sleepers,
 }
 
@@ -367,6 +369,7 @@ impl Scheduler {
             promised: 0,
             direct_flying: 0,
             waits_flying: 0,
+            helped_flying: 0,
             flying_len: 0,
             filled_len: 0,
             direction: Direction::Read,

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::depth::Landed;
 use super::{Crew, DriveWork, Limits, ReaderWork, Scheduler};
 use crate::error::{Error, Operation, Place};
-use crate::plan::{Alignment, Io, Route};
+use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::align_down;
@@ -86,8 +86,11 @@ impl Scheduler {
                 return Some(ReaderWork::Open(claim));
             }
         }
-        while let Some(op) = self.pop_of(key) {
+        while let Some(mut op) = self.pop_of(key) {
             if self.is_wanted(&op) {
+                if !op.is_in_memory() {
+                    self.count_in(self.transfers[key].request.drive, Line::Cached, &mut op);
+                }
                 return Some(ReaderWork::Op(op));
             }
         }
@@ -151,8 +154,9 @@ impl Scheduler {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, Line::Direct) {
             taken = match self.pop_direct(drive) {
-                Some(DriveWork::Op(op)) if self.is_wanted(&op) => {
-                    Some(DriveWork::Op(self.count_in(drive, Line::Direct, op)))
+                Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
+                    self.count_in(drive, Line::Direct, &mut op);
+                    Some(DriveWork::Op(op))
                 }
                 Some(DriveWork::Op(_)) => None,
                 Some(window) => Some(window),
@@ -170,13 +174,13 @@ impl Scheduler {
             let Some(op) = self.pop_waiting(drive) else { break };
             taken = self.is_wanted(&op).then_some(op);
         }
-        let taken = taken.map(|op| self.count_in(drive, Line::Waits, op));
+        taken.iter_mut().for_each(|op| self.count_in(drive, Line::Waits, op));
         self.open_for(drive);
         taken
     }
 
-    /// Counts an op in that its drive is given.
-    fn count_in(&mut self, drive: usize, line: Line, mut op: Op) -> Op {
+    /// Counts an op in flight on its drive; [`Line::Cached`] where a caller waits for it.
+    fn count_in(&mut self, drive: usize, line: Line, op: &mut Op) {
         op.counted = Some(line);
         let state = &mut self.drives[drive];
         self.in_flight += 1;
@@ -191,34 +195,36 @@ impl Scheduler {
         if let Work::Move(direction) = op.work {
             state.direction = direction;
         }
-        op
     }
 
     /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
     /// are as many in all as there may be, up to its share; beside others on the same hardware as
     /// many as these may; beside its other line up to half; of the pool as many threads as it
-    /// leaves to others. But one in any case, so that nothing that others do can hold it up.
+    /// leaves to others. But one in any case, so that nothing that others do can hold it up; a
+    /// caller who helps needs none, since the pool has one.
     pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
         let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.drives[drive];
-        let (own, other) = match line {
-            Line::Direct => (state.direct_flying, &state.waits),
-            _ => (state.waits_flying, &state.direct),
-        };
         let all = state.in_flight();
+        let waits = state.waits_flying + state.helped_flying;
+        let (first, own, other) = match line {
+            Line::Direct => (state.direct_flying == 0, state.direct_flying, &state.waits),
+            Line::Waits => (state.waits_flying == 0, waits, &state.direct),
+            Line::Cached => (all == 0, waits, &state.direct),
+        };
         let share = most / (self.busy + usize::from(all == 0)).max(1);
         let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
         let depth = state.most / (sharers + usize::from(all == 0)).max(1);
         let half = if other.is_empty() { depth } else { depth / 2 };
         let threads = match line {
-            Line::Direct => usize::MAX,
-            _ => pool.saturating_sub(self.pool.flying).min(EACH_MAX),
+            Line::Waits => pool.saturating_sub(self.pool.flying).min(EACH_MAX),
+            Line::Direct | Line::Cached => usize::MAX,
         };
         let admits = || state.depth.admits(state.direction, all, state.flying_len);
-        own == 0
+        first
             || (own < half
                 && all < depth
-                && own < threads
+                && state.waits_flying < threads
                 && all < share
                 && self.in_flight < most
                 && admits())
@@ -250,7 +256,7 @@ impl Scheduler {
         if let Some(line) = op.counted.take() {
             let state = &mut self.drives[self.transfers[key].request.drive];
             *state.flying(line) -= 1;
-            self.pool.flying -= usize::from(line != Line::Direct);
+            self.pool.flying -= usize::from(line == Line::Waits);
             state.flying_len -= op.segment.covered.len();
             self.in_flight -= 1;
             if state.in_flight() == 0 {
@@ -328,6 +334,14 @@ impl Scheduler {
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
                 return self.count_out(&op);
             }
+            // It has left the page cache, and whoever found that waits for no drive.
+            Err(Errno::AGAIN) if op.is_in_memory() => {
+                op.segment.reason = Reason::HadToWait;
+                return self.requeue(op);
+            }
+            Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_direct() => {
+                return self.refuse_direct(key, op, errno);
+            }
             Err(Errno::INTR) => return self.requeue(op),
             Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
                 op.again += 1;
@@ -372,9 +386,25 @@ impl Scheduler {
         self.count_out(&op);
     }
 
-    /// Puts an op that is not done back, first in line.
+    /// A file system that takes O_DIRECT when a file is opened has refused a request with it. What
+    /// nobody demanded goes through the page cache from now on.
+    fn refuse_direct(&mut self, key: usize, op: Op, errno: Errno) {
+        let reason = op.file.refuse_direct(errno).to_owned();
+        if op.segment.reason != Reason::Demanded {
+            return self.requeue(op.through_cache(Reason::NoDirectIo));
+        }
+        let (_, place) = self.about(key, &op);
+        self.fail(key, Error::RouteUnavailable { route: Route::Staged, place, reason });
+        self.count_out(&op);
+    }
+
+    /// Puts an op that is not done back, first in line. One that nobody wants any more would wait
+    /// there for a drive that may hang.
     fn requeue(&mut self, op: Op) {
         let key = self.transfer_of(&op);
+        if self.transfers[key].stopped {
+            return self.count_out(&op);
+        }
         let line = self.line_of(key, &op);
         self.push_op_first(key, line, op);
         self.call_for(key, line);

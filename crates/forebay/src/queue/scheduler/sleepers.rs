@@ -152,7 +152,7 @@ impl Scheduler {
     pub(super) fn call_all(&mut self) {
         self.effects.readers += self.readers.call(usize::MAX);
         (0..self.rings.len()).for_each(|ring| self.call_back(ring));
-        self.effects.whole_pool = Some(self.pool.sleepers.call(usize::MAX));
+        self.effects.pool += self.pool.sleepers.call(usize::MAX);
         (0..self.links.len()).for_each(|link| self.call_link(link));
     }
 }

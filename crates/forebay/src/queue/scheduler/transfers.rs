@@ -46,9 +46,7 @@ impl Scheduler {
             cached: Queue::default(),
         });
         let link = self.transfers[key].request.link;
-        if let Some(error) = link.and_then(|link| self.links[link].broken.clone()) {
-            self.fail(key, error);
-        }
+        link.into_iter().for_each(|link| self.fail_if_broken(key, link));
         self.finish_if_done(key);
         let Some(active) = self.transfers.get(key) else { return (key, None) };
         if active.request.parts.is_empty() {

@@ -106,11 +106,11 @@ impl Scheduler {
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
         let Request { drive, link, .. } = self.transfers[key].request;
         let start = state.range.start;
+        // Nobody may come to what waits for a drive that hangs, so what is not wanted never does.
+        let segments = if self.transfers[key].stopped { Vec::new() } else { segments };
         self.note_pace(key, start, &segments);
         let state = &mut self.windows[window];
-        if self.transfers[key].stopped {
-            // Nobody wants it any more.
-        } else if state.direction == Direction::Write && state.slot.is_some() {
+        if state.direction == Direction::Write && state.slot.is_some() && !segments.is_empty() {
             state.waiting = segments;
             let link = link.expect("a slot has a link");
             self.links[link].unloading.push_back(window);

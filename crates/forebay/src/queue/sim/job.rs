@@ -122,13 +122,20 @@ impl Job {
         if let Ok(outcome) = &result {
             self.judge_counts(outcome);
         }
-        self.memory.free();
+        match result {
+            Err(Error::CopyNotOver { .. }) => std::mem::forget(self.memory),
+            _ => self.memory.free(),
+        }
     }
 
     fn judge_error(&mut self, world: &mut World, error: Option<&Error>) {
         let failures: Vec<_> =
             world.failed.extract_if(.., |(state, _)| Arc::ptr_eq(state, &self.state)).collect();
         let faults = &world.faults;
+        if let Some(Error::CopyNotOver { .. }) = error {
+            assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
+            return; // it comes before the first error
+        }
         if let (Some(first), Some(error)) = (&self.error, error) {
             assert_eq!(*first, format!("{error:?}"), "not the first error is reported");
         }

@@ -155,6 +155,7 @@ pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Conten
                 bytes,
                 size_max,
                 alignment: dice.roll(0.7).then_some(alignment),
+                refuses: dice.roll(0.2),
                 shrinks,
             }
         })

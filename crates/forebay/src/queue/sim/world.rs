@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::clock::{Clock, ManualClock};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
-use crate::plan::{Alignment, Io};
+use crate::plan::{Alignment, Io, Reason};
 use crate::queue::op::{Direction, Op, Work};
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
@@ -65,6 +65,8 @@ pub(super) struct Contents {
     /// Where the disk is full.
     pub(super) size_max: u64,
     pub(super) alignment: Option<Alignment>,
+    /// Whether O_DIRECT is taken when it is opened and refused when it is read.
+    pub(super) refuses: bool,
     /// Whether others cut it while it is read; then it is not written.
     pub(super) shrinks: bool,
 }
@@ -187,6 +189,10 @@ impl World {
         if self.dice.roll(faults.again) {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
             return (Err(errno), None);
+        }
+        let asked = op.segment.reason != Reason::Demanded;
+        if op.is_direct() && asked && self.file_of(op).refuses {
+            return (Err(Errno::INVAL), None);
         }
         if self.dice.roll(faults.hard) {
             self.failed.push((Arc::clone(state), Errno::IO));

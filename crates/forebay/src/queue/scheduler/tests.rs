@@ -1,0 +1,154 @@
+//! What is decided beside a drive that hangs, step by step.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::file::OpenHow;
+use crate::plan::Segment;
+use crate::queue::op::Completion;
+use crate::tune::Readers;
+
+const LEN: u64 = 16 << 10;
+
+/// A scheduler with one drive that has a single thread and a depth of one, and a file on it.
+struct Rig {
+    scheduler: Scheduler,
+    drive: usize,
+    file: Arc<Handle>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut scheduler = Scheduler::new(Limits {
+            slot_size: 256 << 10,
+            segment: 4 << 10,
+            in_flight: 1,
+            readers: Readers::Fixed(1),
+            pool: 4,
+            host_windows: 4,
+        });
+        let drive = scheduler.add_drive(Depth::Fixed(1), 1, &[]);
+        scheduler.add_unstarted(4);
+        let folder = tempfile::tempdir().unwrap();
+        let how = OpenHow { write: true, create: true, ..OpenHow::default() };
+        let file = Arc::new(Handle::open(folder.path().join("file"), &how).unwrap());
+        Self { scheduler, drive, file, _folder: folder }
+    }
+
+    /// Starts a read through the page cache that waits for the drive.
+    fn start(&mut self) -> (Arc<State>, Claim) {
+        self.start_by(Reason::NoDirectIo)
+    }
+
+    fn start_by(&mut self, reason: Reason) -> (Arc<State>, Claim) {
+        let range = ByteRange::at(0, LEN);
+        let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
+        let (key, claim) = self.scheduler.start(Request {
+            state: Arc::clone(&state),
+            file: Arc::clone(&self.file),
+            direction: Direction::Read,
+            range,
+            end: range.end,
+            address: 4096,
+            link: None,
+            drive: self.drive,
+            parts: [(range, Io::Buffered, reason)].into(),
+            alignment: None,
+            exact: false,
+            sync: SyncMode::None,
+            priority: Priority::Normal,
+        });
+        state.set_key(key);
+        (state, claim.expect("host memory needs no slot"))
+    }
+
+    /// Hands in a plan of four segments.
+    fn opened(&mut self, claim: &Claim) {
+        let segment = |index: u64| {
+            let range = ByteRange::at(index * (LEN / 4), LEN / 4);
+            let (io, reason) = claim.way;
+            Segment { wanted: range, covered: range, io, reason, bounce: false }
+        };
+        self.scheduler.opened(claim.window, LEN / 4, (0..4).map(segment).collect());
+    }
+
+    /// The error of a transfer that has ended; `None` where it has not.
+    fn ended(&mut self, state: &Arc<State>) -> Option<Error> {
+        let finished = self.scheduler.take_effects().finished;
+        let mut own = finished.into_iter().filter(|(other, _)| Arc::ptr_eq(other, state));
+        own.next().and_then(|(_, result)| result.err())
+    }
+
+    fn complete(&mut self, op: Op, result: Result<u64, Errno>) {
+        let done = Completion { op, result, size: Some(LEN), took_ns: 1, at_ns: 1 };
+        self.scheduler.complete(done);
+    }
+}
+
+#[test]
+fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
+    let mut rig = Rig::new();
+    let (state, claim) = rig.start_by(Reason::Resident);
+    rig.opened(&claim);
+    for _ in 0..4 {
+        let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() else {
+            panic!("a reader copies what is in memory")
+        };
+        let start = op.segment.wanted.start;
+        rig.complete(op, if start == 0 { Err(Errno::AGAIN) } else { Ok(LEN / 4) });
+    }
+    assert!(rig.scheduler.take_reader_work().is_none(), "a reader would wait");
+    let op = rig.scheduler.take_pool_op().expect("the first op");
+    assert_eq!(op.segment.reason, Reason::HadToWait);
+    rig.complete(op, Ok(LEN / 4));
+    rig.scheduler.take_effects().finished.into_iter().for_each(|(state, end)| state.finish(end));
+    let shares = state.wait().0.expect("all bytes").routes;
+    let bytes = shares.iter().map(|share| (share.reason, share.bytes));
+    let expected = [(Reason::Resident, LEN / 4 * 3), (Reason::HadToWait, LEN / 4)];
+    assert_eq!(bytes.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_is_cancelled_while_it_is_planned_ends_beside_a_hung_drive() {
+    let mut rig = Rig::new();
+    let (_hung, claim) = rig.start();
+    rig.opened(&claim);
+    let _in_flight = rig.scheduler.take_pool_op().expect("the first op");
+    let (state, claim) = rig.start();
+    rig.scheduler.cancel(state.key(), &state);
+    assert!(rig.ended(&state).is_none(), "ended while it is planned");
+    rig.opened(&claim);
+    assert!(matches!(rig.ended(&state), Some(Error::Cancelled { .. })));
+}
+
+#[test]
+fn what_comes_back_short_after_a_cancel_ends() {
+    let mut rig = Rig::new();
+    let (state, claim) = rig.start();
+    rig.opened(&claim);
+    let op = rig.scheduler.take_pool_op().expect("the first op");
+    rig.scheduler.cancel(state.key(), &state);
+    rig.complete(op, Ok(100));
+    assert!(matches!(rig.ended(&state), Some(Error::Cancelled { .. })));
+}
+
+#[test]
+fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
+    let mut rig = Rig::new();
+    let (first, claim) = rig.start();
+    rig.opened(&claim);
+    let (second, claim) = rig.start();
+    rig.opened(&claim);
+    let Some(ReaderWork::Op(op)) = rig.scheduler.take_work_of(&first) else {
+        panic!("nothing is in flight")
+    };
+    assert!(rig.scheduler.take_work_of(&second).is_none(), "one more than there may be");
+    // What a caller may not do is the pool's, which has one of each drive in any case.
+    assert!(rig.scheduler.take_pool_op().is_some());
+    assert!(rig.scheduler.take_pool_op().is_none());
+    rig.complete(op, Ok(LEN / 4));
+    assert!(rig.scheduler.take_work_of(&second).is_none(), "the pool has one");
+}
