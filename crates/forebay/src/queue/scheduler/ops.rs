@@ -124,7 +124,7 @@ impl Scheduler {
         })
     }
 
-    fn take_pool_op(&mut self) -> Option<Op> {
+    pub(super) fn take_pool_op(&mut self) -> Option<Op> {
         (0..self.pool.line.len()).find_map(|_| {
             let drive = self.pool.line.pop_front()?;
             let op = self.take_waiting(drive);
