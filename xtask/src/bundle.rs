@@ -2,7 +2,8 @@
 //! from, wherever the folder is moved to.
 //!
 //! It holds the test executables (`tests/`), the programs (`bin/`: `forebay`, `forebay-bars`,
-//! `xtask`, a static `fio`), `manifest.json` and the script `run`. [`crate::replay`] runs it.
+//! `xtask`, a static `fio`), `manifest.json`, the script `run`, and a mark without which nothing is
+//! ever removed from a folder. [`crate::replay`] runs it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,6 +20,10 @@ const BUNDLE_LEN_MAX: u64 = 60 << 20;
 
 /// The programs that travel beside `fio`.
 const PROGRAMS: [&str; 3] = ["forebay", "forebay-bars", "xtask"];
+
+/// The file that says that a folder is a bundle, and what it holds.
+const MARK: &str = ".forebay-bundle";
+const MARK_TEXT: &str = "made by `cargo xtask bundle`, which may replace what is in this folder\n";
 
 const RUN: &str = "\
 #!/usr/bin/env bash
@@ -100,14 +105,18 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Empties the folder, if what it holds is a bundle; anything else is left alone.
+/// Makes the folder, or removes the parts of the bundle that it holds; anything else is left alone.
 fn clear(folder: &Path) -> Result<()> {
     let failed = |error| format!("cannot prepare `{}`: {error}", folder.display());
     fs::create_dir_all(folder).map_err(failed)?;
     let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
-    if !is_empty && !folder.join("manifest.json").is_file() {
-        return Err(format!("`{}` is neither empty nor an earlier bundle", folder.display()));
+    let mark = folder.join(MARK);
+    if !is_empty && fs::read(&mark).ok().as_deref() != Some(MARK_TEXT.as_bytes()) {
+        let text = "is neither empty nor an earlier bundle: name a folder that is to be made";
+        return Err(format!("`{}` {text}", folder.display()));
     }
+    // First thing in, so that a bundle that broke off can be made anew.
+    write(&mark, MARK_TEXT)?;
     for part in ["bin", "tests"] {
         let part = folder.join(part);
         if part.exists() {
@@ -115,8 +124,7 @@ fn clear(folder: &Path) -> Result<()> {
         }
         fs::create_dir(&part).map_err(failed)?;
     }
-    // First thing in, so that a bundle that broke off can be made anew.
-    write(&folder.join("manifest.json"), "")
+    Ok(())
 }
 
 /// Builds the tests in release mode; returns `PACKAGE TARGET` and file of each executable.
@@ -219,9 +227,20 @@ mod tests {
     #[test]
     fn a_folder_of_somebody_else_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
+        let inside = |name: &str| folder.path().join(name);
         clear(folder.path()).unwrap();
+        fs::write(inside("tests/old"), "").unwrap();
         clear(folder.path()).unwrap();
-        fs::remove_file(folder.path().join("manifest.json")).unwrap();
-        assert!(clear(folder.path()).unwrap_err().contains("neither empty"));
+        assert!(!inside("tests/old").exists(), "an earlier bundle is replaced");
+        // Many a project has a manifest, programs and tests.
+        fs::remove_file(inside(MARK)).unwrap();
+        fs::write(inside("manifest.json"), "{}").unwrap();
+        for other in [None, Some("a mark of somebody else")] {
+            other.inspect(|text| fs::write(inside(MARK), text).unwrap());
+            fs::write(inside("tests/precious"), "").unwrap();
+            assert!(clear(folder.path()).unwrap_err().contains("neither empty"));
+            assert!(inside("tests/precious").exists());
+        }
+        assert!(clear(&inside("manifest.json")).is_err(), "a file is no folder");
     }
 }

@@ -11,18 +11,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::bench::scratch;
+use crate::bench::scratch::Folder;
 
 /// Everything that a signal must undo.
 #[derive(Debug, Default)]
 struct Undo {
-    scratch: Vec<PathBuf>,
+    scratch: Vec<Arc<Folder>>,
     output: Option<Output>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
@@ -67,7 +67,7 @@ pub(crate) fn install() {
                     let _ = pidfd_send_signal(child, Signal::KILL);
                 }
                 for folder in &undo.scratch {
-                    scratch::remove(folder);
+                    folder.remove();
                 }
                 if let Some(output) = &undo.output {
                     output.remove();
@@ -88,18 +88,20 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Makes scratch by `create`, and has it removed by a signal from then on.
-pub(crate) fn with_scratch<E>(create: impl FnOnce() -> Result<PathBuf, E>) -> Result<PathBuf, E> {
+pub(crate) fn with_scratch<E>(
+    create: impl FnOnce() -> Result<Folder, E>,
+) -> Result<Arc<Folder>, E> {
     let mut undo = undo();
-    let folder = create()?;
-    undo.scratch.push(folder.clone());
+    let folder = Arc::new(create()?);
+    undo.scratch.push(Arc::clone(&folder));
     Ok(folder)
 }
 
 /// Removes scratch in the regular way.
-pub(crate) fn remove_scratch(folder: &PathBuf) {
+pub(crate) fn remove_scratch(folder: &Arc<Folder>) {
     let mut undo = undo();
-    scratch::remove(folder);
-    undo.scratch.retain(|other| other != folder);
+    folder.remove();
+    undo.scratch.retain(|other| !Arc::ptr_eq(other, folder));
 }
 
 /// Makes the new file `path`, and has it removed by a signal until [`end_output`].

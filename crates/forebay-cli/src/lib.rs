@@ -7,7 +7,7 @@
 //! # Unsafe modules
 //!
 //! - `bench/memory.rs`: anonymous mappings
-//! - `bench/methods/mmap.rs`: mappings of files
+//! - `bench/methods/mapping.rs`: mappings of files
 //! - `bench/cpu.rs`: `getrusage`
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 //! - `bench/drives/ways/one_queue.rs`: the same

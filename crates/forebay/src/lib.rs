@@ -64,7 +64,7 @@
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
-//! - `tests/lab/fuse.rs`: forks the guardian of a mount
+//! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 
 pub mod clock;

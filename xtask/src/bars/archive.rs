@@ -165,7 +165,8 @@ impl Archive {
         text += "\n| bar | side | median GB/s | min | max | CPU s per GB | samples |\n";
         text += "|---|---|---|---|---|---|---|\n";
         for record in &self.records {
-            for series in &record.measured.series {
+            // Where no bytes are moved, the time is what is compared above.
+            for series in record.measured.series.iter().filter(|series| series.best_rate() > 0.0) {
                 let (least, most) = series.extremes();
                 text += &format!(
                     "| {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {} |\n",

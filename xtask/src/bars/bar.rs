@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, drives, first, host, memlock, memory, resident, small, write};
+use crate::{cold, drives, first, host, map, memlock, memory, resident, small, write};
 
 /// One bar.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 24] = [
+pub(crate) const BARS: [Bar; 25] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
@@ -49,6 +49,7 @@ pub(crate) const BARS: [Bar; 24] = [
     Bar { name: "host-memlock", setting: Setting::Host, run: memlock::run },
     Bar { name: "memory-host", setting: Setting::Any, run: memory::host },
     Bar { name: "memory-sim", setting: Setting::Any, run: memory::sim },
+    Bar { name: "map-resolve", setting: Setting::Any, run: map::resolve },
     Bar { name: "drives-sum", setting: Setting::Host, run: drives::four },
     Bar { name: "drives-shuffled", setting: Setting::Host, run: drives::shuffled },
     Bar { name: "drives-striped", setting: Setting::Host, run: drives::striped },

@@ -2,8 +2,8 @@
 //! same move, turn by turn in one run, and judged by the ratio of medians.
 //!
 //! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
-//! `first`, `write`, `cold` and `drives`; [`bar`] holds the list. The rest is what they share. The
-//! raw samples, the machine and a summary are archived ([`archive`]).
+//! `first`, `write`, `cold`, `map` and `drives`; [`bar`] holds the list. The rest is what they
+//! share. The raw samples, the machine and a summary are archived ([`archive`]).
 //!
 //! # Unsafe modules
 //!
@@ -22,6 +22,7 @@ mod flight;
 mod host;
 mod lab;
 mod machine;
+mod map;
 mod memlock;
 mod memory;
 mod plain;

@@ -100,8 +100,12 @@ pub fn memory() -> HostMemoryFacts {
         let value = field(&text, name)?;
         value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
     };
-    let total = bytes("MemTotal").unwrap_or(0);
-    let available = bytes("MemAvailable").or_else(|| bytes("MemFree")).unwrap_or(0);
+    // Some sandboxes have no such file; the system call tells less, but always something.
+    let facts = rustix::system::sysinfo();
+    let units = |count| u64::from(facts.mem_unit).saturating_mul(count);
+    let total = bytes("MemTotal").unwrap_or(units(facts.totalram));
+    let available = bytes("MemAvailable").or_else(|| bytes("MemFree"));
+    let available = available.unwrap_or(units(facts.freeram));
     match control_group::grant() {
         Some(grant) => HostMemoryFacts {
             total: total.min(grant.limit),

@@ -173,6 +173,7 @@ impl<'a> Run<'a> {
 
     /// One turn of one line.
     fn turn(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
+        self.subject.check_scratch()?;
         let result = match line.method {
             MethodName::Link => self.link(line),
             MethodName::Storage => self.storage(line),

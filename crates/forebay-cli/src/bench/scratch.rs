@@ -4,20 +4,27 @@
 //! file that says whose it is. A run that crashed leaves the mark unlocked, and the next run in the
 //! same place removes the folder. Nothing without a complete mark is ever removed, and of a folder
 //! only the files that a run makes.
+//!
+//! Where others may write to the place of scratch they may put another folder there under its name.
+//! So files are made and removed by a descriptor of the folder, and a run looks before each of its
+//! steps whether the name is still that of its own folder.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, openat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, unlinkat};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 
 const PREFIX: &str = ".forebay-scratch-";
+const FOLDER: OFlags =
+    OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
 const MARK: &str = "mark";
 const MARK_TEXT: &str =
     "scratch of `forebay bench`: it may be removed while this file is unlocked\n";
@@ -42,10 +49,60 @@ impl Part {
     }
 }
 
+/// A folder of ours: its name, and what it is whoever has that name.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    itself: OwnedFd,
+}
+
+impl Folder {
+    /// Makes it, for this user alone.
+    fn create(path: PathBuf) -> io::Result<Self> {
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let itself = rustix::fs::open(&path, FOLDER, Mode::empty())?;
+        let facts = fstat(&itself)?;
+        if facts.st_uid != rustix::process::geteuid().as_raw() || facts.st_mode & 0o077 != 0 {
+            return Err(replaced());
+        }
+        Ok(Self { path, itself })
+    }
+
+    /// Makes a file in it that was not there.
+    fn create_file(&self, name: &str) -> io::Result<File> {
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let how = how | OFlags::WRONLY | OFlags::CLOEXEC;
+        Ok(openat(&self.itself, name, how, Mode::RUSR | Mode::WUSR)?.into())
+    }
+
+    /// Whether its name is still its own.
+    fn is_there(&self) -> bool {
+        let is_same = |facts: Stat| {
+            fstat(&self.itself)
+                .is_ok_and(|own| (own.st_dev, own.st_ino) == (facts.st_dev, facts.st_ino))
+        };
+        rustix::fs::lstat(&self.path).is_ok_and(is_same)
+    }
+
+    /// Removes the files of a run and the folder, wherever it is, where nothing else is in it.
+    pub(crate) fn remove(&self) {
+        for name in Part::ALL.map(Part::name).into_iter().chain([MARK]) {
+            let _ = unlinkat(&self.itself, name, AtFlags::empty());
+        }
+        if self.is_there() {
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("somebody else put another folder in its place")
+}
+
 /// A scratch folder; it goes away when this is dropped or the command is stopped.
 #[derive(Debug)]
 pub struct Scratch {
-    folder: PathBuf,
+    folder: Arc<Folder>,
     _lock: File,
 }
 
@@ -62,23 +119,35 @@ impl Scratch {
         let mut lock = None;
         let folder = interrupt::with_scratch(|| {
             let path = folder.join(format!("{PREFIX}{:016x}", random().map_err(|e| failed(&e))?));
-            fs::DirBuilder::new().mode(0o700).create(&path).map_err(|e| failed(&e))?;
-            match fill(&path) {
+            let folder = Folder::create(path).map_err(|e| failed(&e))?;
+            match fill(&folder) {
                 Ok(mark) => lock = Some(mark),
                 Err(error) => {
-                    remove(&path);
+                    folder.remove();
                     return Err(failed(&error));
                 }
             }
-            Ok(path)
+            Ok(folder)
         })?;
         Ok(Self { folder, _lock: lock.expect("made together with the folder") })
+    }
+
+    /// Looks whether its paths still lead to its files.
+    ///
+    /// # Errors
+    /// They do not: somebody else moved the folder.
+    pub fn check(&self) -> Result<()> {
+        if self.folder.is_there() {
+            return Ok(());
+        }
+        let text = format!("cannot go on with the scratch folder `{}`", self.folder.path.display());
+        Err(Failure::io(text, &replaced()).hint("go to a folder that only you may write"))
     }
 
     /// The path of one of its files.
     #[must_use]
     pub fn path(&self, part: Part) -> PathBuf {
-        self.folder.join(part.name())
+        self.folder.path.join(part.name())
     }
 }
 
@@ -90,12 +159,10 @@ impl Drop for Scratch {
 
 /// Puts the files into a new scratch folder. The mark is locked before it is complete, so that no
 /// other run can ever see it complete and unlocked.
-fn fill(folder: &Path) -> io::Result<File> {
-    let mut how = OpenOptions::new();
-    how.write(true).create_new(true).mode(0o600);
-    let mut mark = how.open(folder.join(MARK))?;
+fn fill(folder: &Folder) -> io::Result<File> {
+    let mut mark = folder.create_file(MARK)?;
     for part in Part::ALL {
-        how.open(folder.join(part.name()))?;
+        folder.create_file(part.name())?;
     }
     // Where the file system has no locks the mark stays empty: then nothing is lost by another
     // run, and what a crash leaves is for the user to remove.
@@ -103,15 +170,6 @@ fn fill(folder: &Path) -> io::Result<File> {
         mark.write_all(MARK_TEXT.as_bytes())?;
     }
     Ok(mark)
-}
-
-/// Removes a scratch folder of this run.
-pub(crate) fn remove(folder: &Path) {
-    for part in Part::ALL {
-        let _ = fs::remove_file(folder.join(part.name()));
-    }
-    let _ = fs::remove_file(folder.join(MARK));
-    let _ = fs::remove_dir(folder);
 }
 
 /// Removes what earlier runs left in `folder` when they crashed; returns how many there were.
@@ -127,18 +185,13 @@ pub fn remove_leftovers(folder: &Path) -> usize {
 
 /// Removes `path` if it is a marked, unlocked scratch folder of this user.
 fn remove_leftover(path: &Path) -> Option<()> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-    let folder = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    if fstat(&folder).ok()?.st_uid != rustix::process::geteuid().as_raw() {
+    let itself = rustix::fs::open(path, FOLDER, Mode::empty()).ok()?;
+    if fstat(&itself).ok()?.st_uid != rustix::process::geteuid().as_raw() {
         return None;
     }
-    let _lock = locked_mark(&folder)?;
-    for part in Part::ALL {
-        // Through the descriptor: whatever happens to the path now, only this folder is touched.
-        let _ = unlinkat(&folder, part.name(), AtFlags::empty());
-    }
-    unlinkat(&folder, MARK, AtFlags::empty()).ok()?;
-    fs::remove_dir(path).ok()
+    let _lock = locked_mark(&itself)?;
+    Folder { path: path.to_owned(), itself }.remove();
+    (!path.exists()).then_some(())
 }
 
 /// The mark of a scratch folder, locked by us; `None` where it is incomplete or another's.
@@ -182,9 +235,9 @@ mod tests {
     fn scratch_is_private_and_goes_away() {
         let place = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(place.path()).unwrap();
-        assert_eq!(names(&scratch.folder), ["mark", "read", "write"]);
+        assert_eq!(names(&scratch.folder.path), ["mark", "read", "write"]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&scratch.folder), 0o700);
+        assert_eq!(mode(&scratch.folder.path), 0o700);
         assert_eq!(mode(&scratch.path(Part::Read)), 0o600);
         assert_eq!(mode(&scratch.path(Part::Write)), 0o600);
         drop(scratch);
@@ -192,19 +245,38 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_was_replaced_is_seen_and_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(place.path()).unwrap();
+        scratch.check().unwrap();
+        let (name, moved) = (scratch.folder.path.clone(), place.path().join("moved"));
+        fs::rename(&name, &moved).unwrap();
+        let other = place.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("write"), "precious").unwrap();
+        symlink(&other, &name).unwrap();
+        let failure = scratch.check().unwrap_err();
+        assert!(failure.causes[0].contains("another folder"), "{failure:?}");
+        drop(scratch);
+        assert_eq!(fs::read(other.join("write")).unwrap(), b"precious");
+        assert!(name.is_symlink());
+        assert!(names(&moved).is_empty(), "what is ours is removed wherever it is");
+    }
+
+    #[test]
     fn a_left_over_is_removed_and_one_in_use_is_not() {
         let place = tempfile::tempdir().unwrap();
         let used = Scratch::create(place.path()).unwrap();
         let left = Scratch::create(place.path()).unwrap();
-        let name = left.folder.clone();
+        let name = left.folder.path.clone();
         // As a crash does it: the lock goes, the folder stays.
         let Scratch { folder, .. } = &left;
-        assert!(folder.exists());
+        assert!(folder.path.exists());
         flock(&left._lock, FlockOperation::Unlock).unwrap();
         std::mem::forget(left);
         assert_eq!(remove_leftovers(place.path()), 1);
         assert!(!name.exists());
-        assert!(used.folder.exists());
+        assert!(used.folder.path.exists());
     }
 
     #[test]

@@ -91,6 +91,14 @@ impl Subject {
         self.scratch.as_ref().map(|scratch| scratch.path(part)).unwrap_or_default()
     }
 
+    /// Looks whether the paths of scratch are still those of its files.
+    ///
+    /// # Errors
+    /// They are another's.
+    pub fn check_scratch(&self) -> Result<()> {
+        self.scratch.as_ref().map_or(Ok(()), Scratch::check)
+    }
+
     /// Whether `sizes` can be had.
     ///
     /// # Errors
@@ -115,6 +123,7 @@ impl Subject {
     /// # Errors
     /// The system's.
     pub fn make_read(&self, len: u64) -> Result<()> {
+        self.check_scratch()?;
         match self.given {
             Some(_) => Ok(()),
             None => make::fill(&self.read_path(), self.pattern, len),
@@ -126,6 +135,7 @@ impl Subject {
     /// # Errors
     /// The system's.
     pub fn make_write(&self, len: u64) -> Result<Pattern> {
+        self.check_scratch()?;
         let pattern = self.pattern.inverse();
         make::fill(&self.write_path(), pattern, len)?;
         Ok(pattern)

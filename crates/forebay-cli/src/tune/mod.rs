@@ -136,6 +136,14 @@ impl Tune<'_> {
             size_max: Options::default().segment_size,
         };
         let warm_up = Cell { depth: 1, ..WARM_UP.0 };
+        if bounds.in_flight < warm_up.in_flight() {
+            let path = measured.path.display();
+            return Err(Failure::new(format!(
+                "cannot tune on `{path}`: there is too little memory"
+            ))
+            .because(format!("{} may be in flight here", format_size(bounds.in_flight)))
+            .hint("end other programs, or raise the memory limit of the control group"));
+        }
         let fits = WARM_UP.0.in_flight() <= bounds.in_flight;
         probe.measure(if fits { WARM_UP.0 } else { warm_up }, WARM_UP.1)?;
         let found = search::search(bounds, &mut probe, &mut |cell, share| {

@@ -120,8 +120,10 @@ impl Place {
 
     /// Fills the scratch file, with as much as can be made in a short time.
     fn fill(&self) -> Result<(PathBuf, u64)> {
-        let path = self.scratch.as_ref().map(|scratch| scratch.path(Part::Read));
-        let path = path.expect("made where no file was given, and for writing");
+        let scratch = self.scratch.as_ref();
+        let scratch = scratch.expect("made where no file was given, and for writing");
+        scratch.check()?;
+        let path = scratch.path(Part::Read);
         let made = std::fs::metadata(&path).map_or(0, |facts| facts.len());
         if made > 0 {
             return Ok((path, made));

@@ -100,6 +100,10 @@ pub(crate) fn search(
     while !search.late && (rounds < ROUNDS.0 || search.spent < bounds.time) {
         // Every second round runs backwards, so that no cell always follows the same one.
         let mut cells = search.contenders();
+        if cells.is_empty() {
+            // Nothing could be measured, and no further round would bring more.
+            break;
+        }
         if rounds % 2 == 1 {
             cells.reverse();
         }
@@ -364,6 +368,14 @@ mod tests {
         search(bounds, &mut drive, &mut |_, _| ()).unwrap();
         assert!(drive.measured.iter().all(|cell| cell.in_flight() <= 8 * MIB));
         assert!(drive.measured.contains(&Cell { request_size: 4 * MIB, depth: 2 }));
+    }
+
+    #[test]
+    fn a_search_without_room_for_a_request_ends() {
+        let mut drive = Drive::new(1e9, 0.001, 0.0, 1);
+        let bounds = Bounds { in_flight: 0, ..BOUNDS };
+        let found = search(bounds, &mut drive, &mut |_, _| ()).unwrap();
+        assert!(!found.complete && found.curve.0.is_empty() && drive.measured.is_empty());
     }
 
     /// A probe that fails.

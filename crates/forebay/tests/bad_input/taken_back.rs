@@ -1,16 +1,18 @@
 //! Requests that the kernel still has when nobody wants them any more: what it can take back comes
 //! back, although the file system would never have answered.
 
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay::gpu::{Device, GpuSelector};
 use forebay::{Engine, Error, File, RequestOptions, RingChoice, Route, Transfer};
 use tempfile::TempDir;
 
-use crate::lab::fuse::{Faults, Fuse};
+use crate::lab::fuse::{self, Faults, Fuse};
 use crate::lab::watchdog::Watchdog;
-use crate::lab::{Overlay, has_uring, memory_folder, note, or_skip, pattern, skip};
+use crate::lab::{Overlay, child, has_uring, memory_folder, note, or_skip, pattern, skip};
 use crate::small_engine;
 
 const SIZE: usize = 8 << 20;
@@ -145,4 +147,36 @@ fn requests_that_hang_where_they_can_be_interrupted() {
             rig.assert_answers();
         });
     }
+}
+
+/// The file system of these tests itself: whoever waits for it does so no longer than its process
+/// lives, whatever that dies of.
+#[test]
+fn a_process_that_waits_for_itself_ends() {
+    let _watchdog = Watchdog::start();
+    if child::role().is_none() {
+        let mut itself = child::start("hangs");
+        let bound = Instant::now() + Duration::from_secs(60);
+        while itself.try_wait().expect("a child can be waited for").is_none() {
+            assert!(Instant::now() < bound, "it waits for itself for ever");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let output = itself.wait_with_output().expect("it has ended");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let Some(left) = said.lines().find_map(|line| line.strip_prefix("at ")) else {
+            assert!(output.status.success(), "{output:?}");
+            return skip("no file system of our own, see above");
+        };
+        fuse::take_away(left.as_ref()).expect("the mount stays behind");
+        std::fs::remove_dir(left).expect("the mount point is empty");
+        return assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+    }
+    let Some(fuse) = or_skip(Fuse::new(pattern(3, SIZE))) else { return };
+    // Not even a signal that kills ends a wait for an answer that is not the page cache's.
+    fuse.set(|faults| (faults.hang_from, faults.uncached) = (Some(0), true));
+    let path = fuse.path();
+    note(format!("\nat {}", path.parent().expect("its mount").display()));
+    thread::spawn(move || drop(std::fs::read(path)));
+    fuse.wait_for_parked(1);
+    std::process::abort();
 }

@@ -7,6 +7,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Signal, getpid, kill_process};
+
 /// Guards a test until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -24,7 +26,8 @@ impl Watchdog {
             if ended.recv_timeout(bound) == Err(RecvTimeoutError::Timeout) {
                 let report = format!("\n`{test}` hangs for {bound:?}; threads:\n{}", threads());
                 let _ = std::io::stderr().write_all(report.as_bytes());
-                std::process::abort();
+                // Not `abort`: a process that dumps its core waits for its threads first.
+                let _ = kill_process(getpid(), Signal::KILL);
             }
         });
         Self { _test: sender }

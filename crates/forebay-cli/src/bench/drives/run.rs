@@ -201,6 +201,9 @@ impl<'a> Run<'a> {
 
     /// One turn of one line.
     fn turn(&mut self, entry: &mut Entry, number: usize, repeat: u32) -> Result<()> {
+        for place in &self.means.places.all {
+            place.subject.check_scratch()?;
+        }
         let result = match (entry.line.method, entry.scope) {
             (MethodName::Link, _) => self.link(entry),
             (MethodName::Storage, Scope::One(index)) => self.storage(entry, index),

@@ -2,6 +2,7 @@
 //! timed.
 
 pub mod forebay;
+mod mapping;
 pub mod mmap;
 pub mod standard;
 

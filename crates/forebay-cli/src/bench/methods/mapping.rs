@@ -1,0 +1,176 @@
+//! A mapped file. Where it becomes shorter, or its drive fails, a touch of the mapping is a signal
+//! that kills; here it is an error.
+//!
+//! While there is a mapping, the signal puts zeros in the place of all that is behind the missing
+//! page, and remembers where that is. So the copy goes on to its end, at full speed where nothing
+//! is missing, and whoever made it asks [`Mapping::check`] before the bytes are believed.
+
+#![expect(unsafe_code, reason = "a file is mapped and viewed as bytes, and a signal is taken")]
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::Job;
+use crate::failure::{Failure, Result};
+
+/// Held by the only mapping, since a signal finds nothing but what is static.
+static ONE: Mutex<()> = Mutex::new(());
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+/// The first address that had no page; [`usize::MAX`] as long as all had.
+static MISSING: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// The start of a file, mapped.
+pub(super) struct Mapping {
+    start: *mut u8,
+    len: usize,
+    /// What took the signal before.
+    before: libc::sigaction,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes of the job's file.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn of(file: &File, job: &Job, len: u64, access: ProtFlags) -> Result<Self> {
+        let failed =
+            |error: io::Error| Failure::io(format!("cannot map `{}`", job.path.display()), &error);
+        let len = usize::try_from(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours.
+        let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
+        let start: *mut u8 = start.map_err(|error| failed(error.into()))?.cast();
+        START.store(start.expose_provenance(), Ordering::Relaxed);
+        END.store(start.addr() + len, Ordering::Relaxed);
+        PAGE.store(rustix::param::page_size(), Ordering::Relaxed);
+        MISSING.store(usize::MAX, Ordering::Relaxed);
+        Ok(Self { start, len, before: take_signal(), _one: one })
+    }
+
+    /// Its bytes; zeros where the file has none any more.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is `len` bytes and lives as long as `self`. Another process may
+        // change a file that is not ours meanwhile; the bytes are copied and never looked into,
+        // and wrong ones are found by the check.
+        unsafe { slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// Its bytes, to be changed.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; only scratch, which no other process touches, is mapped to write.
+        unsafe { slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
+    /// Whether all bytes that were touched so far were the file's.
+    ///
+    /// # Errors
+    /// Some were not.
+    pub(super) fn check(&self, job: &Job) -> Result<()> {
+        let missing = MISSING.load(Ordering::Relaxed);
+        if missing == usize::MAX {
+            return Ok(());
+        }
+        let (verb, path) = (job.direction.name(), job.path.display());
+        let at = missing - self.start.addr();
+        Err(Failure::new(format!("cannot {verb} `{path}` at {at} through a mapping"))
+            .because("the kernel has no page there: the file became shorter, or its drive failed")
+            .hint("leave the file alone while it is measured; else look at the log (`dmesg`)"))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: what took the signal before is valid as it was; the mapping is ours, also where
+        // zeros lie in its place, and nothing borrows it any more.
+        unsafe {
+            libc::sigaction(libc::SIGBUS, &raw const self.before, ptr::null_mut());
+            let _ = munmap(self.start.cast(), self.len);
+        }
+    }
+}
+
+/// Has missing pages replaced from now on; returns what was done before.
+fn take_signal() -> libc::sigaction {
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: an action of zeros is valid, as is what is filled in; zeros stay where the call,
+    // which knows this signal, should fail.
+    unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = replace as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, &raw const action, before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+/// Takes the signal: loads, stores and system calls only, since it may interrupt anything.
+extern "C" fn replace(
+    _signal: libc::c_int,
+    facts: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
+    let (start, end) = (START.load(Ordering::Relaxed), END.load(Ordering::Relaxed));
+    // SAFETY: the kernel gives the facts of this signal.
+    let at = unsafe { (*facts).si_addr() }.addr();
+    let page = at - at % PAGE.load(Ordering::Relaxed);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: only the rest of the mapping is replaced, which is ours and was touched. Where this
+    // is not about it the signal is what it would be without us: the touch is made again.
+    unsafe {
+        let is_ours = (start..end).contains(&at)
+            && libc::mmap(ptr::with_exposed_provenance_mut(page), end - page, access, how, -1, 0)
+                != libc::MAP_FAILED;
+        if is_ours {
+            MISSING.fetch_min(at, Ordering::Relaxed);
+        } else {
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::{Cache, Direction};
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_an_error_and_no_death() {
+        let temporary = tempfile::NamedTempFile::new().unwrap();
+        let page = rustix::param::page_size();
+        let (file, len) = (temporary.as_file(), 8 * page as u64);
+        std::fs::write(temporary.path(), vec![7; 8 * page]).unwrap();
+        let path = temporary.path().to_owned();
+        let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
+        for kept in [len, 5 * page as u64, 0] {
+            file.set_len(len).unwrap();
+            std::fs::write(temporary.path(), vec![7; 8 * page]).unwrap();
+            let mapping = Mapping::of(file, &job, len, ProtFlags::READ).unwrap();
+            file.set_len(kept).unwrap();
+            let mut target = vec![1; 8 * page];
+            target.copy_from_slice(mapping.bytes());
+            let there = usize::try_from(kept).unwrap();
+            assert!(target[..there].iter().all(|byte| *byte == 7));
+            assert!(target[there..].iter().all(|byte| *byte == 0));
+            match mapping.check(&job) {
+                Ok(()) => assert_eq!(kept, len),
+                Err(failure) => {
+                    // The copy may begin at its end.
+                    let at = failure.message.split_once(" at ").unwrap().1;
+                    let at: u64 = at.split(' ').next().unwrap().parse().unwrap();
+                    assert!(kept < len && (kept..len).contains(&at), "{failure:?}");
+                }
+            }
+        }
+    }
+}
