@@ -31,7 +31,7 @@ use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
-use crate::options::Options;
+use crate::options::{DirectIo, Options};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
@@ -94,7 +94,7 @@ impl Engine {
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
-            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool))
+            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
         });
         Ok(Self {
             inner: Arc::new(Inner {
@@ -195,6 +195,9 @@ impl Engine {
     /// As [`open`](Self::open).
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
         let handle = Handle::open(path.as_ref(), &how.into())?;
+        if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
+            let _ = handle.direct(); // whoever asks for it is told what came of it
+        }
         Ok(File::new(Arc::new(handle), self.clone()))
     }
 

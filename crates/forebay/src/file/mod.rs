@@ -269,6 +269,12 @@ impl Handle {
         *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
     }
 
+    /// Whether opening it once more may wait: for its server (FUSE, network file systems), or there
+    /// for pages that are being read. No transfer should begin with that.
+    pub(crate) fn opens_slowly(&self) -> bool {
+        !self.is_memory() && !self.supports_nowait()
+    }
+
     /// Reads into `target` what is in the page cache at `offset`: a count below its length where
     /// only the first part is (or the file ends), `None` where nothing is, where the file system
     /// cannot tell, and where the read fails, for then the one that waits tells why.

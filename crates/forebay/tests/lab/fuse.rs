@@ -39,6 +39,10 @@ pub(crate) struct Faults {
     pub(crate) hang_from: Option<u64>,
     /// Writes wait until this is taken back.
     pub(crate) hang_writes: bool,
+    /// The server wants to know when a file is closed. Counts when the file system is mounted.
+    pub(crate) closes: bool,
+    /// Closing waits until this is taken back, where the server wants to know.
+    pub(crate) hang_closes: bool,
     /// Reads that touch this byte fail with EIO.
     pub(crate) fail_at: Option<u64>,
     /// With this instead of EIO.
@@ -352,6 +356,8 @@ impl State {
             18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
             26 => Reply::Body(greeting(self.faults.interruptible)),
             28 => Reply::Body(Vec::new()),
+            25 if self.faults.hang_closes => return None,
+            25 if self.faults.closes => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),
         })
     }
