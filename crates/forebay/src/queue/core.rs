@@ -163,7 +163,7 @@ impl Core {
         self.ends.tell();
     }
 
-    /// Lets go of what nobody but an ended transfer holds any more; this thread has others to serve.
+    /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
     fn let_go(&self, state: Arc<State>, file: Option<Handle>) {
         if let Some(file) = file {
             self.closers.push(move || {
