@@ -76,8 +76,8 @@ pub struct Stages {
 
 /// The part of a transfer that caller and engine share.
 pub(crate) struct State {
-    /// Let go with the end. Whoever waits for that waits a moment for the close as well, so that the
-    /// file's room is there when it is removed then.
+    /// Let go with the end. Whoever waits for that waits a moment for the close as well, so that
+    /// the file's room is there when it is removed then.
     file: Mutex<Option<Arc<Handle>>>,
     range: ByteRange,
     started: Instant,

@@ -56,7 +56,7 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
-    drives: drives::Drives,
+    drives: Arc<drives::Drives>,
     notes: Arc<Mutex<Vec<String>>>,
 }
 
@@ -110,7 +110,7 @@ impl Engine {
                     seats: Arc::new(seats::Seats::new(readers.start())),
                 },
                 links: Mutex::default(),
-                drives: drives::Drives::new(&options),
+                drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 options,
             }),
@@ -286,8 +286,12 @@ impl Engine {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
+        if self.drives.has_any() {
+            // The user's folder may lie on a server that hangs.
+            let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
+            self.core.aside(move || drives.remember(&core));
+        }
         self.threads.wait();
-        self.drives.remember(&self.core);
     }
 }
 

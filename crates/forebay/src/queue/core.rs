@@ -175,6 +175,11 @@ impl Core {
         }
     }
 
+    /// Has a thread of its own kind do what may take for ever.
+    pub(crate) fn aside(&self, job: impl FnOnce() + Send + 'static) {
+        self.closers.push(job);
+    }
+
     /// Adds a drive: see [`Scheduler::add_drive`].
     pub(crate) fn add_drive(&self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
         self.lock().add_drive(depth, most, hardware)

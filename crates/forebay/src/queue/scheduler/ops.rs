@@ -15,8 +15,8 @@ use crate::units::align_down;
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
-/// How often in a row the kernel may ask to try an op again, for want of memory for example or after
-/// a signal; a server may answer so for ever.
+/// How often in a row the kernel may ask to try an op again, for want of memory for example or
+/// after a signal; a server may answer so for ever.
 const AGAIN_MAX: u16 = 10_000;
 
 /// Threads of the pool that wait for one drive at most. Where io_uring is refused a drive needs as
