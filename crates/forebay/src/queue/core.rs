@@ -165,13 +165,16 @@ impl Core {
 
     /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
     fn let_go(&self, state: Arc<State>, file: Option<Handle>) {
+        let waited_for = Arc::downgrade(&state);
+        // Memory first: a close may hang.
+        if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
+            self.closers.push(move || drop(state));
+        }
         if let Some(file) = file {
             self.closers.push(move || {
                 drop(file);
-                state.closed();
+                waited_for.upgrade().iter().for_each(|state| state.closed());
             });
-        } else if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
-            self.closers.push(move || drop(state));
         }
     }
 
