@@ -128,7 +128,7 @@ impl DataPath {
             host_windows: 4,
         };
         let bell = || Bell::List(Arc::default());
-        let core = Core::new(Scheduler::new(limits), bell(), bell());
+        let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
         let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
         let served = core.add_ring(bell());
         core.lock().attach(drive, served);

@@ -20,6 +20,9 @@ const AWAKE_MAX: Duration = Duration::from_millis(1);
 /// When a waiting thread looks for the first time how a transfer gets on.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
 
+/// How long the end of a transfer waits for its file to be closed, which hangs where a server does.
+const CLOSING_MAX: Duration = Duration::from_millis(250);
+
 /// Whether, and how, a write is made durable before it counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SyncMode {
@@ -73,7 +76,8 @@ pub struct Stages {
 
 /// The part of a transfer that caller and engine share.
 pub(crate) struct State {
-    /// Let go before anybody can see the end, so that whoever then removes the file has its room.
+    /// Let go with the end. Whoever waits for that waits a moment for the close as well, so that
+    /// the file's room is there when it is removed then.
     file: Mutex<Option<Arc<Handle>>>,
     range: ByteRange,
     started: Instant,
@@ -96,6 +100,8 @@ pub(crate) struct State {
 struct End {
     result: Option<Result<Outcome>>,
     buffer: Option<Buffer>,
+    /// Whether the file is being closed.
+    closing: bool,
     /// Threads that wait: telling nobody would cost a system call as well.
     waiting: usize,
 }
@@ -118,7 +124,7 @@ impl State {
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
             keep: Mutex::new(keep),
-            end: Mutex::new(End { result: None, buffer, waiting: 0 }),
+            end: Mutex::new(End { result: None, buffer, closing: false, waiting: 0 }),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
         }
@@ -195,8 +201,10 @@ impl State {
         Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
-    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory.
-    pub(crate) fn finish(&self, result: Result<u64>) {
+    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Where
+    /// nobody else has the file, it is to be closed by the caller, who says when it is
+    /// [`closed`](Self::closed).
+    pub(crate) fn finish(&self, result: Result<u64>) -> Option<Handle> {
         let result = result.map(|bytes| Outcome {
             bytes,
             routes: trimmed(self.routes(), bytes),
@@ -206,15 +214,34 @@ impl State {
         let keep = self.keep().take();
         drop(keep);
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(file);
+        let file = file.and_then(Arc::into_inner);
         let mut end = self.lock();
         end.result = Some(result);
+        end.closing = file.is_some();
         let waiting = end.waiting > 0;
         drop(end);
         self.ended.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
+        file
+    }
+
+    /// Says that the file is closed.
+    pub(crate) fn closed(&self) {
+        self.lock().closing = false;
+        self.bell.notify_all();
+    }
+
+    /// Waits a moment for the file of an ended transfer to be closed.
+    fn wait_for_closing(&self) {
+        let waited = self.bell.wait_timeout_while(self.lock(), CLOSING_MAX, |end| end.closing);
+        drop(waited);
+    }
+
+    /// Whether it holds memory that is given back with it.
+    pub(crate) fn owns_memory(&self) -> bool {
+        self.lock().buffer.is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
@@ -344,7 +371,9 @@ impl Transfer {
     /// The first error of the transfer; all in flight has drained by then. Only
     /// [`Error::CopyNotOver`] comes without the buffer, and before any other.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
-        self.state.wait()
+        let end = self.state.wait();
+        self.state.wait_for_closing();
+        end
     }
 
     /// Waits for the end, at most for `bound`. When the bound expires the transfer is cancelled,

@@ -175,6 +175,44 @@ fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
     }
 }
 
+#[test]
+fn a_close_that_hangs_holds_up_nobody() {
+    let _watchdog = Watchdog::start();
+    for (ring, direct_io) in WAYS {
+        lab::note(format!("{ring:?}, {direct_io:?}"));
+        let bytes = pattern(9, LEN);
+        let faults = Faults { closes: true, ..Faults::default() };
+        let Some(fuse) = or_skip(Fuse::with(bytes.clone(), faults)) else { return };
+        let engine = engine(|options| {
+            (options.ring, options.direct_io) = (ring, direct_io);
+            few(options);
+        });
+        // More than there are threads that close files.
+        let open = |_| engine.open(fuse.path()).expect("the file opens");
+        let files: Vec<File> = (0..4).map(open).collect();
+        lab::fuse::drop_pages(&fuse.path());
+        fuse.set(|faults| faults.hang_from = Some(0));
+        let gpu = sim(&engine);
+        let under_way: Vec<Transfer> =
+            files.iter().map(|file| start(&engine, file, Some(gpu))).collect();
+        fuse.wait_for_parked(1);
+        fuse.set(|faults| faults.hang_closes = true);
+        drop(files);
+        fuse.set(|faults| faults.hang_from = None);
+        for transfer in &under_way {
+            let end = transfer.wait_for(BOUND);
+            assert!(matches!(end, Some(Ok(_))), "only its close hangs: {end:?}");
+        }
+        fuse.wait_for_parked(1);
+        fuse.set(|faults| faults.hang_closes = false);
+        for transfer in under_way {
+            let (end, buffer) = transfer.wait();
+            end.expect("it has ended");
+            assert!(content(&buffer.expect("it comes back")) == bytes);
+        }
+    }
+}
+
 /// Threads of this process whose names begin so.
 fn threads(names: &[&str]) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the kernel lists threads");

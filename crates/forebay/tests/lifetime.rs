@@ -346,17 +346,17 @@ fn threads_sleep_while_the_last_transfer_hangs() {
         return;
     }
     let Some(rig) = Rig::new(RingChoice::Pread) else { return };
-    rig.fuse.set(|faults| faults.no_direct = true);
-    rig.hang();
+    // One thread hangs, and those have nothing to do that have read what comes before.
+    rig.fuse.set(|faults| (faults.no_direct, faults.hang_from) = (true, Some(8 * MIB - 1)));
     let engine = new_engine(RingChoice::Pread);
     let file = engine.open(rig.fuse.path()).expect("the file opens");
     lab::fuse::drop_pages(&rig.fuse.path());
     let transfer = file
         .start_read(0, engine.allocate_pinned(8 * MIB).expect("memory"), &RequestOptions::exactly())
         .expect("a start");
-    rig.fuse.wait_for_parked(2);
+    rig.fuse.wait_for_parked(1);
     drop((transfer, file, engine));
-    assert!(threads("forebay-wait") > 0);
+    assert!(threads("forebay-wait") > 1);
     let before = ticks("forebay-wait");
     std::thread::sleep(Duration::from_secs(1));
     // A sleeping thread uses none, whatever the machine; one that does not, what it can get.

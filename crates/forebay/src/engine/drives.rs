@@ -51,6 +51,11 @@ impl Drives {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether any was used.
+    pub(super) fn has_any(&self) -> bool {
+        !self.lock().queues.is_empty()
+    }
+
     /// Keeps what was learned for the next engine.
     pub(super) fn remember(&self, core: &Core) {
         let mut known = self.lock();

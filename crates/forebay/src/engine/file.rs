@@ -63,7 +63,8 @@ pub struct RequestOptions {
     pub exact: bool,
     /// A write: make the bytes durable before it counts as done.
     pub sync: SyncMode,
-    /// A write: reserve the room first, so that a full disk shows at once.
+    /// A write: reserve the room first, so that a full disk shows at once. The caller waits for the
+    /// drive, also where the call does not block otherwise.
     pub preallocate: bool,
     /// How soon its requests are made, beside those of other transfers on the same drive.
     pub priority: Priority,

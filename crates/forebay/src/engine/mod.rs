@@ -31,7 +31,7 @@ use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
-use crate::options::Options;
+use crate::options::{DirectIo, Options};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
@@ -56,7 +56,7 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: Mutex<Vec<Link>>,
-    drives: drives::Drives,
+    drives: Arc<drives::Drives>,
     notes: Arc<Mutex<Vec<String>>>,
 }
 
@@ -94,7 +94,7 @@ impl Engine {
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
-            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool))
+            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
         });
         Ok(Self {
             inner: Arc::new(Inner {
@@ -110,7 +110,7 @@ impl Engine {
                     seats: Arc::new(seats::Seats::new(readers.start())),
                 },
                 links: Mutex::default(),
-                drives: drives::Drives::new(&options),
+                drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 options,
             }),
@@ -195,6 +195,9 @@ impl Engine {
     /// As [`open`](Self::open).
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
         let handle = Handle::open(path.as_ref(), &how.into())?;
+        if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
+            let _ = handle.direct(); // whoever asks for it is told what came of it
+        }
         Ok(File::new(Arc::new(handle), self.clone()))
     }
 
@@ -283,8 +286,12 @@ impl Engine {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
+        if self.drives.has_any() {
+            // The user's folder may lie on a server that hangs.
+            let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
+            self.core.aside(move || drives.remember(&core));
+        }
         self.threads.wait();
-        self.drives.remember(&self.core);
     }
 }
 

@@ -30,6 +30,10 @@ struct Silent {
     waited: Mutex<HashSet<Event>>,
     /// Memory is registered only by who can take this.
     gate: Mutex<()>,
+    /// And freed only by who can take this.
+    free_gate: Mutex<()>,
+    /// How often that was tried.
+    freeing: AtomicUsize,
     /// How often that was tried.
     registering: AtomicUsize,
     /// Copies to it that were queued.
@@ -49,6 +53,8 @@ impl Silent {
             outward: Mutex::default(),
             waited: Mutex::default(),
             gate: Mutex::default(),
+            free_gate: Mutex::default(),
+            freeing: AtomicUsize::new(0),
             registering: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
@@ -77,6 +83,8 @@ impl Device for Silent {
         self.inner.allocate(len)
     }
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
+        self.freeing.fetch_add(1, Ordering::Relaxed);
+        let _open = self.free_gate.lock().unwrap();
         // SAFETY: the caller's promise, here and in the calls below.
         let freed = unsafe { self.inner.free(address) };
         self.busy_frees.fetch_add(usize::from(freed.is_err()), Ordering::Relaxed);
@@ -288,6 +296,37 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
     let mut bytes = vec![0; 8 << 20];
     buffer.download(0, &mut bytes).unwrap();
     assert_eq!(bytes, vec![6; 8 << 20]);
+}
+
+#[test]
+fn memory_that_is_being_freed_holds_up_nobody() {
+    let gpu = Silent::new("sim");
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("written");
+    let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+    let source = engine.allocate(device.id(), 1 << 20).unwrap();
+    gpu.held.store(true, Ordering::Relaxed);
+    let shut = gpu.free_gate.lock().unwrap();
+    let options = RequestOptions::default();
+    let writing = file.start_write(0, source, &options).unwrap();
+    while gpu.outward.lock().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    // Nobody waits for it any more, so its end frees the memory.
+    drop(writing);
+    gpu.held.store(false, Ordering::Relaxed);
+    while gpu.freeing.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    let read = folder.path().join("read");
+    fs::write(&read, vec![6; 1 << 20]).unwrap();
+    let buffer = engine.allocate(device.id(), 1 << 20).unwrap();
+    let reading = engine.open(&read).unwrap().start_read(0, buffer, &options).unwrap();
+    // The bound only tells late from never.
+    let end = reading.wait_for(std::time::Duration::from_secs(60));
+    assert!(matches!(end, Some(Ok(_))), "{end:?}");
+    drop(shut);
 }
 
 #[test]

@@ -123,20 +123,18 @@ impl Engine {
     /// The way that the call's bytes take: a demanded route, or the best that can be had.
     fn way(&self, call: &Call<'_>) -> Result<Way> {
         let file = call.file;
-        let around = || match file.direct() {
-            _ if self.inner.options.direct_io == DirectIo::Off => {
-                Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned())
+        let around = || {
+            if self.inner.options.direct_io == DirectIo::Off {
+                return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
             }
-            Err(reason) => Err(reason.to_owned()),
-            Ok(direct) => {
-                let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
-                let alignment = Alignment::of(memory.into(), offset.into());
-                if alignment.offset > self.inner.options.segment_size {
-                    let unit = alignment.offset;
-                    return Err(format!("O_DIRECT on this file takes units of {unit} bytes"));
-                }
-                Ok(alignment)
+            let direct = file.direct().map_err(str::to_owned)?;
+            let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
+            let alignment = Alignment::of(memory.into(), offset.into());
+            if alignment.offset > self.inner.options.segment_size {
+                let unit = alignment.offset;
+                return Err(format!("O_DIRECT on this file takes units of {unit} bytes"));
             }
+            Ok(alignment)
         };
         let on_gpu = call.span.gpu.is_some();
         if let Some(route) = call.options.route {

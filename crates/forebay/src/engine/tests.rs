@@ -132,6 +132,21 @@ fn readers_are_started_when_more_are_wanted() {
     assert_eq!(core.lock().readers(), first + 3);
 }
 
+#[test]
+fn an_engine_ends_beside_a_close_that_hangs() {
+    let engine = Engine::new(Options::default()).unwrap();
+    let (gate, shut) = std::sync::mpsc::channel::<()>();
+    engine.inner.core.aside(move || assert!(shut.recv().is_err(), "its sender is dropped"));
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(engine);
+        sender.send(()).unwrap();
+    });
+    // The bound only tells late from never.
+    assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(()));
+    drop(gate);
+}
+
 /// Devices on PCI, one of each NUMA node that has some.
 fn places() -> Vec<(u32, String)> {
     let system = crate::topology::System::live();

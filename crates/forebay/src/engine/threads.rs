@@ -14,8 +14,8 @@ use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool, PreadRing,
-    Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Bell, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool,
+    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -24,6 +24,7 @@ use crate::staging::{Arena, Submitter};
 const END_BOUND: Duration = Duration::from_secs(2);
 
 /// How the bound on threads is divided; what is left is for a thread for each GPU: one in 32.
+/// Closers are one in 64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
     /// Threads that read what is in memory.
@@ -35,6 +36,8 @@ pub(super) struct Shares {
     pub(super) pool: usize,
     /// Threads that the kernel starts for rings; each has one at least.
     kernel: usize,
+    /// Threads that close files and free memory.
+    closers: usize,
 }
 
 impl Shares {
@@ -42,10 +45,11 @@ impl Shares {
     pub(super) fn of(most: usize, readers: usize) -> Self {
         let quarter = (most / 4).max(1);
         let (readers, rings) = (readers.min(quarter), (most / 8).max(1));
-        let rest = most.saturating_sub(readers + rings + (most / 32).max(1));
+        let closers = (most / 64).max(1);
+        let rest = most.saturating_sub(readers + rings + (most / 32).max(1) + closers);
         let pool = rest.saturating_sub(rings).clamp(1, 2 * quarter);
         let kernel = rest.saturating_sub(pool).clamp(rings, quarter.max(rings));
-        Self { readers, rings, pool, kernel }
+        Self { readers, rings, pool, kernel, closers }
     }
 }
 
@@ -226,6 +230,20 @@ impl Threads {
         Ok(link)
     }
 
+    /// The threads that close files and free memory.
+    pub(super) fn closers(&self) -> Arc<Closers> {
+        let threads = self.clone();
+        Arc::new_cyclic(|closers: &Weak<Closers>| {
+            let closers = closers.clone();
+            let start = move || {
+                let closers = closers.upgrade().ok_or(Errno::AGAIN)?;
+                let run = move || closers.run();
+                threads.spawn("forebay-close".into(), "closing threads", run).map_err(errno_of)
+            };
+            Closers::new(self.shares.closers, Box::new(start))
+        })
+    }
+
     /// The threads that wait for drives, each started when it is first needed.
     pub(super) fn pool(&self, core: &Weak<Core>, segment: u64) -> Arc<Pool> {
         let (threads, planner) = (self.clone(), Planner { segment });
@@ -241,10 +259,7 @@ impl Threads {
                     RingWorker::called(Crew::Pool, ring).run(&core, planner, Some(&pool));
                 };
                 let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
-                started.map_err(|error| match error {
-                    Error::Resource { source, .. } => source,
-                    _ => Errno::AGAIN,
-                })
+                started.map_err(errno_of)
             };
             Pool::new(self.shares.pool, Box::new(start))
         })
@@ -318,5 +333,13 @@ impl Threads {
             RingWorker::new(Crew::Ring(index), ring).run(&core, planner, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
+    }
+}
+
+/// Why a thread could not be started.
+fn errno_of(error: Error) -> Errno {
+    match error {
+        Error::Resource { source, .. } => source,
+        _ => Errno::AGAIN,
     }
 }

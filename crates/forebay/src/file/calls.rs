@@ -1,8 +1,9 @@
 //! The system calls on a file, one call each: reads and writes at an offset, the questions about
 //! the page cache, and the wishes to keep or to drop bytes.
 //!
-//! Every call is repeated after EINTR and nothing else: a short count and every other error are
-//! the caller's to judge. Offsets are below `i64::MAX`, the largest that a file may have.
+//! Reads and writes are made once. Every other call is repeated after EINTR, a bounded number of
+//! times, since a server (FUSE) may answer so for ever. A short count and every other error are the
+//! caller's to judge. Offsets are below `i64::MAX`, the largest that a file may have.
 
 #![expect(unsafe_code, reason = "raw addresses of slots, and calls that the libraries lack")]
 
@@ -15,13 +16,17 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::units::{ByteRange, align_down, align_up};
 
+/// How often in a row a call is made that says that a signal has interrupted it.
+const INTERRUPTIONS_MAX: usize = 10_000;
+
 /// The number of `cachestat` (Linux 6.5) on every architecture that numbers new calls alike.
 const CACHESTAT: c_long = 451;
 
 /// Reads into `target` from `offset`; fewer bytes than asked is no error, and none is the end.
 pub(crate) fn read_at(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    let (memory, len) = (target.as_mut_ptr(), target.len());
     // SAFETY: the exclusive borrow covers all that the call may write.
-    unsafe { read_at_raw(fd, target.as_mut_ptr(), target.len(), offset) }
+    retried(|| unsafe { read_at_raw(fd, memory, len, offset) })
 }
 
 /// [`read_at`] for memory that is known by its address.
@@ -37,14 +42,14 @@ pub(crate) unsafe fn read_at_raw(
 ) -> io::Result<usize> {
     let offset = file_offset(offset)?;
     // SAFETY: the caller promises the memory; the borrow keeps the descriptor open.
-    retried(|| unsafe { libc::pread(fd.as_raw_fd(), target.cast(), len, offset) })
+    counted(unsafe { libc::pread(fd.as_raw_fd(), target.cast(), len, offset) })
 }
 
 /// Writes `source` at `offset`; fewer bytes than asked is no error.
 #[cfg(test)]
 pub(crate) fn write_at(fd: BorrowedFd<'_>, source: &[u8], offset: u64) -> io::Result<usize> {
     // SAFETY: the borrow covers all that the call reads.
-    unsafe { write_at_raw(fd, source.as_ptr(), source.len(), offset) }
+    retried(|| unsafe { write_at_raw(fd, source.as_ptr(), source.len(), offset) })
 }
 
 /// [`write_at`] for memory that is known by its address.
@@ -59,7 +64,7 @@ pub(crate) unsafe fn write_at_raw(
 ) -> io::Result<usize> {
     let offset = file_offset(offset)?;
     // SAFETY: the caller promises the memory; the borrow keeps the descriptor open.
-    retried(|| unsafe { libc::pwrite(fd.as_raw_fd(), source.cast(), len, offset) })
+    counted(unsafe { libc::pwrite(fd.as_raw_fd(), source.cast(), len, offset) })
 }
 
 /// Reads what needs no wait: EAGAIN where the first byte is not in the page cache, EOPNOTSUPP
@@ -79,13 +84,14 @@ pub(crate) unsafe fn read_nowait_raw(
     let flags = ReadWriteFlags::NOWAIT.bits().cast_signed();
     let vector = libc::iovec { iov_base: target.cast(), iov_len: len };
     // SAFETY: the caller promises the memory, and the vector of one outlives the call.
-    retried(|| unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, offset, flags) })
+    counted(unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, offset, flags) })
 }
 
 /// [`read_nowait_raw`] for memory that is known by a borrow.
 pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    let (memory, len) = (target.as_mut_ptr(), target.len());
     // SAFETY: the exclusive borrow covers all that the call may write.
-    unsafe { read_nowait_raw(fd, target.as_mut_ptr(), target.len(), offset) }
+    retried(|| unsafe { read_nowait_raw(fd, memory, len, offset) })
 }
 
 /// How many pages that `range` touches are in the page cache, by one call.
@@ -119,7 +125,7 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
         let result = unsafe {
             libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const asked, &raw mut counts, flags)
         };
-        isize::try_from(result).unwrap_or(-1)
+        counted(isize::try_from(result).unwrap_or(-1))
     })?;
     // Dirty pages and pages on their way out are in `cached` too.
     Ok(counts.cached)
@@ -144,8 +150,8 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     // SAFETY: the mapping covers `len` bytes from a page's start, and the answer has room for a
     // byte per page of it.
     retried(|| match unsafe { libc::mincore(mapping.address, len, answer.as_mut_ptr()) } {
-        0 => 0,
-        _ => -1,
+        0 => counted(0),
+        _ => counted(-1),
     })?;
     Ok(answer)
 }
@@ -177,12 +183,12 @@ impl Drop for Mapping {
 
 /// Makes the bytes of a file durable, and of the rest what is needed to read them.
 pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(fd))?)
+    retried(|| Ok(rustix::fs::fdatasync(fd)?))
 }
 
 /// Makes the bytes and everything else about a file durable.
 pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?)
+    retried(|| Ok(rustix::fs::fsync(fd)?))
 }
 
 /// Reserves room for `range` without changing the file's size; `false` where the file system
@@ -192,9 +198,7 @@ pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> 
     if range.is_empty() {
         return Ok(true);
     }
-    let reserved = rustix::io::retry_on_intr(|| {
-        fallocate(fd, FallocateFlags::KEEP_SIZE, range.start, range.len())
-    });
+    let reserved = retry(|| fallocate(fd, FallocateFlags::KEEP_SIZE, range.start, range.len()));
     match reserved {
         Ok(()) => Ok(true),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
@@ -216,17 +220,26 @@ fn file_offset(offset: u64) -> io::Result<i64> {
     i64::try_from(offset).map_err(|_| Errno::INVAL.into())
 }
 
-/// Repeats `call` while a signal interrupts it, and turns -1 into its error.
-fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
-    loop {
-        if let Ok(count) = usize::try_from(call()) {
-            return Ok(count);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+/// The count that a call returned, or the error that -1 stands for.
+fn counted(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Repeats `call` while a signal interrupts it, or says that one does.
+fn retried<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..INTERRUPTIONS_MAX {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            answer => return answer,
         }
     }
+    call()
+}
+
+/// The same for calls whose errors are numbers.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let answer = retried(|| Ok(call()?));
+    answer.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]
@@ -238,15 +251,13 @@ mod tests {
         let answers = |list: &[i32]| {
             let mut rest = list.iter();
             retried(|| match rest.next() {
-                // SAFETY: the location is this thread's own.
-                Some(errno) => unsafe {
-                    *libc::__errno_location() = *errno;
-                    -1
-                },
-                None => 42,
+                Some(errno) => Err(io::Error::from_raw_os_error(*errno)),
+                None => Ok(42),
             })
         };
         assert_eq!(answers(&[libc::EINTR, libc::EINTR]).expect("repeated"), 42);
+        let error = answers(&[libc::EINTR; INTERRUPTIONS_MAX]).expect_err("not for ever");
+        assert_eq!(error.raw_os_error(), Some(libc::EINTR));
         for list in [&[libc::EAGAIN][..], &[libc::EINTR, libc::EIO], &[libc::EINVAL]] {
             let error = answers(list).expect_err("not repeated");
             assert_eq!(error.raw_os_error(), list.last().copied());

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
 use super::Handle;
-use super::calls::read_at;
+use super::calls::{read_at, retry};
 use super::kind::Kind;
 
 /// What O_DIRECT asks of a request. Both are powers of two.
@@ -126,9 +126,7 @@ fn reopen(handle: &Handle) -> Result<OwnedFd, Refusal> {
     let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
     let link = format!("/proc/self/fd/{}", handle.fd().as_raw_fd());
-    let open = |path: &std::path::Path, flags| {
-        rustix::io::retry_on_intr(|| openat(CWD, path, flags, Mode::empty()))
-    };
+    let open = |path: &std::path::Path, flags| retry(|| openat(CWD, path, flags, Mode::empty()));
     let fd = match open(link.as_ref(), flags) {
         Ok(fd) => Ok(fd),
         Err(Errno::INVAL) => Err(Errno::INVAL),

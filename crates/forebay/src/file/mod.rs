@@ -256,6 +256,12 @@ impl Handle {
     /// # Errors
     /// [`Error::Io`], which is ENOSPC on a full disk; part of the room may stay reserved then.
     pub(crate) fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
+        let end = offset.checked_add(len).and_then(|end| i64::try_from(end).ok());
+        if end.is_none() {
+            let (operation, place) = (Operation::Preallocate, self.place(offset, len));
+            let reason = "no file reaches so far".into();
+            return Err(Error::BadRequest { operation, place, reason });
+        }
         if self.kind == Kind::BlockDevice {
             return Ok(false); // there is nothing to reserve, and older kernels drop dirty pages
         }
@@ -267,6 +273,12 @@ impl Handle {
     /// that the question starts no read-ahead.
     pub(crate) fn supports_nowait(&self) -> bool {
         *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
+    }
+
+    /// Whether opening it once more may wait: for its server (FUSE, network file systems), or there
+    /// for pages that are being read. No transfer should begin with that.
+    pub(crate) fn opens_slowly(&self) -> bool {
+        !self.is_memory() && !self.supports_nowait()
     }
 
     /// Reads into `target` what is in the page cache at `offset`: a count below its length where
@@ -308,14 +320,13 @@ fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
     flags.set(OFlags::CREATE, how.create || how.create_new);
     flags.set(OFlags::EXCL, how.create_new);
     flags.set(OFlags::TRUNC, how.truncate);
-    let there = rustix::io::retry_on_intr(|| rustix::fs::stat(path));
+    let there = calls::retry(|| rustix::fs::stat(path));
     if let Ok(stat) = &there
         && !how.create_new
     {
         kind_of(path, stat)?;
     }
-    let open =
-        |flags| rustix::io::retry_on_intr(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
+    let open = |flags| calls::retry(|| openat(CWD, path, flags, Mode::from_raw_mode(0o666)));
     let opened = match open(flags | OFlags::NONBLOCK) {
         // Somebody holds a lease, such as a file server, and gives it back to those who wait.
         Err(Errno::AGAIN) if there.is_ok() => open(flags),

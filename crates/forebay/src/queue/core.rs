@@ -6,10 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::closers::Closers;
 use super::idlers::Idlers;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::uring::Waker;
+use crate::file::Handle;
+use crate::transfer::State;
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
 /// that sleeps on it is back only after 50.
@@ -75,6 +78,7 @@ pub(crate) struct Core {
     rings: RwLock<Vec<Bell>>,
     links: RwLock<Vec<Bell>>,
     ends: Ends,
+    closers: Arc<Closers>,
 }
 
 /// Lets callers wait for the end of any transfer.
@@ -86,9 +90,14 @@ struct Ends {
 }
 
 impl Core {
-    /// For readers that are woken by `readers`, and threads that wait for drives and are woken by
-    /// `pool`.
-    pub(crate) fn new(mut scheduler: Scheduler, readers: Bell, pool: Bell) -> Self {
+    /// For readers that are woken by `readers`, threads that wait for drives and are woken by
+    /// `pool`, and `closers` that let go of what ended transfers held.
+    pub(crate) fn new(
+        mut scheduler: Scheduler,
+        readers: Bell,
+        pool: Bell,
+        closers: Arc<Closers>,
+    ) -> Self {
         scheduler.add_unstarted(pool.unstarted());
         Self {
             scheduler: Mutex::new(scheduler),
@@ -97,6 +106,7 @@ impl Core {
             rings: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
             ends: Ends::default(),
+            closers,
         }
     }
 
@@ -147,9 +157,30 @@ impl Core {
             return;
         }
         for (state, result) in effects.finished {
-            state.finish(result);
+            let file = state.finish(result);
+            self.let_go(state, file);
         }
         self.ends.tell();
+    }
+
+    /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
+    fn let_go(&self, state: Arc<State>, file: Option<Handle>) {
+        let waited_for = Arc::downgrade(&state);
+        // Memory first: a close may hang.
+        if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
+            self.closers.push(move || drop(state));
+        }
+        if let Some(file) = file {
+            self.closers.push(move || {
+                drop(file);
+                waited_for.upgrade().iter().for_each(|state| state.closed());
+            });
+        }
+    }
+
+    /// Has a thread of its own kind do what may take for ever.
+    pub(crate) fn aside(&self, job: impl FnOnce() + Send + 'static) {
+        self.closers.push(job);
     }
 
     /// Adds a drive: see [`Scheduler::add_drive`].

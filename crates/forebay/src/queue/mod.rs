@@ -6,6 +6,7 @@
 //! [`Pool`], with a `PreadRing` each, do for all drives what io_uring does not do, or may not.
 
 mod bounce;
+mod closers;
 mod core;
 mod idlers;
 mod kernel_threads;
@@ -23,6 +24,7 @@ mod worker;
 
 use rustix::io::Errno;
 
+pub(crate) use closers::Closers;
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
 pub(crate) use kernel_threads::KernelThreads;

@@ -55,7 +55,8 @@ impl PreadRing {
         let moved = unsafe {
             match direction {
                 Direction::Read if op.is_in_memory() && op.file.supports_nowait() => {
-                    read_nowait_raw(fd, memory, len, offset)
+                    // What else is wrong, the one who waits will be told.
+                    read_nowait_raw(fd, memory, len, offset).map_err(|_| Errno::AGAIN.into())
                 }
                 Direction::Read => read_at_raw(fd, memory, len, offset),
                 Direction::Write => write_at_raw(fd, memory, len, offset),

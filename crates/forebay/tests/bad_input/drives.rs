@@ -323,17 +323,27 @@ fn a_write_that_fails_in_the_middle() {
 #[test]
 fn a_file_system_that_always_says_try_again() {
     let _watchdog = Watchdog::start();
+    always_says(libc::EAGAIN, Errno::AGAIN);
+}
+
+#[test]
+fn a_file_system_that_always_says_that_a_signal_came() {
+    let _watchdog = Watchdog::start();
+    always_says(libc::EINTR, Errno::INTR);
+}
+
+fn always_says(answer: i32, expected: Errno) {
     let Some(fuse) = or_skip(Fuse::new(pattern(3, SIZE))) else { return };
     fuse.set(|faults| {
         faults.uncached = true;
         faults.fail_at = Some(200_000);
-        faults.fail_errno = Some(libc::EAGAIN);
+        faults.fail_errno = Some(answer);
     });
     // With io_uring the kernel tries again by itself, without an end, and tells nobody until it is
     // asked to stop (`taken_back.rs`).
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
     let file = engine.open(fuse.path()).expect("the file opens");
     let error = file.read(0, &mut vec![0; SIZE]).expect_err("it never gives the bytes");
-    assert!(matches!(error, Error::Io { source: Errno::AGAIN, .. }), "{error:?}");
+    assert!(matches!(error, Error::Io { source, .. } if source == expected), "{error:?}");
     assert!(error.is_retryable());
 }

@@ -78,6 +78,40 @@ fn offsets_that_no_file_has() {
     assert_eq!(file.len().expect("a size"), 1000);
     file.residency(u64::MAX, u64::MAX).expect("an answer");
     file.residency(0, u64::MAX).expect("an answer");
+    file.preallocate(u64::MAX, u64::MAX).expect_err("too far");
+    file.preallocate(most, 2).expect_err("too far");
+}
+
+#[test]
+fn a_file_as_long_as_one_may_be() {
+    let _watchdog = Watchdog::start();
+    let most = i64::MAX.unsigned_abs();
+    let folders = [or_skip(lab::memory_folder()), tempfile::tempdir().ok()];
+    for folder in folders.into_iter().flatten() {
+        let path = folder.path().join("long");
+        let long = fs::File::create(&path).expect("a file");
+        if let Err(error) = long.set_len(most) {
+            println!("skipped: no file of {most} bytes in {}: {error}", folder.path().display());
+            continue;
+        }
+        for engine in [engine(), small_engine(|options| options.small_size = 0)] {
+            let gpu = sim(&engine, "sim");
+            let file = engine.open(&path).expect("the file opens");
+            let mut target = vec![1; 1000];
+            let mut buffer = engine.allocate(gpu, 1000).expect("memory");
+            for offset in [most - 1000, most - 1001] {
+                let read = file.read_exact(offset, &mut target).expect("it reaches so far");
+                assert_eq!(read.bytes, 1000);
+                assert!(target.iter().all(|byte| *byte == 0));
+                file.read_exact(offset, &mut buffer).expect("it reaches so far");
+            }
+            let buffer = engine.allocate_pinned(3 << 20).expect("memory");
+            let options = RequestOptions::exactly();
+            let transfer = file.start_read(most - (3 << 20), buffer, &options).expect("a start");
+            let waited = transfer.wait_for(std::time::Duration::MAX);
+            assert!(matches!(waited, Some(Ok(_))), "{waited:?}");
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::units::align_down;
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
 
-/// How often in a row the kernel may ask to try an op again, for want of memory for example.
+/// How often in a row the kernel may ask to try an op again, for want of memory for example or
+/// after a signal; a server may answer so for ever.
 const AGAIN_MAX: u16 = 10_000;
 
 /// Threads of the pool that wait for one drive at most. Where io_uring is refused a drive needs as
@@ -342,8 +343,7 @@ impl Scheduler {
             Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_direct() => {
                 return self.refuse_direct(key, op, errno);
             }
-            Err(Errno::INTR) => return self.requeue(op),
-            Err(Errno::AGAIN) if op.again < AGAIN_MAX => {
+            Err(Errno::AGAIN | Errno::INTR) if op.again < AGAIN_MAX => {
                 op.again += 1;
                 return self.requeue(op);
             }

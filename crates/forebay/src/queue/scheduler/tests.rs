@@ -104,7 +104,9 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
     let op = rig.scheduler.take_pool_op().expect("the first op");
     assert_eq!(op.segment.reason, Reason::HadToWait);
     rig.complete(op, Ok(LEN / 4));
-    rig.scheduler.take_effects().finished.into_iter().for_each(|(state, end)| state.finish(end));
+    for (state, end) in rig.scheduler.take_effects().finished {
+        state.finish(end);
+    }
     let shares = state.wait().0.expect("all bytes").routes;
     let bytes = shares.iter().map(|share| (share.reason, share.bytes));
     let expected = [(Reason::Resident, LEN / 4 * 3), (Reason::HadToWait, LEN / 4)];

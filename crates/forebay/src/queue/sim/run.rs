@@ -119,7 +119,8 @@ impl Run {
         let bell = Bell::Counted(Arc::clone(&readers));
         let pool = Arc::new(AtomicUsize::new(0));
         let pool_bell = Bell::Counted(Arc::clone(&pool));
-        let core = Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell));
+        let core =
+            Arc::new(Core::new(Scheduler::new(shape.limits), bell, pool_bell, Arc::default()));
         let tools = SimTools {
             world: Rc::new(RefCell::new(world)),
             planner: Planner { segment: shape.segment },
