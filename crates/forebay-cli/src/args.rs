@@ -111,11 +111,17 @@ pub struct BenchArgs {
     /// How many bytes to move, or a list of sizes
     ///
     /// By default as much as suits the memory, the free room and the speed of this machine.
-    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = positive_size, allow_negative_numbers = true)]
+    #[arg(
+        long, value_name = "SIZE,…", value_delimiter = ',',
+        value_parser = positive_size, allow_negative_numbers = true
+    )]
     pub size: Vec<u64>,
 
     /// How often each way is measured, 3 or more
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = repeats, allow_negative_numbers = true)]
+    #[arg(
+        long, value_name = "N", default_value_t = 3,
+        value_parser = repeats, allow_negative_numbers = true
+    )]
     pub repeats: u32,
 
     /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
@@ -169,7 +175,10 @@ pub struct ReadArgs {
     pub file: PathBuf,
 
     /// Where to begin
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size, allow_negative_numbers = true)]
+    #[arg(
+        long, value_name = "SIZE", default_value = "0",
+        value_parser = size, allow_negative_numbers = true
+    )]
     pub offset: u64,
 
     /// How many bytes; by default all up to the end
@@ -257,7 +266,10 @@ pub struct TuneArgs {
     pub write: bool,
 
     /// Seconds for each direction
-    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 6,
+        value_parser = seconds, allow_negative_numbers = true
+    )]
     pub duration: u16,
 
     /// Remember nothing
