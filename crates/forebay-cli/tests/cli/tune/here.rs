@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::program::program;
-use crate::{good, report};
+use crate::tune::{good, report};
 
 const LEN: usize = 32 << 20;
 
@@ -97,9 +97,9 @@ fn people_get_a_plot() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(!text.contains('\u{1b}') && talk.lines().all(|line| line.starts_with("warning: ")));
-    let mut plain = crate::command(folder.path(), &["file", "--duration", "1", "--dry-run"]);
+    let mut plain = crate::tune::command(folder.path(), &["file", "--duration", "1", "--dry-run"]);
     let output = plain.env("LC_ALL", "C").output().unwrap();
-    let (text, _) = crate::texts(&output, Some(0));
+    let (text, _) = crate::tune::texts(&output, Some(0));
     assert!(text.is_ascii() && text.contains("<- knee"), "{text}");
     assert!(text.contains("\nstored   no: `--dry-run` asked for that"), "{text}");
 }
@@ -145,9 +145,9 @@ fn takes(folder: &Path, text: &str) {
 #[test]
 fn switched_off_nothing_is_remembered() {
     let Some(folder) = folder() else { return };
-    let mut command = crate::command(folder.path(), &["file", "--duration", "1", "--json"]);
+    let mut command = crate::tune::command(folder.path(), &["file", "--duration", "1", "--json"]);
     let output = command.env("FOREBAY_REMEMBER", "off").env("FOREBAY_DEPTH", "3").output().unwrap();
-    let (text, talk) = crate::texts(&output, Some(0));
+    let (text, talk) = crate::tune::texts(&output, Some(0));
     let report: TuneReport = serde_json::from_str(&text).unwrap();
     let searched = &report.searches[0];
     assert_eq!(searched.not_stored.as_deref(), Some("`FOREBAY_REMEMBER` is `off`"));

@@ -1,15 +1,11 @@
 //! Exit codes, streams and errors of the command.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::program::program;
 use assert_cmd::Command;
-use program::program;
 
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());

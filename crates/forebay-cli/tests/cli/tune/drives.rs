@@ -9,8 +9,8 @@ use forebay::units::{KIB, MIB};
 use forebay_cli::tune::json::Searched;
 
 use crate::program::program;
-use crate::slow::{Kind, Slow};
-use crate::{bad, report};
+use crate::tune::slow::{Kind, Slow};
+use crate::tune::{bad, report};
 
 /// Set in the namespace.
 const INSIDE: &str = "TUNE_TEST_INSIDE";
@@ -76,7 +76,7 @@ fn is_knee(searched: &Searched) -> bool {
 
 #[test]
 fn the_knee_of_a_drive_that_needs_depth_is_found() {
-    inside("drives::the_knee_of_a_drive_that_needs_depth_is_found", |folder| {
+    inside("tune::drives::the_knee_of_a_drive_that_needs_depth_is_found", |folder| {
         let (_slow, path) = mounted(KIND, folder)?;
         // Where this machine is too busy to answer in time the drive is another one for a while.
         let mut tries = (0..4).map(|_| report(folder, &[&path, "--duration", "3"]));
@@ -96,7 +96,7 @@ fn the_knee_of_a_drive_that_needs_depth_is_found() {
 
 #[test]
 fn a_file_system_without_direct_io_is_told() {
-    inside("drives::a_file_system_without_direct_io_is_told", |folder| {
+    inside("tune::drives::a_file_system_without_direct_io_is_told", |folder| {
         let (_slow, path) = mounted(Kind { no_direct: true, ..KIND }, folder)?;
         let told = bad(folder, &[&path]);
         insta::assert_snapshot!(told.replace(&path, "PATH"), @"
@@ -110,7 +110,7 @@ fn a_file_system_without_direct_io_is_told() {
 
 #[test]
 fn a_drive_that_does_not_answer_ends_the_search() {
-    inside("drives::a_drive_that_does_not_answer_ends_the_search", |folder| {
+    inside("tune::drives::a_drive_that_does_not_answer_ends_the_search", |folder| {
         let (slow, path) = mounted(Kind { hangs_at: 20, ..KIND }, folder)?;
         let mut command = Command::new(program());
         command.args(["tune", &path, "--dry-run"]).stdout(Stdio::null()).stderr(Stdio::piped());
