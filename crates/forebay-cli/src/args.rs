@@ -111,11 +111,17 @@ pub struct BenchArgs {
     /// How many bytes to move, or a list of sizes
     ///
     /// By default as much as suits the memory, the free room and the speed of this machine.
-    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = positive_size)]
+    #[arg(
+        long, value_name = "SIZE,…", value_delimiter = ',',
+        value_parser = positive_size, allow_negative_numbers = true
+    )]
     pub size: Vec<u64>,
 
     /// How often each way is measured, 3 or more
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = repeats)]
+    #[arg(
+        long, value_name = "N", default_value_t = 3,
+        value_parser = repeats, allow_negative_numbers = true
+    )]
     pub repeats: u32,
 
     /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
@@ -149,7 +155,7 @@ pub struct BenchArgs {
     pub resident: bool,
 
     /// Threads that read resident bytes in `forebay` rows, instead of the engine's choice
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<u16>,
 
     /// Print JSON instead of a table; docs/json-schema.md describes it
@@ -169,11 +175,14 @@ pub struct ReadArgs {
     pub file: PathBuf,
 
     /// Where to begin
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
+    #[arg(
+        long, value_name = "SIZE", default_value = "0",
+        value_parser = size, allow_negative_numbers = true
+    )]
     pub offset: u64,
 
     /// How many bytes; by default all up to the end
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_negative_numbers = true)]
     pub len: Option<u64>,
 
     /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
@@ -257,7 +266,10 @@ pub struct TuneArgs {
     pub write: bool,
 
     /// Seconds for each direction
-    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = seconds)]
+    #[arg(
+        long, value_name = "SECONDS", default_value_t = 6,
+        value_parser = seconds, allow_negative_numbers = true
+    )]
     pub duration: u16,
 
     /// Remember nothing

@@ -134,7 +134,13 @@ impl From<Error> for Failure {
             causes.push(cause.to_string());
             source = cause.source();
         }
-        Self { message: error.to_string(), causes, hint: error.hint(), usage }
+        let hint = match &error {
+            Error::BadOption { name, .. } if name.starts_with("FOREBAY_") => Some(
+                "`forebay --help` tells what each variable is for; none needs to be set".into(),
+            ),
+            other => other.hint(),
+        };
+        Self { message: error.to_string(), causes, hint, usage }
     }
 }
 
@@ -176,7 +182,10 @@ mod tests {
         assert!(failure.usage);
         insta::assert_snapshot!(
             plain(&failure),
-            @"error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024"
+            @"
+        error: `FOREBAY_DEPTH` cannot be `no`: it takes a number of requests from 1 to 1024
+        hint: `forebay --help` tells what each variable is for; none needs to be set
+        "
         );
     }
 

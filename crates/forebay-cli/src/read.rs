@@ -77,7 +77,8 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
                 len: len.unwrap_or(0),
                 drive: None,
             };
-            let text = format!("cannot read {place}: the file has {size} bytes");
+            let bytes = if size == 1 { "byte" } else { "bytes" };
+            let text = format!("cannot read {place}: the file has {size} {bytes}");
             let hint = match rest {
                 None => "give an `--offset` inside the file".to_owned(),
                 Some(rest) => format!("`--len {rest}` reads up to the end"),

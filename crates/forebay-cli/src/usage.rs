@@ -16,7 +16,12 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
     };
     let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
     let close = suggested.into_iter().find_map(|kind| first(error, kind));
-    let hint = close.map_or(help, |close| format!("perhaps `{close}` was meant"));
+    let hint = match first(error, ContextKind::InvalidSubcommand).as_deref() {
+        // Other programs have these as verbs.
+        Some("help") => "`forebay --help` tells what there is, `forebay VERB --help` more".into(),
+        Some("version") => "`forebay --version` tells it".into(),
+        _ => close.map_or(help, |close| format!("perhaps `{close}` was meant")),
+    };
     Failure::usage(message(error)).hint(hint)
 }
 

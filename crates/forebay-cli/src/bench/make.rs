@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::data::{PIECE, Pattern};
 use super::memory::whole;
 use super::parallel::{cores, each_piece};
+use super::scratch::no_link;
 use crate::failure::{Failure, Result};
 
 /// Bytes that are made in memory before they are written.
@@ -35,7 +36,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
             _ => failure,
         }
     };
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    let file = open(path).map_err(failed)?;
     let had = file.metadata().map_err(failed)?.len();
     if len > had {
         reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
@@ -70,10 +71,13 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
 /// # Errors
 /// The system's.
 pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
-    let file = OpenOptions::new().write(true).open(path);
-    let written = file.and_then(|file| put_range(&file, pattern, start, end));
+    let written = open(path).and_then(|file| put_range(&file, pattern, start, end));
     let text = || format!("cannot write to `{}` at {start}", path.display());
     written.map_err(|error| Failure::io(text(), &error))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).custom_flags(no_link(true)).open(path)
 }
 
 fn put_range(file: &File, pattern: Pattern, mut start: u64, end: u64) -> io::Result<()> {
@@ -162,6 +166,17 @@ mod tests {
         assert!(pattern.matches(0, &bytes));
         fill(file.path(), pattern.inverse(), 1000).unwrap();
         assert!(pattern.inverse().matches(0, &std::fs::read(file.path()).unwrap()));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_scratch_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (other, link) = (folder.path().join("other"), folder.path().join("write"));
+        std::fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        fill(&link, Pattern::new(1), MIB).unwrap_err();
+        put(&link, Pattern::new(1), 0, MIB).unwrap_err();
+        assert_eq!(std::fs::read(&other).unwrap(), b"precious");
     }
 
     /// A small file system; it goes away with the value.

@@ -204,6 +204,11 @@ fn locked_mark(folder: &OwnedFd) -> Option<File> {
     (text == MARK_TEXT.as_bytes()).then_some(mark)
 }
 
+/// The flags to open a file with: what is written is scratch, which is no link.
+pub(crate) const fn no_link(write: bool) -> i32 {
+    if write { libc::O_NOFOLLOW } else { 0 }
+}
+
 /// A number that nobody can guess.
 ///
 /// # Errors

@@ -13,6 +13,7 @@ use super::settings::Ground;
 use crate::bench::data::Pattern;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch::{self, Part, Scratch};
+use crate::bench::subject::check_size;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
@@ -149,6 +150,7 @@ impl Place {
 /// The user's file: opened as the engine opens it, so that its errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
     let len = engine.open(path)?.len()?;
+    check_size(path, len)?;
     if len < LEN_MIN {
         let (len, least) = (format_size(len), format_size(LEN_MIN));
         return Err(Failure::new(format!("cannot tune on `{}`: it has {len}", path.display()))

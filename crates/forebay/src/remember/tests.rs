@@ -101,7 +101,7 @@ fn a_damaged_file_is_read_as_far_as_it_goes_and_mended() {
     fs::write(&path, format!("{text}\0\u{7f} nonsense\nbad read 1 2 3 4\n{}", &text[..60]))
         .unwrap();
     assert_eq!(Memory::at(folder.clone()).recall("good", ME), Some(learned(7)));
-    for bytes in [&b""[..], b"\xff\xfe\0\0", &[b'x'; 10_000_000]] {
+    for bytes in [&b""[..], b"\xff\xfe\0\0", &b"x".repeat(10_000_000)] {
         fs::write(&path, bytes).expect("our own file");
         assert!(Memory::at(folder.clone()).known.is_empty());
         assert!(remember(&folder, "new", 2));

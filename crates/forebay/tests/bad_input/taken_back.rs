@@ -165,7 +165,9 @@ fn a_process_that_waits_for_itself_ends() {
         let said = String::from_utf8_lossy(&output.stdout);
         let Some(left) = said.lines().find_map(|line| line.strip_prefix("at ")) else {
             assert!(output.status.success(), "{output:?}");
-            return skip("no file system of our own, see above");
+            let told = String::from_utf8_lossy(&output.stderr);
+            let reasons = told.lines().filter_map(|line| line.strip_prefix("skipped: "));
+            return reasons.for_each(skip);
         };
         fuse::take_away(left.as_ref()).expect("the mount stays behind");
         std::fs::remove_dir(left).expect("the mount point is empty");

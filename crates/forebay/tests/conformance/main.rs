@@ -58,7 +58,7 @@ fn run(place: impl FnOnce() -> Offer<Place>) {
         return writes::be_the_other_process(&role);
     }
     let Some(place) = or_skip(place()) else { return };
-    let _watchdog = Watchdog::new(std::time::Duration::from_secs(300));
+    let _watchdog = Watchdog::new(std::time::Duration::from_secs(900));
     let mut skipped = Vec::new();
     for ring in RINGS {
         if ring == RingChoice::Uring && !lab::has_uring() {

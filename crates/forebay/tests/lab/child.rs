@@ -36,7 +36,7 @@ pub(crate) fn start(role: &str) -> Child {
 /// # Panics
 /// Where its test failed, with what it printed.
 pub(crate) fn finish(child: Child) -> String {
-    let _watchdog = Watchdog::new(Duration::from_secs(300));
+    let _watchdog = Watchdog::new(Duration::from_secs(600));
     let output = child.wait_with_output().expect("a child can be waited for");
     let said = format!(
         "{}{}",

@@ -35,7 +35,7 @@ impl Watchdog {
 
     /// With the bound of most tests.
     pub(crate) fn start() -> Self {
-        Self::new(Duration::from_secs(120))
+        Self::new(Duration::from_secs(300))
     }
 }
 

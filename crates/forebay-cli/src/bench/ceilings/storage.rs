@@ -14,6 +14,7 @@ use crate::bench::cpu::{Spent, timed};
 use crate::bench::data::Pattern;
 use crate::bench::memory::{HostMemory, whole};
 use crate::bench::parallel::each_range;
+use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
@@ -96,7 +97,7 @@ impl Storage {
             return Ok(Err(format!("less than {WRITE_ALIGN} bytes cannot be written directly")));
         }
         let mut how = OpenOptions::new();
-        how.read(true).write(write).custom_flags(libc::O_DIRECT);
+        how.read(true).write(write).custom_flags(libc::O_DIRECT | no_link(write));
         let file = match how.open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::InvalidInput => {

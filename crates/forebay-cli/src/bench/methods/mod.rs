@@ -7,9 +7,11 @@ pub mod mmap;
 pub mod standard;
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use super::memory::Memory;
+use super::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName};
 
@@ -73,6 +75,7 @@ fn open(job: &Job) -> Result<File> {
     OpenOptions::new()
         .read(true)
         .write(write)
+        .custom_flags(no_link(write))
         .open(&job.path)
         .map_err(|error| Failure::io(format!("cannot open `{}`", job.path.display()), &error))
 }

@@ -31,7 +31,7 @@ use protocol::{REQUEST_MAX, Reply, Request, State};
 use super::{Offer, needs_root};
 
 /// How long a mount stays at most: longer than any watchdog waits.
-const STAYS_MAX: Duration = Duration::from_secs(400);
+const STAYS_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Shared {

@@ -25,6 +25,7 @@ use crate::bench::cpu::{Spent, timed};
 use crate::bench::drives::targets::Targets;
 use crate::bench::memory::whole;
 use crate::bench::methods::Moved;
+use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, Settings};
 
@@ -170,15 +171,17 @@ impl Way for OneQueue {
             };
             let write = job.direction == Direction::Write;
             let mut how = OpenOptions::new();
-            how.read(true).write(write);
+            how.read(true).write(write).custom_flags(no_link(write));
             let cached = how.open(&part.path).map_err(|error| failed(&error))?;
             let direct = match job.cache {
                 Cache::Resident => None,
-                Cache::Cold => match how.custom_flags(libc::O_DIRECT).open(&part.path) {
-                    Ok(file) => Some(file),
-                    Err(error) if error.kind() == ErrorKind::InvalidInput => None,
-                    Err(error) => return Err(failed(&error)),
-                },
+                Cache::Cold => {
+                    match how.custom_flags(libc::O_DIRECT | no_link(write)).open(&part.path) {
+                        Ok(file) => Some(file),
+                        Err(error) if error.kind() == ErrorKind::InvalidInput => None,
+                        Err(error) => return Err(failed(&error)),
+                    }
+                }
             };
             self.files.push(Files { path: part.path.clone(), direct, cached });
         }

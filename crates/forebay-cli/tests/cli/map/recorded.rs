@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use forebay_cli::map::json::MapReport;
 use tempfile::TempDir;
 
-use crate::{bad, good};
+use crate::map::{bad, good};
 
 /// The library's own records of two kernels; part of the test, so that it runs anywhere.
-const ARCHIVE: &[u8] = include_bytes!("../../../forebay/tests/topology/linux-6.12-iommu.tar.gz");
+const ARCHIVE: &[u8] = include_bytes!("../../../../forebay/tests/topology/linux-6.12-iommu.tar.gz");
 
 /// Where one of its drives hangs.
 const SLOT: &str = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";
@@ -69,7 +69,7 @@ impl Recorded {
         let mut all = vec!["--fixture", "."];
         all.extend(arguments);
         // Lines that fit into this file.
-        let mut command = assert_cmd::Command::new(crate::program());
+        let mut command = assert_cmd::Command::new(crate::program::program());
         command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", "90");
         let output = command.arg("map").args(all).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -149,7 +149,7 @@ fn the_readme_shows_what_is_drawn() {
     recorded.write(&format!("{SLOT}/max_link_width"), "4\n");
     let path = "/mnt/md0/data.bin";
     let (text, _) = good(recorded.folder.path(), &["--fixture", ".", path]);
-    let readme = include_str!("../../../../README.md");
+    let readme = include_str!("../../../../../README.md");
     let (_, shown) = readme.split_once(&format!("$ forebay map {path}\n")).unwrap();
     let (shown, _) = shown.split_once("```").unwrap();
     assert!(text.contains(shown), "README.md should show this:\n{text}");
@@ -390,7 +390,7 @@ fn what_is_not_in_the_record_fails_beside_what_is() {
 #[test]
 fn a_terminal_without_unicode_gets_ascii() {
     let Some(recorded) = Recorded::open() else { return };
-    let mut command = assert_cmd::Command::new(crate::program());
+    let mut command = assert_cmd::Command::new(crate::program::program());
     command.current_dir(recorded.folder.path()).env("LC_ALL", "C");
     command.args(["map", "--fixture", ".", "/mnt/plain/to-md0", "/mnt/mpath/data.bin"]);
     let output = command.env("COLUMNS", "90").output().unwrap();

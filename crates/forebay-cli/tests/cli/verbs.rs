@@ -1,17 +1,13 @@
 //! The verbs at work, on real files: what they print, and that they change nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
+use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
-use program::program;
 use twox_hash::XxHash3_64;
 
 /// The kinds of target that every machine has.

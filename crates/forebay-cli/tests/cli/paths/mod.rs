@@ -1,19 +1,15 @@
 //! `forebay bench` with several paths, on real files.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 mod bad_input;
 mod kvikio;
-#[path = "../program/mod.rs"]
-mod program;
 mod rows;
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::program::program;
 use forebay_cli::report::json::Report;
-use program::program;
 
 /// The command, with nothing of KvikIO's to be found unless a test puts it there.
 fn command(folder: &Path, arguments: &[&str]) -> Command {

@@ -1,18 +1,14 @@
 //! `forebay map`: what it draws of recorded systems and of this one, what it records, and what it
 //! says to nonsense.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 mod live;
-#[path = "../program/mod.rs"]
-mod program;
 mod recorded;
 
 use std::path::Path;
 use std::process::Output;
 
+use crate::program::program;
 use assert_cmd::Command;
-use program::program;
 
 /// Runs `forebay map` in `folder`, in a locale that has every character.
 fn map(folder: &Path, arguments: &[&str]) -> Output {

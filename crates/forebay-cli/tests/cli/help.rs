@@ -1,11 +1,7 @@
 //! What the command says about itself, whole.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
+use crate::program::program;
 use assert_cmd::Command;
-use program::program;
 
 fn stdout(arguments: &[&str]) -> String {
     let mut command = Command::new(program());

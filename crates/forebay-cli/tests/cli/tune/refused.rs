@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{bad, command, texts};
+use crate::tune::{bad, command, texts};
 
 #[test]
 fn files_in_memory_have_no_depth() {

@@ -7,7 +7,7 @@ use std::process::Command;
 use forebay_cli::map::json::MapReport;
 use tempfile::TempDir;
 
-use crate::{bad, good, map};
+use crate::map::{bad, good, map};
 
 fn report(folder: &Path, arguments: &[&str]) -> MapReport {
     let all = [&["--json"], arguments].concat();

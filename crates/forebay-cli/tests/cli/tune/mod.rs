@@ -1,22 +1,17 @@
 //! `forebay tune`: what it finds and keeps, what it leaves as it was, and what it says where there
 //! is nothing to tune.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-#![allow(clippy::print_stdout, reason = "what is skipped is told")]
-
 mod drives;
 mod here;
-#[path = "../program/mod.rs"]
-mod program;
 mod refused;
 mod slow;
 
 use std::path::Path;
 use std::process::Output;
 
+use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::tune::json::TuneReport;
-use program::program;
 
 /// `forebay tune` in `folder`, in a locale that has every character, with a memory of its own.
 fn command(folder: &Path, arguments: &[&str]) -> Command {

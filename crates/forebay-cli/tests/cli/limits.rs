@@ -1,15 +1,11 @@
 //! Machines with little room: memory that a control group limits, and disks that others fill.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use program::program;
+use crate::program::program;
 
 /// A control group of our own inside that of this process, where the system has them mounted in the
 /// usual place and lets this user make one.

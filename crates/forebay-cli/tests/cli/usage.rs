@@ -1,15 +1,11 @@
 //! Exit codes, streams and errors of the command.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::program::program;
 use assert_cmd::Command;
-use program::program;
 
 fn forebay(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
@@ -74,6 +70,9 @@ fn a_command_that_makes_no_sense_is_told_in_our_own_words() {
         &["read", "file", "--len"],
         &["mov"],
         &["completions", "nu"],
+        &["read", "file", "--offset", "-1"],
+        &["help", "bench"],
+        &["version"],
     ]
     .into_iter()
     .map(|arguments| {
@@ -105,6 +104,12 @@ fn a_command_that_makes_no_sense_is_told_in_our_own_words() {
     hint: `forebay --help` tells what there is
     error: `<SHELL>` cannot be `nu`: it takes one of `bash`, `elvish`, `fish`, `powershell`, `zsh`
     hint: `forebay completions --help` tells what it takes
+    error: `--offset` cannot be `-1`: it takes a size such as `64K` or `1.5GiB`
+    hint: `forebay read --help` tells what it takes
+    error: there is no verb `help`
+    hint: `forebay --help` tells what there is, `forebay VERB --help` more
+    error: there is no verb `version`
+    hint: `forebay --version` tells it
     ");
     let (_, text) = failure(&["bench", "--gpu", "sim:x=3"]);
     assert!(text.starts_with("error: `--gpu` cannot be `sim:x=3`: `sim` takes "), "{text}");

@@ -1,9 +1,5 @@
 //! Scratch goes away however the command ends.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-mod program;
-
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use program::program;
+use crate::program::program;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A long run in a folder of its own; it is ended whatever becomes of the test.
