@@ -6,8 +6,8 @@
 //!
 //! Whatever goes wrong, nobody waits for it for ever. The server's thread has a table of
 //! descriptors of its own, so the kernel ends the connection as soon as that thread is gone;
-//! nothing that it does waits for a file system; closing a file asks the server nothing; and a
-//! guardian takes a mount away that stays for too long.
+//! nothing that it does waits for a file system; closing a file asks the server nothing, unless a
+//! test wants that; and a guardian takes a mount away that stays for too long.
 
 mod protocol;
 

@@ -31,6 +31,10 @@ pub(crate) struct Faults {
     /// No page cache: every read is the server's, and a short one is no end of the file to the
     /// kernel. Counts when the file is opened.
     pub(crate) uncached: bool,
+    /// The server wants to know when a file is closed. Counts when the file is opened.
+    pub(crate) closes: bool,
+    /// Closing waits until this is taken back, where the server wants to know.
+    pub(crate) hang_closes: bool,
     /// O_DIRECT is refused when the file is opened.
     pub(crate) no_direct: bool,
     /// O_DIRECT is refused when the file is read.
@@ -107,9 +111,10 @@ impl State {
     /// `None`: the request waits.
     pub(super) fn reply(&mut self, request: &Request) -> Option<Reply> {
         let opened = || {
-            // To close a file would wait for a write that hangs.
+            // Else to close a file would wait for a write that hangs.
             const NO_FLUSH: u32 = 1 << 5;
-            let flags = u32::from(self.faults.uncached) | NO_FLUSH;
+            let closes = if self.faults.closes { 0 } else { NO_FLUSH };
+            let flags = u32::from(self.faults.uncached) | closes;
             Reply::Body([[0; 8].as_slice(), &flags.to_ne_bytes(), &[0; 4]].concat())
         };
         Some(match request.code {
@@ -131,6 +136,8 @@ impl State {
             18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
             26 => Reply::Body(greeting(self.faults.interruptible)),
             28 => Reply::Body(Vec::new()),
+            25 if self.faults.hang_closes => return None,
+            25 if self.faults.closes => Reply::Body(Vec::new()),
             _ => Reply::Error(libc::ENOSYS),
         })
     }
