@@ -112,8 +112,9 @@ fn clear(folder: &Path) -> Result<()> {
     let is_empty = fs::read_dir(folder).map_err(failed)?.next().is_none();
     let mark = folder.join(MARK);
     if !is_empty && fs::read(&mark).ok().as_deref() != Some(MARK_TEXT.as_bytes()) {
-        let text = "is neither empty nor an earlier bundle: name a folder that is to be made";
-        return Err(format!("`{}` {text}", folder.display()));
+        let text = "is neither empty nor a bundle with its mark";
+        let remedy = "remove it, or name a folder that is to be made";
+        return Err(format!("`{}` {text}: {remedy}", folder.display()));
     }
     // First thing in, so that a bundle that broke off can be made anew.
     write(&mark, MARK_TEXT)?;

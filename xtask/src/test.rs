@@ -150,6 +150,11 @@ fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) ->
     dependencies(report, &cargo)?;
     heading("bundle");
     let folder = target(root)?.join("bundle");
+    // It is this command's own, whatever an earlier version left in it.
+    if folder.exists() {
+        fs::remove_dir_all(&folder)
+            .map_err(|error| format!("cannot remove `{}`: {error}", folder.display()))?;
+    }
     let built = bundle::run(root, &folder);
     if let Err(message) = &built {
         say!(err, "error: {message}");

@@ -60,12 +60,13 @@ impl Folder {
     /// Makes it, for this user alone.
     fn create(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        let itself = rustix::fs::open(&path, FOLDER, Mode::empty())?;
-        let facts = fstat(&itself)?;
-        if facts.st_uid != rustix::process::geteuid().as_raw() || facts.st_mode & 0o077 != 0 {
-            return Err(replaced());
+        match rustix::fs::open(&path, FOLDER, Mode::empty()) {
+            Ok(itself) => Ok(Self { path, itself }),
+            Err(errno) => {
+                let _ = fs::remove_dir(&path);
+                Err(errno.into())
+            }
         }
-        Ok(Self { path, itself })
     }
 
     /// Makes a file in it that was not there.
@@ -75,28 +76,25 @@ impl Folder {
         Ok(openat(&self.itself, name, how, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    /// Whether its name is still its own.
-    fn is_there(&self) -> bool {
-        let is_same = |facts: Stat| {
-            fstat(&self.itself)
-                .is_ok_and(|own| (own.st_dev, own.st_ino) == (facts.st_dev, facts.st_ino))
-        };
-        rustix::fs::lstat(&self.path).is_ok_and(is_same)
+    /// Whether its name is still its own; the error says why not.
+    fn is_there(&self) -> io::Result<()> {
+        let number = |facts: Stat| (facts.st_dev, facts.st_ino);
+        if number(rustix::fs::lstat(&self.path)?) == number(fstat(&self.itself)?) {
+            return Ok(());
+        }
+        Err(io::Error::other("somebody else put another folder in its place"))
     }
 
-    /// Removes the files of a run and the folder, wherever it is, where nothing else is in it.
+    /// Removes the files of a run, wherever the folder is, and the folder where it still has its
+    /// name and nothing else is in it.
     pub(crate) fn remove(&self) {
         for name in Part::ALL.map(Part::name).into_iter().chain([MARK]) {
             let _ = unlinkat(&self.itself, name, AtFlags::empty());
         }
-        if self.is_there() {
+        if self.is_there().is_ok() {
             let _ = fs::remove_dir(&self.path);
         }
     }
-}
-
-fn replaced() -> io::Error {
-    io::Error::other("somebody else put another folder in its place")
 }
 
 /// A scratch folder; it goes away when this is dropped or the command is stopped.
@@ -135,13 +133,13 @@ impl Scratch {
     /// Looks whether its paths still lead to its files.
     ///
     /// # Errors
-    /// They do not: somebody else moved the folder.
+    /// They do not: somebody else moved or removed the folder.
     pub fn check(&self) -> Result<()> {
-        if self.folder.is_there() {
-            return Ok(());
-        }
-        let text = format!("cannot go on with the scratch folder `{}`", self.folder.path.display());
-        Err(Failure::io(text, &replaced()).hint("go to a folder that only you may write"))
+        self.folder.is_there().map_err(|error| {
+            let path = self.folder.path.display();
+            Failure::io(format!("cannot go on with the scratch folder `{path}`"), &error)
+                .hint("go to a folder that only you may write")
+        })
     }
 
     /// The path of one of its files.

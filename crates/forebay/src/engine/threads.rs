@@ -92,28 +92,38 @@ pub(super) struct Threads {
     kernel: Arc<KernelThreads>,
 }
 
+/// Out of which quota a thread comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Quota {
+    /// The one that all share.
+    Shared,
+    /// What was set aside for it: whoever starts it keeps to that.
+    Reserved,
+}
+
 #[derive(Debug)]
 struct Alive {
-    /// How many there may be.
+    /// How many there may be that share.
     most: usize,
-    count: Mutex<usize>,
+    /// By [`Quota`].
+    count: Mutex<[usize; 2]>,
     none: Condvar,
 }
 
 impl Alive {
-    fn lock(&self) -> MutexGuard<'_, usize> {
+    fn lock(&self) -> MutexGuard<'_, [usize; 2]> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Counts its thread out when it ends, by a panic as well.
-struct Leave(Arc<Alive>);
+struct Leave(Arc<Alive>, Quota);
 
 impl Drop for Leave {
     fn drop(&mut self) {
         let mut count = self.0.lock();
-        *count -= 1;
-        if *count == 0 {
+        count[self.1 as usize] -= 1;
+        if *count == [0, 0] {
             self.0.none.notify_all();
         }
     }
@@ -123,9 +133,9 @@ impl Threads {
     /// At most `most` at a time, the kernel's among them, divided by `shares`; on a machine of so
     /// many NUMA `nodes`.
     pub(super) fn new(most: usize, shares: Shares, nodes: usize) -> Self {
-        let most = most.saturating_sub(shares.kernel);
+        let most = most.saturating_sub(shares.kernel + shares.closers);
         Self {
-            alive: Arc::new(Alive { most, count: Mutex::new(0), none: Condvar::new() }),
+            alive: Arc::new(Alive { most, count: Mutex::default(), none: Condvar::new() }),
             shares,
             readers_started: Arc::default(),
             served: Arc::default(),
@@ -139,13 +149,23 @@ impl Threads {
         what: &'static str,
         run: impl FnOnce() + Send + 'static,
     ) -> Result<()> {
+        self.spawn_as(Quota::Shared, name, what, run)
+    }
+
+    fn spawn_as(
+        &self,
+        quota: Quota,
+        name: String,
+        what: &'static str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
         let mut count = self.alive.lock();
-        if *count >= self.alive.most {
+        if quota == Quota::Shared && count[quota as usize] >= self.alive.most {
             return Err(Error::Resource { what, source: Errno::AGAIN });
         }
-        *count += 1;
+        count[quota as usize] += 1;
         drop(count);
-        let leave = Leave(Arc::clone(&self.alive));
+        let leave = Leave(Arc::clone(&self.alive), quota);
         // The thread is not joined: its last act is to count itself out.
         let thread = Builder::new().name(name).spawn(move || {
             let _leave = leave;
@@ -161,8 +181,10 @@ impl Threads {
 
     /// Waits for all threads to end, for a bounded time.
     pub(super) fn wait(&self) {
-        let waited =
-            self.alive.none.wait_timeout_while(self.alive.lock(), END_BOUND, |count| *count > 0);
+        let waited = self
+            .alive
+            .none
+            .wait_timeout_while(self.alive.lock(), END_BOUND, |count| *count != [0, 0]);
         drop(waited);
     }
 
@@ -238,7 +260,9 @@ impl Threads {
             let start = move || {
                 let closers = closers.upgrade().ok_or(Errno::AGAIN)?;
                 let run = move || closers.run();
-                threads.spawn("forebay-close".into(), "closing threads", run).map_err(errno_of)
+                let name = "forebay-close".to_owned();
+                let started = threads.spawn_as(Quota::Reserved, name, "closing threads", run);
+                started.map_err(errno_of)
             };
             Closers::new(self.shares.closers, Box::new(start))
         })

@@ -41,11 +41,7 @@ impl Scheduler {
         if !std::mem::take(&mut same?.opens) {
             return None;
         }
-        let claim = self.claim_of(turn.key);
-        if claim.is_none() {
-            self.effects.work += 1; // a reader may make slots
-        }
-        claim
+        self.claim_of(turn.key)
     }
 
     /// Notes who fills the windows of a transfer, and whether a try has found that nothing is

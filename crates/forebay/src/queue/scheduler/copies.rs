@@ -1,6 +1,6 @@
 //! Which runs of which windows the submitter of a link copies next.
 
-use super::{Active, Copy, CopyFailure, Scheduler};
+use super::{Active, Copy, CopyFailure, Link, Scheduler};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::{Direction, Line, WindowKey};
@@ -167,18 +167,20 @@ impl Scheduler {
                 .all(|&key| self.windows[key].is_full() && self.windows[key].all_sent())
     }
 
-    /// A link where a transfer waits for a slot while nothing is copied, or while its drive waits
-    /// for it: more slots would help.
+    /// Whether more slots would help a link: a transfer waits for one while nothing is copied,
+    /// while its drive waits for it, or while others hold parts of all that there are.
+    pub(super) fn wants_slots(&self, link: &Link) -> bool {
+        let may = !link.growing && link.slots.made() < link.slots.most;
+        let idles = link.copies == 0 && link.unloading.is_empty();
+        let is_cold = |key: &usize| self.transfers[*key].pace != Line::Cached;
+        let starves = || idles || link.slots.is_split() || link.waiting.iter().any(is_cold);
+        may && !link.waiting.is_empty() && starves()
+    }
+
+    /// A link that wants more slots.
     pub(super) fn link_to_grow(&mut self) -> Option<usize> {
-        let transfers = &self.transfers;
-        self.links.iter_mut().position(|link| {
-            let idles = link.copies == 0 && link.unloading.is_empty();
-            let drive_waits =
-                || link.waiting.iter().any(|&key| transfers[key].pace != Line::Cached);
-            let starves = !link.waiting.is_empty() && (idles || drive_waits());
-            let grows = starves && !link.growing && link.slots.made() < link.slots.most;
-            link.growing |= grows;
-            grows
-        })
+        let found = self.links.iter().position(|link| self.wants_slots(link))?;
+        self.links[found].growing = true;
+        Some(found)
     }
 }

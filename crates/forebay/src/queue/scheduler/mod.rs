@@ -423,9 +423,17 @@ impl Scheduler {
     /// What became of the calls since the last time: to be acted on without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
+        if effects.work == 0 && self.readers.called() == 0 && self.link_wants_slots() {
+            effects.work = 1; // whatever it was that left a transfer without one
+        }
         let most = effects.work.min(CALLED_AT_ONCE).min(self.may_call());
         effects.readers += self.readers.call(most);
         effects
+    }
+
+    /// Whether a link wants more slots, which a reader makes.
+    fn link_wants_slots(&self) -> bool {
+        self.links.iter().any(|link| self.wants_slots(link))
     }
 
     /// Asks all threads to end once nothing is in flight or queued.

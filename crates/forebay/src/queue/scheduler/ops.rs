@@ -58,10 +58,12 @@ impl Scheduler {
     /// come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
         let work = self.next_work_of(state);
-        self.effects.work = match work {
-            Some(_) => self.effects.work.saturating_sub(1),
+        // Its own op may wait for a drive for long.
+        let waits = |work: &ReaderWork| matches!(work, ReaderWork::Op(op) if !op.is_in_memory());
+        self.effects.work = match &work {
+            Some(work) if !waits(work) => self.effects.work.saturating_sub(1),
             // Whoever was spared so far has to take over what this thread leaves behind.
-            None => self.effects.work.max(self.queued + self.openable.len()),
+            _ => self.effects.work.max(self.queued + self.openable.len()),
         };
         self.call_more(work.is_some());
         work

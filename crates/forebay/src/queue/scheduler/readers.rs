@@ -151,7 +151,8 @@ impl Scheduler {
         assert_eq!((working, helping), (readers, callers), "readers and callers at work");
         let hired = hired + usize::from(hiring); // who was just started may be at work before
         assert!(working <= hired, "{working} readers of {hired} at work");
-        let waiting = self.queued + self.openable.len();
+        let grows = usize::from(self.link_wants_slots());
+        let waiting = self.queued + self.openable.len() + grows;
         let coming = working + come_back + self.readers.called();
         let all_awake = self.readers.is_empty();
         assert!(waiting == 0 || coming > 0 || all_awake, "{waiting} wait for readers");

@@ -64,6 +64,11 @@ impl Slots {
         self.free.iter().all(Vec::is_empty)
     }
 
+    /// Whether a part of some slot is free, but not all of it.
+    pub(super) fn is_split(&self) -> bool {
+        self.free[1..].iter().any(|parts| !parts.is_empty())
+    }
+
     /// Takes a slot, or the smallest part of one that holds `len` bytes; where there is none and
     /// none will be made, a smaller one.
     pub(super) fn take(&mut self, drive: usize, len: u64) -> Option<Slot> {

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::turns::Turns;
-use super::{Claim, Request, Scheduler};
+use super::{Claim, Priority, Request, Scheduler};
 use crate::plan::{Io, Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
@@ -36,14 +36,30 @@ impl Scheduler {
                 None => match self.links[link].slots.take(drive, len) {
                     Some(slot) => Some(slot),
                     None => {
-                        active.listed = true;
-                        self.links[link].waiting.push_back(key);
+                        self.wait_for_slot(key, link);
                         return None;
                     }
                 },
             },
         };
         Some(self.open(key, slot))
+    }
+
+    /// Puts a transfer in line for a slot, urgent ones first. Its drive serves others meanwhile.
+    fn wait_for_slot(&mut self, key: usize, link: usize) {
+        let active = &mut self.transfers[key];
+        active.listed = true;
+        let promised = std::mem::take(&mut active.promised);
+        let Request { drive, priority, .. } = active.request;
+        let is_urgent = |key: &usize| self.transfers[*key].request.priority == Priority::Urgent;
+        let waiting = &self.links[link].waiting;
+        let place = match priority {
+            Priority::Urgent => waiting.iter().take_while(|key| is_urgent(key)).count(),
+            Priority::Normal => waiting.len(),
+        };
+        self.links[link].waiting.insert(place, key);
+        self.drives[drive].promised -= promised;
+        self.open_for(drive);
     }
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {

@@ -136,11 +136,11 @@ impl Climb {
         home: usize,
         away: usize,
         mut pairs: Pairs,
-        rate: Rate,
+        (rate, ns): (Rate, u64),
         now_ns: u64,
     ) {
         if self.level == away {
-            pairs.away(rate);
+            pairs.away(rate, ns);
             self.level = home;
             self.phase = Phase::InTurn { home, away, pairs };
             return;
@@ -167,7 +167,9 @@ impl Climb {
                 self.look_at_ns = None;
             }
             Verdict::TooLittle => {
-                self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
+                let share = if up { LOOK_SHARE.0 } else { LOOK_SHARE.1 };
+                let least = pairs.away_ns().saturating_mul(share);
+                self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1).max(least);
                 self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
             }
         }

@@ -300,7 +300,7 @@ impl Climb {
             Phase::Hold => self.held(rate, now_ns),
             Phase::Look { home, again } => self.looked(home, again, rate, ns, now_ns),
             Phase::InTurn { home, away, pairs } => {
-                self.in_turn(home, away, pairs, rate, now_ns);
+                self.in_turn(home, away, pairs, (rate, ns), now_ns);
             }
         }
     }

@@ -26,6 +26,8 @@ pub(super) enum Verdict {
 pub(super) struct Pairs {
     home: Rate,
     away: Option<Rate>,
+    /// How long the other level was measured.
+    away_ns: u64,
     /// Thousandths of the level that is held.
     ratios: Vec<u64>,
 }
@@ -33,12 +35,18 @@ pub(super) struct Pairs {
 impl Pairs {
     /// The level that is held has just shown `home`.
     pub(super) fn new(home: Rate) -> Self {
-        Self { home, away: None, ratios: Vec::new() }
+        Self { home, away: None, away_ns: 0, ratios: Vec::new() }
     }
 
-    /// Takes in what the other level has shown.
-    pub(super) fn away(&mut self, rate: Rate) {
+    /// Takes in what the other level has shown, in `ns`.
+    pub(super) fn away(&mut self, rate: Rate, ns: u64) {
         self.away = Some(rate);
+        self.away_ns = self.away_ns.saturating_add(ns);
+    }
+
+    /// How long the other level was measured.
+    pub(super) fn away_ns(&self) -> u64 {
+        self.away_ns
     }
 
     /// Takes in what the held level has shown after that.
@@ -92,7 +100,7 @@ mod tests {
     fn after(pairs: &[(u64, u64)], thousandths: u64, lenient: bool) -> Verdict {
         let mut all = Pairs::new(Rate(1_000_000));
         for &(away, home) in pairs {
-            all.away(Rate(away * 1000));
+            all.away(Rate(away * 1000), 1);
             all.home(Rate(home * 1000));
         }
         all.verdict(thousandths, lenient)

@@ -30,8 +30,8 @@ use protocol::{REQUEST_MAX, Reply, Request, State};
 
 use super::{Offer, needs_root};
 
-/// How long a mount stays at most: longer than any watchdog waits.
-const STAYS_MAX: Duration = Duration::from_secs(600);
+/// How long a mount stays at most: not as long as a watchdog waits, which would leave it behind.
+const STAYS_MAX: Duration = Duration::from_secs(280);
 
 #[derive(Debug)]
 struct Shared {
