@@ -6,14 +6,11 @@
 //! more in flight, not before. So nothing but what is in flight holds memory.
 
 use super::turns::{Turn, Turns};
-use super::{Claim, Request, Scheduler};
+use super::{Claim, Request, Scheduler, slots};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line};
 use crate::queue::window::PIECES_MAX;
 use crate::units::align_down;
-
-/// Windows of a slot while the link is behind: it wants larger copies than single requests.
-const BEHIND: u64 = 4;
 
 impl Scheduler {
     /// Whether the ring of its drive opens a transfer's next window. Writes have to be copied from
@@ -76,7 +73,8 @@ impl Scheduler {
             (Line::Direct, Some(link)) if self.is_ring_to_open(key) && !self.is_behind(link) => {
                 request_size
             }
-            (_, Some(_)) => (slot_size / BEHIND).max(self.limits.segment),
+            // A link that is behind wants larger copies than single requests.
+            (_, Some(_)) => (slot_size / slots::PARTS).max(self.limits.segment),
         }
     }
 

@@ -13,7 +13,7 @@
 use crate::queue::window::Slot;
 
 /// Parts of a slot or of a part.
-const PARTS: u64 = 4;
+pub(super) const PARTS: u64 = 4;
 
 /// Sizes: of a slot, of its quarters and of theirs.
 const SIZES: usize = 3;

@@ -44,6 +44,16 @@ impl Rig {
     }
 
     fn start_by(&mut self, reason: Reason) -> (Arc<State>, Claim) {
+        let (state, claim) = self.start_to(None, reason, Priority::Normal);
+        (state, claim.expect("host memory needs no slot"))
+    }
+
+    fn start_to(
+        &mut self,
+        link: Option<usize>,
+        reason: Reason,
+        priority: Priority,
+    ) -> (Arc<State>, Option<Claim>) {
         let range = ByteRange::at(0, LEN);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
         let (key, claim) = self.scheduler.start(Request {
@@ -53,16 +63,16 @@ impl Rig {
             range,
             end: range.end,
             address: 4096,
-            link: None,
+            link,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
             alignment: None,
             exact: false,
             sync: SyncMode::None,
-            priority: Priority::Normal,
+            priority,
         });
         state.set_key(key);
-        (state, claim.expect("host memory needs no slot"))
+        (state, claim)
     }
 
     /// Hands in a plan of four segments.
@@ -153,4 +163,27 @@ fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
     assert!(rig.scheduler.take_pool_op().is_none());
     rig.complete(op, Ok(LEN / 4));
     assert!(rig.scheduler.take_work_of(&second).is_none(), "the pool has one");
+}
+
+#[test]
+fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
+    let mut rig = Rig::new();
+    let link = rig.scheduler.add_link(4);
+    rig.scheduler.sleeps(Crew::Readers);
+    let start = |rig: &mut Rig, priority| {
+        let (state, claim) = rig.start_to(Some(link), Reason::Resident, priority);
+        assert!(claim.is_none(), "there is no slot yet");
+        state
+    };
+    start(&mut rig, Priority::Normal);
+    let urgent = start(&mut rig, Priority::Urgent);
+    // Whoever looks for work finds none, but leaves both in line for a slot.
+    assert!(rig.scheduler.claim().is_none());
+    rig.scheduler.effects.work = 0;
+    assert_eq!(rig.scheduler.take_effects().readers, 1, "nobody comes to make slots");
+    assert!(matches!(rig.scheduler.take_reader_work(), Some(ReaderWork::Grow(_))));
+    let len = rig.scheduler.limits.slot_size;
+    rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
+    let claim = rig.scheduler.claim().expect("a slot is there");
+    assert!(Arc::ptr_eq(&claim.state, &urgent));
 }
