@@ -58,14 +58,14 @@ impl Mood {
 }
 
 impl Climb {
-    pub(super) fn held(&mut self, rate: Rate, now_ns: u64) {
+    pub(super) fn held(&mut self, rate: Rate) {
         let Some(base) = self.base else {
             if self.promised.take().is_some_and(|best| !rate.is_at_least(SAME.0, best)) {
                 // The drive has changed, or a burst has ended, while it was searched.
                 return self.again(Vec::new());
             }
             self.base = Some(rate);
-            self.look_at_ns = Some(now_ns);
+            self.look_at_ns = Some(self.busy_ns);
             return;
         };
         let was_moody = self.mood.is_moody();
@@ -91,7 +91,7 @@ impl Climb {
             self.goal = Some(base);
             (self.look_at_ns, self.looks) = (None, 0);
         }
-        if self.look_at_ns.is_none_or(|at| at <= now_ns) {
+        if self.look_at_ns.is_none_or(|at| at <= self.busy_ns) {
             self.look(moody.then_some(rate));
         }
     }
@@ -136,8 +136,8 @@ impl Climb {
         home: usize,
         away: usize,
         mut pairs: Pairs,
-        (rate, ns): (Rate, u64),
-        now_ns: u64,
+        rate: Rate,
+        ns: u64,
     ) {
         if self.level == away {
             pairs.away(rate, ns);
@@ -170,12 +170,12 @@ impl Climb {
                 let share = if up { LOOK_SHARE.0 } else { LOOK_SHARE.1 };
                 let least = pairs.away_ns().saturating_mul(share);
                 self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1).max(least);
-                self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
+                self.look_at_ns = Some(self.busy_ns.saturating_add(self.look_every_ns));
             }
         }
     }
 
-    pub(super) fn looked(&mut self, home: usize, again: bool, rate: Rate, ns: u64, now_ns: u64) {
+    pub(super) fn looked(&mut self, home: usize, again: bool, rate: Rate, ns: u64) {
         let base = self.base.unwrap_or(rate);
         let up = self.level > home;
         let promising = rate.is_at_least(if up { self.aim.step_up.0 } else { UNCLEAR.0 }, base);
@@ -208,7 +208,7 @@ impl Climb {
         let costs = hurts || !up;
         let least = ns.saturating_mul(if costs { LOOK_SHARE.1 } else { LOOK_SHARE.0 });
         self.look_every_ns = self.look_every_ns.saturating_mul(factor).min(most).max(least);
-        self.look_at_ns = Some(now_ns.saturating_add(self.look_every_ns));
+        self.look_at_ns = Some(self.busy_ns.saturating_add(self.look_every_ns));
     }
 
     /// Goes on doubling from a level that a look has found to be better.

@@ -24,6 +24,8 @@ const GROWS: u64 = 1060;
 const UNCLEAR: (u64, u64) = (945, 1005);
 /// A level whose rate is below this of a lower one's does harm: thousandths.
 const HURTS: u64 = 940;
+/// What takes longer than so many times the epoch that it brings counts no further.
+const PAUSE: u64 = 4;
 /// Time between two looks at another level, at first and at last.
 const LOOK_NS: (u64, u64) = (200_000_000, 1_000_000_000);
 
@@ -128,6 +130,10 @@ pub(super) struct Climb {
     spare: usize,
     /// Epochs in a row in which it was another.
     changed: u32,
+    /// Time without long pauses, and when it was last told what time it is.
+    busy_ns: u64,
+    told_ns: u64,
+    /// Of that time.
     look_at_ns: Option<u64>,
     look_every_ns: u64,
     /// Looks since the last one down, and how many there are to be.
@@ -180,6 +186,8 @@ impl Climb {
             kept: 1000,
             spare: 0,
             changed: 0,
+            busy_ns: 0,
+            told_ns: 0,
             look_at_ns: None,
             look_every_ns: LOOK_NS.0,
             looks: 0,
@@ -252,6 +260,10 @@ impl Climb {
 
     /// Takes in the rate of an epoch at the level, which took `ns`.
     pub(super) fn measured(&mut self, rate: Rate, ns: u64, now_ns: u64) {
+        // An application that pauses between its transfers would else do nothing but look.
+        let passed_ns = now_ns.saturating_sub(self.told_ns);
+        self.busy_ns = self.busy_ns.saturating_add(passed_ns.min(ns.saturating_mul(PAUSE)));
+        self.told_ns = now_ns;
         match std::mem::replace(&mut self.phase, Phase::Hold) {
             Phase::Double(mut seen) => {
                 let best = seen.iter().map(|seen| seen.1).max();
@@ -297,11 +309,9 @@ impl Climb {
                     self.cut(low, high, best, (self.level, seen));
                 }
             }
-            Phase::Hold => self.held(rate, now_ns),
-            Phase::Look { home, again } => self.looked(home, again, rate, ns, now_ns),
-            Phase::InTurn { home, away, pairs } => {
-                self.in_turn(home, away, pairs, (rate, ns), now_ns);
-            }
+            Phase::Hold => self.held(rate),
+            Phase::Look { home, again } => self.looked(home, again, rate, ns),
+            Phase::InTurn { home, away, pairs } => self.in_turn(home, away, pairs, rate, ns),
         }
     }
 
