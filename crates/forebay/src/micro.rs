@@ -193,6 +193,7 @@ impl DataPath {
             drive: 0,
             parts: [(range, io, reason)].into(),
             alignment: (io == Io::Direct).then_some(ALIGNMENT),
+            cold: false,
             exact: true,
             sync: SyncMode::None,
             priority: Priority::Normal,

@@ -44,6 +44,17 @@ impl Call<'_> {
         }
     }
 
+    /// Whether its first byte has to come from the drive, around the page cache.
+    fn begins_cold(&self, way: Way) -> bool {
+        let first = ByteRange { start: self.offset, end: self.offset.saturating_add(1) };
+        let is_told = matches!(self.file.residency_source(), Source::Cachestat | Source::Mincore);
+        match way {
+            Ok((_, Reason::Demanded)) => true,
+            Ok(_) => is_told && !self.file.is_resident(first),
+            Err(_) => false,
+        }
+    }
+
     fn unavailable(&self, route: Route, reason: String) -> Error {
         let place = self.file.place(self.offset, self.span.len);
         Error::RouteUnavailable { route, place, reason }
@@ -104,6 +115,7 @@ impl Engine {
             drive,
             parts,
             alignment: way.ok().map(|(alignment, _)| alignment),
+            cold: call.begins_cold(way),
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,

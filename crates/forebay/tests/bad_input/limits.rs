@@ -63,11 +63,13 @@ fn as_nobody_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
 fn with_locked(most: u64) {
     as_nobody_in_a_child("locked", |path| {
         limit(Resource::Memlock, most);
+        // First, for a ring that was closed counts until the kernel comes to it.
+        fs::write(&path, pattern(7, 40_000_001)).expect("a file");
+        stage_unregistered(&path);
         for ring in [RingChoice::Auto, RingChoice::Pread] {
             let engine = small_engine(|options| options.ring = ring);
             move_all(&engine, &path, 40_000_001).expect("the limit binds nothing here");
         }
-        stage_unregistered(&path);
     });
 }
 

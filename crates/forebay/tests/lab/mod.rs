@@ -299,15 +299,17 @@ pub(crate) fn memory_folder() -> Offer<TempDir> {
     tempfile::tempdir_in("/dev/shm").map_err(|e| format!("no folder in /dev/shm: {e}"))
 }
 
-/// Runs `action` on a thread that is nobody: user and group 65534, no other group, no privilege.
-/// Other threads stay who they are.
+/// Runs `action` on a thread that is nobody: a user and group of this process alone, since the
+/// kernel counts threads and locked memory by user; no other group, no privilege. Other threads
+/// stay who they are.
 pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
     use rustix::process::{Gid, Uid};
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     needs_root("becoming another user")?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let (user, group) = (Uid::from_raw(65534), Gid::from_raw(65534));
+            let id = 60_000 + std::process::id() % 5_000;
+            let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
             set_thread_groups(&[])
                 .and_then(|()| set_thread_res_gid(group, group, group))
                 .and_then(|()| set_thread_res_uid(user, user, user))

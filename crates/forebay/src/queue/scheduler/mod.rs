@@ -66,6 +66,8 @@ pub(crate) struct Request {
     /// What must be moved, in order; a part starts when all before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
     pub(crate) alignment: Option<Alignment>,
+    /// Whether the drive has to bring its first byte, as far as is known before it is planned.
+    pub(crate) cold: bool,
     pub(crate) exact: bool,
     pub(crate) sync: SyncMode,
     pub(crate) priority: Priority,

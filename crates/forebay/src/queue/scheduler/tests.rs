@@ -54,10 +54,18 @@ impl Rig {
         reason: Reason,
         priority: Priority,
     ) -> (Arc<State>, Option<Claim>) {
+        let request = self.request(link, reason, priority);
+        let state = Arc::clone(&request.state);
+        let (key, claim) = self.scheduler.start(request);
+        state.set_key(key);
+        (state, claim)
+    }
+
+    fn request(&self, link: Option<usize>, reason: Reason, priority: Priority) -> Request {
         let range = ByteRange::at(0, LEN);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
-        let (key, claim) = self.scheduler.start(Request {
-            state: Arc::clone(&state),
+        Request {
+            state,
             file: Arc::clone(&self.file),
             direction: Direction::Read,
             range,
@@ -67,12 +75,11 @@ impl Rig {
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
             alignment: None,
+            cold: false,
             exact: false,
             sync: SyncMode::None,
             priority,
-        });
-        state.set_key(key);
-        (state, claim)
+        }
     }
 
     /// Hands in a plan of four segments.
@@ -186,4 +193,20 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
     let claim = rig.scheduler.claim().expect("a slot is there");
     assert!(Arc::ptr_eq(&claim.state, &urgent));
+}
+
+#[test]
+fn what_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
+    for (cold, part) in [(true, 16), (false, 1)] {
+        let mut rig = Rig::new();
+        let ring = rig.scheduler.add_ring();
+        rig.scheduler.attach(rig.drive, ring);
+        let link = rig.scheduler.add_link(4);
+        let len = rig.scheduler.limits.slot_size;
+        rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
+        let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
+        let claim = rig.scheduler.start(Request { cold, ..request }).1.expect("a slot is there");
+        let slot = rig.scheduler.windows[claim.window].slot.expect("the link needs one");
+        assert_eq!(slot.len, len / part, "cold: {cold}");
+    }
 }

@@ -26,6 +26,8 @@ impl Scheduler {
         let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
         let end = request.end;
         self.begun += 1;
+        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
+        let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
         let key = self.transfers.insert(Active {
             request,
             serial: self.begun,
@@ -36,7 +38,7 @@ impl Scheduler {
             stopped: false,
             synced: false,
             listed: false,
-            pace: Line::Cached,
+            pace,
             opens: false,
             tried: 0,
             slot: None,
@@ -57,7 +59,8 @@ impl Scheduler {
             None => None,
             Some(link) => {
                 // Whoever waits for one may not have it.
-                let slot = self.links[link].slots.take(drive, self.limits.slot_size);
+                let len = self.next_window_len(key);
+                let slot = self.links[link].slots.take(drive, len);
                 if slot.is_none() {
                     self.list(key);
                     return (key, None);

@@ -2,9 +2,7 @@
 
 use super::drive::{Change, Drive, Kind};
 use super::world::Moment;
-use super::{
-    Asks, DepthLimits, DepthTuner, MS, Policy, SECOND, World, nearly_all, nearly_some_seeds,
-};
+use super::{Asks, DepthLimits, DepthTuner, MS, Policy, SECOND, World, nearly_some_seeds};
 use crate::gpu::sim::Dice;
 use crate::units::{GIB, MIB};
 
