@@ -1,4 +1,8 @@
-//! A file that is not in the page cache to the GPU, beside `fio`, which only reads it.
+//! A file that is not in the page cache to the GPU, beside `fio`, which only reads it, and beside
+//! the plain ring, which shows what the copies to the GPU cost the drive.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use forebay::units::{GIB, format_size};
 
@@ -6,6 +10,7 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::fio::Fio;
 use crate::host::{best_depth, evict};
 use crate::lab::{Lab, Place, routes, verify};
+use crate::ring::PlainRing;
 use crate::sample::{interleave, timed};
 
 /// 4 GiB with O_DIRECT, nine pairs.
@@ -21,12 +26,23 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     let outcome = file.read_exact(0, &mut target)?;
     verify(&target, len)?;
     let depth = best_depth(&fio, &path, len, &file)?;
-    let sides = ["forebay".to_owned(), format!("fio, depth {depth}")];
+    let direct = rustix::fs::OFlags::DIRECT.bits();
+    let plain: File =
+        OpenOptions::new().read(true).custom_flags(direct.cast_signed()).open(&path)?;
+    let mut ring = PlainRing::new(&gpu, depth)?;
+    let sides = [
+        "forebay".to_owned(),
+        format!("fio, depth {depth}"),
+        "plain ring to the GPU, as deep".to_owned(),
+        "the same without the copies".to_owned(),
+    ];
     let series = interleave(lab.rounds(9), &sides, |side| {
         evict(&file)?;
         match side {
             0 => timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)),
-            _ => fio.sequential(&path, len, depth),
+            1 => fio.sequential(&path, len, depth),
+            2 => timed(len, || ring.read(&plain, len, Some(&mut target))),
+            _ => timed(len, || ring.read(&plain, len, None)),
         }
     })?;
     let ratio = series[0].rate() / series[1].rate();
@@ -38,6 +54,11 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
         ],
         notes: vec![
             format!("{}, {}", format_size(len), routes(&outcome)),
+            format!(
+                "{:.3} of the plain ring to the GPU, which has {:.3} of `fio`",
+                series[0].rate() / series[2].rate(),
+                series[2].rate() / series[1].rate()
+            ),
             format!("`fio` on {}", fio.memory()),
         ],
         series,

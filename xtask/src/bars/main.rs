@@ -8,6 +8,7 @@
 //! # Unsafe modules
 //!
 //! - `device.rs`: copies by raw addresses, as the plain ways make them
+//! - `ring.rs`: hands memory to the kernel, and copies by raw addresses
 
 mod archive;
 mod arguments;
@@ -27,6 +28,7 @@ mod memlock;
 mod memory;
 mod plain;
 mod resident;
+mod ring;
 mod sample;
 mod scratch;
 mod small;

