@@ -148,7 +148,7 @@ impl Climb {
         pairs.home(rate);
         let up = away > home;
         let needs = match up {
-            true => self.aim.step_up.0,
+            true => self.aim.step_up.0.max(self.reaches(home)),
             // What steps down have lost together counts.
             false => self.aim.enough * 1000 / self.kept.max(1),
         };
@@ -167,8 +167,7 @@ impl Climb {
                 self.look_at_ns = None;
             }
             Verdict::TooLittle => {
-                let share = if up { LOOK_SHARE.0 } else { LOOK_SHARE.1 };
-                let least = pairs.away_ns().saturating_mul(share);
+                let least = pairs.away_ns().saturating_mul(LOOK_SHARE.1);
                 self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1).max(least);
                 self.look_at_ns = Some(self.busy_ns.saturating_add(self.look_every_ns));
             }

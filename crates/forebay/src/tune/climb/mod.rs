@@ -35,6 +35,8 @@ pub(super) struct Aim {
     /// Where the rate grows by less than [`GROWS`], the doubled level is measured with care, and
     /// has to gain this.
     reaches: u64,
+    /// The same from a level that may not be spared.
+    reaches_on: u64,
     /// A level whose rate is at least this of the highest is as good.
     enough: u64,
     /// A look up has to gain this, at first sight and when looked at again.
@@ -48,11 +50,23 @@ pub(super) struct Aim {
 impl Aim {
     /// Two hundredths are what a level that is held may lack, and flash gains little by little: two
     /// levels that gain one each are worth having.
-    pub(super) const NEAR: Self =
-        Self { reaches: 1012, enough: 982, step_up: (1015, 1020), look: 2, holds_on: true };
+    pub(super) const NEAR: Self = Self {
+        reaches: 1012,
+        reaches_on: 1025,
+        enough: 982,
+        step_up: (1015, 1020),
+        look: 2,
+        holds_on: true,
+    };
     /// Where each level more costs others something.
-    pub(super) const ROUGH: Self =
-        Self { reaches: GROWS, enough: 975, step_up: (1020, 1035), look: 1, holds_on: false };
+    pub(super) const ROUGH: Self = Self {
+        reaches: GROWS,
+        reaches_on: GROWS,
+        enough: 975,
+        step_up: (1020, 1035),
+        look: 1,
+        holds_on: false,
+    };
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,6 +272,11 @@ impl Climb {
         self.spare = level.min(self.max);
     }
 
+    /// What twice `level` has to gain: more where that is a long queue already.
+    fn reaches(&self, level: usize) -> u64 {
+        if level >= self.spare { self.aim.reaches_on } else { self.aim.reaches }
+    }
+
     /// Takes in the rate of an epoch at the level, which took `ns`.
     pub(super) fn measured(&mut self, rate: Rate, ns: u64, now_ns: u64) {
         // An application that pauses between its transfers would else do nothing but look.
@@ -273,7 +292,7 @@ impl Climb {
             Phase::Refer { low } => self.reach(low, self.level, rate),
             Phase::Reach { low, high, best, again } => {
                 let seen = again.map_or(rate, |first| rate.towards(first));
-                let gains = seen.is_at_least(self.aim.reaches, best);
+                let gains = seen.is_at_least(self.reaches(high), best);
                 if gains && again.is_none() {
                     self.phase = Phase::Reach { low, high, best, again: Some(rate) };
                 } else if gains {
@@ -286,7 +305,7 @@ impl Climb {
                 let best = best.between(rate);
                 if other.0 < high {
                     self.cut(low, high, best, other);
-                } else if other.1.is_at_least(self.aim.reaches, best) {
+                } else if other.1.is_at_least(self.reaches(high), best) {
                     self.go_on(low, high, best, other);
                 } else {
                     self.narrow(low, high, shared(best, other.1));
