@@ -153,7 +153,11 @@ impl Scheduler {
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
             for &key in &link.waiting {
                 let (drive, len) = (self.transfers[key].request.drive, self.next_window_len(key));
-                assert!(!link.slots.has(drive, len), "a slot is free and {key} waits for one");
+                let in_flight = self.may_fly(key);
+                assert!(
+                    !link.slots.has(drive, len, in_flight),
+                    "a slot is free and {key} waits for one"
+                );
             }
         }
     }

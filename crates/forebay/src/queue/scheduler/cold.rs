@@ -5,7 +5,7 @@
 //! holds one request, and is planned by the worker of the drive's ring when the drive may have one
 //! more in flight, not before. So nothing but what is in flight holds memory.
 
-use super::turns::{Turn, Turns};
+use super::turns::{Priority, Turn, Turns};
 use super::{Claim, Request, Scheduler, slots};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line};
@@ -61,6 +61,17 @@ impl Scheduler {
             // A try starts read-ahead, so there is no more than one for a slot's worth of bytes.
             active.tried = align_down(start, slot_size).saturating_add(slot_size);
         }
+    }
+
+    /// Bytes that a transfer's drive may have in flight, where its ring opens the next window and
+    /// nothing is urgent: more slots than these need are not taken.
+    pub(super) fn may_fly(&self, key: usize) -> u64 {
+        let Request { drive, direction, priority, .. } = self.transfers[key].request;
+        if !self.is_ring_to_open(key) || priority == Priority::Urgent {
+            return u64::MAX;
+        }
+        let requests = self.drives[drive].depth.requests(direction) as u64;
+        requests.saturating_mul(self.request_size(key))
     }
 
     /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.

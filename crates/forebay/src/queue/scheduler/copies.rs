@@ -10,6 +10,9 @@ use crate::units::ByteRange;
 /// Copies of one direction that are queued at most: one runs, the next is ready behind it.
 const COPIES_QUEUED_MAX: usize = 2;
 
+/// A link that has copied so many slots' worth without a pause is behind: half a millisecond.
+const BEHIND_SLOTS: u64 = 2;
+
 impl Scheduler {
     /// The next copy for a link of whose earlier ones `inward` to the GPU and `outward` from it are
     /// not done; `None`: nothing that is worth its 2.7 µs of the link now. The link carries both
@@ -44,9 +47,11 @@ impl Scheduler {
         }
     }
 
-    /// Whether a link has as much to copy as it can be given.
+    /// Whether a link has had as much to copy as it can be given for long. Drives answer in clumps,
+    /// which keep it busy for a moment.
     pub(super) fn is_behind(&self, link: usize) -> bool {
-        self.links[link].copies as usize >= COPIES_QUEUED_MAX
+        let Link { copies, busy_len, .. } = self.links[link];
+        copies as usize >= COPIES_QUEUED_MAX && busy_len >= BEHIND_SLOTS * self.limits.slot_size
     }
 
     /// A full window's rest, oldest first; else, where the link would idle, the longest run.
@@ -73,6 +78,7 @@ impl Scheduler {
         let window = &mut self.windows[key];
         window.copies += 1;
         self.links[link].copies += 1;
+        self.links[link].busy_len += run.range.len();
         let request = &self.transfers[window.transfer].request;
         Copy {
             window: key,
@@ -94,6 +100,9 @@ impl Scheduler {
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
         self.links[link].copies -= 1;
+        if self.links[link].copies == 0 {
+            self.links[link].busy_len = 0;
+        }
         let key = window.transfer;
         let segments = std::mem::take(&mut window.waiting);
         let active = &self.transfers[key];
@@ -173,8 +182,13 @@ impl Scheduler {
         let may = !link.growing && link.slots.made() < link.slots.most;
         let idles = link.copies == 0 && link.unloading.is_empty();
         let is_cold = |key: &usize| self.transfers[*key].pace != Line::Cached;
-        let starves = || idles || link.slots.is_split() || link.waiting.iter().any(is_cold);
-        may && !link.waiting.is_empty() && starves()
+        // Those that have as much as they may would not take more.
+        let admits = |key: &&usize| {
+            let drive = self.transfers[**key].request.drive;
+            link.slots.admits(drive, self.next_window_len(**key), self.may_fly(**key))
+        };
+        let mut waiting = link.waiting.iter().filter(admits).peekable();
+        may && waiting.peek().is_some() && (idles || link.slots.is_split() || waiting.any(is_cold))
     }
 
     /// A link that wants more slots.

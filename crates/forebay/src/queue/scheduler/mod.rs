@@ -273,6 +273,8 @@ struct Link {
     /// Transfers that wait for a slot.
     waiting: VecDeque<usize>,
     copies: u32,
+    /// Bytes given to it since it last had nothing to copy.
+    busy_len: u64,
     /// The GPU, and why nothing is copied there any more.
     broken: Option<(DeviceId, DeviceError)>,
     sleepers: Sleepers,
@@ -405,6 +407,7 @@ impl Scheduler {
             unloading: VecDeque::new(),
             waiting: VecDeque::new(),
             copies: 0,
+            busy_len: 0,
             broken: None,
             sleepers: Sleepers::default(),
         });

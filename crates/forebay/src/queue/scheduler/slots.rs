@@ -30,14 +30,28 @@ pub(super) struct Slots {
     pub(super) most: usize,
     /// Bytes that each drive's windows hold, by the drive's index.
     held: Vec<u64>,
+    /// The same of parts alone.
+    parts: Vec<u64>,
     used: u64,
 }
+
+/// Parts that a drive may have beside those that hold what may be in flight, for what is copied;
+/// of many an eighth.
+const SPARE: u64 = 4;
 
 impl Slots {
     /// Slots of `size` bytes, at most so many, of which no part is smaller than `least`.
     pub(super) fn new(size: u64, least: u64, most: usize) -> Self {
         let sizes = (0..SIZES).filter(|&index| index == 0 || len_of(size, index) >= least).count();
-        Self { size, free: vec![Vec::new(); sizes], made: 0, most, held: Vec::new(), used: 0 }
+        Self {
+            size,
+            free: vec![Vec::new(); sizes],
+            made: 0,
+            most,
+            held: Vec::new(),
+            parts: Vec::new(),
+            used: 0,
+        }
     }
 
     /// How many were made and not lost.
@@ -59,6 +73,25 @@ impl Slots {
         held + len <= left.max(2 * self.size)
     }
 
+    /// Whether `drive` may hold one more part of `len` bytes, where no more than `in_flight` bytes
+    /// may be in flight.
+    fn is_needed(&self, drive: usize, len: u64, in_flight: u64) -> bool {
+        let parts = in_flight.div_ceil(len);
+        let most = parts.saturating_add(SPARE.max(parts / 8)).saturating_mul(len);
+        len == self.size || self.parts.get(drive).copied().unwrap_or(0) + len <= most
+    }
+
+    /// Whether `drive` would get `len` bytes if there were enough.
+    pub(super) fn admits(&self, drive: usize, len: u64, in_flight: u64) -> bool {
+        let len = self.index_of(len).map_or(0, |index| len_of(self.size, index));
+        self.is_share(drive, len) && self.is_needed(drive, len, in_flight)
+    }
+
+    /// The smallest size that holds `len` bytes.
+    fn index_of(&self, len: u64) -> Option<usize> {
+        (0..self.free.len()).rev().find(|&index| len_of(self.size, index) >= len)
+    }
+
     /// Whether nobody would get anything now.
     pub(super) fn is_empty(&self) -> bool {
         self.free.iter().all(Vec::is_empty)
@@ -70,17 +103,20 @@ impl Slots {
     }
 
     /// Takes a slot, or the smallest part of one that holds `len` bytes; where there is none and
-    /// none will be made, a smaller one.
-    pub(super) fn take(&mut self, drive: usize, len: u64) -> Option<Slot> {
-        let index = (0..self.free.len()).rev().find(|&index| len_of(self.size, index) >= len)?;
-        if !self.is_share(drive, len_of(self.size, index)) {
+    /// none will be made, a smaller one. `in_flight`: bytes that the drive may have in flight, for
+    /// windows that its ring fills.
+    pub(super) fn take(&mut self, drive: usize, len: u64, in_flight: u64) -> Option<Slot> {
+        if !self.admits(drive, len, in_flight) {
             return None;
         }
+        let index = self.index_of(len)?;
         let slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
         if self.held.len() <= drive {
             self.held.resize(drive + 1, 0);
+            self.parts.resize(drive + 1, 0);
         }
         self.held[drive] += slot.len;
+        self.parts[drive] += if slot.len < self.size { slot.len } else { 0 };
         self.used += slot.len;
         Some(slot)
     }
@@ -141,6 +177,7 @@ impl Slots {
 
     fn count_back(&mut self, drive: usize, slot: Slot) {
         self.held[drive] -= slot.len;
+        self.parts[drive] -= if slot.len < self.size { slot.len } else { 0 };
         self.used -= slot.len;
     }
 
@@ -152,8 +189,8 @@ impl Slots {
 
     /// Whether a window of `drive` would get `len` bytes now.
     #[cfg(test)]
-    pub(super) fn has(&self, drive: usize, len: u64) -> bool {
-        self.clone().take(drive, len).is_some()
+    pub(super) fn has(&self, drive: usize, len: u64, in_flight: u64) -> bool {
+        self.clone().take(drive, len, in_flight).is_some()
     }
 }
 
@@ -176,47 +213,67 @@ mod tests {
     #[test]
     fn parts_come_from_one_slot_and_become_one_again() {
         let mut slots = slots(4, 1);
-        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, 1).unwrap()).collect();
+        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, 1, u64::MAX).unwrap()).collect();
         assert!(parts.iter().all(|part| part.whole == 48 && part.len == 1));
         let places: Vec<u64> = parts.iter().map(|part| part.address).collect();
         assert_eq!(places, (48..64).collect::<Vec<_>>(), "in the order of memory");
         parts.iter().for_each(|&part| slots.give(0, part));
-        assert_eq!(slots.take(0, 1), Some(parts[15]), "the last to come is the first to go");
+        assert_eq!(
+            slots.take(0, 1, u64::MAX),
+            Some(parts[15]),
+            "the last to come is the first to go"
+        );
         slots.give(0, parts[15]);
-        let quarter = slots.take(0, 3).unwrap();
+        let quarter = slots.take(0, 3, u64::MAX).unwrap();
         assert_eq!((quarter.whole, quarter.len), (48, 4));
         slots.give(0, quarter);
-        let whole: Vec<u64> = (0..4).map(|drive| slots.take(drive, 16).unwrap().address).collect();
+        let whole: Vec<u64> =
+            (0..4).map(|drive| slots.take(drive, 16, u64::MAX).unwrap().address).collect();
         assert_eq!(whole, [32, 16, 0, 48]);
         assert!(slots.is_empty());
     }
 
     #[test]
     fn nothing_is_smaller_than_a_segment() {
-        assert_eq!(slots(1, 4).take(0, 1).unwrap().len, 4);
-        assert_eq!(slots(1, 5).take(0, 1).unwrap().len, 16);
-        assert_eq!(slots(1, 16).take(0, 16).unwrap().len, 16);
+        assert_eq!(slots(1, 4).take(0, 1, u64::MAX).unwrap().len, 4);
+        assert_eq!(slots(1, 5).take(0, 1, u64::MAX).unwrap().len, 16);
+        assert_eq!(slots(1, 16).take(0, 16, u64::MAX).unwrap().len, 16);
     }
 
     #[test]
     fn parts_serve_where_nothing_is_whole() {
         let mut slots = slots(4, 1);
-        let held = [0, 0, 1].map(|drive| slots.take(drive, 16).unwrap());
-        let part = slots.take(2, 1).unwrap();
-        assert_eq!(slots.take(3, 16).unwrap().len, 4, "the largest that is free");
+        let held = [0, 0, 1].map(|drive| slots.take(drive, 16, u64::MAX).unwrap());
+        let part = slots.take(2, 1, u64::MAX).unwrap();
+        assert_eq!(slots.take(3, 16, u64::MAX).unwrap().len, 4, "the largest that is free");
         slots.give(2, part);
         slots.give(1, held[2]);
-        assert_eq!(slots.take(3, 16).unwrap().len, 16);
+        assert_eq!(slots.take(3, 16, u64::MAX).unwrap().len, 16);
         let mut grows = Slots::new(16, 1, 2);
         grows.add(&[Slot::whole(0, 16)]);
-        assert!(grows.take(0, 1).is_some());
-        assert_eq!(grows.take(1, 16), None, "another will be made");
+        assert!(grows.take(0, 1, u64::MAX).is_some());
+        assert_eq!(grows.take(1, 16, u64::MAX), None, "another will be made");
     }
 
     #[test]
     fn nobody_holds_more_than_is_left() {
         let mut slots = slots(16, 1);
-        let mut take = |drive| std::iter::from_fn(|| slots.take(drive, 16)).count();
+        let mut take = |drive| std::iter::from_fn(|| slots.take(drive, 16, u64::MAX)).count();
         assert_eq!((take(0), take(1), take(2), take(3), take(4)), (8, 4, 2, 2, 0));
+    }
+
+    #[test]
+    fn no_more_parts_than_are_needed() {
+        let mut slots = slots(4, 1);
+        // Six bytes in flight and the four parts that are spare.
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, 1, 6)).collect();
+        assert_eq!(held.len(), 10);
+        assert!(!slots.admits(0, 1, 6) && slots.admits(0, 1, 7) && slots.admits(1, 1, 6));
+        assert!(slots.admits(0, 16, 6), "whole slots are for what is resident");
+        slots.give(0, held[9]);
+        assert_eq!(slots.take(0, 1, 6), Some(held[9]));
+        // Of parts that hold several requests as many as these need.
+        let quarters = std::iter::from_fn(|| slots.take(1, 3, 6)).count();
+        assert_eq!(quarters, 2 + 4);
     }
 }

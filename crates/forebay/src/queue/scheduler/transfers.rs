@@ -59,8 +59,8 @@ impl Scheduler {
             None => None,
             Some(link) => {
                 // Whoever waits for one may not have it.
-                let len = self.next_window_len(key);
-                let slot = self.links[link].slots.take(drive, len);
+                let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+                let slot = self.links[link].slots.take(drive, len, in_flight);
                 if slot.is_none() {
                     self.list(key);
                     return (key, None);

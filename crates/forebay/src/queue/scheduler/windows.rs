@@ -25,7 +25,7 @@ impl Scheduler {
     /// Opens a window of a transfer that was just taken off its list; where it has to wait for a
     /// slot, `None`.
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
-        let len = self.next_window_len(key);
+        let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
         let active = &mut self.transfers[key];
         active.listed = false;
         let drive = active.request.drive;
@@ -33,7 +33,7 @@ impl Scheduler {
             None => None,
             Some(link) => match active.slot.take() {
                 Some(slot) => Some(slot),
-                None => match self.links[link].slots.take(drive, len) {
+                None => match self.links[link].slots.take(drive, len, in_flight) {
                     Some(slot) => Some(slot),
                     None => {
                         self.wait_for_slot(key, link);
@@ -246,7 +246,8 @@ impl Scheduler {
             && let Some(&key) = self.links[link].waiting.get(at)
         {
             let (len, drive) = (self.next_window_len(key), self.transfers[key].request.drive);
-            match self.links[link].slots.take(drive, len) {
+            let in_flight = self.may_fly(key);
+            match self.links[link].slots.take(drive, len, in_flight) {
                 Some(slot) => {
                     self.links[link].waiting.remove(at);
                     self.transfers[key].slot = Some(slot);
