@@ -38,6 +38,7 @@ mod quota;
 mod record;
 mod replay;
 mod resolve;
+mod row;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -53,4 +54,5 @@ pub use placement::Piece;
 pub use probe::Extent;
 pub use record::record;
 pub use resolve::Below;
+pub(crate) use row::{Row, Run};
 pub use system::System;

@@ -74,6 +74,7 @@ impl Rig {
             link,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
+            beside: Vec::new(),
             alignment: None,
             cold: false,
             exact: false,
