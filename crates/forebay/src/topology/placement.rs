@@ -95,21 +95,32 @@ pub(super) fn placeless(flags: u32) -> Option<&'static str> {
     PLACELESS.iter().find(|(flag, _)| flags & flag != 0).map(|(_, reason)| *reason)
 }
 
-/// The step whose addresses the extents of a file are, of the steps below `root`; of a block
-/// device that device.
-pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
+/// The file system that has the file itself, or the block device that it is.
+fn ground(root: &Layer) -> Result<&Layer, String> {
     let mut layer = root;
     while matches!(layer.kind, LayerKind::Path | LayerKind::Symlink | LayerKind::Mount) {
         layer = layer.children.first().ok_or("no file system is known")?;
     }
-    if layer.kind != LayerKind::FileSystem {
-        return Ok(layer);
-    }
-    if layer.name == "overlay" {
+    if layer.kind == LayerKind::FileSystem && layer.name == "overlay" {
         // The extents are those of the file that the overlay shows.
         let shown = layer.children.first().filter(|l| l.kind == LayerKind::BackingFile);
         let mount = shown.and_then(|shown| shown.children.first());
-        layer = mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown")?;
+        return mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown".into());
+    }
+    Ok(layer)
+}
+
+/// The btrfs below `root`, where the file lies on one.
+pub(super) fn btrfs(root: &Layer) -> Option<&Layer> {
+    ground(root).ok().filter(|l| l.kind == LayerKind::FileSystem && l.name == "btrfs")
+}
+
+/// The step whose addresses the extents of a file are, of the steps below `root`; of a block
+/// device that device.
+pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
+    let layer = ground(root)?;
+    if layer.kind != LayerKind::FileSystem {
+        return Ok(layer);
     }
     if layer.name == "btrfs" {
         return Err("btrfs tells its own addresses, not those of its drives".into());

@@ -4,16 +4,17 @@
 //! A member is what has a queue of its own: a drive, a loop device, a striped volume. What cannot
 //! be told belongs to no member. All of it is a hint: bytes are read by their place in the file.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::FileType;
 
-use super::calls;
-use super::map::{Layer, Layout, Queue};
+use super::map::{Layer, Layout, Queue, QueueId};
 use super::placement::{self, Spread};
 use super::probe::Extent;
 use super::resolve::{Below, Resolve};
+use super::{calls, chunks, mount};
 use crate::units::ByteRange;
 
 /// Extents of a file that are asked for: the kernel tells 8,192 in about a millisecond.
@@ -23,12 +24,21 @@ const STRETCHES_MAX: usize = 64 << 10;
 const RUNS_MAX: usize = 512;
 
 /// See the module's own text.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     /// The queue of each member.
     pub(crate) queues: Vec<Queue>,
-    /// What of the volume each has, in order.
-    stretches: Vec<Run>,
+    stretches: Stretches,
+}
+
+/// Which stretches of a volume its members have.
+#[derive(Debug, Clone, PartialEq)]
+enum Stretches {
+    /// These, in order.
+    Told(Vec<Run>),
+    /// btrfs puts them anywhere, and goes on to do so: its chunks tell. The device numbers of its
+    /// members, with the numbers that these have here.
+    Chunks(Vec<(u64, usize)>),
 }
 
 /// Bytes of a volume or of a file, and the number of the member that has them.
@@ -47,27 +57,30 @@ impl Resolve<'_> {
         if queue.layout != Layout::Concatenated {
             return None;
         }
-        let mut row = Row::default();
-        let mut numbers = HashMap::new();
-        let whole = ByteRange { start: 0, end: u64::MAX };
-        self.follow(placement::device(root).ok()?, whole, 0, &mut |range, queue: Queue| {
-            let id = queue.id.clone();
-            let member = *numbers.entry(id).or_insert_with(|| {
-                row.queues.push(queue);
-                row.queues.len() - 1
-            });
-            row.stretches.push((range, member));
-            row.stretches.len() < STRETCHES_MAX
-        })?;
-        row.stretches.sort_unstable_by_key(|(range, _)| range.start);
-        let mut end = 0;
-        // Of what two have, which makes no sense, the first one has it.
-        row.stretches.retain(|(range, _)| {
-            let is_new = range.start >= end;
-            end = if is_new { range.end } else { end };
-            is_new
-        });
-        (row.queues.len() > 1).then_some(row)
+        let mut queues = Queues::default();
+        let stretches = if let Some(btrfs) = placement::btrfs(root) {
+            let member = |child: &Layer| {
+                let device = mount::device_number(child.text("device")?)?;
+                Some((device, queues.number(self.member(child)?)))
+            };
+            Stretches::Chunks(btrfs.children.iter().filter_map(member).collect())
+        } else {
+            let mut runs = Vec::new();
+            let whole = ByteRange { start: 0, end: u64::MAX };
+            self.follow(placement::device(root).ok()?, whole, 0, &mut |range, queue| {
+                runs.push((range, queues.number(queue)));
+                runs.len() < STRETCHES_MAX
+            })?;
+            Stretches::Told(in_order(runs))
+        };
+        let queues = queues.all;
+        (queues.len() > 1).then_some(Row { queues, stretches })
+    }
+
+    /// The queue of a member, where anything is known of it.
+    fn member(&self, layer: &Layer) -> Option<Queue> {
+        let span = layer.span.as_ref().filter(|span| !span.drives.is_empty())?;
+        Some(self.queue(span, None))
     }
 
     /// Follows `range` of a volume, which begins at `at` of this step's device, down to members;
@@ -98,70 +111,108 @@ impl Resolve<'_> {
                 }
                 Some(())
             }
-            Spread::Untold | Spread::Striped { .. } => {
-                let Some(span) = layer.span.as_ref().filter(|span| !span.drives.is_empty()) else {
-                    return Some(()); // nobody's
-                };
-                found(range, self.queue(span, None)).then_some(())
-            }
+            Spread::Untold | Spread::Striped { .. } => match self.member(layer) {
+                Some(queue) => found(range, queue).then_some(()),
+                None => Some(()), // nobody's
+            },
         }
     }
+}
+
+/// Queues, each once.
+#[derive(Debug, Default)]
+struct Queues {
+    all: Vec<Queue>,
+    numbers: HashMap<QueueId, usize>,
+}
+
+impl Queues {
+    fn number(&mut self, queue: Queue) -> usize {
+        *self.numbers.entry(queue.id.clone()).or_insert_with(|| {
+            self.all.push(queue);
+            self.all.len() - 1
+        })
+    }
+}
+
+/// Stretches by where they begin. Of what two have, which makes no sense, the first one has it.
+fn in_order(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_unstable_by_key(|(range, _)| range.start);
+    let mut end = 0;
+    runs.retain(|(range, _)| {
+        let is_new = range.start >= end;
+        end = if is_new { range.end } else { end };
+        is_new
+    });
+    runs
 }
 
 impl Row {
     /// What of an open file each member has, in order and never twice: the first runs of many. May
     /// wait for a drive.
     pub(crate) fn runs_of(&self, fd: BorrowedFd<'_>) -> Vec<Run> {
+        let stretches = match &self.stretches {
+            Stretches::Told(stretches) => Cow::Borrowed(stretches.as_slice()),
+            Stretches::Chunks(members) => {
+                let member = |device| members.iter().find(|(of, _)| *of == device);
+                let chunks = chunks::of(fd).unwrap_or_default().into_iter();
+                let runs = chunks.filter_map(|(chunk, device)| {
+                    Some((ByteRange::at(chunk.logical, chunk.len), member(device)?.1))
+                });
+                Cow::Owned(in_order(runs.collect()))
+            }
+        };
         let mode = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_mode);
         if FileType::from_raw_mode(mode) == FileType::BlockDevice {
-            return self.stretches.iter().take(RUNS_MAX).copied().collect();
+            return stretches.iter().take(RUNS_MAX).copied().collect();
         }
-        self.runs(&calls::extents(fd, EXTENTS_MAX).unwrap_or_default())
+        runs(&stretches, &calls::extents(fd, EXTENTS_MAX).unwrap_or_default())
     }
+}
 
-    fn runs(&self, extents: &[Extent]) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        // Up to where it is known who has what: from there to the next bytes is a hole.
-        let mut known = 0;
-        for (range, member) in extents.iter().flat_map(|extent| self.cut(extent)) {
-            if range.start < known {
-                continue; // told twice
-            }
-            let whole = ByteRange { start: known, end: range.end };
-            known = range.end;
-            let Some(member) = member else { continue };
-            let is_full = runs.len() == RUNS_MAX;
-            match runs.last_mut() {
-                Some((last, of)) if *of == member && last.end == whole.start => last.end = known,
-                _ if is_full => break,
-                _ => runs.push((whole, member)),
-            }
+/// Which bytes of a file each member has, by its extents and the stretches of the volume.
+fn runs(stretches: &[Run], extents: &[Extent]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    // Up to where it is known who has what: from there to the next bytes is a hole.
+    let mut known = 0;
+    for (range, member) in extents.iter().flat_map(|extent| cut(stretches, extent)) {
+        if range.start < known {
+            continue; // told twice
         }
-        runs
+        let whole = ByteRange { start: known, end: range.end };
+        known = range.end;
+        let Some(member) = member else { continue };
+        let is_full = runs.len() == RUNS_MAX;
+        match runs.last_mut() {
+            Some((last, of)) if *of == member && last.end == whole.start => last.end = known,
+            _ if is_full => break,
+            _ => runs.push((whole, member)),
+        }
     }
+    runs
+}
 
-    /// Which members have the bytes of an extent, by their place in the file.
-    fn cut(&self, extent: &Extent) -> Vec<(ByteRange, Option<usize>)> {
-        let Extent { logical, physical, len, flags } = *extent;
-        if placement::placeless(flags).is_some() {
-            return vec![(ByteRange::at(logical, len), None)];
-        }
-        let mut parts = Vec::new();
-        let (mut at, end) = (physical, physical.saturating_add(len));
-        while at < end {
-            let next = self.stretches.partition_point(|(range, _)| range.end <= at);
-            let (until, member) = match self.stretches.get(next) {
-                Some((range, member)) if range.start <= at => (range.end, Some(*member)),
-                Some((range, _)) => (range.start, None),
-                None => (end, None),
-            };
-            let until = until.min(end);
-            let start = logical.saturating_add(at - physical);
-            parts.push((ByteRange::at(start, until - at), member));
-            at = until;
-        }
-        parts
+/// Which members have the bytes of an extent, by their place in the file.
+fn cut(stretches: &[Run], extent: &Extent) -> Vec<(ByteRange, Option<usize>)> {
+    let Extent { logical, physical, len, flags } = *extent;
+    if placement::placeless(flags).is_some() {
+        return vec![(ByteRange::at(logical, len), None)];
     }
+    let mut parts = Vec::new();
+    let (mut at, end) = (physical, physical.saturating_add(len));
+    while at < end {
+        let next = stretches.partition_point(|(range, _)| range.end <= at);
+        let (until, member) = match stretches.get(next) {
+            Some((range, member)) if range.start <= at => (range.end, Some(*member)),
+            Some((range, _)) => (range.start, None),
+            None => (end, None),
+        };
+        let until = until.min(end);
+        let start = logical.saturating_add(at - physical);
+        parts.push((ByteRange::at(start, until - at), member));
+        at = until;
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -174,20 +225,17 @@ mod tests {
     use super::*;
     use crate::topology::{Resolver, System};
 
-    fn row(stretches: &[(u64, u64, usize)]) -> Row {
-        let stretches = stretches
-            .iter()
-            .map(|&(start, end, member)| (ByteRange { start, end }, member))
-            .collect();
-        Row { queues: Vec::new(), stretches }
+    fn row(stretches: &[(u64, u64, usize)]) -> Vec<Run> {
+        let run = |&(start, end, member): &(u64, u64, usize)| (ByteRange { start, end }, member);
+        stretches.iter().map(run).collect()
     }
 
     fn extent(logical: u64, physical: u64, len: u64, flags: u32) -> Extent {
         Extent { logical, physical, len, flags }
     }
 
-    fn runs(row: &Row, extents: &[Extent]) -> Vec<(u64, u64, usize)> {
-        let runs = row.runs(extents);
+    fn runs(row: &[Run], extents: &[Extent]) -> Vec<(u64, u64, usize)> {
+        let runs = super::runs(row, extents);
         runs.into_iter().map(|(range, member)| (range.start, range.end, member)).collect()
     }
 
@@ -221,7 +269,8 @@ mod tests {
         assert_eq!(ids, map.drives.iter().map(|drive| drive.id.as_str()).collect::<Vec<_>>());
         // Whoever asks where each byte lies is told the same.
         let extents = resolver.extents(path, 64).unwrap();
-        let runs = row.runs(&extents);
+        let Stretches::Told(stretches) = &row.stretches else { panic!("{row:?}") };
+        let runs = super::runs(stretches, &extents);
         assert!(runs.iter().any(|run| run.1 == 0) && runs.iter().any(|run| run.1 == 1), "{runs:?}");
         for piece in extents.iter().flat_map(|extent| map.locate(extent).unwrap()) {
             let run =
@@ -289,7 +338,7 @@ mod tests {
                 .into_iter()
                 .map(|(logical, physical, len, flags)| extent(logical % 1000, physical, len, flags))
                 .collect();
-            let runs = row(&stretches).runs(&extents);
+            let runs = super::runs(&row(&stretches), &extents);
             prop_assert!(runs.iter().all(|(range, _)| !range.is_empty()));
             prop_assert!(runs.windows(2).all(|two| two[0].0.end <= two[1].0.start));
         }
