@@ -158,6 +158,17 @@ fn read_beside(row: &Row, engine: &Engine, on_gpu: bool, hangs: &[bool], bytes: 
     };
     row.hang(true);
     let how = RequestOptions::exactly();
+    // Two transfers, of which one hangs and the other does not.
+    let part = |hung: bool| {
+        let at = hangs.iter().position(|hangs| *hangs == hung).expect("it lies on both") * MIB;
+        let buffer = engine.allocate_pinned(8 * MIB as u64).expect("memory");
+        file.start_read(at as u64, buffer, &how).expect("a start")
+    };
+    let stuck = part(true);
+    row.fuse.wait_for_parked(1);
+    let end = part(false).wait_for(BOUND);
+    assert!(matches!(end, Some(Ok(_))), "what lies on a member that answers: {end:?}");
+    // And one on both.
     let transfer = file.start_read(0, buffer.expect("memory"), &how).expect("a start");
     let until = Instant::now() + BOUND;
     while transfer.progress().0 < answers {
@@ -165,21 +176,14 @@ fn read_beside(row: &Row, engine: &Engine, on_gpu: bool, hangs: &[bool], bytes: 
         assert!(Instant::now() < until, "{done} of {answers} bytes beside what hangs");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(!transfer.is_done(), "a member hangs");
-    // Nor does another file's read, which would be stuck behind it in one queue.
-    let at = hangs.iter().rposition(|hangs| !hangs).expect("it lies on both") * MIB;
-    let other = engine.open(row.file()).expect("the file opens");
-    other.evict().expect("an eviction");
-    let buffer = engine.allocate_pinned(MIB as u64).expect("memory");
-    let beside = other.start_read(at as u64, buffer, &how).expect("a start");
-    let end = beside.wait_for(BOUND);
-    assert!(matches!(end, Some(Ok(_))), "what lies on a member that answers: {end:?}");
+    assert!(!transfer.is_done() && !stuck.is_done(), "a member hangs");
     row.hang(false);
     let (end, buffer) = transfer.wait();
     assert_eq!(end.expect("the member answers again").bytes, LEN as u64);
     let mut read = vec![0; LEN];
     buffer.expect("it comes back").download(0, &mut read).expect("a download");
     assert!(read == bytes);
+    stuck.wait().0.expect("as that one");
 }
 
 /// A read that was cancelled ends, though a member hangs.
