@@ -29,8 +29,8 @@ struct Known {
 
 /// The queue of a drive.
 #[derive(Debug, Clone, Copy)]
-struct DriveQueue {
-    index: usize,
+pub(super) struct DriveQueue {
+    pub(super) index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
 }
@@ -156,23 +156,23 @@ impl Engine {
         // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
         // is when an error has to name it.
         let _ = handle.drive();
-        let index = self.queue(&below.queue, below);
+        let DriveQueue { index, ring_tried } = self.queue(&below.queue, below);
         if needs_ring {
             self.give_ring(index)?;
         }
-        if needs_ring || handle.is_memory() {
+        if needs_ring || ring_tried || handle.is_memory() {
             handle.queue().get_or_init(|| index);
         }
         Ok(index)
     }
 
-    /// The number of a queue, which has no ring at first.
-    pub(super) fn queue(&self, queue: &Queue, below: &Below) -> usize {
+    /// A queue, which has no ring at first.
+    pub(super) fn queue(&self, queue: &Queue, below: &Below) -> DriveQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.lock();
         let Known { queues, hardware, memory } = &mut *known;
         if let Some(known) = queues.get(&queue.id) {
-            return known.index;
+            return *known;
         }
         let mut number = |id: &DriveId| {
             let next = hardware.len();
@@ -180,9 +180,9 @@ impl Engine {
         };
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
         let (depth, most) = (depth(options, queue, below, memory), most(options, queue));
-        let index = core.add_drive(depth, most, &pieces);
-        queues.insert(queue.id.clone(), DriveQueue { index, ring_tried: false });
-        index
+        let new = DriveQueue { index: core.add_drive(depth, most, &pieces), ring_tried: false };
+        queues.insert(queue.id.clone(), new);
+        new
     }
 
     /// Gives a queue its ring, once.

@@ -75,7 +75,8 @@ impl Engine {
         let runs = told.recv_timeout(TOLD_MAX).unwrap_or_default();
         let mut queues = vec![None; row.queues.len()];
         let mut queue = |member: usize| {
-            *queues[member].get_or_insert_with(|| self.queue(&row.queues[member], below))
+            let number = || self.queue(&row.queues[member], below).index;
+            *queues[member].get_or_insert_with(number)
         };
         runs.into_iter().map(|(range, member)| (range, queue(member))).collect()
     }
