@@ -192,6 +192,7 @@ impl DataPath {
             link,
             drive: 0,
             parts: [(range, io, reason)].into(),
+            beside: Vec::new(),
             alignment: (io == Io::Direct).then_some(ALIGNMENT),
             cold: false,
             exact: true,

@@ -9,7 +9,7 @@ use crate::file::Handle;
 use crate::options::Options;
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
-use crate::topology::{Below, DriveId, LayerKind, Layout, Queue, QueueId, Resolver};
+use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver};
 use crate::tune::{DepthLimits, Learned};
 
 /// See the module's own text.
@@ -29,8 +29,8 @@ struct Known {
 
 /// The queue of a drive.
 #[derive(Debug, Clone, Copy)]
-struct DriveQueue {
-    index: usize,
+pub(super) struct DriveQueue {
+    pub(super) index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
 }
@@ -74,17 +74,29 @@ impl Drives {
 
     /// Keeps what somebody else has found about the drive of a file. False: it is not kept.
     pub(super) fn learn(&self, file: &Handle, way: Direction, learned: Learned) -> bool {
-        let below = self.resolver.resolve_file(file.fd(), file.path());
+        let id = self.id_of(file, way);
+        let id = id.as_str();
         let mut known = self.lock();
-        let id = below.queue.id.as_str();
         known.memory.note(id, way, learned);
         known.memory.save() && known.memory.recall(id, way) == Some(learned)
     }
 
     /// What is known about the drive of a file.
     pub(super) fn known_of(&self, file: &Handle, way: Direction) -> Option<Learned> {
+        let id = self.id_of(file, way);
+        self.lock().memory.recall(id.as_str(), way)
+    }
+
+    /// The queue that serves a file: where it is read, and lies on one of several members in a row,
+    /// that member's.
+    fn id_of(&self, file: &Handle, way: Direction) -> QueueId {
         let below = self.resolver.resolve_file(file.fd(), file.path());
-        self.lock().memory.recall(below.queue.id.as_str(), way)
+        let row = below.row().filter(|_| way == Direction::Read);
+        let member = row.and_then(|row| match row.runs_of(file.fd()).as_slice() {
+            [(_, member)] => Some(&row.queues[*member]),
+            _ => None,
+        });
+        member.unwrap_or(&below.queue).id.clone()
     }
 }
 
@@ -105,56 +117,88 @@ fn most(options: &Options, queue: &Queue) -> usize {
 }
 
 /// How the depth of a queue is found, where it is not set.
-fn depth(options: &Options, below: &Below, memory: &Memory) -> Depth {
+fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> Depth {
     if let Some(depth) = options.depth {
         return Depth::Fixed(depth);
     }
     // Virtual and loop devices say that they turn as well, when nobody told them otherwise.
     let is_disk = |layer: &crate::topology::Layer| layer.kind == LayerKind::ScsiDisk;
-    let turns = below.layer.walk().any(|(_, layer)| is_disk(layer))
-        && below.drives.iter().any(|drive| drive.rotational == Some(true));
+    let turns = |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
+    let turns =
+        below.layer.walk().any(|(_, layer)| is_disk(layer)) && below.drives.iter().any(turns);
     let segment = options.segment_size;
-    let limits = DepthLimits::of(turns, most(options, &below.queue), segment, segment);
-    let id = below.queue.id.as_str();
+    let limits = DepthLimits::of(turns, most(options, queue), segment, segment);
+    let id = queue.id.as_str();
     Depth::tuned(limits, [Direction::Read, Direction::Write].map(|way| memory.recall(id, way)))
 }
 
 impl Engine {
     /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
     pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
-        if let Some(&index) = handle.queue().get() {
-            return Ok(index);
+        match handle.queue().get() {
+            Some(&index) => Ok(index),
+            None => self.drive_of(handle, &self.below(handle), needs_ring),
         }
-        let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
-        let below: Arc<Below> = drives.resolver.resolve_file(handle.fd(), handle.path());
+    }
+
+    /// What is under a file.
+    pub(super) fn below(&self, handle: &Handle) -> Arc<Below> {
+        self.inner.drives.resolver.resolve_file(handle.fd(), handle.path())
+    }
+
+    /// As [`drive`](Self::drive), of a file with this below it.
+    pub(super) fn drive_of(
+        &self,
+        handle: &Handle,
+        below: &Below,
+        needs_ring: bool,
+    ) -> Result<usize> {
         // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
         // is when an error has to name it.
         let _ = handle.drive();
-        let mut known = drives.lock();
-        let Known { queues, hardware, memory } = &mut *known;
-        let queue = queues.entry(below.queue.id.clone()).or_insert_with(|| {
-            let mut number = |id: &DriveId| {
-                let next = hardware.len();
-                *hardware.entry(id.clone()).or_insert(next)
-            };
-            let pieces: Vec<usize> = below.queue.hardware.iter().map(&mut number).collect();
-            let (depth, most) = (depth(options, &below, memory), most(options, &below.queue));
-            DriveQueue { index: core.add_drive(depth, most, &pieces), ring_tried: false }
-        });
-        if needs_ring && !queue.ring_tried {
-            let note = threads.give_ring(core, queue.index, options, tools.arena.parts())?;
-            queue.ring_tried = true;
-            if let Some(note) = note {
-                let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
-                if !notes.contains(&note) {
-                    notes.push(note);
-                }
-            }
+        let DriveQueue { index, ring_tried } = self.queue(&below.queue, below);
+        if needs_ring {
+            self.give_ring(index)?;
         }
-        let index = queue.index;
-        if queue.ring_tried || handle.is_memory() {
+        if needs_ring || ring_tried || handle.is_memory() {
             handle.queue().get_or_init(|| index);
         }
         Ok(index)
+    }
+
+    /// A queue, which has no ring at first.
+    pub(super) fn queue(&self, queue: &Queue, below: &Below) -> DriveQueue {
+        let Inner { drives, core, options, .. } = &*self.inner;
+        let mut known = drives.lock();
+        let Known { queues, hardware, memory } = &mut *known;
+        if let Some(known) = queues.get(&queue.id) {
+            return *known;
+        }
+        let mut number = |id: &DriveId| {
+            let next = hardware.len();
+            *hardware.entry(id.clone()).or_insert(next)
+        };
+        let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
+        let (depth, most) = (depth(options, queue, below, memory), most(options, queue));
+        let new = DriveQueue { index: core.add_drive(depth, most, &pieces), ring_tried: false };
+        queues.insert(queue.id.clone(), new);
+        new
+    }
+
+    /// Gives a queue its ring, once.
+    pub(super) fn give_ring(&self, index: usize) -> Result<()> {
+        let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
+        let mut known = drives.lock();
+        let queue = known.queues.values_mut().find(|queue| queue.index == index);
+        let Some(queue) = queue.filter(|queue| !queue.ring_tried) else { return Ok(()) };
+        let note = threads.give_ring(core, index, options, tools.arena.parts())?;
+        queue.ring_tried = true;
+        if let Some(note) = note {
+            let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        Ok(())
     }
 }

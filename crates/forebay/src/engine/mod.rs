@@ -5,6 +5,7 @@
 //! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
 mod drives;
+mod extents;
 mod file;
 mod learn;
 mod readers;

@@ -70,7 +70,7 @@ impl Engine {
         let range = call.range()?;
         let mut way = self.way(call)?;
         let mut end = range.end;
-        let parts = match call.direction {
+        let mut parts = match call.direction {
             Direction::Read => {
                 let size = call.file.size()?;
                 if call.file.is_sized(size) {
@@ -100,7 +100,10 @@ impl Engine {
             Some(device) => Some(self.ready_link(device)?),
             None => None,
         };
-        let drive = self.drive(call.file, way.is_ok())?;
+        let (drive, beside) = match call.direction {
+            Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
+            Direction::Write => (self.drive(call.file, way.is_ok())?, Vec::new()),
+        };
         self.start_readers()?;
         let state =
             Arc::new(State::new(Arc::clone(call.file), range, buffer, call.span.keep.clone()));
@@ -114,6 +117,7 @@ impl Engine {
             link,
             drive,
             parts,
+            beside,
             alignment: way.ok().map(|(alignment, _)| alignment),
             cold: call.begins_cold(way),
             exact: call.options.exact,

@@ -35,7 +35,7 @@ pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
-    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Request, Scheduler,
+    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Request, Scheduler, Share,
 };
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use super::drive::{Drive, DriveId};
 use super::placement::Spread;
+use super::resolve::Span;
 
 /// All that is under one path.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,12 +52,14 @@ pub struct Layer {
     pub children: Vec<Layer>,
     /// How it passes addresses on.
     pub(super) spread: Spread,
+    /// The drives below it, where it is a block device.
+    pub(super) span: Option<Span>,
 }
 
 impl Layer {
     pub(super) fn new(kind: LayerKind, name: impl Into<String>) -> Self {
         let (facts, children, spread) = (Vec::new(), Vec::new(), Spread::Untold);
-        Self { kind, name: name.into(), facts, children, spread }
+        Self { kind, name: name.into(), facts, children, spread, span: None }
     }
 
     /// The value of the fact `name`.

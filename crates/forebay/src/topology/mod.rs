@@ -6,7 +6,7 @@
 //! and nothing there is trusted. What cannot be told is a fact that says why, never an error: no
 //! byte's place depends on any of this.
 //!
-//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
 //! them, `quota` reads what the process may use of the processors.
 
@@ -14,6 +14,7 @@ mod block;
 mod btrfs;
 mod cache;
 mod calls;
+mod chunks;
 mod device;
 mod distance;
 mod dm;
@@ -38,6 +39,7 @@ mod quota;
 mod record;
 mod replay;
 mod resolve;
+mod row;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -53,4 +55,5 @@ pub use placement::Piece;
 pub use probe::Extent;
 pub use record::record;
 pub use resolve::Below;
+pub(crate) use row::{Row, Run};
 pub use system::System;

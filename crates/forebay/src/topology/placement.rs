@@ -79,29 +79,58 @@ impl StorageMap {
     /// # Errors
     /// The reason, where that is not told.
     pub fn locate(&self, extent: &Extent) -> Result<Vec<Piece>, String> {
-        if let Some((_, reason)) = PLACELESS.iter().find(|(flag, _)| extent.flags & flag != 0) {
-            return Err((*reason).to_owned());
+        if let Some(reason) = placeless(extent.flags) {
+            return Err(reason.to_owned());
         }
-        let mut layer = &self.root;
-        while layer.kind != LayerKind::FileSystem {
-            layer = layer.children.first().ok_or("no file system is known")?;
-        }
-        if layer.name == "overlay" {
-            // The extents are those of the file that the overlay shows.
-            let shown = layer.children.first().filter(|l| l.kind == LayerKind::BackingFile);
-            let mount = shown.and_then(|shown| shown.children.first());
-            layer = mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown")?;
-        }
-        if layer.name == "btrfs" {
-            return Err("btrfs tells its own addresses, not those of its drives".into());
-        }
-        let [device] = layer.children.as_slice() else {
-            return Err(format!("`{}` stands on no one device", layer.name));
-        };
+        let device = device(&self.root)?;
         let mut pieces = Vec::new();
         let whole = At { logical: extent.logical, at: extent.physical, len: extent.len };
         pass_on(device, whole, &mut pieces)?;
         Ok(pieces)
+    }
+}
+
+/// Why an extent with these flags has no place that counts.
+pub(super) fn placeless(flags: u32) -> Option<&'static str> {
+    PLACELESS.iter().find(|(flag, _)| flags & flag != 0).map(|(_, reason)| *reason)
+}
+
+/// The file system that has the file itself, or the block device that it is.
+fn ground(root: &Layer) -> Result<&Layer, String> {
+    let mut layer = root;
+    while matches!(layer.kind, LayerKind::Path | LayerKind::Symlink | LayerKind::Mount) {
+        layer = layer.children.first().ok_or("no file system is known")?;
+    }
+    if layer.kind == LayerKind::FileSystem && layer.name == "overlay" {
+        // The extents are those of the file that the overlay shows.
+        let shown = layer.children.first().filter(|l| l.kind == LayerKind::BackingFile);
+        let mount = shown.and_then(|shown| shown.children.first());
+        return mount.and_then(|mount| mount.children.first()).ok_or("the layer is unknown".into());
+    }
+    Ok(layer)
+}
+
+/// The btrfs below `root`, where the file lies on one.
+pub(super) fn btrfs(root: &Layer) -> Option<&Layer> {
+    ground(root).ok().filter(|l| l.kind == LayerKind::FileSystem && l.name == "btrfs")
+}
+
+/// The step whose addresses the extents of a file are, of the steps below `root`; of a block
+/// device that device.
+pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
+    let layer = ground(root)?;
+    if layer.kind != LayerKind::FileSystem {
+        return Ok(layer);
+    }
+    if layer.name == "btrfs" {
+        return Err("btrfs tells its own addresses, not those of its drives".into());
+    }
+    if layer.fact("realtime_device").is_some() {
+        return Err("it may lie on the device for real-time files".into());
+    }
+    match layer.children.as_slice() {
+        [device] => Ok(device),
+        _ => Err(format!("`{}` stands on no one device", layer.name)),
     }
 }
 

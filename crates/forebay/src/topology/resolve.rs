@@ -15,6 +15,7 @@ use super::file_systems::{self, Ground};
 use super::map::{Layer, LayerKind, Layout, Queue, QueueId, Value};
 use super::mount::{self, Mount};
 use super::probe::{Refusal, Stat};
+use super::row::Row;
 use super::system::{Absent, Folder, System, clean, shown};
 
 /// Devices that stand on one another, at most.
@@ -25,7 +26,7 @@ const FILES_MAX: usize = 8;
 const LAYERS_MAX: usize = 64 << 10;
 
 /// The drives under a step, by their place in the list of all, and the volume that they form.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Span {
     pub(super) drives: Vec<usize>,
     volume: Option<(String, Layout)>,
@@ -83,6 +84,8 @@ pub struct Below {
     pub queue: Queue,
     /// Whether other files of the mount may lie elsewhere.
     pub(super) per_file: bool,
+    /// The members of the volume below, where they stand in a row.
+    pub(super) row: Option<Row>,
 }
 
 /// The resolving of one path.
@@ -128,10 +131,11 @@ impl<'a> Resolve<'a> {
             }
         };
         let queue = self.queue(&span, stat.as_ref().ok());
-        Below { layer, drives: self.drives, queue, per_file: self.per_file }
+        let row = self.row(&layer, &queue);
+        Below { layer, drives: self.drives, queue, per_file: self.per_file, row }
     }
 
-    fn queue(&self, span: &Span, stat: Option<&Stat>) -> Queue {
+    pub(super) fn queue(&self, span: &Span, stat: Option<&Stat>) -> Queue {
         let members: Vec<DriveId> =
             span.drives.iter().map(|&index| self.drives[index].id.clone()).collect();
         let hardware = span.drives.iter().map(|&index| self.drives[index].hardware.clone());
@@ -367,6 +371,7 @@ impl<'a> Resolve<'a> {
             Some(Some((kind, span))) => {
                 layer.kind = *kind;
                 layer.say("shown_above", true);
+                layer.span = Some(span.clone());
                 return (layer, span.clone());
             }
             Some(None) => {
@@ -384,6 +389,7 @@ impl<'a> Resolve<'a> {
         self.layers += 1;
         let span = self.device(folder, &mut layer);
         self.depth -= 1;
+        layer.span = Some(span.clone());
         self.met.insert(folder.path().to_owned(), Some((layer.kind, span.clone())));
         (layer, span)
     }

@@ -398,7 +398,10 @@ fn needs_root(what: &str) -> Offer<()> {
 }
 
 /// Runs a tool and returns what it printed; the error holds what it complained about.
-fn tool<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Offer<String> {
+pub(crate) fn tool<'a>(
+    name: &str,
+    arguments: impl IntoIterator<Item = &'a OsStr>,
+) -> Offer<String> {
     // Tools for administrators are not on everybody's path.
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(name)
@@ -415,7 +418,7 @@ fn tool<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Offer
     }
 }
 
-fn unmount(target: &Path) {
+pub(crate) fn unmount(target: &Path) {
     // A descriptor that another thread just forked away keeps a mount busy for a moment.
     for _ in 0..50 {
         if tool("umount", [target.as_os_str()]).is_ok() {
@@ -426,7 +429,7 @@ fn unmount(target: &Path) {
     undo("umount", ["--lazy".as_ref(), target.as_os_str()]);
 }
 
-fn undo<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) {
+pub(crate) fn undo<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) {
     if let Err(reason) = tool(name, arguments) {
         // A panic here would end the whole test program, so it is only said.
         let _ = std::io::stderr().write_all(format!("left behind: {reason}\n").as_bytes());

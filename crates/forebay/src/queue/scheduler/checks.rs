@@ -187,6 +187,11 @@ impl Scheduler {
         Arc::clone(&self.transfers[self.transfer_of(op)].request.state)
     }
 
+    /// The drive that an op is for.
+    pub(crate) fn drive_of(&self, op: &Op) -> usize {
+        self.transfers[self.transfer_of(op)].request.drive
+    }
+
     /// Whether an op's transfer wants it no more.
     pub(crate) fn has_stopped(&self, op: &Op) -> bool {
         self.transfers[self.transfer_of(op)].stopped

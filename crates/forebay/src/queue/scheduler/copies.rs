@@ -119,7 +119,7 @@ impl Scheduler {
         match failed {
             Some(CopyFailure { error, lost: None }) => self.fail(key, error),
             Some(CopyFailure { error, lost: Some(lost) }) => {
-                self.lose_link(link, copy, error, lost);
+                self.lose_link(link, copy, &error, lost);
             }
             None if copy.direction == Direction::Read => {
                 active.request.state.add_done(copy.run.range.len());
@@ -133,15 +133,26 @@ impl Scheduler {
     /// A copy failed and the GPU would not say that it is over: its memory is never used again, and
     /// nothing else is copied by this link. That its memory is lost is what the transfer reports,
     /// whatever went wrong before.
-    fn lose_link(&mut self, link: usize, copy: &Copy, error: Error, lost: (DeviceId, DeviceError)) {
+    fn lose_link(
+        &mut self,
+        link: usize,
+        copy: &Copy,
+        error: &Error,
+        lost: (DeviceId, DeviceError),
+    ) {
         let window = &mut self.windows[copy.window];
-        let active = &mut self.transfers[window.transfer];
-        active.request.state.lose_memory(&lost.1);
-        if !matches!(active.error, Some(Error::CopyNotOver { .. })) {
-            active.error = Some(error);
+        let key = window.transfer;
+        let slot = window.slot.take();
+        let request = &self.transfers[key].request;
+        request.state.lose_memory(&lost.1);
+        let drive = request.drive;
+        for share in std::iter::once(key).chain(self.others(key)) {
+            let first = &mut self.transfers[share].error;
+            if !matches!(first, Some(Error::CopyNotOver { .. })) {
+                *first = Some(error.clone());
+            }
         }
-        let drive = active.request.drive;
-        if let Some(slot) = window.slot.take() {
+        if let Some(slot) = slot {
             self.links[link].slots.lose(drive, slot);
             self.links[link].filling.retain(|&key| key != copy.window);
             self.links[link].unloading.retain(|&key| key != copy.window);

@@ -16,6 +16,7 @@ mod depth;
 mod lines;
 mod ops;
 mod readers;
+mod shares;
 mod sleepers;
 mod slots;
 #[cfg(test)]
@@ -33,6 +34,7 @@ pub(crate) use depth::Depth;
 pub(crate) use ops::EACH_MAX;
 pub(crate) use readers::Post;
 use readers::Posts;
+pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
@@ -50,7 +52,7 @@ use crate::tune::{Learned, Readers};
 use crate::units::ByteRange;
 
 /// Everything that the scheduler must know to move one transfer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) state: Arc<State>,
     pub(crate) file: Arc<Handle>,
@@ -63,8 +65,10 @@ pub(crate) struct Request {
     /// The GPU's link; `None` for host memory.
     pub(crate) link: Option<usize>,
     pub(crate) drive: usize,
-    /// What must be moved, in order; a part starts when all before it are done.
+    /// What must be moved, in order; a part of a write starts when all before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
+    /// What other drives have of a read; none of it is empty.
+    pub(crate) beside: Vec<Share>,
     pub(crate) alignment: Option<Alignment>,
     /// Whether the drive has to bring its first byte, as far as is known before it is planned.
     pub(crate) cold: bool,
@@ -85,6 +89,8 @@ struct Active {
     request: Request,
     /// Never used again, as its key is.
     serial: u64,
+    /// The transfer's next share, round; itself where it is the only one.
+    next: usize,
     /// Next byte of the first part that is in no window yet.
     cursor: u64,
     /// Windows that are not closed.

@@ -77,8 +77,11 @@ impl Scheduler {
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let key = state.key();
-        let active = self.transfers.get(key).filter(|a| Arc::ptr_eq(&a.request.state, state))?;
+        self.shares_of(state).find_map(|key| self.next_work_at(key))
+    }
+
+    fn next_work_at(&mut self, key: usize) -> Option<ReaderWork> {
+        let active = self.transfers.get(key)?;
         // Wherever its work stands in line: those before it may wait for a file that hangs.
         if active.cached.ops.is_empty()
             && active.waits.ops.is_empty()

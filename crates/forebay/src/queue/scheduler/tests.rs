@@ -74,6 +74,7 @@ impl Rig {
             link,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
+            beside: Vec::new(),
             alignment: None,
             cold: false,
             exact: false,
@@ -209,4 +210,71 @@ fn what_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
         let slot = rig.scheduler.windows[claim.window].slot.expect("the link needs one");
         assert_eq!(slot.len, len / part, "cold: {cold}");
     }
+}
+
+/// A read of which one drive has the first half and another the second.
+fn start_on_two(rig: &mut Rig) -> (Arc<State>, [Claim; 2]) {
+    let other = rig.scheduler.add_drive(Depth::Fixed(1), 1, &[]);
+    let part = |start, end| (ByteRange { start, end }, Io::Buffered, Reason::NoDirectIo);
+    let beside = vec![Share { drive: other, parts: [part(LEN / 2, LEN)].into() }];
+    let request = rig.request(None, Reason::NoDirectIo, Priority::Normal);
+    let state = Arc::clone(&request.state);
+    let parts = [part(0, LEN / 2)].into();
+    let (key, first) = rig.scheduler.start(Request { parts, beside, ..request });
+    state.set_key(key);
+    let claims = [first, rig.scheduler.claim()].map(|claim| claim.expect("no slot is needed"));
+    for claim in &claims {
+        let (io, reason) = claim.way;
+        let segment = |half: u64| {
+            let range = ByteRange::at(claim.range.start + half * (LEN / 4), LEN / 4);
+            Segment { wanted: range, covered: range, io, reason, bounce: false }
+        };
+        rig.scheduler.opened(claim.window, LEN / 4, (0..2).map(segment).collect());
+    }
+    (state, claims)
+}
+
+#[test]
+fn a_drive_that_hangs_holds_up_only_its_own_share() {
+    let mut rig = Rig::new();
+    let (state, _) = start_on_two(&mut rig);
+    let hung = rig.scheduler.take_pool_op().expect("the first of the first drive");
+    for _ in 0..2 {
+        let op = rig.scheduler.take_pool_op().expect("the other drive's");
+        assert!(op.segment.wanted.start >= LEN / 2);
+        rig.complete(op, Ok(LEN / 4));
+    }
+    assert!(rig.scheduler.take_pool_op().is_none(), "a hung drive has one in flight");
+    assert_eq!((state.done(), rig.ended(&state).is_none()), (LEN / 2, true));
+    rig.scheduler.cancel(state.key(), &state);
+    assert!(rig.ended(&state).is_none(), "its drive still has something");
+    rig.complete(hung, Err(Errno::CANCELED));
+    assert!(matches!(rig.ended(&state), Some(Error::Cancelled { .. })));
+}
+
+#[test]
+fn the_first_error_of_a_share_stops_the_others() {
+    let mut rig = Rig::new();
+    let (state, _) = start_on_two(&mut rig);
+    let ops = [(); 2].map(|()| rig.scheduler.take_pool_op().expect("one of each drive"));
+    let [first, second] = ops;
+    rig.complete(second, Err(Errno::IO));
+    assert!(rig.scheduler.take_pool_op().is_none(), "nobody wants the rest");
+    assert!(rig.ended(&state).is_none(), "something is in flight");
+    rig.complete(first, Err(Errno::NODEV));
+    assert!(matches!(rig.ended(&state), Some(Error::Io { source: Errno::IO, .. })));
+}
+
+#[test]
+fn a_file_that_ends_in_one_share_ends_for_all() {
+    let mut rig = Rig::new();
+    let _started = start_on_two(&mut rig);
+    let size = LEN / 4 + 100;
+    while let Some(op) = rig.scheduler.take_pool_op() {
+        let moved = size.saturating_sub(op.segment.wanted.start).min(LEN / 4);
+        let done = Completion { op, result: Ok(moved), size: Some(size), took_ns: 1, at_ns: 1 };
+        rig.scheduler.complete(done);
+    }
+    let ends = rig.scheduler.take_effects().finished;
+    assert!(matches!(ends.as_slice(), [(_, Ok(got))] if *got == size), "{ends:?}");
 }

@@ -22,34 +22,16 @@ const AHEAD_SHARE: usize = 4;
 impl Scheduler {
     /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
     /// plans on its own thread: that spares a small transfer the way through a reader.
-    pub(crate) fn start(&mut self, request: Request) -> (usize, Option<Claim>) {
-        let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
-        let end = request.end;
-        self.begun += 1;
-        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
-        let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
-        let key = self.transfers.insert(Active {
-            request,
-            serial: self.begun,
-            cursor,
-            open: 0,
-            end,
-            error: None,
-            stopped: false,
-            synced: false,
-            listed: false,
-            pace,
-            opens: false,
-            tried: 0,
-            slot: None,
-            promised: 0,
-            direct: Queue::default(),
-            waits: Queue::default(),
-            cached: Queue::default(),
-        });
+    pub(crate) fn start(&mut self, mut request: Request) -> (usize, Option<Claim>) {
+        let beside = std::mem::take(&mut request.beside);
+        let key = self.add(request);
+        self.add_shares(key, beside);
         let link = self.transfers[key].request.link;
         link.into_iter().for_each(|link| self.fail_if_broken(key, link));
         self.finish_if_done(key);
+        for other in self.others(key) {
+            self.list(other);
+        }
         let Some(active) = self.transfers.get(key) else { return (key, None) };
         if active.request.parts.is_empty() {
             return (key, None); // nothing to move; its sync is under way
@@ -71,6 +53,38 @@ impl Scheduler {
         (key, Some(self.open(key, slot)))
     }
 
+    /// Adds a share that is alone so far; its key.
+    pub(super) fn add(&mut self, request: Request) -> usize {
+        let cursor = request.parts.front().map_or(request.range.start, |part| part.0.start);
+        let end = request.end;
+        self.begun += 1;
+        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
+        let pace = if request.cold && has_ring { Line::Direct } else { Line::Cached };
+        let entry = self.transfers.vacant_entry();
+        let next = entry.key();
+        entry.insert(Active {
+            request,
+            serial: self.begun,
+            next,
+            cursor,
+            open: 0,
+            end,
+            error: None,
+            stopped: false,
+            synced: false,
+            listed: false,
+            pace,
+            opens: false,
+            tried: 0,
+            slot: None,
+            promised: 0,
+            direct: Queue::default(),
+            waits: Queue::default(),
+            cached: Queue::default(),
+        });
+        next
+    }
+
     /// Stops a transfer if `key` still is that of `state`.
     pub(crate) fn cancel(&mut self, key: usize, state: &Arc<State>) {
         let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);
@@ -81,7 +95,8 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn fail(&mut self, key: usize, error: Error) {
+    /// Stops a share: nothing new of it begins.
+    pub(super) fn fail_share(&mut self, key: usize, error: Error) {
         let Some(active) = self.transfers.get_mut(key) else { return };
         active.error.get_or_insert(error);
         if !std::mem::replace(&mut active.stopped, true) {
@@ -161,9 +176,10 @@ impl Scheduler {
         let cached = active.pace == Line::Cached;
         let room = !cached || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
-        // A part begins only when all windows of the part before it are closed.
+        // A part of a write begins only when all windows of the part before it are closed.
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
-        let barrier = begins && active.open > 0;
+        let writes = active.request.direction == Direction::Write;
+        let barrier = writes && begins && active.open > 0;
         if active.listed || active.stopped || next_part.is_none() || !room || barrier {
             return;
         }
@@ -213,9 +229,10 @@ impl Scheduler {
     pub(super) fn finish_if_done(&mut self, key: usize) {
         let Some(active) = self.transfers.get_mut(key) else { return };
         let more = !active.request.parts.is_empty() && !active.stopped;
-        if more || active.open > 0 {
+        if more || active.open > 0 || !self.leave_others(key) {
             return;
         }
+        let active = &mut self.transfers[key];
         if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
             active.synced = true;
             active.open += 1;

@@ -14,6 +14,9 @@ use crate::queue::op::{Completion, Op, Owner, WindowKey};
 use crate::queue::{Core, Ring};
 use crate::transfer::State;
 
+/// How much longer a drive that hangs takes than anything else.
+const HUNG: Duration = Duration::from_secs(100);
+
 /// An op that the simulated kernel works on.
 struct Flight {
     id: u64,
@@ -83,6 +86,7 @@ impl Ring for SimRing {
     fn submit(&mut self, op: Op) {
         assert!(self.flights.len() < self.depth, "more than {} ops in a ring", self.depth);
         let state = self.core.lock().state_of(&op);
+        let drive = self.core.lock().drive_of(&op);
         let base = if op.segment.bounce {
             self.bounce.enter(&op).expect("memory for a few pieces").expect("one for each op")
         } else {
@@ -90,7 +94,8 @@ impl Ring for SimRing {
         };
         let mut world = self.world.borrow_mut();
         let id = world.begin(&op, base, &state);
-        let due = world.due();
+        let hangs = world.hung == Some(drive) && !op.is_in_memory();
+        let due = world.due() + if hangs { HUNG } else { Duration::ZERO };
         self.flights.push(Flight { id, op, state, base, due, cancelled: false });
     }
 

@@ -114,6 +114,7 @@ impl Run {
         let clock = Arc::new(ManualClock::new());
         let faults = shape.faults.clone();
         let mut world = World::new(Dice::new(dice.next()), Arc::clone(&clock), faults);
+        world.hung = shape.hung;
         world.files = shape::files(&mut dice, &shape, folder);
         let readers = Arc::new(AtomicUsize::new(0));
         let bell = Bell::Counted(Arc::clone(&readers));

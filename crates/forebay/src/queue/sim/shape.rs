@@ -21,6 +21,8 @@ pub(super) struct Shape {
     pub(super) drives: Vec<Option<usize>>,
     /// The hardware below each.
     pub(super) hardware: Vec<Vec<usize>>,
+    /// One that answers after all others.
+    pub(super) hung: Option<usize>,
     /// How many rings there are.
     pub(super) rings: usize,
     pub(super) depth: usize,
@@ -36,6 +38,8 @@ pub(super) struct Shape {
     pub(super) on_gpu: f64,
     pub(super) direct: f64,
     pub(super) blocking: f64,
+    /// Share of the reads whose bytes lie on several drives.
+    pub(super) spread: f64,
     /// Share of the files that are cut while they are read.
     pub(super) shrinking: f64,
     /// Chance of a cancel in each step.
@@ -88,7 +92,8 @@ impl Shape {
         };
         let rings = count(dice, 1, 2);
         let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
-        let drives = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let drives: Vec<_> = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let hung = dice.roll(0.3).then(|| count(dice, 1, drives.len() as u64) - 1);
         let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
         let hardware = (0..3).map(|_| pieces(dice)).collect();
         let slots = count(dice, 1, 2);
@@ -97,6 +102,7 @@ impl Shape {
             segment,
             drives,
             hardware,
+            hung,
             rings,
             depth,
             gpus: count(dice, 0, 2),
@@ -107,6 +113,7 @@ impl Shape {
             on_gpu: one_of(dice, &[0.0, 0.5, 1.0]),
             direct: one_of(dice, &[0.0, 0.5, 1.0]),
             blocking: one_of(dice, &[0.0, 0.3, 1.0]),
+            spread: one_of(dice, &[0.0, 0.5, 1.0]),
             shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),

@@ -88,6 +88,8 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) clock: Arc<ManualClock>,
     pub(super) faults: Faults,
+    /// A drive that answers after all others.
+    pub(super) hung: Option<usize>,
     pub(super) files: Vec<Contents>,
     touched: Vec<Touched>,
     begun: u64,
@@ -101,6 +103,7 @@ impl World {
             dice,
             clock,
             faults,
+            hung: None,
             files: Vec::new(),
             touched: Vec::new(),
             begun: 0,
