@@ -35,6 +35,12 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
+    /// Bytes that are to be in flight, where they were found; else requests.
+    pub(super) fn bytes(&self, direction: Direction) -> u64 {
+        let size = self.request_size(direction).unwrap_or(1);
+        size.saturating_mul(self.requests(direction) as u64)
+    }
+
     /// Bytes of one request, where they were found.
     pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
         self.tuner(direction).ok().map(DepthTuner::request_size)
