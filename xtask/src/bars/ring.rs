@@ -97,11 +97,14 @@ impl PlainRing {
         }
         // The kernel and the GPU may still use the memory after a failure.
         while run.in_flight > 0 {
-            self.ring.submit_and_wait(1)?;
-            run.in_flight -= self.ring.completion().count();
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => run.in_flight -= self.ring.completion().count(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Whose memory the kernel would write into then cannot be said.
+                Err(_) => std::process::abort(),
+            }
         }
-        self.device.synchronize(self.stream)?;
-        result
+        result.and(self.device.synchronize(self.stream).map_err(Stop::from))
     }
 
     fn step(&mut self, run: &mut Run, file: &File, to: Option<u64>) -> Result<(), Stop> {

@@ -18,12 +18,14 @@ pub(crate) struct Slot {
     /// Host address of the whole slot.
     pub(crate) whole: u64,
     pub(crate) len: u64,
+    /// Whether it counts among the parts that its drive's ring may have.
+    pub(crate) counted: bool,
 }
 
 impl Slot {
     /// A whole slot.
     pub(crate) fn whole(address: u64, len: u64) -> Self {
-        Self { address, whole: address, len }
+        Self { address, whole: address, len, counted: false }
     }
 }
 

@@ -6,7 +6,7 @@
 //! more in flight, not before. So nothing but what is in flight holds memory.
 
 use super::turns::{Priority, Turn, Turns};
-use super::{Claim, Request, Scheduler, slots};
+use super::{Active, Claim, Request, Scheduler, slots};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line};
 use crate::queue::window::PIECES_MAX;
@@ -63,11 +63,15 @@ impl Scheduler {
         }
     }
 
-    /// Bytes that a transfer's drive may have in flight, where its ring opens the next window and
-    /// nothing is urgent: more slots than these need are not taken.
+    /// Bytes that a transfer's drive may have in flight, where its ring opens the next window:
+    /// more slots than these need are not taken. There is no bound for what is urgent, nor for
+    /// windows shorter than a request, whose parts are mostly empty.
     pub(super) fn may_fly(&self, key: usize) -> u64 {
-        let Request { drive, direction, priority, .. } = self.transfers[key].request;
-        if !self.is_ring_to_open(key) || priority == Priority::Urgent {
+        let Active { request, cursor, .. } = &self.transfers[key];
+        let Request { drive, direction, priority, .. } = *request;
+        let left = request.parts.front().map_or(0, |part| part.0.end.saturating_sub(*cursor));
+        let is_short = left < self.request_size(key);
+        if !self.is_ring_to_open(key) || is_short || priority == Priority::Urgent {
             return u64::MAX;
         }
         let requests = self.drives[drive].depth.requests(direction) as u64;

@@ -30,7 +30,7 @@ pub(super) struct Slots {
     pub(super) most: usize,
     /// Bytes that each drive's windows hold, by the drive's index.
     held: Vec<u64>,
-    /// The same of parts alone.
+    /// The same of parts that were taken with a bound.
     parts: Vec<u64>,
     used: u64,
 }
@@ -104,19 +104,20 @@ impl Slots {
 
     /// Takes a slot, or the smallest part of one that holds `len` bytes; where there is none and
     /// none will be made, a smaller one. `in_flight`: bytes that the drive may have in flight, for
-    /// windows that its ring fills.
+    /// windows that its ring fills; `u64::MAX`: no bound.
     pub(super) fn take(&mut self, drive: usize, len: u64, in_flight: u64) -> Option<Slot> {
         if !self.admits(drive, len, in_flight) {
             return None;
         }
         let index = self.index_of(len)?;
-        let slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
+        let mut slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
         if self.held.len() <= drive {
             self.held.resize(drive + 1, 0);
             self.parts.resize(drive + 1, 0);
         }
         self.held[drive] += slot.len;
-        self.parts[drive] += if slot.len < self.size { slot.len } else { 0 };
+        slot.counted = slot.len < self.size && in_flight != u64::MAX;
+        self.parts[drive] += if slot.counted { slot.len } else { 0 };
         self.used += slot.len;
         Some(slot)
     }
@@ -127,7 +128,7 @@ impl Slots {
         }
         let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
         let len = len_of(self.size, index);
-        let part = |number| Slot { address: address + number * len, whole, len };
+        let part = |number| Slot { address: address + number * len, whole, len, counted: false };
         // The first is taken first.
         self.free[index].extend((1..PARTS).rev().map(part));
         Some(part(0))
@@ -149,7 +150,7 @@ impl Slots {
             of_it.count() as u64 == PARTS
         };
         let found = self.free[parts].iter().rev().find(|part| is_free(whole_of(part)))?;
-        let slot = Slot { address: whole_of(found), whole: found.whole, len };
+        let slot = Slot { address: whole_of(found), whole: found.whole, len, counted: false };
         self.free[parts].retain(|part| whole_of(part) != slot.address);
         Some(slot)
     }
@@ -163,7 +164,7 @@ impl Slots {
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
         self.count_back(drive, slot);
         let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
-        self.free[index.expect("it was taken here")].push(slot);
+        self.free[index.expect("it was taken here")].push(Slot { counted: false, ..slot });
     }
 
     /// Never gives a slot out again: something may still write into it. Of a split one the other
@@ -177,7 +178,7 @@ impl Slots {
 
     fn count_back(&mut self, drive: usize, slot: Slot) {
         self.held[drive] -= slot.len;
-        self.parts[drive] -= if slot.len < self.size { slot.len } else { 0 };
+        self.parts[drive] -= if slot.counted { slot.len } else { 0 };
         self.used -= slot.len;
     }
 
@@ -270,6 +271,7 @@ mod tests {
         assert_eq!(held.len(), 10);
         assert!(!slots.admits(0, 1, 6) && slots.admits(0, 1, 7) && slots.admits(1, 1, 6));
         assert!(slots.admits(0, 16, 6), "whole slots are for what is resident");
+        assert!(slots.take(0, 1, u64::MAX).is_some() && slots.take(1, 1, u64::MAX).is_some());
         slots.give(0, held[9]);
         assert_eq!(slots.take(0, 1, 6), Some(held[9]));
         // Of parts that hold several requests as many as these need.

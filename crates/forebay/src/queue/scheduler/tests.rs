@@ -278,3 +278,23 @@ fn a_file_that_ends_in_one_share_ends_for_all() {
     let ends = rig.scheduler.take_effects().finished;
     assert!(matches!(ends.as_slice(), [(_, Ok(got))] if *got == size), "{ends:?}");
 }
+
+#[test]
+fn a_drive_takes_few_parts_but_for_short_reads() {
+    for (len, expected) in [(LEN, 1 + 4), (1000, 8)] {
+        let mut rig = Rig::new();
+        let ring = rig.scheduler.add_ring();
+        rig.scheduler.attach(rig.drive, ring);
+        let link = rig.scheduler.add_link(4);
+        let slot_len = rig.scheduler.limits.slot_size;
+        rig.scheduler.add_slots(link, &[Slot::whole(slot_len, slot_len)]);
+        let range = ByteRange::at(0, len);
+        let claims = (0..8).filter_map(|_| {
+            let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
+            let parts = [(range, Io::Direct, Reason::NotResident)].into();
+            let request = Request { cold: true, range, end: len, parts, ..request };
+            rig.scheduler.start(request).1
+        });
+        assert_eq!(claims.count(), expected, "reads of {len} bytes");
+    }
+}
