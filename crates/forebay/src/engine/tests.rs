@@ -116,11 +116,12 @@ fn readers_are_started_when_more_are_wanted() {
     };
     read();
     let first = core.lock().readers();
-    assert_eq!(first, engine.inner.readers);
+    // On many cores they may have been found to be too few meanwhile.
+    assert!(first >= engine.inner.readers);
     core.with(|scheduler| scheduler.force_readers(first + 3));
     // Each time that all have work, one of them starts another.
     for _ in 0..10_000 {
-        if core.lock().readers() == first + 3 {
+        if core.lock().readers() >= first + 3 {
             break;
         }
         read();
@@ -129,7 +130,7 @@ fn readers_are_started_when_more_are_wanted() {
         core.with(|scheduler| scheduler.force_readers(count));
         read();
     }
-    assert_eq!(core.lock().readers(), first + 3);
+    assert!(core.lock().readers() >= first + 3, "threads that were started stay");
 }
 
 #[test]
