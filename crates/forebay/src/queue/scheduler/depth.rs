@@ -35,12 +35,6 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
-    /// Bytes that are to be in flight, where they were found; else requests.
-    pub(super) fn bytes(&self, direction: Direction) -> u64 {
-        let size = self.request_size(direction).unwrap_or(1);
-        size.saturating_mul(self.requests(direction) as u64)
-    }
-
     /// Bytes of one request, where they were found.
     pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
         self.tuner(direction).ok().map(DepthTuner::request_size)
@@ -52,12 +46,14 @@ impl Depth {
         [Direction::Read, Direction::Write].map(learned)
     }
 
-    /// Takes in a request that is done.
-    pub(super) fn completed(&mut self, direction: Direction, landed: Landed) {
-        if let Self::Tuned(tuners) = self {
-            let Landed { at_ns, len, took_ns, filled_len } = landed;
-            tuners[direction as usize].completed(at_ns, len, took_ns, filled_len);
-        }
+    /// Takes in a request that is done. Whether it changed what is to be in flight.
+    pub(super) fn completed(&mut self, direction: Direction, landed: Landed) -> bool {
+        let Self::Tuned(tuners) = self else { return false };
+        let Landed { at_ns, len, took_ns, filled_len } = landed;
+        let tuner = &mut tuners[direction as usize];
+        let before = (tuner.depth(), tuner.request_size());
+        tuner.completed(at_ns, len, took_ns, filled_len);
+        (tuner.depth(), tuner.request_size()) != before
     }
 }
 

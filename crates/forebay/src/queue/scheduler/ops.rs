@@ -253,9 +253,7 @@ impl Scheduler {
         if op.counted.is_some() && (op.is_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len);
-            let before = drive.depth.bytes(direction);
-            drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len });
-            if drive.depth.bytes(direction) > before {
+            if drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len }) {
                 // Those that had as many slots as the drive needed may have more.
                 (0..self.links.len()).for_each(|link| self.admit_waiting(link));
             }

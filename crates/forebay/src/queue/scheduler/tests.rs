@@ -38,6 +38,16 @@ impl Rig {
         Self { scheduler, drive, file, _folder: folder }
     }
 
+    /// Gives the drive a ring, and adds a link with one slot.
+    fn add_ring_and_link(&mut self) -> usize {
+        let ring = self.scheduler.add_ring();
+        self.scheduler.attach(self.drive, ring);
+        let link = self.scheduler.add_link(4);
+        let len = self.scheduler.limits.slot_size;
+        self.scheduler.add_slots(link, &[Slot::whole(len, len)]);
+        link
+    }
+
     /// Starts a read through the page cache that waits for the drive.
     fn start(&mut self) -> (Arc<State>, Claim) {
         self.start_by(Reason::NoDirectIo)
@@ -200,15 +210,11 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
 fn what_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
     for (cold, part) in [(true, 16), (false, 1)] {
         let mut rig = Rig::new();
-        let ring = rig.scheduler.add_ring();
-        rig.scheduler.attach(rig.drive, ring);
-        let link = rig.scheduler.add_link(4);
-        let len = rig.scheduler.limits.slot_size;
-        rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
+        let link = rig.add_ring_and_link();
         let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
         let claim = rig.scheduler.start(Request { cold, ..request }).1.expect("a slot is there");
         let slot = rig.scheduler.windows[claim.window].slot.expect("the link needs one");
-        assert_eq!(slot.len, len / part, "cold: {cold}");
+        assert_eq!(slot.len, rig.scheduler.limits.slot_size / part, "cold: {cold}");
     }
 }
 
@@ -283,11 +289,7 @@ fn a_file_that_ends_in_one_share_ends_for_all() {
 fn a_drive_takes_few_parts_but_for_short_reads() {
     for (len, expected) in [(LEN, 1 + 4), (1000, 8)] {
         let mut rig = Rig::new();
-        let ring = rig.scheduler.add_ring();
-        rig.scheduler.attach(rig.drive, ring);
-        let link = rig.scheduler.add_link(4);
-        let slot_len = rig.scheduler.limits.slot_size;
-        rig.scheduler.add_slots(link, &[Slot::whole(slot_len, slot_len)]);
+        let link = rig.add_ring_and_link();
         let range = ByteRange::at(0, len);
         let claims = (0..8).filter_map(|_| {
             let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
