@@ -193,12 +193,15 @@ impl Engine {
         let Some(queue) = queue.filter(|queue| !queue.ring_tried) else { return Ok(()) };
         let note = threads.give_ring(core, index, options, tools.arena.parts())?;
         queue.ring_tried = true;
-        if let Some(note) = note {
-            let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
-        }
+        note.into_iter().for_each(|note| self.note(note));
         Ok(())
+    }
+
+    /// Keeps what a user should know, once.
+    pub(super) fn note(&self, note: String) {
+        let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
     }
 }

@@ -72,7 +72,14 @@ impl Engine {
             drop(asked); // whoever waits may be its last owner
             let _ = tell.send(runs.unwrap_or_default());
         });
-        let runs = told.recv_timeout(TOLD_MAX).unwrap_or_default();
+        let runs = told.recv_timeout(TOLD_MAX).unwrap_or_else(|_| {
+            let (path, ms) = (file.path().display(), TOLD_MAX.as_millis());
+            self.note(format!(
+                "the extents of `{path}` were not told in {ms} ms, so its drives are read as one: \
+                 look whether one of them hangs, and open the file again"
+            ));
+            Vec::new()
+        });
         let mut queues = vec![None; row.queues.len()];
         let mut queue = |member: usize| {
             let number = || self.queue(&row.queues[member], below).index;
