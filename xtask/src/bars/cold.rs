@@ -1,16 +1,13 @@
 //! A file that is not in the page cache to the GPU, beside `fio`, which only reads it, and beside
 //! the plain ring, which shows what the copies to the GPU cost the drive.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt as _;
-
 use forebay::units::{GIB, format_size};
 
 use crate::bar::{Bound, Check, Measured, Stop};
 use crate::fio::Fio;
 use crate::host::{best_depth, evict};
 use crate::lab::{Lab, Place, routes, verify};
-use crate::ring::PlainRing;
+use crate::ring::{self, PlainRing};
 use crate::sample::{interleave, timed};
 
 /// 4 GiB with O_DIRECT, nine pairs.
@@ -26,9 +23,7 @@ pub(crate) fn run(lab: &Lab) -> Result<Measured, Stop> {
     let outcome = file.read_exact(0, &mut target)?;
     verify(&target, len)?;
     let depth = best_depth(&fio, &path, len, &file)?;
-    let direct = rustix::fs::OFlags::DIRECT.bits();
-    let plain: File =
-        OpenOptions::new().read(true).custom_flags(direct.cast_signed()).open(&path)?;
+    let plain = ring::open(&path)?;
     let mut ring = PlainRing::new(&gpu, depth)?;
     let sides = [
         "forebay".to_owned(),

@@ -5,9 +5,11 @@
 #![expect(unsafe_code, reason = "hands memory to the kernel and to the GPU by raw addresses")]
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -48,6 +50,12 @@ struct Run {
     /// What was used last is used first, while it still is in a cache.
     free: Vec<usize>,
     copied: VecDeque<usize>,
+}
+
+/// Opens a file to read it around the page cache.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(direct).open(path)
 }
 
 impl PlainRing {
@@ -97,9 +105,8 @@ impl PlainRing {
         }
         // The kernel and the GPU may still use the memory after a failure.
         while run.in_flight > 0 {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => run.in_flight -= self.ring.completion().count(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            match self.wait() {
+                Ok(()) => run.in_flight -= self.ring.completion().count(),
                 // Whose memory the kernel would write into then cannot be said.
                 Err(_) => std::process::abort(),
             }
@@ -122,7 +129,7 @@ impl PlainRing {
             std::thread::yield_now(); // only copies are left
             return Ok(());
         }
-        self.ring.submit_and_wait(1)?;
+        self.wait()?;
         let landed: Vec<_> =
             self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
         run.in_flight -= landed.len();
@@ -138,6 +145,16 @@ impl PlainRing {
             }
         }
         Ok(())
+    }
+
+    /// Waits until a request has landed.
+    fn wait(&self) -> io::Result<()> {
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other.map(drop),
+            }
+        }
     }
 
     /// Submits one by one: the kernel merges neighbours that are submitted together.
@@ -201,9 +218,6 @@ fn fail(cause: &str) -> Stop {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
-    use std::os::unix::fs::OpenOptionsExt as _;
-
     use forebay::Options;
 
     use super::*;
@@ -218,8 +232,7 @@ mod tests {
         for len in [1000, PIECE_LEN, 9 * PIECE_LEN + 17] {
             let path = folder.path().join(format!("data-{len}"));
             data::write(&path, len).unwrap();
-            let direct = OpenOptions::new().read(true).custom_flags(direct_flag()).open(&path);
-            let file = direct.or_else(|_| File::open(&path)).unwrap();
+            let file = open(&path).or_else(|_| File::open(&path)).unwrap();
             let mut target = gpu.allocate(len).unwrap();
             target.fill(0x5A).unwrap();
             let mut ring = PlainRing::new(&gpu, 3).unwrap();
@@ -229,9 +242,5 @@ mod tests {
             lab::verify(&target, len).unwrap();
             assert!(ring.read(&file, len + PIECE_LEN, None).is_err(), "the file ends");
         }
-    }
-
-    fn direct_flag() -> i32 {
-        i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap()
     }
 }
