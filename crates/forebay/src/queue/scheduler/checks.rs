@@ -58,11 +58,12 @@ impl Scheduler {
     /// go on stands in a list or has something open whose end puts it there.
     fn check_lists(&self) {
         let mut listed: HashMap<usize, u32> = HashMap::new();
-        let waiting = self.links.iter().flat_map(|link| &link.waiting);
+        let waiting = self.links.iter().flat_map(|link| link.waiting.all());
         let gated = self.drives.iter().flat_map(|drive| &drive.waiting);
         let opens = self.transfers.iter().filter(|(_, active)| active.opens);
         let opens: Vec<usize> = opens.map(|(key, _)| key).collect();
-        for &key in self.openable.iter().chain(waiting).chain(gated).chain(&opens) {
+        let gated = gated.chain(&opens).copied();
+        for key in self.openable.iter().copied().chain(waiting).chain(gated) {
             *listed.entry(key).or_default() += 1;
         }
         for (key, active) in &self.transfers {
@@ -151,7 +152,7 @@ impl Scheduler {
             assert_eq!(copies, link.copies, "copies of link {index}");
             let filling = windows().filter(|(_, w)| w.direction == Direction::Read).count();
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
-            for &key in &link.waiting {
+            for key in link.waiting.first() {
                 let (drive, len) = (self.transfers[key].request.drive, self.next_window_len(key));
                 let in_flight = self.may_fly(key);
                 assert!(

@@ -192,14 +192,14 @@ impl Scheduler {
     pub(super) fn wants_slots(&self, link: &Link) -> bool {
         let may = !link.growing && link.slots.made() < link.slots.most;
         let idles = link.copies == 0 && link.unloading.is_empty();
-        let is_cold = |key: &usize| self.transfers[*key].pace != Line::Cached;
-        // Those that have as much as they may would not take more.
-        let admits = |key: &&usize| {
-            let drive = self.transfers[**key].request.drive;
-            link.slots.admits(drive, self.next_window_len(**key), self.may_fly(**key))
+        let helps = |key: usize| {
+            let Active { pace, request, .. } = &self.transfers[key];
+            let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+            // Those that have as much as they may would not take more.
+            (idles || link.slots.is_split() || *pace != Line::Cached)
+                && link.slots.admits(request.drive, len, in_flight)
         };
-        let mut waiting = link.waiting.iter().filter(admits).peekable();
-        may && waiting.peek().is_some() && (idles || link.slots.is_split() || waiting.any(is_cold))
+        may && link.waiting.first().any(helps)
     }
 
     /// A link that wants more slots.

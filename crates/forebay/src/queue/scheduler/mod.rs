@@ -23,6 +23,7 @@ mod slots;
 mod tests;
 mod transfers;
 mod turns;
+mod waiting;
 mod windows;
 
 use std::collections::{HashMap, VecDeque};
@@ -40,6 +41,7 @@ use sleepers::Sleepers;
 use slots::Slots;
 pub use turns::Priority;
 use turns::Turns;
+use waiting::Waiting;
 
 use super::op::{Direction, Line, Op, WindowKey};
 use super::window::{Run, Slot, Window};
@@ -277,7 +279,7 @@ struct Link {
     /// Windows of writes that wait for their copy from the GPU.
     unloading: VecDeque<WindowKey>,
     /// Transfers that wait for a slot.
-    waiting: VecDeque<usize>,
+    waiting: Waiting,
     copies: u32,
     /// Bytes given to it since it last had nothing to copy.
     busy_len: u64,
@@ -411,7 +413,7 @@ impl Scheduler {
             growing: false,
             filling: Vec::new(),
             unloading: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::default(),
             copies: 0,
             busy_len: 0,
             broken: None,

@@ -148,7 +148,7 @@ impl Scheduler {
             self.openable.retain(|&k| k != key);
             self.drives[drive].waiting.retain(|&k| k != key);
             if let Some(link) = link {
-                self.links[link].waiting.retain(|&k| k != key);
+                self.links[link].waiting.remove(drive, key);
             }
         }
         self.drives[drive].promised -= promised;

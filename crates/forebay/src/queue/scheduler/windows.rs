@@ -5,7 +5,8 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::turns::Turns;
-use super::{Claim, Priority, Request, Scheduler};
+use super::waiting::Class;
+use super::{Claim, Link, Request, Scheduler};
 use crate::plan::{Io, Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
@@ -51,13 +52,8 @@ impl Scheduler {
         active.listed = true;
         let promised = std::mem::take(&mut active.promised);
         let Request { drive, priority, .. } = active.request;
-        let is_urgent = |key: &usize| self.transfers[*key].request.priority == Priority::Urgent;
-        let waiting = &self.links[link].waiting;
-        let place = match priority {
-            Priority::Urgent => waiting.iter().take_while(|key| is_urgent(key)).count(),
-            Priority::Normal => waiting.len(),
-        };
-        self.links[link].waiting.insert(place, key);
+        let line = Class::new(drive, priority, self.may_fly(key));
+        self.links[link].waiting.push(line, key);
         self.drives[drive].promised -= promised;
         self.open_for(drive);
     }
@@ -241,25 +237,31 @@ impl Scheduler {
     /// Gives free slots to the transfers that have waited longest, of those whose drives may hold
     /// more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
-        let mut at = 0;
+        let mut heads = self.links[link].waiting.heads();
         while !self.links[link].slots.is_empty()
-            && let Some(&key) = self.links[link].waiting.get(at)
+            && let Some((key, line)) = heads.next()
         {
-            let (len, drive) = (self.next_window_len(key), self.transfers[key].request.drive);
-            let in_flight = self.may_fly(key);
-            match self.links[link].slots.take(drive, len, in_flight) {
-                Some(slot) => {
-                    self.links[link].waiting.remove(at);
-                    self.transfers[key].slot = Some(slot);
-                    if self.is_ring_to_open(key) {
-                        self.offer_to_ring(key, Turns::push_first);
-                    } else {
-                        self.openable.push_front(key);
-                        self.effects.work += 1;
-                    }
-                }
-                None => at += 1,
+            let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+            let Request { drive, priority, .. } = self.transfers[key].request;
+            let Link { slots, waiting, .. } = &mut self.links[link];
+            let now = Class::new(drive, priority, in_flight);
+            if now != line {
+                waiting.change(line, now, &mut heads);
+            } else if let Some(slot) = slots.take(drive, len, in_flight) {
+                waiting.serve(line, &mut heads);
+                self.give_waited_for(key, slot);
             }
+        }
+    }
+
+    /// Gives a transfer the slot that it has waited for.
+    fn give_waited_for(&mut self, key: usize, slot: Slot) {
+        self.transfers[key].slot = Some(slot);
+        if self.is_ring_to_open(key) {
+            self.offer_to_ring(key, Turns::push_first);
+        } else {
+            self.openable.push_front(key);
+            self.effects.work += 1;
         }
     }
 }

@@ -1,0 +1,170 @@
+//! Transfers that wait for a slot of a link, those of each drive in lines of their own.
+//!
+//! Which one is next is asked for every slot that is given back, so no more than the first of each
+//! line is looked at: where that one may not have more, those behind it may not either. Who has no
+//! bound stands in another line than those that do, since slots that these may not have are there.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use super::turns::Priority;
+
+/// Who stands in one line: what is urgent, or may have only so many slots, or neither, on a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Class {
+    /// Urgent ones stand before others, whenever they came.
+    pub(super) is_normal: bool,
+    pub(super) drive: usize,
+    pub(super) is_bounded: bool,
+}
+
+impl Class {
+    pub(super) fn new(drive: usize, priority: Priority, in_flight: u64) -> Self {
+        let is_normal = priority == Priority::Normal;
+        Self { is_normal, drive, is_bounded: in_flight != u64::MAX }
+    }
+}
+
+/// When a transfer came, and which one it is.
+type Waiter = (u64, usize);
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// None of them is empty.
+    lines: BTreeMap<Class, VecDeque<Waiter>>,
+    came: u64,
+}
+
+/// The first of each line, in the order in which they are to be served.
+#[derive(Debug)]
+pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    pub(super) fn push(&mut self, line: Class, key: usize) {
+        self.came += 1;
+        self.lines.entry(line).or_default().push_back((self.came, key));
+    }
+
+    /// Takes a transfer out that stands in some line of its drive.
+    pub(super) fn remove(&mut self, drive: usize, key: usize) {
+        for line in self.lines.iter_mut().filter(|(line, _)| line.drive == drive) {
+            line.1.retain(|&(_, other)| other != key);
+        }
+        self.lines.retain(|_, line| !line.is_empty());
+    }
+
+    /// The first of each line, in no order.
+    pub(super) fn first(&self) -> impl Iterator<Item = usize> {
+        self.lines.values().filter_map(|line| Some(line.front()?.1))
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        let of = |(&line, waiters): (&Class, &VecDeque<Waiter>)| {
+            Some(Reverse((line.is_normal, *waiters.front()?, line)))
+        };
+        Heads(self.lines.iter().filter_map(of).collect())
+    }
+
+    /// Takes out the first of a line; whoever is first there now comes in its place.
+    pub(super) fn serve(&mut self, line: Class, heads: &mut Heads) {
+        let Some(waiters) = self.lines.get_mut(&line) else { return };
+        waiters.pop_front();
+        match waiters.front() {
+            Some(&next) => heads.0.push(Reverse((line.is_normal, next, line))),
+            None => drop(self.lines.remove(&line)),
+        }
+    }
+
+    /// Puts the first of a line, which has changed, in another one, as the last that came.
+    pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) {
+        let first = self.lines.get(&from).and_then(|waiters| Some(waiters.front()?.1));
+        self.serve(from, heads);
+        let Some(key) = first else { return };
+        self.push(to, key);
+        if self.lines[&to].len() == 1 {
+            heads.0.push(Reverse((to.is_normal, (self.came, key), to)));
+        }
+    }
+
+    /// All of them.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        self.lines.values().flatten().map(|&(_, key)| key)
+    }
+}
+
+impl Iterator for Heads {
+    type Item = (usize, Class);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.pop().map(|Reverse((_, (_, key), line))| (key, line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
+        Class::new(drive, priority, in_flight)
+    }
+
+    /// Who is served, where those in `refused` are not.
+    fn served(waiting: &mut Waiting, refused: &[usize]) -> Vec<usize> {
+        let mut heads = waiting.heads();
+        let mut served = Vec::new();
+        while let Some((key, line)) = heads.next() {
+            if !refused.contains(&key) {
+                waiting.serve(line, &mut heads);
+                served.push(key);
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn who_came_first_is_served_first_and_urgent_ones_before() {
+        let mut waiting = Waiting::default();
+        let (a, b) = (line(0, Priority::Normal, 9), line(1, Priority::Normal, 9));
+        let urgent = line(0, Priority::Urgent, u64::MAX);
+        for (key, line) in [(1, a), (2, b), (3, a), (4, urgent), (5, b)] {
+            waiting.push(line, key);
+        }
+        assert_eq!(served(&mut waiting, &[]), [4, 1, 2, 3, 5]);
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_refused_holds_up_its_own_line_alone() {
+        let mut waiting = Waiting::default();
+        let bounded = line(0, Priority::Normal, 9);
+        let unbounded = line(0, Priority::Normal, u64::MAX);
+        for (key, line) in [(1, bounded), (2, bounded), (3, unbounded)] {
+            waiting.push(line, key);
+        }
+        assert_eq!(served(&mut waiting, &[1]), [3]);
+        assert_eq!(waiting.all().collect::<Vec<_>>(), [1, 2]);
+        waiting.remove(0, 1);
+        assert_eq!(served(&mut waiting, &[]), [2]);
+    }
+
+    #[test]
+    fn one_that_has_changed_stands_last_in_its_new_line() {
+        let mut waiting = Waiting::default();
+        let (from, to) = (line(0, Priority::Normal, 9), line(0, Priority::Normal, u64::MAX));
+        for (key, line) in [(1, from), (2, from), (3, to)] {
+            waiting.push(line, key);
+        }
+        let mut heads = waiting.heads();
+        assert_eq!(heads.next(), Some((1, from)));
+        waiting.change(from, to, &mut heads);
+        let rest: Vec<usize> = heads.map(|(key, _)| key).collect();
+        assert_eq!(rest, [2, 3]);
+        assert_eq!(served(&mut waiting, &[]), [2, 3, 1]);
+    }
+}
