@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::overdue::Overdue;
 use super::{Engine, Inner};
 use crate::error::Result;
 use crate::file::Handle;
@@ -17,6 +18,7 @@ use crate::tune::{DepthLimits, Learned};
 pub(super) struct Drives {
     resolver: Resolver,
     known: Mutex<Known>,
+    pub(super) overdue: Overdue,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,11 @@ impl Drives {
             hardware: HashMap::new(),
             memory: Memory::open(remembers),
         };
-        Self { resolver: Resolver::default(), known: Mutex::new(known) }
+        Self {
+            resolver: Resolver::default(),
+            known: Mutex::new(known),
+            overdue: Overdue::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

@@ -5,10 +5,10 @@
 //! offset, so what is wrong or out of date costs speed alone.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
+use super::{Engine, Inner};
 use crate::error::Result;
 use crate::file::{Handle, Places};
 use crate::plan::{Io, Reason};
@@ -40,7 +40,9 @@ impl Engine {
                     file.places().get_or_init(Places::default);
                     return Ok((self.drive_of(file, &below, needs_ring)?, Vec::new()));
                 };
-                let runs = self.runs(file, &below, row);
+                let Some(runs) = self.runs(file, &below, row) else {
+                    return Ok((self.drive_of(file, &below, needs_ring)?, Vec::new()));
+                };
                 file.places().get_or_init(|| Places { runs, ..Places::default() })
             }
         };
@@ -61,31 +63,30 @@ impl Engine {
         Ok((first.drive, shares))
     }
 
-    /// The runs of a file with the numbers of their queues; none where nobody tells in time.
-    fn runs(&self, file: &Arc<Handle>, below: &Arc<Below>, row: &Row) -> Vec<Run> {
+    /// The runs of a file with the numbers of their queues; `None`: its volume does not tell in
+    /// time, now or when it was last asked, and is to be asked again by a later read.
+    fn runs(&self, file: &Arc<Handle>, below: &Arc<Below>, row: &Row) -> Option<Vec<Run>> {
         // Asked while it is there, as in `drive_of`.
         let _ = file.drive();
-        let (tell, told) = mpsc::sync_channel(1);
         let (asked, under) = (Arc::clone(file), Arc::clone(below));
-        self.inner.core.aside(move || {
-            let runs = under.row().map(|row| row.runs_of(asked.fd()));
-            drop(asked); // whoever waits may be its last owner
-            let _ = tell.send(runs.unwrap_or_default());
-        });
-        let runs = told.recv_timeout(TOLD_MAX).unwrap_or_else(|_| {
-            let (path, ms) = (file.path().display(), TOLD_MAX.as_millis());
+        // The file is let go of there as well: whoever waits may be its last owner.
+        let runs = move || under.row().map(|row| row.runs_of(asked.fd())).unwrap_or_default();
+        let Inner { drives, core, .. } = &*self.inner;
+        let volume = &below.queue.id;
+        let told = drives.overdue.ask(volume, TOLD_MAX, runs, |job| core.aside(job));
+        if told.is_none() {
+            let ms = TOLD_MAX.as_millis();
             self.note(format!(
-                "the extents of `{path}` were not told in {ms} ms, so its drives are read as one: \
-                 look whether one of them hangs, and open the file again"
+                "the volume `{volume}` did not tell in {ms} ms which of its drives has what, so it \
+                 is read as one drive until it does: look whether one of its drives hangs"
             ));
-            Vec::new()
-        });
+        }
         let mut queues = vec![None; row.queues.len()];
         let mut queue = |member: usize| {
             let number = || self.queue(&row.queues[member], below).index;
             *queues[member].get_or_insert_with(number)
         };
-        runs.into_iter().map(|(range, member)| (range, queue(member))).collect()
+        Some(told?.into_iter().map(|(range, member)| (range, queue(member))).collect())
     }
 }
 

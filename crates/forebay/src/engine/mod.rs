@@ -8,6 +8,7 @@ mod drives;
 mod extents;
 mod file;
 mod learn;
+mod overdue;
 mod readers;
 mod seats;
 #[cfg(test)]
