@@ -86,7 +86,9 @@ mod transfer;
 mod tune;
 pub mod units;
 
-pub use engine::{Engine, File, Found, OpenOptions, RequestOptions};
+pub use engine::{
+    Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, RequestOptions,
+};
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;
 pub use memory::{Buffer, Source, Target};

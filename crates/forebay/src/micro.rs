@@ -185,6 +185,7 @@ impl DataPath {
         let request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(&self.file),
+            batch: None,
             direction: Direction::Read,
             range,
             end: range.end,

@@ -12,6 +12,7 @@ use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep};
 use crate::plan::{Reason, Route};
+use crate::queue::Batch;
 use crate::units::ByteRange;
 
 /// The most that a waiting thread is awake for before an end that it expects.
@@ -47,6 +48,14 @@ pub struct Outcome {
     pub stages: Stages,
     /// Time from the call to the end.
     pub elapsed: Duration,
+}
+
+impl Outcome {
+    /// That of a transfer without bytes.
+    pub(crate) fn nothing() -> Self {
+        let (stages, elapsed) = (Stages::default(), Duration::ZERO);
+        Self { bytes: 0, routes: Vec::new(), stages, elapsed }
+    }
 }
 
 /// Bytes that took one route for one reason.
@@ -90,6 +99,8 @@ pub(crate) struct State {
     /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
     /// that whoever then frees the memory has it free.
     keep: Mutex<Option<Keep>>,
+    /// What it reads where that are many ranges; let go with the file.
+    batch: Mutex<Option<Arc<Batch>>>,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -104,6 +115,15 @@ struct End {
     closing: bool,
     /// Threads that wait: telling nobody would cost a system call as well.
     waiting: usize,
+}
+
+/// What nobody but an ended transfer holds, and whose drop closes files.
+#[derive(Debug)]
+pub(crate) struct Unused {
+    #[expect(dead_code, reason = "held for its drop")]
+    file: Option<Handle>,
+    #[expect(dead_code, reason = "held for its drop")]
+    batch: Option<Batch>,
 }
 
 impl State {
@@ -124,14 +144,25 @@ impl State {
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
             keep: Mutex::new(keep),
+            batch: Mutex::default(),
             end: Mutex::new(End { result: None, buffer, closing: false, waiting: 0 }),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
         }
     }
 
+    /// The same, of a transfer that reads a batch.
+    pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
+        *self.batch.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(batch);
+        self
+    }
+
     /// Where it moves bytes; `None` once it has ended.
     fn place(&self) -> Option<Place> {
+        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(batch) = &*batch {
+            return Some(batch.place(self.range));
+        }
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
     }
@@ -201,10 +232,12 @@ impl State {
         Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
     }
 
-    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Where
-    /// nobody else has the file, it is to be closed by the caller, who says when it is
+    /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Files
+    /// that nobody else has are to be closed by the caller, who says when they are
     /// [`closed`](Self::closed).
-    pub(crate) fn finish(&self, result: Result<u64>) -> Option<Handle> {
+    pub(crate) fn finish(&self, result: Result<u64>) -> Option<Unused> {
+        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let result = result.map(|bytes| batch.as_ref().map_or(bytes, |batch| batch.got()));
         let result = result.map(|bytes| Outcome {
             bytes,
             routes: trimmed(self.routes(), bytes),
@@ -215,25 +248,27 @@ impl State {
         drop(keep);
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         let file = file.and_then(Arc::into_inner);
+        let batch = batch.and_then(Arc::into_inner);
+        let unused = (file.is_some() || batch.is_some()).then_some(Unused { file, batch });
         let mut end = self.lock();
         end.result = Some(result);
-        end.closing = file.is_some();
+        end.closing = unused.is_some();
         let waiting = end.waiting > 0;
         drop(end);
         self.ended.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
-        file
+        unused
     }
 
-    /// Says that the file is closed.
+    /// Says that they are closed.
     pub(crate) fn closed(&self) {
         self.lock().closing = false;
         self.bell.notify_all();
     }
 
-    /// Waits a moment for the file of an ended transfer to be closed.
+    /// Waits a moment for the files of an ended transfer to be closed.
     fn wait_for_closing(&self) {
         let waited = self.bell.wait_timeout_while(self.lock(), CLOSING_MAX, |end| end.closing);
         drop(waited);

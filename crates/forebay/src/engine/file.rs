@@ -199,12 +199,7 @@ impl File {
         // The borrow lasts until the transfer has drained: `wait` has no bound.
         let mut target = target.into();
         let span = match &mut target {
-            Target::Host(bytes) => Span {
-                address: bytes.as_mut_ptr() as u64,
-                len: bytes.len() as u64,
-                gpu: None,
-                keep: None,
-            },
+            Target::Host(bytes) => Span::of_host(bytes),
             Target::Buffer(buffer, range) => self.part(Operation::Read, offset, buffer, range)?,
         };
         self.run(Direction::Read, offset, span, options)
@@ -342,7 +337,11 @@ impl File {
         &self.handle
     }
 
-    fn part(
+    pub(super) fn shared_handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    pub(super) fn part(
         &self,
         operation: Operation,
         offset: u64,
@@ -378,7 +377,7 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Outcome> {
         self.check_writable(direction, offset, span.len)?;
-        let call = Call { file: &self.handle, direction, offset, span, options };
+        let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
         if let Some(done) = self.engine.move_small(&call) {
             return done;
         }
@@ -398,14 +397,14 @@ impl File {
         self.check_writable(direction, offset, memory.len())?;
         let whole = 0..memory.len();
         let span = self.part(Operation::Read, offset, &memory, &whole)?;
-        let call = Call { file: &self.handle, direction, offset, span, options };
+        let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }
 }
 
 /// A transfer on memory that a caller lent. However the call ends, the loan ends after it.
-struct Borrowed(Arc<State>);
+pub(super) struct Borrowed(pub(super) Arc<State>);
 
 impl Drop for Borrowed {
     fn drop(&mut self) {

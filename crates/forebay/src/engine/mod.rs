@@ -8,6 +8,7 @@ mod drives;
 mod extents;
 mod file;
 mod learn;
+mod many;
 mod overdue;
 mod readers;
 mod seats;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
 pub use learn::Found;
+pub use many::{ManyOutcome, ManyTransfer, Piece};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;

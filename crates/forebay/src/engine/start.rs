@@ -22,6 +22,8 @@ pub(super) struct Call<'a> {
     pub(super) offset: u64,
     pub(super) span: Span,
     pub(super) options: &'a RequestOptions,
+    /// Whether it stands for others of the same file.
+    pub(super) is_part: bool,
 }
 
 impl Call<'_> {
@@ -62,7 +64,7 @@ impl Call<'_> {
 }
 
 /// Whether bytes may go around the page cache, and why, or why not.
-type Way = Result<(Alignment, Reason), Reason>;
+pub(super) type Way = Result<(Alignment, Reason), Reason>;
 
 impl Engine {
     /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
@@ -107,9 +109,10 @@ impl Engine {
         self.start_readers()?;
         let state =
             Arc::new(State::new(Arc::clone(call.file), range, buffer, call.span.keep.clone()));
-        let request = Request {
+        self.launch(Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),
+            batch: None,
             direction: call.direction,
             range,
             end,
@@ -123,7 +126,13 @@ impl Engine {
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,
-        };
+        });
+        Ok(state)
+    }
+
+    /// Hands a request to the scheduler, and plans its first window: the caller is awake.
+    pub(super) fn launch(&self, request: Request) {
+        let state = Arc::clone(&request.state);
         let claim = self.inner.core.with(|scheduler| {
             let (key, claim) = scheduler.start(request);
             state.set_key(key);
@@ -133,11 +142,10 @@ impl Engine {
             let (piece, segments) = self.inner.tools.planner.plan(&claim);
             self.inner.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
         }
-        Ok(state)
     }
 
     /// The way that the call's bytes take: a demanded route, or the best that can be had.
-    fn way(&self, call: &Call<'_>) -> Result<Way> {
+    pub(super) fn way(&self, call: &Call<'_>) -> Result<Way> {
         let file = call.file;
         let around = || {
             if self.inner.options.direct_io == DirectIo::Off {
@@ -183,7 +191,7 @@ impl Engine {
             return Err(Reason::InMemory);
         }
         // A file's second descriptor is opened for bytes that need it, not for others.
-        let is_short = call.span.len <= self.options().slot_size;
+        let is_short = !call.is_part && call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()
             && matches!(file.residency_source(), Source::Cachestat | Source::Mincore)

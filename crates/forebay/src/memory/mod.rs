@@ -381,6 +381,11 @@ impl fmt::Debug for Keep {
 }
 
 impl Span {
+    pub(crate) fn of_host(bytes: &mut [u8]) -> Self {
+        let (address, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
+        Self { address, len, gpu: None, keep: None }
+    }
+
     pub(crate) fn of(buffer: &Buffer, range: &Range<u64>) -> Option<Self> {
         if range.start > range.end || range.end > buffer.len() {
             return None;

@@ -2,7 +2,9 @@
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
 mod route;
+mod strip;
 mod window;
 
 pub use route::{Reason, Route};
+pub(crate) use strip::{Part, Stretch, Strip, Wanted, cut_parts};
 pub(crate) use window::{Alignment, Io, Layout, Segment, Split, cut_read, cut_write, split_write};

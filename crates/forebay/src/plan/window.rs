@@ -28,6 +28,11 @@ impl Alignment {
     pub(crate) fn of(memory: u64, offset: u64) -> Self {
         Self { memory, offset: offset.max(memory) }
     }
+
+    /// For requests to files of either kind.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self { memory: self.memory.max(other.memory), offset: self.offset.max(other.offset) }
+    }
 }
 
 /// How the bytes of a window are to be split between the page cache and the drive.
@@ -157,7 +162,7 @@ fn runs(
 }
 
 /// `run` cut at the borders of the grid.
-fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
+pub(super) fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
     let mut at = run.start;
     std::iter::from_fn(move || {
         if at >= run.end {
@@ -170,7 +175,7 @@ fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRa
     })
 }
 
-fn push_direct(
+pub(super) fn push_direct(
     segments: &mut Vec<Segment>,
     part: ByteRange,
     window: ByteRange,

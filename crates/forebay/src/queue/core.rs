@@ -11,8 +11,7 @@ use super::idlers::Idlers;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::uring::Waker;
-use crate::file::Handle;
-use crate::transfer::State;
+use crate::transfer::{State, Unused};
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
 /// that sleeps on it is back only after 50.
@@ -157,22 +156,22 @@ impl Core {
             return;
         }
         for (state, result) in effects.finished {
-            let file = state.finish(result);
-            self.let_go(state, file);
+            let unused = state.finish(result);
+            self.let_go(state, unused);
         }
         self.ends.tell();
     }
 
     /// Lets go of what nobody but an ended transfer holds; this thread has others to serve.
-    fn let_go(&self, state: Arc<State>, file: Option<Handle>) {
+    fn let_go(&self, state: Arc<State>, unused: Option<Unused>) {
         let waited_for = Arc::downgrade(&state);
         // Memory first: a close may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
             self.closers.push(move || drop(state));
         }
-        if let Some(file) = file {
+        if let Some(files) = unused {
             self.closers.push(move || {
-                drop(file);
+                drop(files);
                 waited_for.upgrade().iter().for_each(|state| state.closed());
             });
         }

@@ -5,6 +5,7 @@
 //! [`PreadRing`] each. A worker with a [`UringRing`] serves a drive, or several; the workers of the
 //! [`Pool`], with a `PreadRing` each, do for all drives what io_uring does not do, or may not.
 
+mod batch;
 mod bounce;
 mod closers;
 mod core;
@@ -24,6 +25,7 @@ mod worker;
 
 use rustix::io::Errno;
 
+pub(crate) use batch::{Batch, Scatter};
 pub(crate) use closers::Closers;
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::batch::Batch;
 use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
+use crate::units::ByteRange;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,6 +50,10 @@ pub(crate) enum Line {
 pub(crate) struct Op {
     pub(crate) owner: Owner,
     pub(crate) file: Arc<Handle>,
+    /// What is added to a place in the transfer to have the place in the file.
+    pub(crate) shift: i64,
+    /// Where it reads several stretches of a batch: these say whence.
+    pub(crate) batch: Option<Arc<Batch>>,
     pub(crate) work: Work,
     pub(crate) segment: Segment,
     /// Host address of the segment's first covered byte; of its first wanted byte where it bounces.
@@ -72,9 +78,20 @@ pub(crate) enum Owner {
 }
 
 impl Op {
-    /// File offset and length of what is still to be moved.
-    pub(crate) fn rest(&self) -> (u64, u64) {
-        (self.segment.covered.start + self.moved, self.segment.covered.len() - self.moved)
+    /// What is still to be moved.
+    pub(crate) fn rest(&self) -> ByteRange {
+        let Segment { covered, .. } = self.segment;
+        ByteRange { start: covered.start + self.moved, end: covered.end }
+    }
+
+    /// Where the byte at `position` of the transfer is in the file.
+    pub(crate) fn offset_of(&self, position: u64) -> u64 {
+        position.wrapping_add_signed(self.shift)
+    }
+
+    /// Where the byte at `offset` of the file is in the transfer; zero where it lies before.
+    pub(crate) fn position_of(&self, offset: u64) -> u64 {
+        offset.saturating_add_signed(-self.shift)
     }
 
     /// The same for the page cache, from its first wanted byte on.

@@ -12,6 +12,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::Ring;
+use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
 use crate::file::{read_at_raw, read_nowait_raw, write_at_raw};
@@ -41,8 +42,12 @@ impl PreadRing {
             }
             Work::Move(direction) => direction,
         };
+        if let Some(batch) = &op.batch {
+            return read_stretches(batch, op);
+        }
         let fd = descriptor(op)?;
-        let (offset, len) = op.rest();
+        let rest = op.rest();
+        let (offset, len) = (op.offset_of(rest.start), rest.len());
         let base = if op.segment.bounce {
             let piece = self.bounce.enter(op).map_err(|_| Errno::NOMEM)?;
             piece.expect("one op at a time needs one")
@@ -71,6 +76,40 @@ impl PreadRing {
     }
 }
 
+/// Reads what of a batch was taken to be in memory, stretch by stretch, and returns how far it came
+/// in the strip. What is not in memory, or goes wrong, is left to those who may wait.
+fn read_stretches(batch: &Batch, op: &Op) -> Result<u64, Errno> {
+    let rest = op.rest();
+    for (mut part, mut host) in batch.targets(op) {
+        let stretch = batch.stretch_at(part.start);
+        let file = batch.file_of(stretch);
+        while !part.is_empty() {
+            let len = usize::try_from(part.len()).map_err(|_| Errno::INVAL)?;
+            let (memory, offset) = (host as *mut u8, stretch.offset_of(part.start));
+            // SAFETY: the op's memory is ours until the op is handed back.
+            let read = unsafe {
+                match file.supports_nowait() {
+                    true => read_nowait_raw(file.fd(), memory, len, offset),
+                    false => read_at_raw(file.fd(), memory, len, offset),
+                }
+            };
+            match read {
+                Ok(0) => {
+                    batch.ends_at(part.start);
+                    break;
+                }
+                Ok(moved) => {
+                    part.start += moved as u64;
+                    host += moved as u64;
+                }
+                Err(_) if part.start > rest.start => return Ok(part.start - rest.start),
+                Err(_) => return Err(Errno::AGAIN),
+            }
+        }
+    }
+    Ok(rest.len())
+}
+
 /// The descriptor that an op goes through.
 pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     if op.is_direct() {
@@ -80,17 +119,17 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     }
 }
 
-/// The file's size, where a read came back with less than was wanted; of a file whose size is not
+/// Where the file ends in the transfer, where a read came back with less than was wanted; of a file whose size is not
 /// known, it is where nothing more comes.
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;
     let short = op.work == Work::Move(Direction::Read) && reached < op.segment.wanted.end;
-    if !short {
+    if !short || op.batch.is_some() {
         return None;
     }
     match op.file.size() {
-        Ok(size) if op.file.is_sized(size) => Some(size),
+        Ok(size) if op.file.is_sized(size) => Some(op.position_of(size)),
         Ok(_) => (moved == 0).then_some(reached),
         Err(_) => None,
     }
@@ -150,6 +189,8 @@ mod tests {
                 ring.submit(Op {
                     owner: Owner::Piece(0, 0),
                     file: Arc::clone(&file),
+                    shift: 0,
+                    batch: None,
                     work: Work::Move(Direction::Read),
                     segment: Segment { wanted, covered: wanted, io, reason, bounce },
                     address: target.as_mut_ptr() as u64,

@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use super::batch::Batch;
 use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use super::worker::Plan;
 use crate::file::Source;
-use crate::plan::{Io, Reason, Split, cut_read, cut_write};
+use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_read, cut_write};
 use crate::units::{ByteRange, KIB, align_down};
 
 /// Resident runs shorter than this are not told apart inside a partly resident window: a request
@@ -36,6 +37,9 @@ impl Planner {
     /// The same, where `split` tells what of the window is resident.
     pub(super) fn cut(&self, claim: &Claim, split: impl FnOnce(&Claim) -> Split) -> Plan {
         let (io, reason) = claim.way;
+        if let Some(batch) = &claim.batch {
+            return self.cut_batch(claim, batch);
+        }
         if claim.direction == Direction::Write {
             let segments = cut_write(
                 claim.range,
@@ -67,6 +71,21 @@ impl Planner {
         (piece, segments)
     }
 
+    /// Cuts a window of a batch. What is resident of neighbours becomes one op, which reads them one
+    /// after the other; what is not is a request of its own for each.
+    fn cut_batch(&self, claim: &Claim, batch: &Batch) -> Plan {
+        let parts: Vec<_> = batch.reads(claim.range).collect();
+        let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part);
+        let ways: Vec<(Io, Reason)> = parts.iter().map(way_of).collect();
+        let all_in_memory = ways.iter().all(|(_, reason)| reason.is_in_memory());
+        let piece = if all_in_memory { self.cached_piece(claim) } else { self.drive_piece(claim) };
+        let parts = parts.into_iter().zip(ways).map(|((range, host), way)| {
+            let layout = host.map_or(Layout::Slot, Layout::Caller);
+            Part { range, layout, way }
+        });
+        (piece, cut_parts(parts, claim.base, piece, claim.alignment))
+    }
+
     /// What the drive wants, but not more pieces than a window may have, nor less than its unit.
     fn drive_piece(&self, claim: &Claim) -> u64 {
         let least = (claim.range.end - claim.base).div_ceil(PIECES_MAX).next_power_of_two();
@@ -83,6 +102,22 @@ impl Planner {
         let share = (span / (4 * claim.readers as u64)).max(1).next_power_of_two();
         let least = span.div_ceil(PIECES_MAX).next_power_of_two().max(EDGE_PIECE_MIN);
         share.clamp(least, (self.segment / 4).max(least)).min(self.segment)
+    }
+}
+
+/// The way that a part of one stretch takes.
+fn way_of(claim: &Claim, batch: &Batch, part: ByteRange) -> (Io, Reason) {
+    let stretch = batch.stretch_at(part.start);
+    let file = batch.file_of(stretch);
+    let range = ByteRange::at(stretch.offset_of(part.start), part.len());
+    match claim.way {
+        (Io::Direct, reason) if reason != Reason::Demanded && file.direct().is_err() => {
+            (Io::Buffered, Reason::NoDirectIo)
+        }
+        (Io::Direct, Reason::NotResident) if file.is_resident(range) => {
+            (Io::Buffered, Reason::Resident)
+        }
+        way => way,
     }
 }
 

@@ -153,6 +153,8 @@ mod tests {
             self.ring.submit(Op {
                 owner: Owner::Transfer(0),
                 file: Arc::clone(&self.file),
+                shift: 0,
+                batch: None,
                 work: Work::Move(direction),
                 segment: Segment {
                     wanted: range,

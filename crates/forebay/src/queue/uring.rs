@@ -158,8 +158,9 @@ impl UringRing {
 
     fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
         let fd = types::Fd(descriptor(op)?.as_raw_fd());
-        let (offset, len) = op.rest();
-        let len = u32::try_from(len).map_err(|_| Errno::INVAL)?;
+        let rest = op.rest();
+        let offset = op.offset_of(rest.start);
+        let len = u32::try_from(rest.len()).map_err(|_| Errno::INVAL)?;
         let address = base + op.moved;
         let memory = address as *mut u8;
         let known = self.registered.index(&self.ring, ByteRange::at(address, len.into()));

@@ -24,7 +24,7 @@ pub(crate) const SIZE: usize = 6 * SLOT + 12_345;
 const GUARD: usize = 4096;
 
 /// What guards and targets hold before.
-const BEFORE: u8 = 0xee;
+pub(crate) const BEFORE: u8 = 0xee;
 
 /// Where bytes go to and come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 mod lab;
 
 mod case;
+mod many;
 mod reads;
 mod writes;
 
@@ -29,6 +30,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("whole files", reads::whole_files),
     ("reads without blocking", reads::without_blocking),
     ("reads by many threads", reads::many_threads),
+    ("many pieces", many::pieces),
+    ("many pieces and early ends", many::pieces_that_end_early),
+    ("many pieces without blocking", many::pieces_without_blocking),
     ("overwriting", writes::overwriting),
     ("growing", writes::growing),
     ("holes", writes::holes),

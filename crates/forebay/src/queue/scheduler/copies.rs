@@ -86,6 +86,7 @@ impl Scheduler {
             run,
             host: window.slot_address(run.range.start),
             device: request.address + (run.range.start - request.range.start),
+            batch: request.batch.clone(),
         }
     }
 
@@ -112,7 +113,7 @@ impl Scheduler {
                 &mut failure.error
             {
                 let range = copy.run.range;
-                *place = Some(Box::new(active.request.file.place(range.start, range.len())));
+                *place = Some(Box::new(active.request.place_of(range)));
             }
             failure
         });
@@ -122,7 +123,7 @@ impl Scheduler {
                 self.lose_link(link, copy, &error, lost);
             }
             None if copy.direction == Direction::Read => {
-                active.request.state.add_done(copy.run.range.len());
+                active.request.state.add_done(active.request.wanted_in(copy.run.range));
             }
             None if !active.stopped => self.push_segments(copy.window, &segments),
             None => {}

@@ -8,6 +8,7 @@
 //! lists below, and it closes when its last op and last copy are done. A transfer ends with its
 //! last window; after an error or a cancel nothing new starts and what is in flight drains.
 
+mod batches;
 #[cfg(test)]
 mod checks;
 mod cold;
@@ -43,9 +44,10 @@ pub use turns::Priority;
 use turns::Turns;
 use waiting::Waiting;
 
+use super::batch::Batch;
 use super::op::{Direction, Line, Op, WindowKey};
 use super::window::{Run, Slot, Window};
-use crate::error::{Error, Place};
+use crate::error::Error;
 use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Io, Layout, Reason};
@@ -57,7 +59,10 @@ use crate::units::ByteRange;
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) state: Arc<State>,
+    /// Of a batch the first of several.
     pub(crate) file: Arc<Handle>,
+    /// Where it moves bytes of a strip, not of a file.
+    pub(crate) batch: Option<Arc<Batch>>,
     pub(crate) direction: Direction,
     pub(crate) range: ByteRange,
     /// Where a read will meet the end of the file, else the range's end.
@@ -77,13 +82,6 @@ pub(crate) struct Request {
     pub(crate) exact: bool,
     pub(crate) sync: SyncMode,
     pub(crate) priority: Priority,
-}
-
-impl Request {
-    /// Where it moves bytes, as an error names it.
-    fn place(&self) -> Place {
-        self.file.place(self.range.start, self.range.len())
-    }
 }
 
 #[derive(Debug)]
@@ -137,6 +135,7 @@ pub(crate) struct Claim {
     pub(crate) window: WindowKey,
     pub(crate) state: Arc<State>,
     pub(crate) file: Arc<Handle>,
+    pub(crate) batch: Option<Arc<Batch>>,
     pub(crate) direction: Direction,
     pub(crate) range: ByteRange,
     pub(crate) base: u64,
@@ -175,15 +174,16 @@ pub(crate) enum ReaderWork {
 }
 
 /// A copy between a slot and a GPU.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) window: WindowKey,
     pub(crate) direction: Direction,
     pub(crate) run: Run,
     /// Address in the slot.
     pub(crate) host: u64,
-    /// Address on the GPU.
+    /// Address on the GPU; a batch has several.
     pub(crate) device: u64,
+    pub(crate) batch: Option<Arc<Batch>>,
 }
 
 /// How a copy failed.

@@ -10,7 +10,7 @@ use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
-use crate::units::align_down;
+use crate::units::{ByteRange, align_down};
 
 /// How often in a row the kernel may bring an op no further although there is more to move.
 const EMPTY_MAX: u8 = 3;
@@ -345,6 +345,9 @@ impl Scheduler {
             }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
+                if op.batch.is_some() {
+                    return self.requeue_each(&op);
+                }
                 op.segment.reason = Reason::HadToWait;
                 return self.requeue(op);
             }
@@ -371,8 +374,7 @@ impl Scheduler {
                 let reached = op.segment.covered.start + op.moved;
                 let at_end = direction == Direction::Read && size.is_some_and(|s| reached >= s);
                 if reached < op.segment.wanted.end && at_end {
-                    let active = &mut self.transfers[key];
-                    active.end = active.end.min(reached);
+                    self.end_at(key, reached);
                 } else if reached < op.segment.wanted.end {
                     op = restart_aligned(op, alignment);
                     op.empty = if op.moved > before { 0 } else { op.empty + 1 };
@@ -380,11 +382,11 @@ impl Scheduler {
                         return self.requeue(op);
                     }
                     let (operation, place) = self.about(key, &op);
-                    self.fail(key, Error::NoProgress { operation, place });
+                    self.fail_one(key, &op, Error::NoProgress { operation, place });
                 }
-                let until = reached.min(op.segment.wanted.end);
-                let bytes = until.saturating_sub(op.segment.wanted.start);
-                let link = self.transfers[key].request.link;
+                let came = op.segment.wanted.intersect(ByteRange { start: 0, end: reached });
+                let request = &self.transfers[key].request;
+                let (bytes, link) = (request.wanted_in(came), request.link);
                 state.add_bytes(route(link, op.segment.io), op.segment.reason, bytes);
                 if link.is_none() || direction == Direction::Write {
                     state.add_done(bytes);
@@ -441,7 +443,7 @@ impl Scheduler {
 
     fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
         let (operation, place) = self.about(key, op);
-        self.fail(key, Error::Io { operation, place, source });
+        self.fail_one(key, op, Error::Io { operation, place, source });
     }
 
     /// What an op does, and where, as an error names it.
@@ -451,7 +453,7 @@ impl Scheduler {
             Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
         };
-        (operation, op.file.place(range.start, range.len()))
+        (operation, op.file.place(op.offset_of(range.start), range.len()))
     }
 }
 

@@ -77,6 +77,7 @@ impl Rig {
         Request {
             state,
             file: Arc::clone(&self.file),
+            batch: None,
             direction: Direction::Read,
             range,
             end: range.end,

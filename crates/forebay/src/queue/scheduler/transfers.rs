@@ -240,6 +240,8 @@ impl Scheduler {
             let op = Op {
                 owner: Owner::Transfer(key),
                 file: Arc::clone(&active.request.file),
+                shift: 0,
+                batch: None,
                 work: Work::Sync { metadata: active.request.sync == SyncMode::All },
                 segment: Segment {
                     wanted: at,

@@ -94,6 +94,7 @@ impl Scheduler {
             window,
             state: Arc::clone(&request.state),
             file: Arc::clone(&request.file),
+            batch: request.batch.clone(),
             direction: request.direction,
             range,
             base,
@@ -146,15 +147,22 @@ impl Scheduler {
         let mut ops = Vec::with_capacity(segments.len());
         for segment in segments {
             let first = if segment.bounce { segment.wanted.start } else { segment.covered.start };
-            let address = match window.slot {
-                Some(_) => window.slot_address(first),
-                None => request.address + (first - request.range.start),
+            let address = match (window.slot, &request.batch) {
+                (Some(_), _) => window.slot_address(first),
+                (None, Some(batch)) => batch.address_of(first),
+                (None, None) => request.address + (first - request.range.start),
             };
             let piece = window.piece_of(segment.wanted.start);
             window.expect(piece);
+            let (file, shift) = match &request.batch {
+                Some(batch) => batch.source_of(segment.wanted.start),
+                None => (&request.file, 0),
+            };
             ops.push(Op {
                 owner: Owner::Piece(key, piece),
-                file: Arc::clone(&request.file),
+                file: Arc::clone(file),
+                shift,
+                batch: request.batch.clone().filter(|batch| !batch.is_one(segment.wanted)),
                 work: Work::Move(request.direction),
                 segment: *segment,
                 address,

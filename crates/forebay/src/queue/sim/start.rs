@@ -291,6 +291,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
     Request {
         state: Arc::clone(state),
         file: state.file(),
+        batch: None,
         direction: wish.direction,
         range: wish.range,
         end: wish.end,

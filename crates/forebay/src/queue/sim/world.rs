@@ -125,8 +125,7 @@ impl World {
         let range = if op.segment.bounce {
             ByteRange::at(op.address, op.segment.wanted.len())
         } else {
-            let (_, len) = op.rest();
-            ByteRange::at(op.address + op.moved, len)
+            ByteRange::at(op.address + op.moved, op.rest().len())
         };
         self.check_place(op, base, direction, state.range());
         let written = direction == Direction::Read;
@@ -147,7 +146,7 @@ impl World {
     }
 
     fn check_place(&self, op: &Op, base: u64, direction: Direction, asked: ByteRange) {
-        let (offset, len) = op.rest();
+        let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
         assert!(len > 0, "an op of no bytes: {op:?}");
         let segment = &op.segment;
         assert_eq!(segment.wanted.intersect(asked), segment.wanted, "outside of what was asked");
@@ -227,7 +226,7 @@ impl World {
     }
 
     fn read(&mut self, op: &Op, base: u64) -> (Result<u64, Errno>, Option<u64>) {
-        let (offset, len) = op.rest();
+        let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
         let index = self.index_of(op);
         let size = self.files[index].bytes.len() as u64;
         let moved = self.share_of(size.saturating_sub(offset).min(len), op);
@@ -243,7 +242,7 @@ impl World {
     }
 
     fn write(&mut self, op: &Op, base: u64, state: &Arc<State>) -> Result<u64, Errno> {
-        let (offset, len) = op.rest();
+        let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
         let index = self.index_of(op);
         let file = &self.files[index];
         let mut room = file.size_max.saturating_sub(offset).min(len);

@@ -1,0 +1,311 @@
+//! Many reads in one call: from a request for each to one transfer of a strip.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::file::{Borrowed, RequestOptions};
+use super::start::{Call, Way};
+use super::{Engine, File, bad_request};
+use crate::error::{Error, Operation, Result};
+use crate::file::Handle;
+use crate::memory::{Buffer, Span, Target};
+use crate::plan::{Alignment, Io, Reason, Strip, Wanted};
+use crate::queue::{Batch, Direction, Request, Share};
+use crate::transfer::{Outcome, State, Transfer};
+use crate::units::ByteRange;
+
+/// One of many reads: `len` bytes at `offset` of `file`, to the byte `at` of the call's memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// The file, of the engine that is called.
+    pub file: &'a File,
+    /// Where the bytes begin in it.
+    pub offset: u64,
+    /// How many there are.
+    pub len: u64,
+    /// Where they go.
+    pub at: u64,
+}
+
+/// What many reads came to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ManyOutcome {
+    /// For each read its bytes, fewer than asked for only at the end of its file, or what went
+    /// wrong with it.
+    pub results: Vec<Result<u64>>,
+    /// What the transfer of all of them did.
+    pub whole: Outcome,
+}
+
+/// Many reads on their way. Dropping it is as dropping a [`Transfer`].
+#[derive(Debug)]
+pub struct ManyTransfer {
+    transfer: Transfer,
+    reads: Reads,
+}
+
+/// What is needed to say what each read came to.
+#[derive(Debug)]
+struct Reads {
+    batch: Arc<Batch>,
+    asked: Vec<Asked>,
+    exact: bool,
+}
+
+impl ManyTransfer {
+    /// The transfer of all of them, to ask, to wait for and to cancel.
+    #[must_use]
+    pub fn transfer(&self) -> &Transfer {
+        &self.transfer
+    }
+
+    /// Waits for the end. The memory comes back, after an error as well.
+    ///
+    /// # Errors
+    /// As [`Engine::read_many`].
+    pub fn wait(self) -> (Result<ManyOutcome>, Option<Buffer>) {
+        let (end, buffer) = self.transfer.wait();
+        (end.map(|whole| self.reads.outcome(whole)), buffer)
+    }
+}
+
+/// What was asked of a source of the batch.
+#[derive(Debug)]
+struct Asked {
+    source: usize,
+    offset: u64,
+    len: u64,
+}
+
+impl Reads {
+    fn outcome(&self, whole: Outcome) -> ManyOutcome {
+        let mut results: Vec<Result<u64>> = self.asked.iter().map(|_| Ok(0)).collect();
+        self.batch.results().for_each(|(index, result)| results[index] = result);
+        for (result, asked) in results.iter_mut().zip(&self.asked).filter(|_| self.exact) {
+            let &Asked { source, offset, len } = asked;
+            if let Ok(got) = *result
+                && got < len
+            {
+                let place = self.batch.file(source).place(offset, len);
+                *result = Err(Error::EndOfFile { place, got });
+            }
+        }
+        ManyOutcome { results, whole }
+    }
+}
+
+/// A file of a call, and how its bytes are read.
+struct Source {
+    file: Arc<Handle>,
+    way: Way,
+    drive: usize,
+    /// Where it ends, where that is known before it is read.
+    end: u64,
+}
+
+impl Source {
+    /// What tells a part of a transfer from others: its drive and its way.
+    fn part(&self) -> (usize, bool) {
+        (self.drive, self.way.is_ok())
+    }
+}
+
+impl Engine {
+    /// Reads many pieces of files into `target`, and returns when all bytes are there. What belongs
+    /// together is read together: neighbours in a file are one request, and what goes to scattered
+    /// places on a GPU leaves in batches. Tens of thousands of pieces are one call's work.
+    ///
+    /// Where pieces meet in `target`, it holds the bytes of either.
+    ///
+    /// # Errors
+    /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
+    /// with one piece is in its own result.
+    pub fn read_many<'a>(
+        &self,
+        pieces: &[Piece<'_>],
+        target: impl Into<Target<'a>>,
+        options: &RequestOptions,
+    ) -> Result<ManyOutcome> {
+        let mut target = target.into();
+        let Some(first) = pieces.first() else {
+            return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
+        };
+        let span = match &mut target {
+            Target::Host(bytes) => Span::of_host(bytes),
+            Target::Buffer(buffer, range) => {
+                first.file.part(Operation::Read, first.offset, buffer, range)?
+            }
+        };
+        let on_gpu = span.gpu.is_some();
+        let (state, reads) = self.start_many(pieces, span, options, None)?;
+        let borrowed = Borrowed(state);
+        self.help(&borrowed.0);
+        let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
+        Ok(reads.outcome(end?))
+    }
+
+    /// Starts the same into `target`, which the transfer owns until it is waited for.
+    ///
+    /// # Errors
+    /// What can be known at once; the rest comes from [`ManyTransfer::wait`].
+    pub fn start_read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        target: Buffer,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        let Some(first) = pieces.first() else {
+            let (name, value) = ("pieces".into(), "none".into());
+            return Err(Error::BadOption { name, value, expected: "one at least".into() });
+        };
+        let whole = 0..target.len();
+        let span = first.file.part(Operation::Read, first.offset, &target, &whole)?;
+        let (state, reads) = self.start_many(pieces, span, options, Some(target))?;
+        Ok(ManyTransfer { transfer: Transfer::new(state, self.clone()), reads })
+    }
+
+    fn start_many(
+        &self,
+        pieces: &[Piece<'_>],
+        span: Span,
+        options: &RequestOptions,
+        buffer: Option<Buffer>,
+    ) -> Result<(Arc<State>, Reads)> {
+        pieces.iter().try_for_each(|piece| check(piece, &span))?;
+        let (sources, source_of) = self.sources(pieces, &span, options)?;
+        let wanted = |(piece, &source): (&Piece<'_>, &usize)| {
+            let Piece { offset, len, at, .. } = *piece;
+            let len = len.min(sources[source].end.saturating_sub(offset));
+            Wanted { source, offset, len, address: span.address + at }
+        };
+        let wanted: Vec<Wanted> = pieces.iter().zip(&source_of).map(wanted).collect();
+        let alignments = sources.iter().filter_map(|source| source.way.ok());
+        let alignment = alignments.map(|(alignment, _)| alignment).reduce(Alignment::max);
+        let unit = alignment.map_or(1, |alignment| alignment.offset);
+        let too_long = || {
+            let place = pieces[0].file.handle().place(pieces[0].offset, pieces[0].len);
+            bad_request(Operation::Read, place, "together the pieces are too long".into())
+        };
+        let strip = Strip::new(&wanted, unit).ok_or_else(too_long)?;
+        let mut shares = shares(&strip, &sources);
+        let range = ByteRange::at(0, strip.len());
+        let link = span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
+        self.start_readers()?;
+        let files = sources.iter().map(|source| Arc::clone(&source.file)).collect();
+        let batch = Arc::new(Batch::new(strip, files, link.is_none()));
+        let file = Arc::clone(&sources[0].file);
+        let state = State::new(Arc::clone(&file), range, buffer, span.keep);
+        let state = Arc::new(state.of_batch(Arc::clone(&batch)));
+        let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
+        let first = if shares.is_empty() { none } else { shares.remove(0) };
+        self.launch(Request {
+            state: Arc::clone(&state),
+            file,
+            batch: Some(Arc::clone(&batch)),
+            direction: Direction::Read,
+            range,
+            end: range.end,
+            address: span.address,
+            link,
+            drive: first.drive,
+            cold: batch.begins_cold()
+                && first.parts.front().is_some_and(|part| part.1 == Io::Direct),
+            parts: first.parts,
+            beside: shares,
+            alignment,
+            exact: false, // each read for itself
+            sync: options.sync,
+            priority: options.priority,
+        });
+        let asked = pieces.iter().zip(source_of);
+        let asked = asked.map(|(&Piece { offset, len, .. }, source)| Asked { source, offset, len });
+        let asked = asked.collect();
+        Ok((state, Reads { batch, asked, exact: options.exact }))
+    }
+
+    /// The files of a call, those first that are read by the same drive in the same way, and for
+    /// each piece the number of its own.
+    fn sources(
+        &self,
+        pieces: &[Piece<'_>],
+        span: &Span,
+        options: &RequestOptions,
+    ) -> Result<(Vec<Source>, Vec<usize>)> {
+        let mut sources: Vec<Source> = Vec::new();
+        let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
+        let mut source_of: Vec<usize> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let file = piece.file.shared_handle();
+            let number = match numbers.get(&Arc::as_ptr(file)) {
+                Some(&number) => number,
+                None => {
+                    sources.push(self.source(piece, span, options)?);
+                    numbers.insert(Arc::as_ptr(file), sources.len() - 1);
+                    sources.len() - 1
+                }
+            };
+            source_of.push(number);
+        }
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|&number| sources[number].part());
+        let mut place = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(new, &old)| place[old] = new);
+        source_of.iter_mut().for_each(|number| *number = place[*number]);
+        let mut sorted: Vec<(usize, Source)> = place.into_iter().zip(sources).collect();
+        sorted.sort_by_key(|(place, _)| *place);
+        Ok((sorted.into_iter().map(|(_, source)| source).collect(), source_of))
+    }
+
+    fn source(&self, piece: &Piece<'_>, span: &Span, options: &RequestOptions) -> Result<Source> {
+        let file = piece.file.shared_handle();
+        let (offset, direction) = (piece.offset, Direction::Read);
+        let span =
+            Span { address: span.address, len: piece.len, gpu: span.gpu.clone(), keep: None };
+        let call = Call { file, direction, offset, span, options, is_part: true };
+        let mut way = self.way(&call)?;
+        let size = file.size()?;
+        let is_sized = file.is_sized(size);
+        if !is_sized && !matches!(way, Ok((_, Reason::Demanded))) {
+            way = Err(Reason::NoDirectIo); // that would end where the size says
+        }
+        let end = if is_sized { size } else { u64::MAX };
+        let drive = self.drive(file, way.is_ok())?;
+        Ok(Source { file: Arc::clone(file), way, drive, end })
+    }
+}
+
+fn check(piece: &Piece<'_>, span: &Span) -> Result<()> {
+    let Piece { file, offset, len, at } = *piece;
+    let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+    let reason = match (end, at.checked_add(len)) {
+        (None, _) => "no file reaches so far".to_owned(),
+        (_, Some(end)) if end <= span.len => return Ok(()),
+        _ => format!("{len} bytes at {at} lie outside the memory of {} bytes", span.len),
+    };
+    Err(bad_request(Operation::Read, file.handle().place(offset, len), reason))
+}
+
+/// What each drive has of a strip.
+fn shares(strip: &Strip, sources: &[Source]) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    let mut last = None;
+    for stretch in strip.stretches() {
+        let source = &sources[stretch.source];
+        let (io, reason) = match source.way {
+            Ok((_, reason)) => (Io::Direct, reason),
+            Err(reason) => (Io::Buffered, reason),
+        };
+        let this = (source.drive, io, reason);
+        let part = (stretch.at, io, reason);
+        match shares.last_mut() {
+            Some(share) if last == Some(this) => {
+                share.parts.back_mut().expect("none is empty").0.end = stretch.at.end;
+            }
+            Some(share) if share.drive == source.drive => share.parts.push_back(part),
+            _ => shares.push(Share { drive: source.drive, parts: [part].into() }),
+        }
+        last = Some(this);
+    }
+    shares
+}

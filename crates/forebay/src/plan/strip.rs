@@ -1,0 +1,284 @@
+//! Lays the ranges of one call out in a row, the strip, so that windows can be cut from it as from
+//! a file.
+//!
+//! Ranges of one source that touch, or nearly do, become one stretch and are read together. A
+//! stretch lies at its own offset within an alignment unit, and no two have a unit in common: a
+//! request for one that covers whole units touches no other.
+
+use super::route::Reason;
+use super::window::{Alignment, Io, Layout, Segment, on_grid, push_direct};
+use crate::units::{ByteRange, KIB, align_up};
+
+/// Bytes between two ranges that are read with them: a request of their own costs as much as the
+/// copy of so many out of the page cache (0.4 µs), and drives read no less than this.
+const GAP_MAX: u64 = 4 * KIB;
+
+/// One range of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Which source it is read from.
+    pub(crate) source: usize,
+    /// Where it begins there.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Where its first byte is to go.
+    pub(crate) address: u64,
+}
+
+/// Neighbouring bytes of one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// Its place in the strip.
+    pub(crate) at: ByteRange,
+    pub(crate) source: usize,
+    /// Where it begins in its source.
+    pub(crate) offset: u64,
+}
+
+/// A wanted range in the strip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Item {
+    pub(crate) at: ByteRange,
+    pub(crate) address: u64,
+    /// Which of the call's ranges it is.
+    pub(crate) index: usize,
+}
+
+/// See the module's own text.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Strip {
+    /// In the order of the strip; none is empty, and they are apart.
+    stretches: Vec<Stretch>,
+    /// In the order of the strip; none is empty, and they are apart.
+    items: Vec<Item>,
+}
+
+impl Strip {
+    /// Lays out what is `wanted`, source by source; `unit` is a power of two. Ranges without bytes
+    /// have no place in it. `None`: it would be longer than any file may be.
+    pub(crate) fn new(wanted: &[Wanted], unit: u64) -> Option<Self> {
+        let mut order: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].len > 0).collect();
+        order.sort_unstable_by_key(|&i| (wanted[i].source, wanted[i].offset, i));
+        let mut strip = Self { stretches: Vec::new(), items: Vec::with_capacity(order.len()) };
+        for index in order {
+            let Wanted { source, offset, len, address } = wanted[index];
+            let end = offset.checked_add(len)?;
+            let start = match strip
+                .stretches
+                .last_mut()
+                .filter(|stretch| stretch.takes(source, offset))
+            {
+                Some(stretch) => {
+                    let start = stretch.at.start + (offset - stretch.offset);
+                    stretch.at.end = stretch.at.start + (end - stretch.offset);
+                    start
+                }
+                None => {
+                    let before = strip.stretches.last().map_or(0, |stretch| stretch.at.end);
+                    let start = align_up(before, unit).checked_add(offset % unit)?;
+                    strip.stretches.push(Stretch { at: ByteRange::at(start, len), source, offset });
+                    start
+                }
+            };
+            let at = ByteRange { start, end: start.checked_add(len)? };
+            strip.items.push(Item { at, address, index });
+        }
+        i64::try_from(strip.len()).ok()?;
+        Some(strip)
+    }
+
+    /// Where its last stretch ends.
+    pub(crate) fn len(&self) -> u64 {
+        self.stretches.last().map_or(0, |stretch| stretch.at.end)
+    }
+
+    /// Its stretches.
+    pub(crate) fn stretches(&self) -> &[Stretch] {
+        &self.stretches
+    }
+
+    /// What was wanted.
+    pub(crate) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// The number of the stretch that has the byte at `position`, or of the next one.
+    pub(crate) fn stretch_at(&self, position: u64) -> usize {
+        self.stretches.partition_point(|stretch| stretch.at.end <= position)
+    }
+
+    /// What of each stretch lies in `range`, with its number.
+    pub(crate) fn stretches_in(
+        &self,
+        range: ByteRange,
+    ) -> impl Iterator<Item = (usize, ByteRange)> {
+        let first = self.stretch_at(range.start);
+        let of =
+            self.stretches[first..].iter().take_while(move |stretch| stretch.at.start < range.end);
+        (first..).zip(of).map(move |(number, stretch)| (number, stretch.at.intersect(range)))
+    }
+
+    /// What of each item lies in `range`, and where that part goes.
+    pub(crate) fn items_in(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, u64)> {
+        let first = self.items.partition_point(|item| item.at.end <= range.start);
+        let of = self.items[first..].iter().take_while(move |item| item.at.start < range.end);
+        of.map(move |item| {
+            let part = item.at.intersect(range);
+            (part, item.address + (part.start - item.at.start))
+        })
+    }
+
+    /// Wanted bytes in `range`.
+    pub(crate) fn wanted_in(&self, range: ByteRange) -> u64 {
+        self.items_in(range).map(|(part, _)| part.len()).sum()
+    }
+}
+
+impl Stretch {
+    /// Whether it takes in what begins at `offset`: nothing that it has already, and nothing far
+    /// behind its end.
+    fn takes(&self, source: usize, offset: u64) -> bool {
+        let end = self.offset + self.at.len();
+        self.source == source && offset >= end && offset - end <= GAP_MAX
+    }
+
+    /// Where the byte at `position` of the strip is in the source.
+    pub(crate) fn offset_of(&self, position: u64) -> u64 {
+        (position + self.offset) - self.at.start
+    }
+}
+
+/// Neighbouring bytes that are read the same way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) range: ByteRange,
+    /// Where they go; the address is that of their first byte.
+    pub(crate) layout: Layout,
+    pub(crate) way: (Io, Reason),
+}
+
+/// Cuts the parts of a window into segments on the grid of [`cut_read`](super::cut_read). What is
+/// in memory shares a segment with what is so before it: a reader does both in one go.
+pub(crate) fn cut_parts(
+    parts: impl Iterator<Item = Part>,
+    base: u64,
+    piece: u64,
+    alignment: Option<Alignment>,
+) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for Part { range, layout, way: (io, reason) } in parts {
+        for part in on_grid(range, base, piece) {
+            let number = |at: u64| (at - base) / piece;
+            let joins = |last: &&mut Segment| {
+                let same = last.io == Io::Buffered && last.reason == reason;
+                same && reason.is_in_memory() && number(last.wanted.start) == number(part.start)
+            };
+            match (io, alignment) {
+                (Io::Direct, Some(alignment)) => {
+                    push_direct(&mut segments, part, range, alignment, layout, reason);
+                }
+                _ if let Some(last) = segments.last_mut().filter(joins) => {
+                    (last.wanted.end, last.covered.end) = (part.end, part.end);
+                }
+                _ => segments.push(Segment {
+                    wanted: part,
+                    covered: part,
+                    io: Io::Buffered,
+                    reason,
+                    bounce: false,
+                }),
+            }
+        }
+    }
+    segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::align_down;
+    use proptest::prelude::*;
+
+    fn wanted(source: usize, offset: u64, len: u64) -> Wanted {
+        Wanted { source, offset, len, address: 1 << 40 }
+    }
+
+    #[test]
+    fn neighbours_are_read_together() {
+        let all = [(0, 0, 100), (1, 0, 100), (0, 100, 50), (0, 5000, 10), (0, 4000, 200)];
+        let all = all.map(|(source, offset, len)| wanted(source, offset, len));
+        let strip = Strip::new(&all, 512).unwrap();
+        let stretches: Vec<(usize, u64, ByteRange)> = strip
+            .stretches()
+            .iter()
+            .map(|stretch| (stretch.source, stretch.offset, stretch.at))
+            .collect();
+        assert_eq!(stretches, [(0, 0, ByteRange::at(0, 5010)), (1, 0, ByteRange::at(5120, 100))]);
+        let indices: Vec<usize> = strip.items().iter().map(|item| item.index).collect();
+        assert_eq!(indices, [0, 2, 4, 3, 1]);
+        assert_eq!(strip.wanted_in(ByteRange::at(0, strip.len())), 460);
+    }
+
+    #[test]
+    fn what_overlaps_or_lies_apart_is_read_on_its_own() {
+        let all = [wanted(0, 0, 100), wanted(0, 50, 100), wanted(0, 10_000, 7), wanted(0, 3, 0)];
+        let strip = Strip::new(&all, 512).unwrap();
+        let stretches: Vec<ByteRange> =
+            strip.stretches().iter().map(|stretch| stretch.at).collect();
+        // 50 % 512 and 10,000 % 512 behind the next units.
+        let at = [ByteRange::at(0, 100), ByteRange::at(562, 100), ByteRange::at(1024 + 272, 7)];
+        assert_eq!(stretches, at);
+        assert_eq!(strip.items().len(), 3);
+    }
+
+    #[test]
+    fn what_no_file_could_hold_is_refused() {
+        assert!(Strip::new(&[wanted(0, u64::MAX, 2)], 1).is_none());
+        let half = i64::MAX.cast_unsigned();
+        assert!(Strip::new(&[wanted(0, 0, half), wanted(1, 0, half)], 4096).is_none());
+        assert_eq!(Strip::new(&[], 1).unwrap().len(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_wanted_byte_has_its_place(
+            all in proptest::collection::vec((0_usize..3, 0_u64..60_000, 0_u64..9000), 0..40),
+            unit in prop::sample::select(vec![1_u64, 512, 4096]),
+            cut in 1_u64..50_000,
+        ) {
+            let mut address = 0;
+            let all: Vec<Wanted> = all.into_iter().map(|(source, offset, len)| {
+                address += 10_000;
+                Wanted { source, offset, len, address }
+            }).collect();
+            let strip = Strip::new(&all, unit).unwrap();
+            for two in strip.stretches().windows(2) {
+                prop_assert!(align_up(two[0].at.end, unit) <= align_down(two[1].at.start, unit));
+            }
+            for stretch in strip.stretches() {
+                prop_assert_eq!(stretch.at.start % unit, stretch.offset % unit);
+            }
+            // Cut anywhere, the parts of each range are all of it, from the right place.
+            let mut got = vec![0; all.len()];
+            let mut start = 0;
+            while start < strip.len() {
+                let window = ByteRange { start, end: (start + cut).min(strip.len()) };
+                for (number, part) in strip.stretches_in(window) {
+                    prop_assert!(!part.is_empty());
+                    prop_assert_eq!(part.intersect(strip.stretches()[number].at), part);
+                }
+                for (part, address) in strip.items_in(window) {
+                    let index = usize::try_from(address / 10_000 - 1).unwrap();
+                    let stretch = strip.stretches()[strip.stretch_at(part.start)];
+                    prop_assert_eq!(stretch.source, all[index].source);
+                    let Wanted { offset, address: first, .. } = all[index];
+                    prop_assert_eq!(address - first, stretch.offset_of(part.start) - offset);
+                    got[index] += part.len();
+                }
+                start = window.end;
+            }
+            let wanted: Vec<u64> = all.iter().map(|wanted| wanted.len).collect();
+            prop_assert_eq!(got, wanted);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Many reads of one call: which file each part of their strip is read from, where it goes, and
+//! what came of it.
+//!
+//! To the scheduler such a transfer is one of the strip, cut in windows and segments as a file is.
+//! What one read fails with, or the end of its file, is noted here and stops none of the others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::op::Op;
+use crate::error::{Error, Place};
+use crate::file::{Handle, Source};
+use crate::plan::{Stretch, Strip};
+use crate::units::ByteRange;
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    strip: Strip,
+    /// What its stretches are read from, by their sources' numbers.
+    files: Vec<Arc<Handle>>,
+    /// For each stretch where its file was found to end, in the strip.
+    ends: Box<[AtomicU64]>,
+    /// Whether it is read to the caller's memory without a slot between.
+    on_host: bool,
+    failures: Mutex<Vec<(ByteRange, Error)>>,
+}
+
+/// Bytes in host memory that go to one place, or come from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scatter {
+    /// Its bytes in the strip.
+    pub(crate) at: ByteRange,
+    /// Where they lie in host memory.
+    pub(crate) host: u64,
+    /// Where they are to go in the end.
+    pub(crate) address: u64,
+}
+
+impl Batch {
+    /// For a strip whose sources are `files`, and whose addresses are those of host memory or not.
+    pub(crate) fn new(strip: Strip, files: Vec<Arc<Handle>>, on_host: bool) -> Self {
+        let ends = strip.stretches().iter().map(|stretch| AtomicU64::new(stretch.at.end)).collect();
+        Self { strip, files, ends, on_host, failures: Mutex::default() }
+    }
+
+    pub(crate) fn strip(&self) -> &Strip {
+        &self.strip
+    }
+
+    /// The stretch that has the byte at `position`, or the next one.
+    ///
+    /// # Panics
+    /// Behind the last stretch.
+    pub(crate) fn stretch_at(&self, position: u64) -> &Stretch {
+        &self.strip.stretches()[self.strip.stretch_at(position)]
+    }
+
+    /// The file of a stretch.
+    pub(crate) fn file_of(&self, stretch: &Stretch) -> &Arc<Handle> {
+        &self.files[stretch.source]
+    }
+
+    /// The file of the byte at `position`, and what is added to have its offset there.
+    pub(crate) fn source_of(&self, position: u64) -> (&Arc<Handle>, i64) {
+        let stretch = self.stretch_at(position);
+        let shift = stretch.offset.wrapping_sub(stretch.at.start).cast_signed();
+        (self.file_of(stretch), shift)
+    }
+
+    /// Where the byte at `position` is to go.
+    pub(crate) fn address_of(&self, position: u64) -> u64 {
+        let first = self.strip.items_in(ByteRange::at(position, 1)).next();
+        first.map_or(0, |(_, address)| address)
+    }
+
+    /// Whether one request can read all of a range.
+    pub(crate) fn is_one(&self, range: ByteRange) -> bool {
+        self.reads(range).nth(1).is_none()
+    }
+
+    /// The file of a source.
+    pub(crate) fn file(&self, source: usize) -> &Arc<Handle> {
+        &self.files[source]
+    }
+
+    /// Whether its first byte is not in the page cache, as far as the kernel tells.
+    pub(crate) fn begins_cold(&self) -> bool {
+        let Some(stretch) = self.strip.stretches().first() else { return false };
+        let file = self.file_of(stretch);
+        let is_told = matches!(file.residency_source(), Source::Cachestat | Source::Mincore);
+        is_told && !file.is_resident(ByteRange::at(stretch.offset, 1))
+    }
+
+    /// The bytes of a range in the strip, as an error names them: those of its first stretch.
+    pub(crate) fn place(&self, range: ByteRange) -> Place {
+        let stretch = self.stretch_at(range.start.min(self.strip.len().saturating_sub(1)));
+        let part = stretch.at.intersect(range);
+        self.file_of(stretch).place(stretch.offset_of(part.start), part.len())
+    }
+
+    /// Notes that a file ends where `position` would be read.
+    pub(crate) fn ends_at(&self, position: u64) {
+        let stretch = self.strip.stretch_at(position);
+        self.ends[stretch].fetch_min(position, Ordering::Relaxed);
+    }
+
+    /// Notes that nothing came of what is wanted in a range.
+    pub(crate) fn fail(&self, range: ByteRange, error: Error) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push((range, error));
+    }
+
+    /// Cuts a range where its bytes are to be read one after the other, no part across two
+    /// stretches; with the host address of each where that is the caller's.
+    pub(crate) fn reads(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Option<u64>)> {
+        let to_slot = (!self.on_host).then(|| self.strip.stretches_in(range));
+        let to_host = self.on_host.then(|| self.strip.items_in(range));
+        let to_slot = to_slot.into_iter().flatten().map(|(_, part)| (part, None));
+        to_slot.chain(to_host.into_iter().flatten().map(|(part, host)| (part, Some(host))))
+    }
+
+    /// The same of what is left of an op, with all addresses.
+    pub(crate) fn targets(&self, op: &Op) -> impl Iterator<Item = (ByteRange, u64)> {
+        let (first, in_slot) = (op.segment.covered.start, op.address);
+        self.reads(op.rest())
+            .map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
+    }
+
+    /// What of a range has come, which begins at host address `host`, by where it is to go.
+    pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
+        let failures = self.failures();
+        let has_failed = |at| failures.iter().any(|(range, _)| !range.intersect(at).is_empty());
+        let mut scattered = Vec::new();
+        for (part, address) in self.strip.items_in(range) {
+            let end = part.end.min(self.end_at(self.strip.stretch_at(part.start)));
+            let at = ByteRange { start: part.start, end };
+            if !at.is_empty() && !has_failed(part) {
+                scattered.push(Scatter { at, host: host + (part.start - range.start), address });
+            }
+        }
+        scattered
+    }
+
+    /// Where the file of a stretch ends, as far as is known.
+    fn end_at(&self, stretch: usize) -> u64 {
+        self.ends[stretch].load(Ordering::Relaxed)
+    }
+
+    fn failures(&self) -> MutexGuard<'_, Vec<(ByteRange, Error)>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What came of each wanted range that has bytes, with its index: bytes, fewer than asked for
+    /// only at the end of its file. For transfers that have ended.
+    pub(crate) fn results(&self) -> impl Iterator<Item = (usize, Result<u64, Error>)> {
+        let failures = self.failures().clone();
+        let mut stretch = 0;
+        self.strip.items().iter().map(move |item| {
+            while self.strip.stretches()[stretch].at.end <= item.at.start {
+                stretch += 1;
+            }
+            let hits = |range: ByteRange| !range.intersect(item.at).is_empty();
+            // Of several the first that was noted counts.
+            let failed = failures.iter().find(|(range, _)| hits(*range));
+            let end = item.at.end.min(self.end_at(stretch));
+            let result = match failed {
+                Some((_, error)) => Err(error.clone()),
+                None => Ok(end.saturating_sub(item.at.start)),
+            };
+            (item.index, result)
+        })
+    }
+
+    /// Bytes of all reads that nothing was wrong with.
+    pub(crate) fn got(&self) -> u64 {
+        self.results().filter_map(|(_, result)| result.ok()).sum()
+    }
+}

@@ -1,0 +1,78 @@
+//! What is different where a transfer reads a batch: what goes wrong with one of its reads is that
+//! one's alone.
+
+use std::sync::Arc;
+
+use super::{Request, Scheduler};
+use crate::error::{Error, Place};
+use crate::plan::{Io, Reason, Segment};
+use crate::queue::op::{Op, Owner};
+use crate::units::ByteRange;
+
+impl Request {
+    /// Where it moves bytes, as an error names it.
+    pub(super) fn place(&self) -> Place {
+        self.place_of(self.range)
+    }
+
+    /// A part of these.
+    pub(super) fn place_of(&self, range: ByteRange) -> Place {
+        match &self.batch {
+            Some(batch) => batch.place(range),
+            None => self.file.place(range.start, range.len()),
+        }
+    }
+
+    /// Bytes that the caller wants of a range.
+    pub(super) fn wanted_in(&self, range: ByteRange) -> u64 {
+        self.batch.as_ref().map_or(range.len(), |batch| batch.strip().wanted_in(range))
+    }
+}
+
+impl Scheduler {
+    /// Fails the transfer of an op, or of a batch the reads that it was for.
+    pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
+        match &self.transfers[key].request.batch {
+            Some(batch) => batch.fail(op.segment.wanted, error),
+            None => self.fail(key, error),
+        }
+    }
+
+    /// Notes that the file of an op was found to end at a place in its transfer.
+    pub(super) fn end_at(&mut self, key: usize, position: u64) {
+        let active = &mut self.transfers[key];
+        match &active.request.batch {
+            Some(batch) => batch.ends_at(position),
+            None => active.end = active.end.min(position),
+        }
+    }
+
+    /// Puts an op of several stretches back as one for each: whoever runs these may have to wait,
+    /// and should do that for all at once.
+    pub(super) fn requeue_each(&mut self, op: &Op) {
+        let key = self.transfer_of(op);
+        let (Some(batch), Owner::Piece(window, piece)) = (&op.batch, op.owner) else { return };
+        if self.transfers[key].stopped {
+            return self.count_out(op);
+        }
+        for (part, address) in batch.targets(op) {
+            let (file, shift) = batch.source_of(part.start);
+            let (io, reason, bounce) = (Io::Buffered, Reason::HadToWait, false);
+            self.windows[window].expect(piece);
+            let one = Op {
+                file: Arc::clone(file),
+                shift,
+                batch: None,
+                segment: Segment { wanted: part, covered: part, io, reason, bounce },
+                address,
+                moved: 0,
+                empty: 0,
+                again: 0,
+                counted: None,
+                ..*op
+            };
+            self.queue(key, one);
+        }
+        self.count_out(op);
+    }
+}
