@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, drives, first, host, map, memlock, memory, resident, small, write};
+use crate::{cold, drives, first, host, many, map, memlock, memory, resident, small, write};
 
 /// One bar.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 25] = [
+pub(crate) const BARS: [Bar; 29] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
@@ -40,6 +40,10 @@ pub(crate) const BARS: [Bar; 25] = [
     Bar { name: "gpu-4K-latency", setting: Setting::Gpu, run: small::latency },
     Bar { name: "gpu-write-new", setting: Setting::Gpu, run: write::new_file },
     Bar { name: "gpu-write-over", setting: Setting::Gpu, run: write::overwritten },
+    Bar { name: "gpu-pieces", setting: Setting::Gpu, run: many::pieces },
+    Bar { name: "gpu-16-threads", setting: Setting::Gpu, run: many::threads },
+    Bar { name: "gpu-small-beside", setting: Setting::Gpu, run: many::small_beside_large },
+    Bar { name: "gpu-write-8-files", setting: Setting::Gpu, run: many::eight_files },
     Bar { name: "gpu-cold", setting: Setting::Gpu, run: cold::run },
     Bar { name: "host-resident", setting: Setting::Host, run: host::resident },
     Bar { name: "host-direct-1M", setting: Setting::Host, run: host::direct },

@@ -23,6 +23,7 @@ mod flight;
 mod host;
 mod lab;
 mod machine;
+mod many;
 mod map;
 mod memlock;
 mod memory;

@@ -145,7 +145,7 @@ impl Way {
 }
 
 /// Writes `len` bytes from `bytes`, again and again from its start.
-fn plain(file: &File, bytes: &[u8], len: u64) -> Result<(), Stop> {
+pub(crate) fn plain(file: &File, bytes: &[u8], len: u64) -> Result<(), Stop> {
     let mut offset = 0;
     for piece in bytes.chunks(1 << 20).cycle() {
         let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
@@ -175,7 +175,7 @@ fn prepare(path: &Path, new: bool, len: u64) -> Result<(), Stop> {
 }
 
 /// GPU memory that holds the test data.
-fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
+pub(crate) fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
     let mut buffer = gpu.allocate(len)?;
     let mut piece = vec![0; usize::try_from(16 * MIB).unwrap_or_default()];
     let mut offset = 0;
@@ -189,7 +189,7 @@ fn source(gpu: &Gpu, len: u64) -> Result<Buffer, Stop> {
 }
 
 /// Whether the file holds the test data, neither more nor less.
-fn check(path: &Path, len: u64) -> Result<(), Stop> {
+pub(crate) fn check(path: &Path, len: u64) -> Result<(), Stop> {
     let mut file = File::open(path)?;
     let mut piece = vec![0; 4 << 20];
     let mut offset = 0;

@@ -119,8 +119,8 @@ pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
     }
 }
 
-/// Where the file ends in the transfer, where a read came back with less than was wanted; of a file whose size is not
-/// known, it is where nothing more comes.
+/// Where the file ends in the transfer, where a read came back with less than was wanted; of a file
+/// whose size is not known, it is where nothing more comes.
 pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
     let moved = result.ok()?;
     let reached = op.segment.covered.start + op.moved + moved;

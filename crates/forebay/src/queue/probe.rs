@@ -71,8 +71,8 @@ impl Planner {
         (piece, segments)
     }
 
-    /// Cuts a window of a batch. What is resident of neighbours becomes one op, which reads them one
-    /// after the other; what is not is a request of its own for each.
+    /// Cuts a window of a batch. What is resident of neighbours becomes one op, which reads them
+    /// one after the other; what is not is a request of its own for each.
     fn cut_batch(&self, claim: &Claim, batch: &Batch) -> Plan {
         let parts: Vec<_> = batch.reads(claim.range).collect();
         let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part);
