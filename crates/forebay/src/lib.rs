@@ -41,13 +41,15 @@
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
+//! - `gpu/cuda/batch.rs`: calls the driver
 //! - `gpu/cuda/device.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
 //! - `gpu/cuda/table.rs`: loads the driver's functions
 //! - `gpu/cuda/tests.rs`: calls the device against a simulated driver
 //! - `gpu/sim/device.rs`: copies between registered host memory and its own
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
-//! - `gpu/sim/table.rs`: a simulated driver behind the driver's C interface
+//! - `gpu/sim/table/batch.rs`: plays copies in batches
+//! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
 //! - `memory/host.rs`: maps and pins memory

@@ -12,7 +12,8 @@ mod tests {
     use std::time::Duration;
 
     use forebay::gpu::{
-        AddressKind, Device, DeviceInfo, Event, GpuSelector, Stream, absence_reason, open, visible,
+        AddressKind, Device, DeviceCopy, DeviceInfo, Event, GpuSelector, Stream, absence_reason,
+        open, visible,
     };
 
     /// The first GPU, or the test is skipped.
@@ -66,6 +67,51 @@ mod tests {
         let stream = device.create_stream().unwrap();
         for len in [1, 3, 4096, 65_537, 16 << 20] {
             round_trip(&*device, stream, len, len as u64);
+        }
+        device.destroy_stream(stream).unwrap();
+    }
+
+    #[test]
+    fn batches_move_every_byte() {
+        let Some(device) = gpu() else { return };
+        println!("the driver has batches: {}", device.has_batches());
+        const PIECES: usize = 1300;
+        let stream = device.create_stream().unwrap();
+        for piece in [1, 512, 4096, 9001, 65_536] {
+            let len = PIECES * piece;
+            let mut bytes = random(len, piece as u64);
+            let expected = bytes.clone();
+            let memory = device.allocate(len as u64).unwrap();
+            let host = start(&mut bytes);
+            // The host's pieces in a shuffled order: 7 and the number of pieces share no factor.
+            let copy = |index: usize| DeviceCopy {
+                // SAFETY: inside the vector.
+                host: unsafe { host.add(index * 7 % PIECES * piece) },
+                device: memory + (index * piece) as u64,
+                len: piece,
+            };
+            let mut copies: Vec<_> = (0..PIECES).map(copy).collect();
+            copies.insert(5, DeviceCopy { len: 0, ..copies[5] });
+            // SAFETY: the vector stays where it is, and every copy is waited for.
+            unsafe {
+                device.register(host, len).unwrap();
+                device.copy_batch_to_device(stream, &copies).unwrap();
+                device.synchronize(stream).unwrap();
+                bytes.fill(0);
+                device.copy_to_host(stream, host, memory, len).unwrap();
+                device.synchronize(stream).unwrap();
+                let shuffled = bytes.chunks(piece).enumerate().all(|(index, bytes)| {
+                    *bytes == expected[index * 7 % PIECES * piece..][..piece]
+                });
+                assert!(shuffled, "pieces of {piece}");
+                bytes.fill(0);
+                device.copy_batch_to_host(stream, &copies).unwrap();
+                device.synchronize(stream).unwrap();
+                assert!(bytes == expected, "pieces of {piece}");
+                device.copy_batch_to_device(stream, &[]).unwrap();
+                device.unregister(host).unwrap();
+                device.free(memory).unwrap();
+            }
         }
         device.destroy_stream(stream).unwrap();
     }

@@ -12,7 +12,8 @@ use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
-    AddressKind, Device, DeviceError, DeviceInfo, DeviceResult, Event, Stream, sealed::Sealed,
+    AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
+    sealed::Sealed,
 };
 use crate::memory::Target;
 use crate::options::Options;
@@ -134,6 +135,24 @@ impl Device for Silent {
         self.outward.lock().unwrap().insert(stream);
         // SAFETY: as above.
         unsafe { self.inner.copy_to_host(stream, target, source, len) }
+    }
+    fn has_batches(&self) -> bool {
+        self.inner.has_batches()
+    }
+    unsafe fn copy_batch_to_device(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()> {
+        // SAFETY: as above.
+        let queued = unsafe { self.inner.copy_batch_to_device(stream, copies) };
+        self.copies.fetch_add(copies.len(), Ordering::Relaxed);
+        queued
+    }
+    unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
+        self.outward.lock().unwrap().insert(stream);
+        // SAFETY: as above.
+        unsafe { self.inner.copy_batch_to_host(stream, copies) }
     }
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
         // SAFETY: as above.

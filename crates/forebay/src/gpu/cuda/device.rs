@@ -9,11 +9,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 
+use super::batch::Way;
 use super::handles::{Handles, InUse};
 use super::table::{CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
 use super::{driver, info};
 use crate::gpu::{
-    AddressKind, Device, DeviceError, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream,
+    AddressKind, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo, DeviceKind, DeviceResult,
+    Event, Stream,
 };
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
@@ -39,7 +41,7 @@ unsafe impl Sync for Context {}
 /// An NVIDIA GPU. It keeps the GPU's primary context alive as long as it lives.
 #[derive(Debug)]
 pub struct CudaDevice {
-    cuda: &'static CudaTable,
+    pub(super) cuda: &'static CudaTable,
     ordinal: Ordinal,
     context: Context,
     info: DeviceInfo,
@@ -68,7 +70,7 @@ impl CudaDevice {
 
     /// Makes our context current until the guard goes, unless it is current already.
     #[inline]
-    fn enter(&self) -> DeviceResult<Current<'_>> {
+    pub(super) fn enter(&self) -> DeviceResult<Current<'_>> {
         let mut current = ptr::null_mut();
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.ctx_get_current)(&raw mut current) };
@@ -83,7 +85,7 @@ impl CudaDevice {
     }
 
     #[inline]
-    fn stream(&self, call: &'static str, stream: Stream) -> DeviceResult<InUse<'_>> {
+    pub(super) fn stream(&self, call: &'static str, stream: Stream) -> DeviceResult<InUse<'_>> {
         self.streams.enter(stream.0).ok_or_else(|| self.unknown(call, "stream"))
     }
 
@@ -105,7 +107,7 @@ impl CudaDevice {
 }
 
 /// Our context, current on this thread while this lives.
-struct Current<'a> {
+pub(super) struct Current<'a> {
     cuda: &'a CudaTable,
     pushed: bool,
 }
@@ -263,6 +265,24 @@ impl Device for CudaDevice {
         // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
         let status = unsafe { (self.cuda.memcpy_dtoh_async)(target, source, len, stream.raw) };
         self.cuda.check(call, status)
+    }
+
+    fn has_batches(&self) -> bool {
+        self.cuda.memcpy_batch_async.is_some()
+    }
+
+    unsafe fn copy_batch_to_device(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_batch(stream, Way::ToDevice, copies) }
+    }
+
+    unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_batch(stream, Way::ToHost, copies) }
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {

@@ -3,6 +3,7 @@
 //! The library is loaded once for the process, when it is first asked for; a failure to load it is
 //! remembered with its reason. What the driver says about GPUs is asked anew each time.
 
+mod batch;
 mod device;
 mod handles;
 mod info;

@@ -35,12 +35,28 @@ const VERSION_MIN: c_int = 12_000;
 /// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: stream 0 is the legacy one. No call here uses stream 0.
 const LEGACY_STREAM: u64 = 1;
 
-type MemcpyBatchAsync = unsafe extern "C" fn(
+/// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the stream's order.
+pub(crate) const SOURCE_ORDER_STREAM: c_uint = 1;
+
+/// `CUmemcpyAttributes`, where the hints of locations (a type and a number each) are only for
+/// managed memory and memory that CUDA does not know.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct CopyAttributes {
+    pub(crate) source_order: c_uint,
+    pub(crate) source_hint: [c_int; 2],
+    pub(crate) target_hint: [c_int; 2],
+    pub(crate) flags: c_uint,
+}
+
+/// Targets, sources, lengths and how many; attributes, the first copy of each and how many; the
+/// index of the copy that failed; the stream.
+pub(crate) type MemcpyBatchAsync = unsafe extern "C" fn(
     *mut Address,
     *mut Address,
     *mut usize,
     usize,
-    *mut c_void,
+    *mut CopyAttributes,
     *mut usize,
     usize,
     *mut usize,
@@ -56,7 +72,6 @@ macro_rules! cuda_table {
             /// `cuMemcpyBatchAsync` as of CUDA 12.8, which has an argument for the index of the
             /// copy that failed. CUDA 13.0 dropped that argument under the same name; asked for at
             /// 12.8, newer drivers answer with this one. Absent before 12.8.
-            #[cfg_attr(not(test), expect(dead_code, reason = "copies in batches come later"))]
             pub(crate) memcpy_batch_async: Option<MemcpyBatchAsync>,
         }
 

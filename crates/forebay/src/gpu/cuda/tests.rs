@@ -8,8 +8,12 @@ use std::ptr::{self, NonNull};
 use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
-use crate::gpu::sim::table::{FAILING, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack};
-use crate::gpu::{AddressKind, Device, DeviceError, DeviceKind, Event, Stream};
+use crate::gpu::sim::table::{
+    FAILING, OLD, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
+};
+use crate::gpu::{
+    AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, DeviceKind, Event, Stream,
+};
 
 fn open(index: u32) -> CudaDevice {
     CudaDevice::open_with(&TABLE, index).unwrap()
@@ -36,7 +40,9 @@ fn a_library_that_is_no_driver_is_refused() {
 fn the_table_is_filled_by_name() {
     let filled = CudaTable::start(&RESOLVER).unwrap();
     assert_eq!(filled.entries(), TABLE.entries());
-    assert!(filled.memcpy_batch_async.is_none());
+    let batch = |table: &CudaTable| table.memcpy_batch_async.map(|function| function as Opaque);
+    assert_eq!(batch(&filled), batch(&TABLE));
+    assert!(batch(&filled).is_some());
 }
 
 unsafe extern "C" fn knows_nothing(_: *const c_char, _: *mut Opaque, _: c_int, _: u64) -> Status {
@@ -74,7 +80,7 @@ fn errors_carry_the_drivers_own_words() {
 #[test]
 fn gpus_are_described() {
     let gpus = info::all(&TABLE).unwrap();
-    assert_eq!(gpus.len(), 8);
+    assert_eq!(gpus.len(), 13);
     assert_eq!(gpus[1].id.to_string(), "cuda:1");
     assert_eq!(gpus[1].name, "Simulated H200");
     assert_eq!(gpus[1].uuid, "GPU-01010101-0101-0101-0101-010101010101");
@@ -143,6 +149,81 @@ fn bytes_go_there_and_back_and_the_stack_stays_as_it_was() {
     }
     drop((device, callers_device));
     assert_eq!(stack(), [callers as usize, ours as usize]);
+}
+
+/// Copies between pieces of the host's memory and those of the GPU's in the opposite order.
+fn reversed(host: NonNull<u8>, memory: u64, lens: &[usize]) -> Vec<DeviceCopy> {
+    let (mut before, mut behind) = (0, lens.iter().sum::<usize>());
+    let next = |&len: &usize| {
+        behind -= len;
+        // SAFETY: inside the caller's memory, which is as long as all pieces.
+        let host = unsafe { host.add(before) };
+        before += len;
+        DeviceCopy { host, device: memory + behind as u64, len }
+    };
+    lens.iter().map(next).collect()
+}
+
+#[test]
+fn batches_move_every_byte_with_and_without_the_drivers_help() {
+    // Two groups and a half, with some copies of no bytes.
+    let lens: Vec<usize> = (0..2 * BATCH_MAX + 300).map(|index| index * 7 % 40).collect();
+    let len = lens.iter().sum();
+    for (table, has) in [(&TABLE, true), (&OLD, false)] {
+        let device = CudaDevice::open_with(table, PLAIN[5]).unwrap();
+        assert_eq!(device.has_batches(), has);
+        let mut bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
+        let expected = bytes.clone();
+        let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+        let (stream, memory) =
+            (device.create_stream().unwrap(), device.allocate(len as u64).unwrap());
+        let copies = reversed(start, memory, &lens);
+        // SAFETY: the vector stays where it is, and what is queued is waited for.
+        unsafe {
+            device.register(start, len).unwrap();
+            device.copy_batch_to_device(stream, &copies).unwrap();
+            device.synchronize(stream).unwrap();
+            bytes.fill(0);
+            device.copy_batch_to_host(stream, &copies).unwrap();
+            device.synchronize(stream).unwrap();
+            assert!(bytes == expected);
+            // In the order of the GPU's addresses the pieces stand in the opposite order.
+            device.copy_to_host(stream, start, memory, lens[lens.len() - 1]).unwrap();
+            device.synchronize(stream).unwrap();
+            assert_eq!(bytes[..9], expected[len - lens[lens.len() - 1]..][..9]);
+            device.copy_batch_to_device(stream, &[]).unwrap();
+            device.copy_batch_to_host(stream, &[DeviceCopy { len: 0, ..copies[1] }]).unwrap();
+            device.unregister(start).unwrap();
+            device.free(memory).unwrap();
+        }
+        device.destroy_stream(stream).unwrap();
+    }
+    assert!(stack().is_empty());
+}
+
+#[test]
+fn a_refused_batch_names_the_copy() {
+    let device = open(PLAIN[6]);
+    let mut bytes = vec![1_u8; 64];
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let (stream, memory) = (device.create_stream().unwrap(), device.allocate(64).unwrap());
+    let mut copies = reversed(start, memory, &[16, 16, 32]);
+    copies[2].device = 0x1234;
+    // SAFETY: the stream is waited for, and the driver refuses addresses that it does not know.
+    unsafe {
+        device.register(start, 64).unwrap();
+        let error = device.copy_batch_to_device(stream, &copies).unwrap_err();
+        assert_eq!(
+            (error.call, error.name.as_str()),
+            ("cuMemcpyBatchAsync", "CUDA_ERROR_INVALID_VALUE")
+        );
+        let place = format!("copy 2 of 3, {:#x} to 0x1234+32", start.addr().get() + 32);
+        assert_eq!(error.detail, place);
+        let unknown = device.copy_batch_to_host(Stream(0), &copies).unwrap_err();
+        assert_eq!(unknown.name, "CUDA_ERROR_INVALID_HANDLE");
+        device.synchronize(stream).unwrap();
+        device.unregister(start).unwrap();
+    }
 }
 
 #[test]

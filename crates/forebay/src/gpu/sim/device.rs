@@ -10,7 +10,8 @@ use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
 use crate::gpu::{
-    AddressKind, Device, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream,
+    AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind, DeviceResult,
+    Event, Stream,
 };
 
 /// A GPU played by host memory.
@@ -61,6 +62,24 @@ impl SimDevice {
         };
         let timeline = Mutex::new(Timeline::new(config, Arc::clone(&registered)));
         Self { info, clock, registered, timeline }
+    }
+
+    /// Queues copies, the link's latency once for each group of them.
+    ///
+    /// # Safety
+    /// The host ranges may be read or written, as the direction asks, until the copies are done.
+    unsafe fn copy(
+        &self,
+        stream: Stream,
+        direction: Direction,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()> {
+        let (now, mut timeline) = (self.clock.now(), lock(&self.timeline));
+        for group in copies.chunks(BATCH_MAX) {
+            // SAFETY: the caller's promise.
+            unsafe { timeline.copy(now, stream.0, direction, group)? };
+        }
+        Ok(())
     }
 }
 
@@ -115,10 +134,9 @@ impl Device for SimDevice {
         source: NonNull<u8>,
         len: usize,
     ) -> DeviceResult<()> {
-        let (now, host) = (self.clock.now(), HostAddress(source));
-        let mut timeline = lock(&self.timeline);
+        let copy = DeviceCopy { host: source, device: target, len };
         // SAFETY: the caller keeps the source readable until the copy is done.
-        unsafe { timeline.copy(now, stream.0, Direction::ToDevice, host, target, len) }
+        unsafe { self.copy(stream, Direction::ToDevice, &[copy]) }
     }
 
     unsafe fn copy_to_host(
@@ -128,10 +146,27 @@ impl Device for SimDevice {
         source: u64,
         len: usize,
     ) -> DeviceResult<()> {
-        let (now, host) = (self.clock.now(), HostAddress(target));
-        let mut timeline = lock(&self.timeline);
+        let copy = DeviceCopy { host: target, device: source, len };
         // SAFETY: the caller keeps the target writable until the copy is done.
-        unsafe { timeline.copy(now, stream.0, Direction::ToHost, host, source, len) }
+        unsafe { self.copy(stream, Direction::ToHost, &[copy]) }
+    }
+
+    fn has_batches(&self) -> bool {
+        true
+    }
+
+    unsafe fn copy_batch_to_device(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()> {
+        // SAFETY: the caller keeps the sources readable until the copies are done.
+        unsafe { self.copy(stream, Direction::ToDevice, copies) }
+    }
+
+    unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
+        // SAFETY: the caller keeps the targets writable until the copies are done.
+        unsafe { self.copy(stream, Direction::ToHost, copies) }
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {

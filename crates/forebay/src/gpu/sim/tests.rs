@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{SimConfig, SimDevice};
 use crate::clock::{Clock, ManualClock, SystemClock};
-use crate::gpu::{AddressKind, Device, DeviceError, Event, Stream};
+use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, Event, Stream};
 
 /// Host memory that is registered with a device while it lives.
 struct Pinned<'a> {
@@ -106,6 +106,66 @@ fn the_link_takes_its_time_and_carries_one_copy_at_a_time() {
     assert_eq!(done(), [true, false, true]);
     clock.advance(Duration::from_micros(11));
     assert_eq!(done(), [true, true, true]);
+}
+
+/// Pieces of `len` bytes, the first of the host's last on the GPU.
+fn reversed(host: NonNull<u8>, memory: u64, len: usize, count: usize) -> Vec<DeviceCopy> {
+    let piece = |index: usize| DeviceCopy {
+        // SAFETY: inside the caller's `count` pieces.
+        host: unsafe { host.add(index * len) },
+        device: memory + ((count - 1 - index) * len) as u64,
+        len,
+    };
+    (0..count).map(piece).collect()
+}
+
+#[test]
+fn a_batch_pays_the_latency_once_for_each_group() {
+    let (device, clock) = stepped("sim:bandwidth=1GB/s,latency=10us");
+    assert!(device.has_batches());
+    const COUNT: usize = BATCH_MAX + 88;
+    let bytes: Vec<u8> = (0..COUNT).flat_map(|index| [index.to_le_bytes()[0]; 10]).collect();
+    let mut source = Pinned::new(&device, bytes.clone());
+    let mut out = Pinned::new(&device, vec![0; bytes.len()]);
+    let memory = device.allocate(bytes.len() as u64).unwrap();
+    let stream = device.create_stream().unwrap();
+    let copies = reversed(source.start(), memory, 10, COUNT);
+    // SAFETY: the test waits for them.
+    unsafe { device.copy_batch_to_device(stream, &copies) }.unwrap();
+    // 512 × 10 ns and 10 µs, then 88 × 10 ns and 10 µs.
+    let event = marked(&device, stream);
+    clock.advance(Duration::from_nanos(25_999));
+    assert!(!device.is_done(event).unwrap());
+    clock.advance(Duration::from_nanos(1));
+    assert!(device.is_done(event).unwrap());
+    down(&device, stream, &mut out, memory);
+    device.synchronize(stream).unwrap();
+    let turned: Vec<u8> = bytes.chunks(10).rev().flatten().copied().collect();
+    assert!(out.bytes == turned);
+    out.bytes.fill(0);
+    let copies = reversed(out.start(), memory, 10, COUNT);
+    // SAFETY: as above.
+    unsafe { device.copy_batch_to_host(stream, &copies) }.unwrap();
+    device.synchronize(stream).unwrap();
+    assert!(out.bytes == bytes);
+}
+
+#[test]
+fn what_stands_before_a_refused_copy_of_a_batch_stays_queued() {
+    let (device, _) = stepped("sim");
+    let mut bytes = Pinned::new(&device, vec![1; 20]);
+    let memory = device.allocate(20).unwrap();
+    let stream = device.create_stream().unwrap();
+    let mut copies = reversed(bytes.start(), memory, 10, 2);
+    copies[1].device = memory + 11;
+    // SAFETY: the stream is waited for.
+    let refused = unsafe { device.copy_batch_to_device(stream, &copies) };
+    assert_eq!(name(refused), "SIM_ERROR_OUT_OF_RANGE");
+    // SAFETY: refused, since a copy is queued on it.
+    assert_eq!(name(unsafe { device.free(memory) }), "SIM_ERROR_IN_USE");
+    device.synchronize(stream).unwrap();
+    // SAFETY: the stream is synchronised.
+    unsafe { device.free(memory) }.unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::config::SimConfig;
 use super::fault::{Dice, Fault};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
-use crate::gpu::{DeviceError, DeviceResult};
+use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
 
 /// Streams and events of all simulated GPUs, so that one device's handle is no other's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);
@@ -136,24 +136,38 @@ impl Timeline {
         self.events.remove(&event).map(drop).ok_or_else(|| unknown("destroy_event", "event"))
     }
 
-    /// Queues a copy that takes its share of the link.
+    /// Queues copies that take their share of the link, and its latency once. Those before one that
+    /// is refused stay queued.
     ///
     /// # Safety
-    /// The host range may be read or written, as the direction asks, until the copy is done.
+    /// The host ranges may be read or written, as the direction asks, until the copies are done.
     pub(super) unsafe fn copy(
         &mut self,
         now: Duration,
         stream: u64,
         direction: Direction,
-        host: HostAddress,
-        device: u64,
-        len: usize,
+        copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
-        let call = direction.call();
-        let stream_due = self.stream(call, stream)?.due;
-        if len == 0 {
-            return Ok(());
+        self.stream(direction.call(), stream)?;
+        let mut latency = self.config.latency;
+        for copy in copies.iter().filter(|copy| copy.len > 0) {
+            self.queue_copy(now, stream, direction, *copy, latency)?;
+            latency = Duration::ZERO;
         }
+        Ok(())
+    }
+
+    fn queue_copy(
+        &mut self,
+        now: Duration,
+        stream: u64,
+        direction: Direction,
+        copy: DeviceCopy,
+        latency: Duration,
+    ) -> DeviceResult<()> {
+        let DeviceCopy { host, device, len } = copy;
+        let (call, host) = (direction.call(), HostAddress(host));
+        let stream_due = self.stream(call, stream)?.due;
         lock(&self.registered).hold(call, host, len)?;
         if let Err(error) = self.memory.hold(call, device, len as u64) {
             lock(&self.registered).let_go(host);
@@ -161,7 +175,8 @@ impl Timeline {
         }
         let fails = self.dice.roll(self.config.copy_faults);
         let free = self.link_free[direction as usize];
-        let due = now.max(stream_due).max(free) + self.time_on_link(len as u64);
+        let on_link = latency.saturating_add(self.time_of_bytes(len as u64));
+        let due = now.max(stream_due).max(free) + on_link;
         self.link_free[direction as usize] = due;
         self.push(due, Work::Copy { stream, direction, host, device, len, fails });
         self.stream(call, stream)?.due = due;
@@ -238,12 +253,11 @@ impl Timeline {
         self.queued += 1;
     }
 
-    fn time_on_link(&self, len: u64) -> Duration {
-        let bytes = self.config.bandwidth.map_or(Duration::ZERO, |rate| {
+    fn time_of_bytes(&self, len: u64) -> Duration {
+        self.config.bandwidth.map_or(Duration::ZERO, |rate| {
             let ns = u128::from(len) * 1_000_000_000 / u128::from(rate);
             Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
-        });
-        self.config.latency.saturating_add(bytes)
+        })
     }
 
     fn run_due(&mut self, now: Duration) {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::gpu::sim::{Dice, SimDevice};
-use crate::gpu::{AddressKind, Device, DeviceError, DeviceInfo, DeviceResult, Event, Stream};
+use crate::gpu::{
+    AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
+};
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -103,6 +105,29 @@ impl Device for FaultyDevice {
         self.may_fail("copy_to_host")?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.copy_to_host(stream, target, source, len) }
+    }
+
+    fn has_batches(&self) -> bool {
+        self.inner.has_batches()
+    }
+
+    unsafe fn copy_batch_to_device(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+    ) -> DeviceResult<()> {
+        let failed = self.may_fail("copy_batch_to_device");
+        // A batch that fails leaves some of its copies queued.
+        let queued = if failed.is_ok() { copies } else { &copies[..copies.len() / 2] };
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.copy_batch_to_device(stream, queued) }.and(failed)
+    }
+
+    unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
+        let failed = self.may_fail("copy_batch_to_host");
+        let queued = if failed.is_ok() { copies } else { &copies[..copies.len() / 2] };
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.copy_batch_to_host(stream, queued) }.and(failed)
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
