@@ -181,7 +181,7 @@ impl DataPath {
         reason: Reason,
     ) -> Result<u64> {
         let range = ByteRange::at(0, len);
-        let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
+        let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
         let request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(&self.file),

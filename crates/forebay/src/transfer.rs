@@ -98,7 +98,7 @@ pub(crate) struct State {
     key: AtomicUsize,
     /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
     /// that whoever then frees the memory has it free.
-    keep: Mutex<Option<Keep>>,
+    keep: Mutex<Vec<Keep>>,
     /// What it reads where that are many ranges; let go with the file.
     batch: Mutex<Option<Arc<Batch>>>,
     /// Set once `end` holds the result; read without its lock.
@@ -110,7 +110,7 @@ pub(crate) struct State {
 /// How a transfer ended, and the memory that it owns until then.
 struct End {
     result: Option<Result<Outcome>>,
-    buffer: Option<Buffer>,
+    buffers: Vec<Buffer>,
     /// Whether the file is being closed.
     closing: bool,
     /// Threads that wait: telling nobody would cost a system call as well.
@@ -130,8 +130,8 @@ impl State {
     pub(crate) fn new(
         file: Arc<Handle>,
         range: ByteRange,
-        buffer: Option<Buffer>,
-        keep: Option<Keep>,
+        buffers: Vec<Buffer>,
+        keep: Vec<Keep>,
     ) -> Self {
         Self {
             file: Mutex::new(Some(file)),
@@ -145,7 +145,7 @@ impl State {
             key: AtomicUsize::new(usize::MAX),
             keep: Mutex::new(keep),
             batch: Mutex::default(),
-            end: Mutex::new(End { result: None, buffer, closing: false, waiting: 0 }),
+            end: Mutex::new(End { result: None, buffers, closing: false, waiting: 0 }),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
         }
@@ -196,11 +196,11 @@ impl State {
     /// the transfer owns never comes back, what it was lent is marked.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {
         self.keep().iter().for_each(|keep| keep.lose(source));
-        let owned = self.lock().buffer.take();
+        let owned = std::mem::take(&mut self.lock().buffers);
         drop(owned);
     }
 
-    fn keep(&self) -> MutexGuard<'_, Option<Keep>> {
+    fn keep(&self) -> MutexGuard<'_, Vec<Keep>> {
         self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,7 +244,7 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
-        let keep = self.keep().take();
+        let keep = std::mem::take(&mut *self.keep());
         drop(keep);
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         let file = file.and_then(Arc::into_inner);
@@ -276,7 +276,7 @@ impl State {
 
     /// Whether it holds memory that is given back with it.
     pub(crate) fn owns_memory(&self) -> bool {
-        self.lock().buffer.is_some()
+        !self.lock().buffers.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
@@ -314,10 +314,16 @@ impl State {
 
     /// Blocks until the transfer has drained.
     pub(crate) fn wait(&self) -> (Result<Outcome>, Option<Buffer>) {
+        let (result, mut buffers) = self.wait_for_all();
+        (result, buffers.pop())
+    }
+
+    /// The same, of a transfer that owns several buffers.
+    pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
         let mut end = self.lock();
         loop {
             if let Some(result) = end.result.clone() {
-                return (result, end.buffer.take());
+                return (result, std::mem::take(&mut end.buffers));
             }
             end.waiting += 1;
             end = self.bell.wait(end).unwrap_or_else(PoisonError::into_inner);
@@ -407,6 +413,13 @@ impl Transfer {
     /// [`Error::CopyNotOver`] comes without the buffer, and before any other.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
         let end = self.state.wait();
+        self.state.wait_for_closing();
+        end
+    }
+
+    /// As [`wait`](Self::wait), of a transfer that owns several buffers.
+    pub(crate) fn wait_for_all(self) -> (Result<Outcome>, Vec<Buffer>) {
+        let end = self.state.wait_for_all();
         self.state.wait_for_closing();
         end
     }

@@ -31,21 +31,21 @@ pub(crate) fn pieces(lab: &Lab) -> Result<Measured, Stop> {
     let link_len = len.min(GIB);
     let mut link = Plain::new(&gpu, link_len)?;
     let (from, to) = (shuffled(count, 1), shuffled(count, 2));
-    let piece = |(from, to): (&u64, &u64)| {
-        let (offset, at) = (from * PIECE_LEN, to * PIECE_LEN);
-        Piece { file: &file, offset, len: PIECE_LEN, at }
-    };
+    let piece =
+        |(from, to): (&u64, &u64)| Piece::new(&file, from * PIECE_LEN, PIECE_LEN, to * PIECE_LEN);
     let pieces: Vec<Piece<'_>> = from.iter().zip(&to).map(piece).collect();
     let options = RequestOptions::exactly();
     target.fill(0x5A)?;
-    let outcome = gpu.engine.read_many(&pieces, &mut target, &options)?;
+    let read =
+        |target: &mut Buffer| gpu.engine.read_many(&pieces, &mut [Target::from(target)], &options);
+    let outcome = read(&mut target)?;
     verify_pieces(&target, &pieces)?;
     // The same, call by call: what the batches are worth.
     let single = count.min(20_000);
     let sides = ["link", "forebay", "forebay, a call for each"].map(str::to_owned);
     let series = interleave(lab.rounds(9), &sides, |side| match side {
         0 => timed(link_len, || link.copy(&mut target, link_len)),
-        1 => timed(len, || Ok(gpu.engine.read_many(&pieces, &mut target, &options).map(drop)?)),
+        1 => timed(len, || Ok(read(&mut target).map(drop)?)),
         _ => timed(single * PIECE_LEN, || {
             pieces[..usize::try_from(single).unwrap_or(0)].iter().try_for_each(|piece| {
                 let part = piece.at..piece.at + PIECE_LEN;

@@ -8,13 +8,14 @@ use super::start::{Call, Way};
 use super::{Engine, File, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::file::Handle;
+use crate::gpu::Device;
 use crate::memory::{Buffer, Span, Target};
 use crate::plan::{Alignment, Io, Reason, Strip, Wanted};
 use crate::queue::{Batch, Direction, Request, Share};
 use crate::transfer::{Outcome, State, Transfer};
 use crate::units::ByteRange;
 
-/// One of many reads: `len` bytes at `offset` of `file`, to the byte `at` of the call's memory.
+/// One of many reads: `len` bytes at `offset` of `file`, to the byte `at` of a target of the call.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
     /// The file, of the engine that is called.
@@ -23,8 +24,24 @@ pub struct Piece<'a> {
     pub offset: u64,
     /// How many there are.
     pub len: u64,
-    /// Where they go.
+    /// The target that they go to, by its place in the call's list.
+    pub target: usize,
+    /// Where they go there.
     pub at: u64,
+}
+
+impl<'a> Piece<'a> {
+    /// For a call with one target.
+    #[must_use]
+    pub fn new(file: &'a File, offset: u64, len: u64, at: u64) -> Self {
+        Self { file, offset, len, target: 0, at }
+    }
+
+    /// The same, to another target.
+    #[must_use]
+    pub fn to(self, target: usize) -> Self {
+        Self { target, ..self }
+    }
 }
 
 /// What many reads came to.
@@ -60,13 +77,13 @@ impl ManyTransfer {
         &self.transfer
     }
 
-    /// Waits for the end. The memory comes back, after an error as well.
+    /// Waits for the end. The targets come back, after an error as well.
     ///
     /// # Errors
-    /// As [`Engine::read_many`].
-    pub fn wait(self) -> (Result<ManyOutcome>, Option<Buffer>) {
-        let (end, buffer) = self.transfer.wait();
-        (end.map(|whole| self.reads.outcome(whole)), buffer)
+    /// As [`Engine::read_many`]. Only [`Error::CopyNotOver`] comes without the targets.
+    pub fn wait(self) -> (Result<ManyOutcome>, Vec<Buffer>) {
+        let (end, targets) = self.transfer.wait_for_all();
+        (end.map(|whole| self.reads.outcome(whole)), targets)
     }
 }
 
@@ -112,72 +129,77 @@ impl Source {
 }
 
 impl Engine {
-    /// Reads many pieces of files into `target`, and returns when all bytes are there. What belongs
-    /// together is read together: neighbours in a file are one request, and what goes to scattered
-    /// places on a GPU leaves in batches. Tens of thousands of pieces are one call's work.
+    /// Reads many pieces of files into `targets`, all of them on one GPU or on the host, and
+    /// returns when all bytes are there. What belongs together is read together: neighbours in a file are
+    /// one request, and what goes to scattered places on a GPU leaves in batches. Tens of thousands
+    /// of pieces are one call's work.
     ///
-    /// Where pieces meet in `target`, it holds the bytes of either.
+    /// Where pieces meet in a target, it holds bytes of either.
     ///
     /// # Errors
     /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
     /// with one piece is in its own result.
-    pub fn read_many<'a>(
+    pub fn read_many(
         &self,
         pieces: &[Piece<'_>],
-        target: impl Into<Target<'a>>,
+        targets: &mut [Target<'_>],
         options: &RequestOptions,
     ) -> Result<ManyOutcome> {
-        let mut target = target.into();
         let Some(first) = pieces.first() else {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         };
-        let span = match &mut target {
-            Target::Host(bytes) => Span::of_host(bytes),
+        let spans = targets.iter_mut().map(|target| match target {
+            Target::Host(bytes) => Ok(Span::of_host(bytes)),
             Target::Buffer(buffer, range) => {
-                first.file.part(Operation::Read, first.offset, buffer, range)?
+                first.file.part(Operation::Read, first.offset, buffer, range)
             }
-        };
-        let on_gpu = span.gpu.is_some();
-        let (state, reads) = self.start_many(pieces, span, options, None)?;
+        });
+        let spans = spans.collect::<Result<Vec<Span>>>()?;
+        let on_gpu = spans.first().is_some_and(|span| span.gpu.is_some());
+        let (state, reads) = self.start_many(pieces, &spans, options, Vec::new())?;
         let borrowed = Borrowed(state);
         self.help(&borrowed.0);
         let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
         Ok(reads.outcome(end?))
     }
 
-    /// Starts the same into `target`, which the transfer owns until it is waited for.
+    /// Starts the same into `targets`, which the transfer owns until it is waited for.
     ///
     /// # Errors
-    /// What can be known at once; the rest comes from [`ManyTransfer::wait`].
+    /// What can be known at once, and a call without pieces; the rest comes from
+    /// [`ManyTransfer::wait`].
     pub fn start_read_many(
         &self,
         pieces: &[Piece<'_>],
-        target: Buffer,
+        targets: Vec<Buffer>,
         options: &RequestOptions,
     ) -> Result<ManyTransfer> {
         let Some(first) = pieces.first() else {
             let (name, value) = ("pieces".into(), "none".into());
             return Err(Error::BadOption { name, value, expected: "one at least".into() });
         };
-        let whole = 0..target.len();
-        let span = first.file.part(Operation::Read, first.offset, &target, &whole)?;
-        let (state, reads) = self.start_many(pieces, span, options, Some(target))?;
+        let span = |target: &Buffer| {
+            first.file.part(Operation::Read, first.offset, target, &(0..target.len()))
+        };
+        let spans = targets.iter().map(span).collect::<Result<Vec<Span>>>()?;
+        let (state, reads) = self.start_many(pieces, &spans, options, targets)?;
         Ok(ManyTransfer { transfer: Transfer::new(state, self.clone()), reads })
     }
 
     fn start_many(
         &self,
         pieces: &[Piece<'_>],
-        span: Span,
+        spans: &[Span],
         options: &RequestOptions,
-        buffer: Option<Buffer>,
+        targets: Vec<Buffer>,
     ) -> Result<(Arc<State>, Reads)> {
-        pieces.iter().try_for_each(|piece| check(piece, &span))?;
-        let (sources, source_of) = self.sources(pieces, &span, options)?;
+        pieces.iter().try_for_each(|piece| check(piece, spans))?;
+        let gpu = one_memory(pieces, spans)?;
+        let (sources, source_of) = self.sources(pieces, gpu, options)?;
         let wanted = |(piece, &source): (&Piece<'_>, &usize)| {
-            let Piece { offset, len, at, .. } = *piece;
+            let Piece { offset, len, target, at, .. } = *piece;
             let len = len.min(sources[source].end.saturating_sub(offset));
-            Wanted { source, offset, len, address: span.address + at }
+            Wanted { source, offset, len, address: spans[target].address + at }
         };
         let wanted: Vec<Wanted> = pieces.iter().zip(&source_of).map(wanted).collect();
         let alignments = sources.iter().filter_map(|source| source.way.ok());
@@ -190,12 +212,13 @@ impl Engine {
         let strip = Strip::new(&wanted, unit).ok_or_else(too_long)?;
         let mut shares = shares(&strip, &sources);
         let range = ByteRange::at(0, strip.len());
-        let link = span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
+        let link = gpu.map(|device| self.ready_link(device)).transpose()?;
         self.start_readers()?;
         let files = sources.iter().map(|source| Arc::clone(&source.file)).collect();
         let batch = Arc::new(Batch::new(strip, files, link.is_none()));
         let file = Arc::clone(&sources[0].file);
-        let state = State::new(Arc::clone(&file), range, buffer, span.keep);
+        let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
+        let state = State::new(Arc::clone(&file), range, targets, keep);
         let state = Arc::new(state.of_batch(Arc::clone(&batch)));
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
@@ -206,7 +229,7 @@ impl Engine {
             direction: Direction::Read,
             range,
             end: range.end,
-            address: span.address,
+            address: 0, // each piece has its own
             link,
             drive: first.drive,
             cold: batch.begins_cold()
@@ -229,7 +252,7 @@ impl Engine {
     fn sources(
         &self,
         pieces: &[Piece<'_>],
-        span: &Span,
+        gpu: Option<&Arc<dyn Device>>,
         options: &RequestOptions,
     ) -> Result<(Vec<Source>, Vec<usize>)> {
         let mut sources: Vec<Source> = Vec::new();
@@ -240,7 +263,7 @@ impl Engine {
             let number = match numbers.get(&Arc::as_ptr(file)) {
                 Some(&number) => number,
                 None => {
-                    sources.push(self.source(piece, span, options)?);
+                    sources.push(self.source(piece, gpu, options)?);
                     numbers.insert(Arc::as_ptr(file), sources.len() - 1);
                     sources.len() - 1
                 }
@@ -257,11 +280,15 @@ impl Engine {
         Ok((sorted.into_iter().map(|(_, source)| source).collect(), source_of))
     }
 
-    fn source(&self, piece: &Piece<'_>, span: &Span, options: &RequestOptions) -> Result<Source> {
+    fn source(
+        &self,
+        piece: &Piece<'_>,
+        gpu: Option<&Arc<dyn Device>>,
+        options: &RequestOptions,
+    ) -> Result<Source> {
         let file = piece.file.shared_handle();
         let (offset, direction) = (piece.offset, Direction::Read);
-        let span =
-            Span { address: span.address, len: piece.len, gpu: span.gpu.clone(), keep: None };
+        let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
         let call = Call { file, direction, offset, span, options, is_part: true };
         let mut way = self.way(&call)?;
         let size = file.size()?;
@@ -275,15 +302,30 @@ impl Engine {
     }
 }
 
-fn check(piece: &Piece<'_>, span: &Span) -> Result<()> {
-    let Piece { file, offset, len, at } = *piece;
+fn check(piece: &Piece<'_>, spans: &[Span]) -> Result<()> {
+    let Piece { file, offset, len, target, at } = *piece;
     let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
-    let reason = match (end, at.checked_add(len)) {
-        (None, _) => "no file reaches so far".to_owned(),
-        (_, Some(end)) if end <= span.len => return Ok(()),
-        _ => format!("{len} bytes at {at} lie outside the memory of {} bytes", span.len),
+    let reason = match (end, spans.get(target), at.checked_add(len)) {
+        (None, ..) => "no file reaches so far".to_owned(),
+        (_, None, _) => format!("there are {} targets, none with the index {target}", spans.len()),
+        (_, Some(span), Some(end)) if end <= span.len => return Ok(()),
+        (_, Some(span), _) => {
+            format!("{len} bytes at {at} lie outside the target of {} bytes", span.len)
+        }
     };
     Err(bad_request(Operation::Read, file.handle().place(offset, len), reason))
+}
+
+/// The GPU that all targets lie on; `None`: they are the host's.
+fn one_memory<'a>(pieces: &[Piece<'_>], spans: &'a [Span]) -> Result<Option<&'a Arc<dyn Device>>> {
+    let id = |span: &Span| span.gpu.as_ref().map(|gpu| gpu.id());
+    let first = spans.first().map(id);
+    if spans.iter().all(|span| Some(id(span)) == first) {
+        return Ok(spans.first().and_then(|span| span.gpu.as_ref()));
+    }
+    let place = pieces[0].file.handle().place(pieces[0].offset, pieces[0].len);
+    let reason = "targets lie on several GPUs, or on one and the host: make a call for each";
+    Err(bad_request(Operation::Read, place, reason.into()))
 }
 
 /// What each drive has of a strip.

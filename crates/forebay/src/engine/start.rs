@@ -107,8 +107,9 @@ impl Engine {
             Direction::Write => (self.drive(call.file, way.is_ok())?, Vec::new()),
         };
         self.start_readers()?;
-        let state =
-            Arc::new(State::new(Arc::clone(call.file), range, buffer, call.span.keep.clone()));
+        let (buffers, keep) =
+            (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
+        let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         self.launch(Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),

@@ -26,15 +26,14 @@ pub(crate) struct Batch {
     failures: Mutex<Vec<(ByteRange, Error)>>,
 }
 
-/// Bytes in host memory that go to one place, or come from it.
+/// Bytes in a slot that go to one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scatter {
-    /// Its bytes in the strip.
-    pub(crate) at: ByteRange,
     /// Where they lie in host memory.
     pub(crate) host: u64,
-    /// Where they are to go in the end.
+    /// Where they go.
     pub(crate) address: u64,
+    pub(crate) len: u64,
 }
 
 impl Batch {
@@ -126,16 +125,25 @@ impl Batch {
             .map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
     }
 
-    /// What of a range has come, which begins at host address `host`, by where it is to go.
+    /// What of a range has come, which begins at host address `host`, by where it is to go;
+    /// neighbours there and here are one.
     pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
         let failures = self.failures();
         let has_failed = |at| failures.iter().any(|(range, _)| !range.intersect(at).is_empty());
-        let mut scattered = Vec::new();
+        let mut scattered: Vec<Scatter> = Vec::new();
         for (part, address) in self.strip.items_in(range) {
             let end = part.end.min(self.end_at(self.strip.stretch_at(part.start)));
-            let at = ByteRange { start: part.start, end };
-            if !at.is_empty() && !has_failed(part) {
-                scattered.push(Scatter { at, host: host + (part.start - range.start), address });
+            if end <= part.start || has_failed(part) {
+                continue;
+            }
+            let (host, len) = (host + (part.start - range.start), end - part.start);
+            match scattered.last_mut() {
+                Some(last)
+                    if last.host + last.len == host && last.address + last.len == address =>
+                {
+                    last.len += len;
+                }
+                _ => scattered.push(Scatter { host, address, len }),
             }
         }
         scattered

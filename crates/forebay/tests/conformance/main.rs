@@ -33,6 +33,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("many pieces", many::pieces),
     ("many pieces and early ends", many::pieces_that_end_early),
     ("many pieces without blocking", many::pieces_without_blocking),
+    ("targets of two kinds", many::targets_of_two_kinds),
     ("overwriting", writes::overwriting),
     ("growing", writes::growing),
     ("holes", writes::holes),

@@ -32,15 +32,15 @@ fn check(case: &Case, wanted: &[Wanted<'_>], options: &RequestOptions) -> Result
     }
     let mut pieces = Vec::new();
     for (one, &at) in wanted.iter().zip(&places) {
-        let (offset, len, at) = (one.offset as u64, one.len as u64, at as u64);
-        pieces.push(Piece { file: one.file, offset, len, at });
+        pieces.push(Piece::new(one.file, one.offset as u64, one.len as u64, at as u64));
     }
     let (outcome, all) = if case.memory == Memory::Slice {
         let mut all = vec![BEFORE; at + 7];
-        (case.engine.read_many(&pieces, &mut all, options)?, all)
+        (case.engine.read_many(&pieces, &mut [Target::from(&mut all)], options)?, all)
     } else {
         let mut all = case.buffer(at + 7);
-        (case.engine.read_many(&pieces, Target::from(&mut all), options)?, case.content(&all))
+        let outcome = case.engine.read_many(&pieces, &mut [Target::from(&mut all)], options)?;
+        (outcome, case.content(&all))
     };
     let mut expected = vec![BEFORE; all.len()];
     let mut sum = 0;
@@ -126,31 +126,49 @@ pub(crate) fn pieces_without_blocking(case: &Case) {
     make_cold(&file);
     const LEN: usize = 5_000;
     let offsets: Vec<usize> = (0..200).map(|n| n * 7919 % (SIZE - LEN)).collect();
+    // To two targets in turn.
     let piece = |(n, &offset): (usize, &usize)| {
-        let (offset, len, at) = (offset as u64, LEN as u64, (n * LEN) as u64);
-        Piece { file: &file, offset, len, at }
+        Piece::new(&file, offset as u64, LEN as u64, (n / 2 * LEN) as u64).to(n % 2)
     };
     let pieces: Vec<Piece<'_>> = offsets.iter().enumerate().map(piece).collect();
     let options = RequestOptions::default();
-    let buffer = case.buffer(200 * LEN);
-    let transfer = case.engine.start_read_many(&pieces, buffer, &options).expect("a start");
-    let (end, buffer) = transfer.wait();
+    let buffers = || vec![case.buffer(100 * LEN), case.buffer(100 * LEN)];
+    let transfer = case.engine.start_read_many(&pieces, buffers(), &options).expect("a start");
+    let (end, buffers_back) = transfer.wait();
     assert_eq!(end.expect("a read").whole.bytes, (200 * LEN) as u64);
-    let all = case.content(&buffer.expect("it comes back"));
+    let all: Vec<Vec<u8>> = buffers_back.iter().map(|buffer| case.content(buffer)).collect();
     for (n, offset) in offsets.into_iter().enumerate() {
-        assert!(all[n * LEN..(n + 1) * LEN] == bytes[offset..offset + LEN], "piece {n}");
+        let at = n / 2 * LEN;
+        assert!(all[n % 2][at..at + LEN] == bytes[offset..offset + LEN], "piece {n}");
     }
-    let outside = Piece { file: &file, offset: 0, len: 10, at: 200 * LEN as u64 - 5 };
-    let error = case.engine.start_read_many(&[outside], case.buffer(200 * LEN), &options);
-    assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
-    let far = Piece { file: &file, offset: u64::MAX - 3, len: 10, at: 0 };
-    let error = case.engine.start_read_many(&[far], case.buffer(100), &options);
-    assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
-    let cancelled = case.engine.start_read_many(&pieces, case.buffer(200 * LEN), &options);
+    for wrong in [
+        Piece::new(&file, 0, 10, 100 * LEN as u64 - 5),
+        Piece::new(&file, u64::MAX - 3, 10, 0),
+        Piece::new(&file, 0, 10, 0).to(2),
+    ] {
+        let error = case.engine.start_read_many(&[wrong], buffers(), &options);
+        assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
+    }
+    let error = case.engine.start_read_many(&[], buffers(), &options);
+    assert!(matches!(error, Err(Error::BadOption { .. })), "{error:?}");
+    let cancelled = case.engine.start_read_many(&pieces, buffers(), &options);
     let cancelled = cancelled.expect("a start");
     cancelled.transfer().cancel();
     match cancelled.wait() {
-        (Ok(_) | Err(Error::Cancelled { .. }), Some(_)) => {}
+        (Ok(_) | Err(Error::Cancelled { .. }), back) => assert_eq!(back.len(), 2),
         other => panic!("{other:?}"),
     }
+}
+
+pub(crate) fn targets_of_two_kinds(case: &Case) {
+    if !case.memory.is_gpu() {
+        return;
+    }
+    let (file, _) = case.random_file("kinds", 10_000);
+    let mut on_host = vec![0; 10];
+    let mut on_gpu = case.buffer(10);
+    let pieces = [Piece::new(&file, 0, 10, 0), Piece::new(&file, 20, 10, 0).to(1)];
+    let mut targets = [Target::from(&mut on_host), Target::from(&mut on_gpu)];
+    let error = case.engine.read_many(&pieces, &mut targets, &RequestOptions::default());
+    assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
 }

@@ -73,7 +73,7 @@ impl Rig {
 
     fn request(&self, link: Option<usize>, reason: Reason, priority: Priority) -> Request {
         let range = ByteRange::at(0, LEN);
-        let state = Arc::new(State::new(Arc::clone(&self.file), range, None, None));
+        let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
         Request {
             state,
             file: Arc::clone(&self.file),

@@ -240,7 +240,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
             Memory::new(&vec![UNTOUCHED; len], skew, device)
         }
     };
-    let state = Arc::new(State::new(Arc::clone(&handle), wish.range, None, None));
+    let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
     let request = request(&wish, &state, &memory, shape);
     let claim = core.with(|scheduler| {
         let (key, claim) = scheduler.start(request);
