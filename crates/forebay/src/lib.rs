@@ -37,6 +37,8 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
+//! - `engine/ordered/mod.rs`: queues copies and waits on streams
+//! - `engine/ordered/track.rs`: shares two numbers with the GPU
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
@@ -47,6 +49,7 @@
 //! - `gpu/cuda/table.rs`: loads the driver's functions
 //! - `gpu/cuda/tests.rs`: calls the device against a simulated driver
 //! - `gpu/sim/device.rs`: copies between registered host memory and its own
+//! - `gpu/sim/gate.rs`: reads and writes numbers that streams wait for
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
 //! - `gpu/sim/table/batch.rs`: plays copies in batches
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface

@@ -2,8 +2,10 @@
 //!
 //! Each can be set in code or by an environment variable, `FOREBAY_` and its name in capitals.
 
+use std::time::Duration;
+
 use crate::error::{Error, Result};
-use crate::units::{GIB, KIB, MIB, parse_size};
+use crate::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
 /// Segments of one slot, at most: a window keeps one bit for each.
 const SEGMENTS_MAX: u64 = 64;
@@ -75,6 +77,9 @@ pub struct Options {
     pub direct_io: DirectIo,
     /// How requests reach the kernel (`FOREBAY_RING`: `auto`, `uring`, `pread`).
     pub ring: RingChoice,
+    /// How long a transfer in the order of a stream may stand still before it is given up
+    /// (`FOREBAY_WATCHDOG`): the stream waits for it, and with it the GPU.
+    pub watchdog: Duration,
 }
 
 impl Default for Options {
@@ -91,6 +96,7 @@ impl Default for Options {
             small_size: 64 * KIB,
             direct_io: DirectIo::Auto,
             ring: RingChoice::Auto,
+            watchdog: Duration::from_secs(30),
         }
     }
 }
@@ -161,6 +167,10 @@ impl Options {
         }
         if self.small_size > MIB {
             return bad("FOREBAY_SMALL_SIZE", self.small_size);
+        }
+        let (least, most) = (Duration::from_millis(100), Duration::from_secs(3600));
+        if !(least..=most).contains(&self.watchdog) {
+            return bad("FOREBAY_WATCHDOG", self.watchdog.as_secs());
         }
         Ok(())
     }
@@ -261,6 +271,13 @@ impl Options {
                 choice(text, &choices).map(|chosen| options.ring = chosen)
             },
         },
+        Variable {
+            name: "FOREBAY_WATCHDOG",
+            about: "how long a transfer in a stream's order may stand still",
+            default: "30s",
+            takes: "a time from 100ms to 1h, such as `30s`",
+            set: |options, text| parse_duration(text).map(|time| options.watchdog = time),
+        },
     ];
 }
 
@@ -302,6 +319,8 @@ mod tests {
         assert_eq!(from("FOREBAY_IN_FLIGHT", "640").unwrap().in_flight, 640);
         assert_eq!(from("FOREBAY_THREADS", "64").unwrap().threads, 64);
         assert_eq!(from("FOREBAY_SMALL_SIZE", "0").unwrap().small_size, 0);
+        let watchdog = from("FOREBAY_WATCHDOG", "2s").unwrap().watchdog;
+        assert_eq!(watchdog, Duration::from_secs(2));
         assert_eq!(from("FOREBAY_DIRECT_IO", "off").unwrap().direct_io, DirectIo::Off);
         assert_eq!(from("FOREBAY_RING", "pread").unwrap().ring, RingChoice::Pread);
     }
@@ -320,6 +339,8 @@ mod tests {
             ("FOREBAY_READERS", "0"),
             ("FOREBAY_DEPTH", "0"),
             ("FOREBAY_SMALL_SIZE", "2M"),
+            ("FOREBAY_WATCHDOG", "1ms"),
+            ("FOREBAY_WATCHDOG", "soon"),
         ] {
             assert!(from(name, value).unwrap_err().to_string().contains(name), "{name}={value}");
         }

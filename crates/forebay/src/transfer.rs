@@ -101,6 +101,8 @@ pub(crate) struct State {
     keep: Mutex<Vec<Keep>>,
     /// What it reads where that are many ranges; let go with the file.
     batch: Mutex<Option<Arc<Batch>>>,
+    /// Whether it is to stop, where the scheduler does not know it.
+    stop: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -146,6 +148,7 @@ impl State {
             keep: Mutex::new(keep),
             batch: Mutex::default(),
             end: Mutex::new(End { result: None, buffers, closing: false, waiting: 0 }),
+            stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
         }
@@ -331,6 +334,20 @@ impl State {
         }
     }
 
+    /// Asks it to stop, where the scheduler does not know it.
+    pub(crate) fn ask_to_stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_asked_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// What it was asked to move.
+    pub(crate) fn asked(&self) -> ByteRange {
+        self.range
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         self.lock().result.is_some()
     }
@@ -452,6 +469,11 @@ impl Transfer {
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state.is_done()
+    }
+
+    /// How it ended; `None` while it is on its way.
+    pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
+        self.state.ended.load(Ordering::Acquire).then(|| self.state.wait_for(Duration::ZERO))?
     }
 
     /// Stops it: nothing new starts, what is in flight drains, and waiting reports

@@ -337,6 +337,10 @@ impl File {
         &self.handle
     }
 
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     pub(super) fn shared_handle(&self) -> &Arc<Handle> {
         &self.handle
     }
@@ -361,7 +365,7 @@ impl File {
         })
     }
 
-    fn check_writable(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
+    pub(super) fn check_writable(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
         if direction == Direction::Read || self.handle.writable() {
             return Ok(());
         }

@@ -130,9 +130,9 @@ impl Source {
 
 impl Engine {
     /// Reads many pieces of files into `targets`, all of them on one GPU or on the host, and
-    /// returns when all bytes are there. What belongs together is read together: neighbours in a file are
-    /// one request, and what goes to scattered places on a GPU leaves in batches. Tens of thousands
-    /// of pieces are one call's work.
+    /// returns when all bytes are there. What belongs together is read together: neighbours in a
+    /// file are one request, and what goes to scattered places on a GPU leaves in batches. Tens of
+    /// thousands of pieces are one call's work.
     ///
     /// Where pieces meet in a target, it holds bytes of either.
     ///

@@ -9,6 +9,7 @@ mod extents;
 mod file;
 mod learn;
 mod many;
+mod ordered;
 mod overdue;
 mod readers;
 mod seats;
@@ -62,6 +63,7 @@ struct Inner {
     links: Mutex<Vec<Link>>,
     drives: Arc<drives::Drives>,
     notes: Arc<Mutex<Vec<String>>>,
+    keepers: ordered::Keepers,
 }
 
 /// A GPU of this engine.
@@ -116,6 +118,7 @@ impl Engine {
                 links: Mutex::default(),
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
+                keepers: ordered::Keepers::default(),
                 options,
             }),
         })
@@ -230,7 +233,17 @@ impl Engine {
         })
     }
 
+    /// Ends a transfer that the scheduler does not know.
+    fn end(&self, state: Arc<State>, result: Result<u64>) {
+        self.inner.core.end(state, result);
+    }
+
+    fn keepers(&self) -> &ordered::Keepers {
+        &self.inner.keepers
+    }
+
     pub(crate) fn cancel(&self, state: &Arc<State>) {
+        state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
 

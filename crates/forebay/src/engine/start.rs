@@ -57,7 +57,7 @@ impl Call<'_> {
         }
     }
 
-    fn unavailable(&self, route: Route, reason: String) -> Error {
+    pub(super) fn unavailable(&self, route: Route, reason: String) -> Error {
         let place = self.file.place(self.offset, self.span.len);
         Error::RouteUnavailable { route, place, reason }
     }

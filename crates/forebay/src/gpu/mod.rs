@@ -82,6 +82,12 @@ pub struct DeviceError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);
 
+/// A stream that a caller made, by the address or the number that its driver knows it by: a
+/// `CUstream` or `cudaStream_t`, of which 0 is the default stream, 1 the legacy one and 2 that of
+/// each thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CallerStream(pub u64);
+
 /// A mark in a stream that says when all work before it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event(pub u64);
@@ -136,6 +142,12 @@ pub(crate) mod sealed {
 /// answer may only be a failure that is known already.
 pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
     (0..2).any(|_| device.synchronize(stream).is_ok())
+}
+
+/// What a device without an operation answers.
+fn unsupported(call: &'static str) -> DeviceError {
+    let name = "UNSUPPORTED".to_owned();
+    DeviceError { call, code: -1, name, detail: "not on this device".into() }
 }
 
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
@@ -306,6 +318,78 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// # Errors
     /// The driver's; a failed copy is reported here at the latest.
     fn synchronize(&self, stream: Stream) -> DeviceResult<()>;
+
+    /// Why streams cannot be made to wait for numbers in host memory here; `None`: they can.
+    fn no_gates(&self) -> Option<String> {
+        Some("it has no stream memory operations".into())
+    }
+
+    /// Makes later work on `stream` wait until a number in registered host memory is at least
+    /// `least`, as the difference of both as a signed number says.
+    ///
+    /// # Safety
+    /// The number stays where it is until it was waited for.
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn wait_number(
+        &self,
+        _stream: Stream,
+        _number: NonNull<u32>,
+        _least: u32,
+    ) -> DeviceResult<()> {
+        Err(unsupported("wait_number"))
+    }
+
+    /// Queues the writing of a number in registered host memory, behind all that is queued before
+    /// it and visible after that.
+    ///
+    /// # Safety
+    /// The number stays where it is until it was written.
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn write_number(
+        &self,
+        _stream: Stream,
+        _number: NonNull<u32>,
+        _value: u32,
+    ) -> DeviceResult<()> {
+        Err(unsupported("write_number"))
+    }
+
+    /// Puts `event` behind all that is queued on a caller's stream now.
+    ///
+    /// # Safety
+    /// The stream is alive, and one of this device.
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn record_on_caller(&self, _event: Event, _stream: CallerStream) -> DeviceResult<()> {
+        Err(unsupported("record_on_caller"))
+    }
+
+    /// Makes later work on a caller's stream wait for `event`.
+    ///
+    /// # Safety
+    /// As for [`record_on_caller`](Self::record_on_caller).
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn hold_caller(&self, _stream: CallerStream, _event: Event) -> DeviceResult<()> {
+        Err(unsupported("hold_caller"))
+    }
+
+    /// Whether what is queued on a caller's stream becomes part of a graph instead.
+    ///
+    /// # Safety
+    /// As for [`record_on_caller`](Self::record_on_caller).
+    ///
+    /// # Errors
+    /// The driver's.
+    unsafe fn is_capturing(&self, _stream: CallerStream) -> DeviceResult<bool> {
+        Err(unsupported("is_capturing"))
+    }
 
     /// What `address` is.
     fn address_kind(&self, address: u64) -> AddressKind;

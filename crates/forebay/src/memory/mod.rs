@@ -126,6 +126,12 @@ impl Buffer {
         (Self { len: mid, ..self }, right)
     }
 
+    /// A part of it that shares its memory. Only one of them may be looked at as a slice.
+    pub(crate) fn share(&self, start: u64, len: u64) -> Self {
+        assert!(start + len <= self.len, "{start}+{len} of a buffer of {} bytes", self.len);
+        Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
+    }
+
     /// Its bytes, where it lies on the host.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {

@@ -11,6 +11,7 @@ use super::idlers::Idlers;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::uring::Waker;
+use crate::error::Error;
 use crate::transfer::{State, Unused};
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
@@ -159,6 +160,13 @@ impl Core {
             let unused = state.finish(result);
             self.let_go(state, unused);
         }
+        self.ends.tell();
+    }
+
+    /// Ends a transfer that the scheduler does not know.
+    pub(crate) fn end(&self, state: Arc<State>, result: Result<u64, Error>) {
+        let unused = state.finish(result);
+        self.let_go(state, unused);
         self.ends.tell();
     }
 

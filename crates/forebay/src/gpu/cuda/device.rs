@@ -11,11 +11,11 @@ use std::ptr::{self, NonNull};
 
 use super::batch::Way;
 use super::handles::{Handles, InUse};
-use super::table::{CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
+use super::table::{Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
 use super::{driver, info};
 use crate::gpu::{
-    AddressKind, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo, DeviceKind, DeviceResult,
-    Event, Stream,
+    AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo, DeviceKind,
+    DeviceResult, Event, Stream,
 };
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
@@ -28,6 +28,15 @@ const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
 const MEMORY_TYPE_HOST: c_uint = 1;
 const MEMORY_TYPE_DEVICE: c_uint = 2;
+
+/// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
+const SAME_ADDRESS_FOR_REGISTERED: c_int = 91;
+/// `CU_STREAM_WAIT_VALUE_GEQ`: until the signed difference is not negative.
+const WAIT_VALUE_GEQ: c_uint = 0;
+
+fn raw_of(stream: CallerStream) -> Opaque {
+    ptr::without_provenance_mut(usize::try_from(stream.0).unwrap_or(usize::MAX))
+}
 
 /// The context of a device: an opaque pointer that every thread may use.
 #[derive(Debug, Clone, Copy)]
@@ -265,6 +274,78 @@ impl Device for CudaDevice {
         // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
         let status = unsafe { (self.cuda.memcpy_dtoh_async)(target, source, len, stream.raw) };
         self.cuda.check(call, status)
+    }
+
+    fn no_gates(&self) -> Option<String> {
+        // The GPU looks at the number by the address that the host has for it.
+        let (mut same, attribute) = (0, SAME_ADDRESS_FOR_REGISTERED);
+        // SAFETY: the output outlives the call.
+        let status =
+            unsafe { (self.cuda.device_get_attribute)(&raw mut same, attribute, self.ordinal) };
+        let asked = self.cuda.check("cuDeviceGetAttribute", status);
+        match asked {
+            Ok(()) if same != 0 => None,
+            Ok(()) => Some("registered host memory has another address on this GPU".into()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    unsafe fn wait_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        least: u32,
+    ) -> DeviceResult<()> {
+        let call = "cuStreamWaitValue32";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        let address = number.as_ptr() as Address;
+        // SAFETY: the caller keeps the number where it is; the stream is alive.
+        let status =
+            unsafe { (self.cuda.stream_wait_value32)(stream.raw, address, least, WAIT_VALUE_GEQ) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn write_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        value: u32,
+    ) -> DeviceResult<()> {
+        let call = "cuStreamWriteValue32";
+        let stream = self.stream(call, stream)?;
+        let _current = self.enter()?;
+        let address = number.as_ptr() as Address;
+        // SAFETY: as above. Zero: what was queued before is visible before the number is.
+        let status = unsafe { (self.cuda.stream_write_value32)(stream.raw, address, value, 0) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn record_on_caller(&self, event: Event, stream: CallerStream) -> DeviceResult<()> {
+        let call = "cuEventRecord";
+        let event = self.event(call, event)?;
+        let _current = self.enter()?;
+        // SAFETY: the event is alive, and so is the stream, by the caller's promise.
+        let status = unsafe { (self.cuda.event_record)(event.raw, raw_of(stream)) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn hold_caller(&self, stream: CallerStream, event: Event) -> DeviceResult<()> {
+        let call = "cuStreamWaitEvent";
+        let event = self.event(call, event)?;
+        let _current = self.enter()?;
+        // SAFETY: as above.
+        let status = unsafe { (self.cuda.stream_wait_event)(raw_of(stream), event.raw, 0) };
+        self.cuda.check(call, status)
+    }
+
+    unsafe fn is_capturing(&self, stream: CallerStream) -> DeviceResult<bool> {
+        let _current = self.enter()?;
+        let mut state = 0;
+        // SAFETY: the stream is alive, by the caller's promise; the output outlives the call.
+        let status = unsafe { (self.cuda.stream_is_capturing)(raw_of(stream), &raw mut state) };
+        self.cuda.check("cuStreamIsCapturing", status)?;
+        Ok(state != 0)
     }
 
     fn has_batches(&self) -> bool {

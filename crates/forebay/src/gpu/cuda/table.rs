@@ -138,6 +138,10 @@ cuda_table! {
     stream_destroy: c"cuStreamDestroy" since 4_000 fn(Opaque);
     stream_synchronize: c"cuStreamSynchronize" since 2_000 fn(Opaque);
     stream_wait_event: c"cuStreamWaitEvent" since 3_020 fn(Opaque, Opaque, c_uint);
+    stream_is_capturing: c"cuStreamIsCapturing" since 10_000 fn(Opaque, *mut c_int);
+    stream_wait_value32: c"cuStreamWaitValue32" since 11_070 fn(Opaque, Address, u32, c_uint);
+    stream_write_value32: c"cuStreamWriteValue32" since 11_070 fn(Opaque, Address, u32, c_uint);
+    device_get_attribute: c"cuDeviceGetAttribute" since 2_000 fn(*mut c_int, c_int, Ordinal);
     event_create: c"cuEventCreate" since 2_000 fn(*mut Opaque, c_uint);
     event_record: c"cuEventRecord" since 2_000 fn(Opaque, Opaque);
     event_query: c"cuEventQuery" since 2_000 fn(Opaque);

@@ -3,16 +3,21 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::config::SimConfig;
 use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
 use crate::gpu::{
-    AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind, DeviceResult,
-    Event, Stream,
+    AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
+    DeviceResult, Event, Stream,
 };
+
+/// How often the thread that plays a GPU looks at numbers.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// A GPU played by host memory.
 #[derive(Debug)]
@@ -20,7 +25,9 @@ pub struct SimDevice {
     info: DeviceInfo,
     clock: Arc<dyn Clock>,
     registered: Arc<Mutex<Registrations>>,
-    timeline: Mutex<Timeline>,
+    timeline: Arc<Mutex<Timeline>>,
+    /// Whether a thread plays the GPU, which else is played by whoever looks.
+    played: Arc<AtomicBool>,
 }
 
 impl SimDevice {
@@ -60,8 +67,43 @@ impl SimDevice {
             memory: config.memory,
             simulated: true,
         };
-        let timeline = Mutex::new(Timeline::new(config, Arc::clone(&registered)));
-        Self { info, clock, registered, timeline }
+        let timeline = Arc::new(Mutex::new(Timeline::new(config, Arc::clone(&registered))));
+        Self { info, clock, registered, timeline, played: Arc::default() }
+    }
+
+    /// Says that a stream captures what is queued on it, or does so no more.
+    ///
+    /// # Errors
+    /// For a stream that is none of this device's.
+    pub fn set_capturing(&self, stream: Stream, on: bool) -> DeviceResult<()> {
+        lock(&self.timeline).set_capturing(stream.0, on)
+    }
+
+    /// Has a thread play the GPU while there is something under way: whoever waits for a number
+    /// that it writes makes no call.
+    fn play(&self) {
+        if self.played.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (timeline, clock) = (Arc::downgrade(&self.timeline), Arc::clone(&self.clock));
+        let played = Arc::clone(&self.played);
+        let play = move || {
+            while let Some(timeline) = timeline.upgrade() {
+                let mut timeline = lock(&timeline);
+                timeline.run_due(clock.now());
+                if !timeline.is_busy() {
+                    // Nobody can queue anything before this is seen.
+                    played.store(false, Ordering::Release);
+                    return;
+                }
+                drop(timeline);
+                std::thread::sleep(LOOK);
+            }
+        };
+        let started = std::thread::Builder::new().name("forebay-sim".into()).spawn(play);
+        if started.is_err() {
+            self.played.store(false, Ordering::Release); // the next call tries again
+        }
     }
 
     /// Queues copies, the link's latency once for each group of them.
@@ -151,6 +193,44 @@ impl Device for SimDevice {
         unsafe { self.copy(stream, Direction::ToHost, &[copy]) }
     }
 
+    fn no_gates(&self) -> Option<String> {
+        None
+    }
+
+    unsafe fn wait_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        least: u32,
+    ) -> DeviceResult<()> {
+        lock(&self.timeline).wait_number(stream.0, number, least)?;
+        self.play();
+        Ok(())
+    }
+
+    unsafe fn write_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        value: u32,
+    ) -> DeviceResult<()> {
+        lock(&self.timeline).write_number(self.clock.now(), stream.0, number, value)?;
+        self.play();
+        Ok(())
+    }
+
+    unsafe fn record_on_caller(&self, event: Event, stream: CallerStream) -> DeviceResult<()> {
+        self.record(event, Stream(stream.0))
+    }
+
+    unsafe fn hold_caller(&self, stream: CallerStream, event: Event) -> DeviceResult<()> {
+        self.wait_event(Stream(stream.0), event)
+    }
+
+    unsafe fn is_capturing(&self, stream: CallerStream) -> DeviceResult<bool> {
+        lock(&self.timeline).is_capturing(stream.0)
+    }
+
     fn has_batches(&self) -> bool {
         true
     }
@@ -186,14 +266,17 @@ impl Device for SimDevice {
     }
 
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
-        let due = lock(&self.timeline).stream_due(stream.0)?;
         loop {
-            let now = self.clock.now();
-            if now >= due {
-                return lock(&self.timeline).settle(now, stream.0);
+            let (now, mut timeline) = (self.clock.now(), lock(&self.timeline));
+            timeline.run_due(now);
+            let due = timeline.stream_due(stream.0)?;
+            let held = timeline.is_held(stream.0);
+            if now >= due && !held {
+                return timeline.settle(now, stream.0);
             }
-            // Others go on while this thread sleeps: the timeline is not locked here.
-            self.clock.sleep(due - now);
+            // Others go on while this thread sleeps.
+            drop(timeline);
+            self.clock.sleep(if held { LOOK } else { due - now });
         }
     }
 

@@ -9,6 +9,7 @@
 mod config;
 mod device;
 mod fault;
+mod gate;
 mod memory;
 mod timeline;
 

@@ -6,13 +6,14 @@
 
 #![expect(unsafe_code, reason = "carries out copies that were queued with raw addresses")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::config::SimConfig;
 use super::fault::{Dice, Fault};
+use super::gate::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
 
@@ -40,7 +41,7 @@ impl Direction {
 }
 
 #[derive(Debug)]
-enum Work {
+pub(super) enum Work {
     Copy {
         stream: u64,
         direction: Direction,
@@ -58,15 +59,22 @@ enum Work {
         stream: u64,
         event: u64,
     },
+    Write {
+        number: Number,
+        value: u32,
+    },
 }
 
 /// The number of the work that failed, and its error.
 type Failure = (u64, DeviceError);
 
 #[derive(Debug, Default)]
-struct StreamState {
-    /// When all that is queued on it is done.
-    due: Duration,
+pub(super) struct StreamState {
+    /// When all that is queued on it, and not held back, is done.
+    pub(super) due: Duration,
+    /// What waits for a number, and all behind it.
+    pub(super) held: VecDeque<Held>,
+    pub(super) capturing: bool,
     /// The first failure since the last event, which the next one takes.
     fresh: Option<Failure>,
     /// The first failure that nobody has been told yet.
@@ -74,24 +82,28 @@ struct StreamState {
 }
 
 #[derive(Debug, Default)]
-struct EventState {
+pub(super) struct EventState {
     /// The work that marks it, until that is done.
-    pending: Option<u64>,
+    pub(super) pending: Option<u64>,
     /// When it is done.
-    due: Duration,
-    failure: Option<Failure>,
+    pub(super) due: Duration,
+    pub(super) failure: Option<Failure>,
+    /// Whether that work is held back, so that nobody knows yet when it is done.
+    pub(super) is_held: bool,
 }
 
 /// One device's streams, events, memory and link.
 #[derive(Debug)]
 pub(super) struct Timeline {
     pub(super) memory: DeviceMemory,
-    registered: Arc<Mutex<Registrations>>,
+    pub(super) registered: Arc<Mutex<Registrations>>,
     config: SimConfig,
-    streams: BTreeMap<u64, StreamState>,
-    events: BTreeMap<u64, EventState>,
-    queue: BTreeMap<(Duration, u64), Work>,
-    queued: u64,
+    pub(super) streams: BTreeMap<u64, StreamState>,
+    pub(super) events: BTreeMap<u64, EventState>,
+    pub(super) queue: BTreeMap<(Duration, u64), Work>,
+    pub(super) queued: u64,
+    /// Marks that were held back, by number, and when those are due that are no more.
+    pub(super) records: BTreeMap<u64, Option<Duration>>,
     link_free: [Duration; 2],
     dice: Dice,
 }
@@ -108,10 +120,11 @@ impl Timeline {
             registered,
             dice: Dice::new(config.seed),
             config,
-            streams: BTreeMap::new(),
+            streams: BTreeMap::from([(0, StreamState::default())]),
             events: BTreeMap::new(),
             queue: BTreeMap::new(),
             queued: 0,
+            records: BTreeMap::new(),
             link_free: [Duration::ZERO; 2],
         }
     }
@@ -148,39 +161,59 @@ impl Timeline {
         direction: Direction,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
-        self.stream(direction.call(), stream)?;
+        let is_held = !self.stream(direction.call(), stream)?.held.is_empty();
         let mut latency = self.config.latency;
+        let mut held = Vec::new();
         for copy in copies.iter().filter(|copy| copy.len > 0) {
-            self.queue_copy(now, stream, direction, *copy, latency)?;
-            latency = Duration::ZERO;
+            self.hold_memory(direction.call(), copy)?;
+            let fails = self.dice.roll(self.config.copy_faults);
+            if is_held {
+                held.push((*copy, fails));
+            } else {
+                self.schedule(now, stream, direction, *copy, latency, fails);
+                latency = Duration::ZERO;
+            }
+        }
+        if !held.is_empty() {
+            let held = Held::Copies(direction, held, latency);
+            self.stream(direction.call(), stream)?.held.push_back(held);
         }
         Ok(())
     }
 
-    fn queue_copy(
+    fn hold_memory(&mut self, call: &'static str, copy: &DeviceCopy) -> DeviceResult<()> {
+        let host = HostAddress(copy.host);
+        lock(&self.registered).hold(call, host, copy.len)?;
+        if let Err(error) = self.memory.hold(call, copy.device, copy.len as u64) {
+            lock(&self.registered).let_go(host);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Gives a copy whose memory is held its place on the link.
+    pub(super) fn schedule(
         &mut self,
         now: Duration,
         stream: u64,
         direction: Direction,
         copy: DeviceCopy,
         latency: Duration,
-    ) -> DeviceResult<()> {
+        fails: bool,
+    ) {
         let DeviceCopy { host, device, len } = copy;
-        let (call, host) = (direction.call(), HostAddress(host));
-        let stream_due = self.stream(call, stream)?.due;
-        lock(&self.registered).hold(call, host, len)?;
-        if let Err(error) = self.memory.hold(call, device, len as u64) {
-            lock(&self.registered).let_go(host);
-            return Err(error);
-        }
-        let fails = self.dice.roll(self.config.copy_faults);
+        let host = HostAddress(host);
+        let Some(stream_due) = self.streams.get(&stream).map(|state| state.due) else {
+            return self.let_go(host, device); // it was destroyed with this behind a number
+        };
         let free = self.link_free[direction as usize];
         let on_link = latency.saturating_add(self.time_of_bytes(len as u64));
         let due = now.max(stream_due).max(free) + on_link;
         self.link_free[direction as usize] = due;
         self.push(due, Work::Copy { stream, direction, host, device, len, fails });
-        self.stream(call, stream)?.due = due;
-        Ok(())
+        if let Some(state) = self.streams.get_mut(&stream) {
+            state.due = due;
+        }
     }
 
     pub(super) fn fill(
@@ -196,6 +229,11 @@ impl Timeline {
             return Ok(());
         }
         self.memory.hold("fill", device, len)?;
+        let state = self.stream("fill", stream)?;
+        if !state.held.is_empty() {
+            state.held.push_back(Held::Fill(device, byte, len));
+            return Ok(());
+        }
         self.push(due, Work::Fill { device, byte, len });
         self.stream("fill", stream)?.due = due;
         Ok(())
@@ -203,8 +241,16 @@ impl Timeline {
 
     pub(super) fn record(&mut self, now: Duration, event: u64, stream: u64) -> DeviceResult<()> {
         let due = now.max(self.stream("record", stream)?.due);
+        let is_held = !self.stream("record", stream)?.held.is_empty();
         let state = self.events.get_mut(&event).ok_or_else(|| unknown("record", "event"))?;
-        *state = EventState { pending: Some(self.queued), due, failure: None };
+        let number = self.queued;
+        *state = EventState { pending: Some(number), due, failure: None, is_held };
+        if is_held {
+            self.queued += 1;
+            self.records.insert(number, None);
+            self.stream("record", stream)?.held.push_back(Held::Record(event, number));
+            return Ok(());
+        }
         self.push(due, Work::Record { stream, event });
         self.stream("record", stream)?.due = due;
         Ok(())
@@ -212,10 +258,15 @@ impl Timeline {
 
     /// An event that was never recorded holds nobody up.
     pub(super) fn wait_event(&mut self, stream: u64, event: u64) -> DeviceResult<()> {
-        let event = self.events.get(&event).ok_or_else(|| unknown("wait_event", "event"))?;
-        let event_due = event.due;
+        let known = self.events.get(&event).ok_or_else(|| unknown("wait_event", "event"))?;
+        let (event_due, pending, is_held) = (known.due, known.pending, known.is_held);
         let state = self.stream("wait_event", stream)?;
-        state.due = state.due.max(event_due);
+        if let Some(record) = pending.filter(|_| is_held || !state.held.is_empty()) {
+            state.held.push_back(Held::Event(record));
+            self.records.entry(record).or_insert((!is_held).then_some(event_due));
+        } else {
+            state.due = state.due.max(event_due);
+        }
         Ok(())
     }
 
@@ -244,11 +295,15 @@ impl Timeline {
         unreported.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    fn stream(&mut self, call: &'static str, stream: u64) -> DeviceResult<&mut StreamState> {
+    pub(super) fn stream(
+        &mut self,
+        call: &'static str,
+        stream: u64,
+    ) -> DeviceResult<&mut StreamState> {
         self.streams.get_mut(&stream).ok_or_else(|| unknown(call, "stream"))
     }
 
-    fn push(&mut self, due: Duration, work: Work) {
+    pub(super) fn push(&mut self, due: Duration, work: Work) {
         self.queue.insert((due, self.queued), work);
         self.queued += 1;
     }
@@ -260,12 +315,14 @@ impl Timeline {
         })
     }
 
-    fn run_due(&mut self, now: Duration) {
+    pub(super) fn run_due(&mut self, now: Duration) {
+        self.release(now);
         while let Some(entry) = self.queue.first_entry()
             && entry.key().0 <= now
         {
             let ((_, number), work) = entry.remove_entry();
             self.run(number, work);
+            self.release(now);
         }
     }
 
@@ -296,6 +353,10 @@ impl Timeline {
                 unsafe { self.memory.fill(device, byte, len) }
                 self.memory.let_go(device);
             }
+            Work::Write { number, value } => {
+                number.write(value);
+                lock(&self.registered).let_go(number.host());
+            }
             Work::Record { stream, event } => {
                 // A later `record` of the same event has taken this one's place.
                 if let Some(state) = self.events.get_mut(&event)
@@ -308,7 +369,7 @@ impl Timeline {
         }
     }
 
-    fn let_go(&mut self, host: HostAddress, device: u64) {
+    pub(super) fn let_go(&mut self, host: HostAddress, device: u64) {
         lock(&self.registered).let_go(host);
         self.memory.let_go(device);
     }
@@ -318,14 +379,19 @@ impl Drop for Timeline {
     /// What is still queued is dropped unrun; the registered memory may outlive this device.
     fn drop(&mut self) {
         for work in std::mem::take(&mut self.queue).into_values() {
-            if let Work::Copy { host, device, .. } = work {
-                self.let_go(host, device);
+            match work {
+                Work::Copy { host, device, .. } => self.let_go(host, device),
+                Work::Write { number, .. } => lock(&self.registered).let_go(number.host()),
+                Work::Fill { .. } | Work::Record { .. } => {}
             }
+        }
+        for stream in std::mem::take(&mut self.streams).into_values() {
+            self.drop_held(stream.held);
         }
     }
 }
 
-fn unknown(call: &'static str, what: &str) -> DeviceError {
+pub(super) fn unknown(call: &'static str, what: &str) -> DeviceError {
     let detail = format!("no {what} of this device, or one that is destroyed");
     Fault::UnknownHandle.in_call(call, detail)
 }

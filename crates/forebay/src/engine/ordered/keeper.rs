@@ -1,0 +1,303 @@
+//! The thread that fills and empties the slots of ordered transfers, and opens their gates. It
+//! makes no call of the GPU's driver: another thread may hold its locks until a gate is opened.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Blocks, Track};
+use crate::engine::{Engine, File, RequestOptions};
+use crate::error::{Error, Result};
+use crate::gpu::Device;
+use crate::plan::{Reason, Route};
+use crate::queue::Direction;
+use crate::transfer::{Outcome, State, SyncMode, Transfer};
+
+/// Time between two looks: a full slot takes 300 µs.
+const NAP: Duration = Duration::from_micros(20);
+
+/// Tracks that are kept for transfers to come.
+const SPARE_MAX: usize = 2;
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(crate) struct Keepers {
+    state: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Transfers that the thread has not taken in yet.
+    new: Vec<Ordered>,
+    is_running: bool,
+    spare: Vec<Track>,
+}
+
+/// A transfer in a stream's order.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    state: Arc<State>,
+    file: File,
+    direction: Direction,
+    options: RequestOptions,
+    blocks: Blocks,
+    track: Option<Track>,
+    /// Blocks on their way between file and slot, oldest first.
+    moving: VecDeque<Transfer>,
+    /// The next one to begin.
+    next: u64,
+    /// How many of them are done.
+    done: u64,
+    error: Option<Error>,
+    bytes: u64,
+    /// How far the GPU and the blocks on their way were, and when that last changed.
+    passed: u64,
+    seen: u64,
+    since: Instant,
+    /// Whether all gates are open.
+    is_open: bool,
+}
+
+fn lock(state: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Keepers {
+    /// A track for a transfer, new or used.
+    pub(super) fn track(
+        &self,
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        blocks: Blocks,
+    ) -> Result<Track> {
+        let mut kept = lock(&self.state);
+        if let Some(at) = kept.spare.iter().position(|track| track.serves(device, blocks)) {
+            let track = kept.spare.swap_remove(at);
+            track.reset();
+            return Ok(track);
+        }
+        drop(kept);
+        Track::new(engine, device, blocks)
+    }
+
+    /// Takes a transfer in, all of which is queued on the GPU.
+    pub(super) fn add(&self, ordered: Ordered) {
+        let mut kept = lock(&self.state);
+        kept.new.push(ordered);
+        if std::mem::replace(&mut kept.is_running, true) {
+            return;
+        }
+        drop(kept);
+        let state = Arc::clone(&self.state);
+        let started =
+            std::thread::Builder::new().name("forebay-keeper".into()).spawn(move || keep(&state));
+        if started.is_err() {
+            // The GPU waits for gates that nobody else opens: this thread has to.
+            keep(&self.state);
+        }
+    }
+}
+
+/// Steps all transfers until there are none. What it drops last may be the engine itself, which
+/// waits for the engine's threads: this is none of them.
+fn keep(state: &Mutex<Kept>) {
+    let mut all: Vec<Ordered> = Vec::new();
+    loop {
+        let mut kept = lock(state);
+        all.append(&mut kept.new);
+        if all.is_empty() {
+            kept.is_running = false;
+            return;
+        }
+        drop(kept);
+        for index in (0..all.len()).rev() {
+            if all[index].step() {
+                let ended = all.swap_remove(index);
+                ended.end(state);
+            }
+        }
+        std::thread::sleep(NAP);
+    }
+}
+
+impl Ordered {
+    pub(super) fn new(
+        state: Arc<State>,
+        file: File,
+        direction: Direction,
+        options: &RequestOptions,
+        track: Track,
+        blocks: Blocks,
+    ) -> Self {
+        Self {
+            state,
+            file,
+            direction,
+            options: *options,
+            blocks,
+            track: Some(track),
+            moving: VecDeque::new(),
+            next: 0,
+            done: 0,
+            error: None,
+            bytes: 0,
+            passed: 0,
+            seen: 0,
+            since: Instant::now(),
+            is_open: false,
+        }
+    }
+
+    fn track(&self) -> &Track {
+        self.track.as_ref().expect("there until it ends")
+    }
+
+    /// Goes on as far as it can; whether it has ended.
+    fn step(&mut self) -> bool {
+        let count = self.blocks.count();
+        let passed = self.track().has_passed();
+        let moved = self.moving.iter().map(|transfer| transfer.progress().0).sum();
+        if (passed, moved) != (self.passed, self.seen) {
+            (self.passed, self.seen, self.since) = (passed, moved, Instant::now());
+        }
+        if self.error.is_none() && self.state.is_asked_to_stop() {
+            let place = self.file.handle().place(self.blocks.range.start, self.blocks.range.len());
+            self.fail(Error::Cancelled { place, done: self.state.done() });
+        }
+        while let Some(end) = self.moving.front().and_then(Transfer::ended) {
+            self.moving.pop_front();
+            self.since = Instant::now();
+            self.moved(end);
+        }
+        while self.error.is_none() && self.may_begin(passed) {
+            self.begin();
+        }
+        let has_all = self.error.is_some() || self.done == count;
+        if has_all && passed == count {
+            return true;
+        }
+        self.watch();
+        self.is_lost()
+    }
+
+    /// Whether the next block may begin.
+    fn may_begin(&self, passed: u64) -> bool {
+        let count = self.blocks.count();
+        let ready = match self.direction {
+            Direction::Read => self.next < passed + self.track().slots(),
+            Direction::Write => self.next < passed,
+        };
+        // What makes the bytes durable has to come last.
+        let syncs = self.direction == Direction::Write && self.options.sync != SyncMode::None;
+        let alone = !syncs || self.next + 1 < count || self.moving.is_empty();
+        self.next < count && ready && alone
+    }
+
+    fn begin(&mut self) {
+        let part = self.blocks.range_of(self.next);
+        let memory = self.track().part(self.next, part);
+        let last = self.next + 1 == self.blocks.count();
+        let mut options = RequestOptions { route: None, exact: true, ..self.options };
+        let started = match self.direction {
+            Direction::Read => self.file.start_read(part.start, memory, &options),
+            Direction::Write => {
+                options.sync = if last { self.options.sync } else { SyncMode::None };
+                self.file.start_write(part.start, memory, &options)
+            }
+        };
+        match started {
+            Ok(transfer) => {
+                self.moving.push_back(transfer);
+                self.next += 1;
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// A block is done, or has failed.
+    fn moved(&mut self, end: Result<Outcome>) {
+        let outcome = match end {
+            Ok(outcome) if self.error.is_none() => outcome,
+            Ok(_) => return,
+            Err(error) => return self.fail(error),
+        };
+        for share in &outcome.routes {
+            let route = match share.reason {
+                Reason::NotResident | Reason::TriedNotResident => Route::Staged,
+                _ => Route::Cached,
+            };
+            self.state.add_bytes(route, share.reason, share.bytes);
+        }
+        self.bytes += outcome.bytes;
+        self.state.add_done(outcome.bytes);
+        self.done += 1;
+        self.track().open(self.done);
+    }
+
+    /// Ends it with an error: all gates open, and when the GPU has passed them it is over.
+    fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+        self.moving.iter().for_each(Transfer::cancel);
+        self.open_all();
+    }
+
+    fn open_all(&mut self) {
+        self.is_open = true;
+        self.since = Instant::now();
+        self.track().open(self.blocks.count());
+    }
+
+    /// Fails what has not gone on for too long.
+    fn watch(&mut self) {
+        let bound = self.file.engine().options().watchdog;
+        // Before the first copy the GPU waits for what the caller has queued, for as long as that
+        // takes.
+        let waits = match self.direction {
+            Direction::Read => self.moving.is_empty() && self.done > 0 && self.passed == 0,
+            Direction::Write => self.moving.is_empty() && self.passed == 0,
+        };
+        if self.error.is_none() && !waits && self.since.elapsed() >= bound {
+            let place = self.file.handle().place(self.blocks.range.start, self.blocks.range.len());
+            self.fail(Error::TimedOut { place, bound, done: self.state.done() });
+        }
+    }
+
+    /// Whether the GPU does not go on although all gates are open. What the caller has queued
+    /// before may take as long as it likes.
+    fn is_lost(&self) -> bool {
+        let bound = self.file.engine().options().watchdog;
+        self.is_open && self.passed > 0 && self.since.elapsed() >= bound
+    }
+
+    fn end(mut self, kept: &Mutex<Kept>) {
+        let track = self.track.take().expect("there until it ends");
+        let drained = track.has_passed() == self.blocks.count();
+        let (device, len) = (track.device.id(), self.blocks.range.len());
+        if drained {
+            let mut kept = lock(kept);
+            if kept.spare.len() < SPARE_MAX {
+                kept.spare.push(track);
+            }
+        } else {
+            let source = track.lose();
+            self.state.lose_memory(&source);
+            let place = self.file.handle().place(self.blocks.range.start, len);
+            let place = Some(Box::new(place));
+            self.error = Some(Error::CopyNotOver { device, len, place, source });
+        }
+        let got = self.bytes;
+        let result = match self.error.take() {
+            Some(error) => Err(error),
+            None if self.options.exact && got < self.state.asked().len() => {
+                let asked = self.state.asked();
+                Err(Error::EndOfFile {
+                    place: self.file.handle().place(asked.start, asked.len()),
+                    got,
+                })
+            }
+            None => Ok(got),
+        };
+        let engine = self.file.engine().clone();
+        engine.end(self.state, result);
+    }
+}

@@ -1,0 +1,234 @@
+//! Transfers in the order of a caller's CUDA stream: they begin after what is queued there, and
+//! what is queued there later begins after them, while the host goes on.
+//!
+//! All work for the GPU is queued before the call returns, on a stream of our own: for each slot's
+//! worth a wait until the host has opened its gate, a copy, and a number by which the GPU says that
+//! the copy is done. Both streams are tied by events, so that every order between tasks of the GPU
+//! is one that CUDA knows; a gate only waits for the host, which fills (or empties) slots by
+//! transfers to (or from) host memory and makes no call for it. Failures, cancels and a watchdog
+//! open all gates, so no stream waits for ever.
+
+#![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
+
+mod keeper;
+mod track;
+
+use std::sync::Arc;
+
+pub(super) use keeper::Keepers;
+use keeper::Ordered;
+use track::Track;
+
+use super::start::Call;
+use super::{File, RequestOptions, bad_request};
+use crate::error::{Operation, Result};
+use crate::gpu::{CallerStream, Device, DeviceError};
+use crate::memory::{Buffer, Span};
+use crate::queue::Direction;
+use crate::transfer::{State, Transfer};
+use crate::units::{ByteRange, align_down};
+
+/// Slots' worth of a transfer at most: each takes three entries of a stream's queue, which holds
+/// 1,024 before a call blocks.
+const BLOCKS_MAX: u64 = 300;
+
+impl File {
+    /// Starts reading into all of `target`, after what is queued on `stream` now; what is queued
+    /// there from now on sees the bytes. The call does not wait for either. The bytes that the file
+    /// has when the call is made are read: behind them `target` stays as it is.
+    ///
+    /// After an error or a cancel, what is queued later runs as well, and part of `target` may hold
+    /// any bytes: ask [`Transfer::wait_for`] before you trust what comes out of it.
+    ///
+    /// # Safety
+    /// `stream` is alive and one of the GPU that `target` lies on.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`](crate::Error::BadRequest) where the order cannot be kept: a stream that
+    /// is being captured, a driver that cannot wait for the host, more bytes than a stream's queue
+    /// holds copies for; and what can be known at once.
+    pub unsafe fn start_read_on(
+        &self,
+        stream: CallerStream,
+        offset: u64,
+        target: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_on(stream, Direction::Read, offset, target, options) }
+    }
+
+    /// Starts writing all of `source`, after what is queued on `stream` now; what is queued there
+    /// from now on may change `source`, whose bytes have left it by then.
+    ///
+    /// # Safety
+    /// As for [`start_read_on`](Self::start_read_on).
+    ///
+    /// # Errors
+    /// As for [`start_read_on`](Self::start_read_on).
+    pub unsafe fn start_write_on(
+        &self,
+        stream: CallerStream,
+        offset: u64,
+        source: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        // SAFETY: the caller's promise.
+        unsafe { self.start_on(stream, Direction::Write, offset, source, options) }
+    }
+
+    /// # Safety
+    /// As for [`start_read_on`](Self::start_read_on).
+    unsafe fn start_on(
+        &self,
+        stream: CallerStream,
+        direction: Direction,
+        offset: u64,
+        memory: Buffer,
+        options: &RequestOptions,
+    ) -> Result<Transfer> {
+        self.check_writable(direction, offset, memory.len())?;
+        let operation = match direction {
+            Direction::Read => Operation::Read,
+            Direction::Write => Operation::Write,
+        };
+        let place = || self.handle().place(offset, memory.len());
+        let refused = |reason: String| bad_request(operation, place(), reason);
+        let span = self.part(operation, offset, &memory, &(0..memory.len()))?;
+        let call =
+            Call { file: self.shared_handle(), direction, offset, span, options, is_part: false };
+        let asked = call.range()?;
+        let Some(device) = call.span.gpu.clone() else {
+            return Err(refused("a stream orders memory of a GPU, and this is the host's".into()));
+        };
+        if let Some(route) = options.route {
+            let reason = "in the order of a stream the best way is taken".to_owned();
+            return Err(call.unavailable(route, reason));
+        }
+        if let Some(reason) = device.no_gates() {
+            return Err(refused(format!("streams cannot wait for the host here: {reason}")));
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { device.is_capturing(stream) } {
+            Ok(false) => {}
+            Ok(true) => {
+                return Err(refused("the stream is being captured: end the capture first".into()));
+            }
+            Err(error) => return Err(self.gpu_failed(&device, asked, error)),
+        }
+        let range = match direction {
+            Direction::Read => {
+                let size = self.handle().size()?;
+                let sized = self.handle().is_sized(size);
+                let end = if sized { size.clamp(asked.start, asked.end) } else { asked.end };
+                ByteRange { start: asked.start, end }
+            }
+            Direction::Write => asked,
+        };
+        let blocks = Blocks { range, len: self.engine().options().slot_size };
+        if blocks.count() > BLOCKS_MAX {
+            let most = blocks.len * (BLOCKS_MAX - 1);
+            return Err(refused(format!(
+                "a stream's queue holds the copies of {most} bytes: make several transfers"
+            )));
+        }
+        let Span { address, keep, .. } = call.span;
+        let state = State::new(
+            Arc::clone(self.shared_handle()),
+            asked,
+            vec![memory],
+            keep.into_iter().collect(),
+        );
+        let state = Arc::new(state);
+        let track = self.engine().keepers().track(self.engine(), &device, blocks)?;
+        // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
+        // has ended, and the track keeps its own until the GPU has passed all of it.
+        let queued = unsafe { queue(&track, stream, direction, address, blocks) };
+        if let Err(error) = queued {
+            track.give_up();
+            return Err(self.gpu_failed(&device, asked, error));
+        }
+        let engine = self.engine().clone();
+        let ordered =
+            Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
+        engine.keepers().add(ordered);
+        Ok(Transfer::new(state, engine))
+    }
+
+    fn gpu_failed(
+        &self,
+        device: &Arc<dyn Device>,
+        range: ByteRange,
+        source: DeviceError,
+    ) -> crate::Error {
+        let (operation, device, len) = (Operation::Copy, device.id(), range.len());
+        let place = Some(Box::new(self.handle().place(range.start, len)));
+        crate::Error::Device { operation, device, len, place, source }
+    }
+}
+
+/// How a range is cut: at multiples of a slot's length in the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks {
+    pub(super) range: ByteRange,
+    /// Bytes of one.
+    pub(super) len: u64,
+}
+
+impl Blocks {
+    pub(super) fn count(&self) -> u64 {
+        let first = align_down(self.range.start, self.len);
+        if self.range.is_empty() { 0 } else { (self.range.end - first).div_ceil(self.len) }
+    }
+
+    /// What of the file is in one.
+    pub(super) fn range_of(&self, index: u64) -> ByteRange {
+        let start = align_down(self.range.start, self.len) + index * self.len;
+        ByteRange::at(start, self.len).intersect(self.range)
+    }
+}
+
+/// Queues all that the GPU has to do.
+///
+/// # Safety
+/// `stream` is alive and one of the track's GPU; the GPU memory at `address`, and the track, stay
+/// until the GPU has passed the last number.
+unsafe fn queue(
+    track: &Track,
+    stream: CallerStream,
+    direction: Direction,
+    address: u64,
+    blocks: Blocks,
+) -> Result<(), DeviceError> {
+    let device = &track.device;
+    let (ours, count) = (track.stream, blocks.count());
+    // SAFETY: the caller's promises, and the track's own memory, streams and events.
+    unsafe {
+        device.record_on_caller(track.event, stream)?;
+        device.wait_event(ours, track.event)?;
+        for index in 0..count {
+            let least = match direction {
+                Direction::Read => index + 1,
+                Direction::Write => (index + 1).saturating_sub(track.slots()),
+            };
+            if least > 0 {
+                device.wait_number(ours, track.opened(), number(least))?;
+            }
+            let part = blocks.range_of(index);
+            let (host, len) = track.place(index, part);
+            let gpu = address + (part.start - blocks.range.start);
+            match direction {
+                Direction::Read => device.copy_to_device(ours, gpu, host, len)?,
+                Direction::Write => device.copy_to_host(ours, host, gpu, len)?,
+            }
+            device.write_number(ours, track.passed(), number(index + 1))?;
+        }
+        device.record(track.event, ours)?;
+        device.hold_caller(stream, track.event)
+    }
+}
+
+/// A count of blocks as the GPU knows it.
+fn number(count: u64) -> u32 {
+    u32::try_from(count).expect("far fewer than that")
+}

@@ -1,0 +1,201 @@
+//! Streams that wait for numbers in host memory: what is queued behind such a wait has no time yet
+//! when it is queued, so it is held back until the number is there.
+
+#![expect(unsafe_code, reason = "reads and writes numbers whose addresses were promised to stay")]
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::memory::HostAddress;
+use super::timeline::{Direction, EventState, Timeline, Work, lock, unknown};
+use crate::gpu::{DeviceCopy, DeviceResult};
+
+/// Work of a stream that waits for its turn.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Copies that are held by the memory already, and the link's latency before the first.
+    Copies(Direction, Vec<(DeviceCopy, bool)>, Duration),
+    Fill(u64, u8, u64),
+    /// An event, and the number by which it is known that no later record took its place.
+    Record(u64, u64),
+    /// That number, to be waited for.
+    Event(u64),
+    Number(Number, u32),
+    Write(Number, u32),
+}
+
+// SAFETY: addresses; what they name is followed under the promises of the calls that queued it.
+unsafe impl Send for Held {}
+
+/// A number in registered host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Number(pub(super) NonNull<u32>);
+
+// SAFETY: an address, followed only as an atomic while its owner has promised to keep it.
+unsafe impl Send for Number {}
+
+impl Number {
+    pub(super) fn host(self) -> HostAddress {
+        HostAddress(self.0.cast())
+    }
+
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: whoever queued it keeps it where it is until it was waited for or written.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr()) }
+    }
+
+    fn reaches(self, least: u32) -> bool {
+        self.atomic().load(Ordering::Acquire).wrapping_sub(least).cast_signed() >= 0
+    }
+
+    pub(super) fn write(self, value: u32) {
+        self.atomic().store(value, Ordering::Release);
+    }
+}
+
+impl Timeline {
+    /// Makes a stream wait for a number.
+    pub(super) fn wait_number(
+        &mut self,
+        stream: u64,
+        number: NonNull<u32>,
+        least: u32,
+    ) -> DeviceResult<()> {
+        let call = "wait_number";
+        self.stream(call, stream)?;
+        let number = Number(number);
+        lock(&self.registered).hold(call, number.host(), 4)?;
+        self.stream(call, stream)?.held.push_back(Held::Number(number, least));
+        Ok(())
+    }
+
+    /// Writes a number behind what is queued.
+    pub(super) fn write_number(
+        &mut self,
+        now: Duration,
+        stream: u64,
+        number: NonNull<u32>,
+        value: u32,
+    ) -> DeviceResult<()> {
+        let call = "write_number";
+        self.stream(call, stream)?;
+        let number = Number(number);
+        lock(&self.registered).hold(call, number.host(), 4)?;
+        self.stream(call, stream)?.held.push_back(Held::Write(number, value));
+        self.release(now);
+        Ok(())
+    }
+
+    /// Whether anything is held back or under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || self.streams.values().any(|stream| !stream.held.is_empty())
+    }
+
+    /// Whether something of a stream is held back.
+    pub(super) fn is_held(&self, stream: u64) -> bool {
+        self.streams.get(&stream).is_some_and(|stream| !stream.held.is_empty())
+    }
+
+    /// Gives what is held back its time, as far as that can be told now.
+    pub(super) fn release(&mut self, now: Duration) {
+        let streams: Vec<u64> = self.streams.keys().copied().collect();
+        // What one stream does may be what another waits for.
+        while streams.iter().any(|&stream| self.release_one(now, stream)) {}
+        if self.streams.values().all(|stream| stream.held.is_empty()) {
+            self.records.clear();
+        }
+    }
+
+    fn release_one(&mut self, now: Duration, stream: u64) -> bool {
+        let Some(state) = self.streams.get_mut(&stream) else { return false };
+        let due = now.max(state.due);
+        let Some(held) = state.held.pop_front() else { return false };
+        match held {
+            Held::Number(number, least) => {
+                // Work before it may still run, and what comes behind it must be later.
+                if !number.reaches(least) {
+                    self.hold_again(stream, held);
+                    return false;
+                }
+                lock(&self.registered).let_go(number.host());
+            }
+            Held::Event(record) => {
+                let Some(&Some(event_due)) = self.records.get(&record) else {
+                    self.hold_again(stream, held);
+                    return false;
+                };
+                self.set_due(stream, due.max(event_due));
+            }
+            Held::Write(number, value) => {
+                self.push(due, Work::Write { number, value });
+                self.set_due(stream, due);
+            }
+            Held::Fill(device, byte, len) => {
+                self.push(due, Work::Fill { device, byte, len });
+                self.set_due(stream, due);
+            }
+            Held::Record(event, record) => {
+                let number = self.queued;
+                self.records.insert(record, Some(due));
+                if let Some(state) = self.events.get_mut(&event)
+                    && state.pending == Some(record)
+                {
+                    *state =
+                        EventState { pending: Some(number), due, failure: None, is_held: false };
+                }
+                self.push(due, Work::Record { stream, event });
+                self.set_due(stream, due);
+            }
+            Held::Copies(direction, copies, mut latency) => {
+                for (copy, fails) in copies {
+                    self.schedule(now, stream, direction, copy, latency, fails);
+                    latency = Duration::ZERO;
+                }
+            }
+        }
+        true
+    }
+
+    fn hold_again(&mut self, stream: u64, held: Held) {
+        if let Some(state) = self.streams.get_mut(&stream) {
+            state.held.push_front(held);
+        }
+    }
+
+    fn set_due(&mut self, stream: u64, due: Duration) {
+        if let Some(state) = self.streams.get_mut(&stream) {
+            state.due = due;
+        }
+    }
+
+    /// Lets go of the memory of what is dropped unrun.
+    pub(super) fn drop_held(&mut self, held: VecDeque<Held>) {
+        for held in held {
+            match held {
+                Held::Copies(_, copies, _) => {
+                    copies
+                        .iter()
+                        .for_each(|(copy, _)| self.let_go(HostAddress(copy.host), copy.device));
+                }
+                Held::Number(number, _) | Held::Write(number, _) => {
+                    lock(&self.registered).let_go(number.host());
+                }
+                Held::Fill(device, ..) => self.memory.let_go(device),
+                Held::Record(..) | Held::Event(..) => {}
+            }
+        }
+    }
+
+    /// Says that a caller's stream captures what is queued on it, or does so no more.
+    pub(super) fn set_capturing(&mut self, stream: u64, on: bool) -> DeviceResult<()> {
+        self.stream("set_capturing", stream)?.capturing = on;
+        Ok(())
+    }
+
+    pub(super) fn is_capturing(&self, stream: u64) -> DeviceResult<bool> {
+        let state = self.streams.get(&stream).ok_or_else(|| unknown("is_capturing", "stream"))?;
+        Ok(state.capturing)
+    }
+}

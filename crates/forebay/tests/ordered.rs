@@ -1,0 +1,272 @@
+//! Transfers in the order of a caller's stream, on the simulated GPU.
+
+#![allow(unsafe_code, reason = "queues work on streams of its own, as a caller would")]
+
+mod lab;
+
+use std::fs;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::SimDevice;
+use forebay::gpu::{CallerStream, Device, Stream};
+use forebay::units::KIB;
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, Route, Transfer};
+use lab::fuse::Fuse;
+use lab::{or_skip, pattern, watchdog::Watchdog};
+
+const SLOT: usize = 256 << 10;
+/// Ten slots and a rest.
+const LEN: usize = 10 * SLOT + 12_345;
+/// Where reads begin, at no multiple of anything.
+const OFFSET: usize = 777;
+
+/// Far above what the slowest machine needs: it only tells late from never.
+const BOUND: Duration = Duration::from_secs(100);
+
+struct Rig {
+    engine: Engine,
+    device: Arc<SimDevice>,
+    stream: Stream,
+    folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(Duration::from_secs(30))
+    }
+
+    fn with(watchdog: Duration) -> Self {
+        let mut options = Options::default();
+        options.slot_size = SLOT as u64;
+        options.segment_size = 64 * KIB;
+        options.watchdog = watchdog;
+        options.remember = false;
+        let engine = Engine::new(options).expect("limits that fit");
+        let config = "sim:bandwidth=2GB/s".parse().expect("a configuration");
+        let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
+        let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+        engine.add_device(&shared).expect("a new device");
+        let stream = device.create_stream().expect("a stream");
+        Self { engine, device, stream, folder: tempfile::tempdir().expect("a folder") }
+    }
+
+    fn caller(&self) -> CallerStream {
+        CallerStream(self.stream.0)
+    }
+
+    fn file(&self, bytes: &[u8]) -> File {
+        let path = self.folder.path().join("file");
+        fs::write(&path, bytes).expect("room for a file");
+        self.engine.open_with(path, &OpenOptions::writing()).expect("the file opens")
+    }
+
+    fn buffer(&self, len: usize) -> Buffer {
+        self.engine.allocate(self.device.id(), len as u64).expect("memory")
+    }
+
+    fn read(&self, file: &File, buffer: Buffer) -> Result<Transfer, Error> {
+        let options = RequestOptions::default();
+        // SAFETY: the stream is this device's and alive.
+        unsafe { file.start_read_on(self.caller(), OFFSET as u64, buffer, &options) }
+    }
+
+    /// Holds the stream up until the number is one.
+    fn hold<'a>(&self, number: &'a mut Number) -> Gate<'a> {
+        let at = number.at();
+        // SAFETY: the number outlives the gate, which waits for the stream.
+        unsafe {
+            self.device.register(at.cast(), 4).expect("memory of our own");
+            self.device.wait_number(self.stream, at, 1).expect("a wait");
+        }
+        Gate { number, device: Arc::clone(&self.device), stream: self.stream }
+    }
+
+    /// Brings bytes of the GPU to the host in the order of the stream.
+    fn fetch(&self, address: u64, len: usize) -> Fetched {
+        let mut host = vec![0_u8; len];
+        let at = NonNull::new(host.as_mut_ptr()).expect("a vector");
+        // SAFETY: the vector is not moved before the stream has been waited for.
+        unsafe {
+            self.device.register(at, len).expect("memory of our own");
+            self.device.copy_to_host(self.stream, at, address, len).expect("a copy");
+        }
+        Fetched { host, device: Arc::clone(&self.device), stream: self.stream }
+    }
+}
+
+struct Number(Box<u32>);
+
+impl Number {
+    fn at(&mut self) -> NonNull<u32> {
+        NonNull::from(&mut *self.0)
+    }
+}
+
+struct Gate<'a> {
+    number: &'a mut Number,
+    device: Arc<SimDevice>,
+    stream: Stream,
+}
+
+impl Gate<'_> {
+    fn open(self) {
+        let at = self.number.at();
+        // SAFETY: read by others as an atomic; registered in `hold`.
+        unsafe {
+            std::sync::atomic::AtomicU32::from_ptr(at.as_ptr())
+                .store(1, std::sync::atomic::Ordering::Release);
+            self.device.synchronize(self.stream).expect("the stream goes on");
+            self.device.unregister(at.cast()).expect("registered above");
+        }
+    }
+}
+
+struct Fetched {
+    host: Vec<u8>,
+    device: Arc<SimDevice>,
+    stream: Stream,
+}
+
+impl Fetched {
+    fn bytes(mut self) -> Vec<u8> {
+        self.device.synchronize(self.stream).expect("the stream goes on");
+        let at = NonNull::new(self.host.as_mut_ptr()).expect("a vector");
+        // SAFETY: registered above, and the copy is done.
+        unsafe { self.device.unregister(at).expect("registered above") };
+        self.host
+    }
+}
+
+#[test]
+fn a_read_comes_behind_what_was_queued_and_before_what_is_queued_later() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new();
+    let bytes = pattern(1, OFFSET + LEN);
+    let file = rig.file(&bytes);
+    for round in 0..3 {
+        let buffer = rig.buffer(LEN + 100);
+        let address = buffer.address();
+        let mut number = Number(Box::new(0));
+        let gate = rig.hold(&mut number);
+        // SAFETY: the buffer is alive until the stream has been waited for.
+        unsafe { rig.device.fill(rig.stream, address, 0x11, LEN as u64 + 100) }.expect("a fill");
+        let transfer = rig.read(&file, buffer).expect("a start");
+        let fetched = rig.fetch(address, LEN + 100);
+        assert!(!transfer.is_done(), "the stream is held up");
+        gate.open();
+        let seen = fetched.bytes();
+        assert!(seen[..LEN] == bytes[OFFSET..], "round {round}");
+        assert!(seen[LEN..].iter().all(|&byte| byte == 0x11), "behind the end of the file");
+        let (end, buffer) = transfer.wait();
+        let outcome = end.expect("a read");
+        assert_eq!(outcome.bytes, LEN as u64);
+        assert!(outcome.routes.iter().all(|share| share.route != Route::Host), "{outcome:?}");
+        assert!(buffer.is_some());
+    }
+}
+
+#[test]
+fn a_write_takes_what_was_queued_and_not_what_is_queued_later() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new();
+    let file = rig.file(&[7; OFFSET]);
+    let bytes = pattern(2, LEN);
+    let mut source = rig.buffer(LEN);
+    source.fill(0).expect("a fill");
+    let address = source.address();
+    let mut host = bytes.clone();
+    let at = NonNull::new(host.as_mut_ptr()).expect("a vector");
+    let mut number = Number(Box::new(0));
+    let gate = rig.hold(&mut number);
+    let options = RequestOptions::default().synced(forebay::SyncMode::Data);
+    // SAFETY: all memory is alive until the stream has been waited for.
+    let transfer = unsafe {
+        rig.device.register(at, LEN).expect("memory of our own");
+        rig.device.copy_to_device(rig.stream, address, at, LEN).expect("a copy");
+        let transfer = file.start_write_on(rig.caller(), OFFSET as u64, source, &options);
+        rig.device.fill(rig.stream, address, 0xff, LEN as u64).expect("a fill");
+        transfer.expect("a start")
+    };
+    assert!(!transfer.is_done());
+    gate.open();
+    assert_eq!(transfer.wait().0.expect("a write").bytes, LEN as u64);
+    let written = fs::read(file.path()).expect("a read");
+    assert!(written[..OFFSET].iter().all(|&byte| byte == 7) && written[OFFSET..] == bytes);
+    // SAFETY: registered above, and the copy is done.
+    unsafe { rig.device.unregister(at).expect("registered above") };
+}
+
+#[test]
+fn a_file_that_shrinks_and_a_cancel_let_the_stream_go_on() {
+    let _watchdog = Watchdog::start();
+    for cancels in [false, true] {
+        let rig = Rig::new();
+        let file = rig.file(&pattern(3, OFFSET + LEN));
+        let mut number = Number(Box::new(0));
+        let gate = rig.hold(&mut number);
+        let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
+        // No more than four slots are read before the first is copied.
+        if cancels {
+            transfer.cancel();
+        } else {
+            let plain = fs::OpenOptions::new().write(true).open(file.path()).expect("it opens");
+            plain.set_len(4 * SLOT as u64 + 99).expect("a cut");
+        }
+        gate.open();
+        let end = transfer.wait().0;
+        match &end {
+            Err(Error::Cancelled { .. }) if cancels => {}
+            Err(error) if !cancels => {
+                assert!(!matches!(error, Error::TimedOut { .. }), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        rig.device.synchronize(rig.stream).expect("the stream goes on");
+    }
+}
+
+#[test]
+fn a_drive_that_hangs_is_given_up_after_a_while() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(pattern(4, OFFSET + LEN))) else { return };
+    let rig = Rig::with(Duration::from_millis(400));
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    fuse.set(|faults| faults.hang_from = Some(5 * SLOT as u64));
+    let start = Instant::now();
+    let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
+    rig.device.synchronize(rig.stream).expect("the stream goes on");
+    let end = transfer.wait_for(BOUND).expect("it ends");
+    assert!(matches!(end, Err(Error::TimedOut { .. })), "{end:?}");
+    assert!(start.elapsed() >= Duration::from_millis(400));
+    fuse.set(|faults| faults.hang_from = None);
+}
+
+#[test]
+fn what_cannot_be_ordered_is_refused() {
+    let rig = Rig::new();
+    let file = rig.file(&pattern(5, OFFSET + LEN));
+    let refused = |end: Result<Transfer, Error>, word: &str| match end {
+        Err(error) => assert!(error.to_string().contains(word), "{error}"),
+        Ok(transfer) => panic!("{word}: {transfer:?}"),
+    };
+    rig.device.set_capturing(rig.stream, true).expect("our stream");
+    refused(rig.read(&file, rig.buffer(LEN)), "captured");
+    rig.device.set_capturing(rig.stream, false).expect("our stream");
+    let host = rig.engine.allocate_pinned(LEN as u64).expect("memory");
+    refused(rig.read(&file, host), "host");
+    let large = fs::OpenOptions::new().write(true).open(file.path()).expect("it opens");
+    large.set_len(400 * SLOT as u64).expect("a hole");
+    refused(rig.read(&file, rig.buffer(350 * SLOT)), "several transfers");
+    let options = RequestOptions::by_route(Route::Staged);
+    // SAFETY: the stream is this device's and alive.
+    let end = unsafe { file.start_read_on(rig.caller(), 0, rig.buffer(10), &options) };
+    refused(end, "best way");
+    let none = CallerStream(1 << 40);
+    let options = RequestOptions::default();
+    // SAFETY: there is no such stream, which the simulated device finds.
+    let end = unsafe { file.start_read_on(none, 0, rig.buffer(10), &options) };
+    assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
+}
