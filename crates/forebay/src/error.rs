@@ -156,6 +156,16 @@ pub enum Error {
         /// Why it is not there.
         reason: String,
     },
+    /// An address that was lent to an engine is not memory of a GPU, or not all of the range is.
+    #[error("cannot borrow {address:#x}+{len} as GPU memory: {reason}")]
+    NotDeviceMemory {
+        /// The first address.
+        address: u64,
+        /// How many bytes.
+        len: u64,
+        /// What it is instead.
+        reason: String,
+    },
     /// The GPU or its driver refused.
     #[error("cannot {operation} {}{} on {device}", format_size(*.len), of(place.as_deref()))]
     Device {
@@ -256,6 +266,11 @@ impl Error {
             }
             Self::NoDevice { .. } => {
                 "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU".into()
+            }
+            Self::NotDeviceMemory { .. } => {
+                "give the address of memory that is allocated on a GPU, and a length within it; \
+                 host memory is moved to and from as a slice"
+                    .into()
             }
             Self::Device { operation: Operation::Allocate, .. } => {
                 "free memory on the GPU, or move the file in parts".into()

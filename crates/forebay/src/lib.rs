@@ -37,12 +37,15 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
+//! - `engine/borrow.rs`: others promise to keep memory
+//! - `engine/borrowed.rs`: lends memory of simulated GPUs
 //! - `engine/ordered/mod.rs`: queues copies and waits on streams
 //! - `engine/ordered/track.rs`: shares two numbers with the GPU
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
+//! - `gpu/cuda/address.rs`: asks the driver what an address is
 //! - `gpu/cuda/batch.rs`: calls the driver
 //! - `gpu/cuda/device.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
@@ -51,6 +54,7 @@
 //! - `gpu/sim/device.rs`: copies between registered host memory and its own
 //! - `gpu/sim/gate.rs`: reads and writes numbers that streams wait for
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
+//! - `gpu/sim/table/addresses.rs`: plays what the driver knows of addresses
 //! - `gpu/sim/table/batch.rs`: plays copies in batches
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device

@@ -8,12 +8,15 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
 
 pub mod cuda;
+mod range;
 mod select;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
 use std::ptr::NonNull;
 
+pub(crate) use range::{NotDeviceMemory, check_range};
+pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
 
 /// The kind of a GPU.
@@ -120,12 +123,45 @@ pub enum AddressKind {
         /// Its bytes.
         len: u64,
     },
+    /// Memory of a GPU that is mapped to a range of virtual memory: others may lie beside it.
+    Mapping {
+        /// The GPU.
+        device: DeviceId,
+        /// First address of the mapping.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+        /// Whether the GPU itself may read and write it here.
+        accessible: bool,
+    },
+    /// Managed memory, which moves between host and GPU.
+    Managed {
+        /// The GPU that it belongs to.
+        device: DeviceId,
+        /// First address of the allocation.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// Virtual memory that is reserved, with nothing mapped to it here.
+    Reserved,
     /// Host memory that the driver has pinned.
     PinnedHost,
-    /// Managed memory, which moves between host and GPU.
-    Managed,
     /// Memory that the driver does not know: ordinary host memory, or nothing at all.
     Unknown,
+}
+
+impl AddressKind {
+    /// The GPU that the memory belongs to, where it belongs to one.
+    #[must_use]
+    pub const fn device(self) -> Option<DeviceId> {
+        match self {
+            Self::Device { device, .. }
+            | Self::Mapping { device, .. }
+            | Self::Managed { device, .. } => Some(device),
+            Self::Reserved | Self::PinnedHost | Self::Unknown => None,
+        }
+    }
 }
 
 /// Result of a call into a GPU's driver.

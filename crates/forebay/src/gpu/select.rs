@@ -1,4 +1,4 @@
-//! From what a person writes (`0`, `GPU-…`, `0000:1b:00.0`, `none`, `sim:latency=5us`) to a GPU.
+//! From what a person writes (`0`, `GPU-…`, `MIG-…`, `0000:1b:00.0`, `none`, `sim:seed=7`) to a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cuda::{self, CudaDevice};
 use super::sim::{SimConfig, SimDevice};
-use super::{Device, DeviceInfo};
+use super::{AddressKind, Device, DeviceInfo};
 use crate::clock::SystemClock;
 use crate::error::{Error, Result};
 
@@ -19,7 +19,8 @@ pub enum GpuSelector {
     Auto,
     /// No GPU: host memory.
     None,
-    /// One CUDA GPU by index, UUID (a unique prefix is enough) or PCI address.
+    /// One CUDA GPU by index, UUID (`GPU-…`, or `MIG-…` for a part of one; a unique prefix is
+    /// enough) or PCI address.
     Cuda(String),
     /// A simulated GPU.
     Sim(SimConfig),
@@ -83,6 +84,11 @@ pub fn visible() -> Result<Vec<DeviceInfo>, String> {
     cuda::visible()
 }
 
+/// What `address` is, as the drivers of this machine know it: no GPU need be open.
+pub(crate) fn address_kind(address: u64) -> AddressKind {
+    cuda::address_kind(address)
+}
+
 /// Why [`GpuSelector::Auto`] finds no GPU; `None` where it finds one.
 ///
 /// Where GPUs are visible it tries to open one, which takes a while.
@@ -134,10 +140,9 @@ impl Name {
         parse_pci(&lower).map(Self::Pci).ok_or_else(|| Error::BadOption {
             name: "gpu".into(),
             value: text.into(),
-            expected:
-                "`auto`, `none`, an index, a UUID (`GPU-…`), a PCI address (`0000:1b:00.0`), \
-                       or `sim` and its settings"
-                    .into(),
+            expected: "`auto`, `none`, an index, a UUID (`GPU-…`, `MIG-…`), a PCI address \
+                       (`0000:1b:00.0`), or `sim` and its settings"
+                .into(),
         })
     }
 
@@ -156,13 +161,14 @@ impl Name {
             }
             Self::Uuid(prefix) => {
                 let matches = |gpu: &&DeviceInfo| gpu.uuid.to_ascii_lowercase().starts_with(prefix);
-                let mut found = gpus.iter().filter(matches);
-                match (found.next(), found.next()) {
-                    (Some(gpu), None) => Ok(gpu.id.index),
-                    (Some(_), Some(_)) => {
-                        Err(format!("several GPUs begin so: {}", list(|gpu| &gpu.uuid)))
+                let found: Vec<_> = gpus.iter().filter(matches).collect();
+                match found[..] {
+                    [gpu] => Ok(gpu.id.index),
+                    [] => Err(format!("there is {}", list(|gpu| &gpu.uuid))),
+                    _ => {
+                        let names: Vec<_> = found.iter().map(|gpu| &*gpu.uuid).collect();
+                        Err(format!("several GPUs begin so: {}", names.join(", ")))
                     }
-                    (None, _) => Err(format!("there is {}", list(|gpu| &gpu.uuid))),
                 }
             }
             Self::Pci(address) => gpus
@@ -194,7 +200,11 @@ mod tests {
     use crate::gpu::{DeviceId, DeviceKind};
 
     fn gpus() -> Vec<DeviceInfo> {
-        let known = [("GPU-1f3a-00", "0000:1b:00.0"), ("GPU-1fff-11", "0001:1b:00.0")];
+        let known = [
+            ("GPU-1f3a-00", "0000:1b:00.0"),
+            ("GPU-1fff-11", "0001:1b:00.0"),
+            ("MIG-1fff-22", "0002:1b:00.0"),
+        ];
         let numbered = (0..).zip(known);
         let describe = |(index, (uuid, pci)): (u32, (&str, &str))| DeviceInfo {
             id: DeviceId { kind: DeviceKind::Cuda, index },
@@ -219,7 +229,9 @@ mod tests {
         assert_eq!(read("none"), GpuSelector::None);
         assert_eq!(read("sim"), GpuSelector::Sim(SimConfig::default()));
         assert_eq!(read("1"), GpuSelector::Cuda("1".into()));
-        for text in ["auto", "none", "3", "cuda:0", "GPU-1f3a", "00:1B:00.0", "sim:seed=7"] {
+        for text in
+            ["auto", "none", "3", "cuda:0", "GPU-1f3a", "MIG-0a", "00:1B:00.0", "sim:seed=7"]
+        {
             assert_eq!(read(text).to_string(), text);
         }
     }
@@ -244,12 +256,14 @@ mod tests {
         assert_eq!(find("GPU-1fff"), Ok(1));
         assert_eq!(find("1B:00.0"), Ok(0));
         assert_eq!(find("00000001:1b:0"), Ok(1));
-        assert_eq!(find("2"), Err("there are 2 GPUs, 0 to 1".into()));
-        assert_eq!(find("99999999999"), Err("there are 2 GPUs, 0 to 1".into()));
+        assert_eq!(find("MIG-1fff"), Ok(2));
+        assert_eq!(find("mig-1FFF-22"), Ok(2));
+        assert_eq!(find("3"), Err("there are 3 GPUs, 0 to 2".into()));
+        assert_eq!(find("99999999999"), Err("there are 3 GPUs, 0 to 2".into()));
         let several = "several GPUs begin so: GPU-1f3a-00, GPU-1fff-11";
         assert_eq!(find("GPU-1f"), Err(several.into()));
-        assert_eq!(find("GPU-2"), Err("there is GPU-1f3a-00, GPU-1fff-11".into()));
-        assert_eq!(find("2:1b:0"), Err("there is 0000:1b:00.0, 0001:1b:00.0".into()));
+        assert_eq!(find("GPU-2"), Err("there is GPU-1f3a-00, GPU-1fff-11, MIG-1fff-22".into()));
+        assert_eq!(find("2:1b:0"), Err("there is 0000:1b:00.0, 0001:1b:00.0, 0002:1b:00.0".into()));
     }
 
     #[test]

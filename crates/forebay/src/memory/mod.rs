@@ -1,5 +1,5 @@
-//! Memory that bytes move to and from: buffers of ours on a GPU or pinned on the host, and what a
-//! caller lends to a blocking call.
+//! Memory that bytes move to and from: buffers of ours on a GPU or pinned on the host, GPU memory
+//! that others own, and what a caller lends to a blocking call.
 //!
 //! A [`Buffer`] is the only safe way to hand memory to a call that does not block: the transfer
 //! owns it until nothing in the kernel or on the GPU can touch it any more.
@@ -25,7 +25,10 @@ pub(crate) use parts::Parts;
 
 /// Memory of ours: on a GPU, or on the host and pinned for every GPU of its engine.
 ///
-/// Dropping it gives the memory back; while a transfer owns it, that waits for the transfer.
+/// Dropping it gives the memory back; while a transfer owns it, that waits for the transfer. GPU
+/// memory that others own ([`Engine::borrow_device_memory`]) stays with them.
+///
+/// [`Engine::borrow_device_memory`]: crate::Engine::borrow_device_memory
 pub struct Buffer {
     allocation: Arc<Allocation>,
     start: u64,
@@ -38,6 +41,8 @@ enum Allocation {
     Device {
         device: Arc<dyn Device>,
         address: u64,
+        /// Whether it is ours to free.
+        ours: bool,
         /// Why a copy may still touch it, for ever.
         lost: OnceLock<DeviceError>,
     },
@@ -45,7 +50,7 @@ enum Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Self::Device { device, address, lost } = self
+        if let Self::Device { device, address, ours: true, lost } = self
             && lost.get().is_none()
         {
             // SAFETY: the address came from this device's `allocate` and is freed only here; a
@@ -72,9 +77,18 @@ impl Buffer {
             place: None,
             source,
         })?;
+        Ok(Self::at(device, address, len, true))
+    }
+
+    /// Memory that others own, and keep until this buffer and all that was split from it are gone.
+    pub(crate) fn borrowed(device: Arc<dyn Device>, address: u64, len: u64) -> Self {
+        Self::at(device, address, len, false)
+    }
+
+    fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
         let lost = OnceLock::new();
-        let allocation = Arc::new(Allocation::Device { device, address, lost });
-        Ok(Self { allocation, start: 0, len })
+        let allocation = Arc::new(Allocation::Device { device, address, ours, lost });
+        Self { allocation, start: 0, len }
     }
 
     /// Bytes it holds.

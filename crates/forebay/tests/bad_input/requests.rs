@@ -296,8 +296,8 @@ fn gpus_that_are_not_there() {
         }
     }
     assert!(named("none").expect("host memory").is_none());
-    let names = "`auto`, `none`, an index, a UUID (`GPU-…`), a PCI address (`0000:1b:00.0`), or \
-                 `sim` and its settings";
+    let names = "`auto`, `none`, an index, a UUID (`GPU-…`, `MIG-…`), a PCI address \
+                 (`0000:1b:00.0`), or `sim` and its settings";
     assert_says(named("fast"), &format!("`gpu` cannot be `fast`: it takes {names}"), "-", "-");
     assert!(matches!(named("sim:speed=1"), Err(Error::BadOption { .. })));
     let elsewhere = crate::engine();

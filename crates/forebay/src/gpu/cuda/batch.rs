@@ -7,7 +7,7 @@
 
 use super::device::CudaDevice;
 use super::handles::InUse;
-use super::table::{CopyAttributes, MemcpyBatchAsync, SOURCE_ORDER_STREAM, SUCCESS};
+use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM, SUCCESS};
 use crate::gpu::{BATCH_MAX, DeviceCopy, DeviceError, DeviceResult, Stream};
 
 const CALL: &str = "cuMemcpyBatchAsync";
@@ -71,7 +71,7 @@ impl CudaDevice {
             lists.count = 0;
             copies.by_ref().take(BATCH_MAX).for_each(|copy| lists.push(way, copy));
             // SAFETY: as above.
-            unsafe { self.queue(batch, &stream, &mut lists)? };
+            unsafe { self.queue(batch, &stream, way, &mut lists)? };
         }
         Ok(())
     }
@@ -84,12 +84,18 @@ impl CudaDevice {
         &self,
         batch: MemcpyBatchAsync,
         stream: &InUse<'_>,
+        way: Way,
         lists: &mut Lists,
     ) -> DeviceResult<()> {
+        let gpu = Location::gpu(self.ordinal);
+        let (source_hint, target_hint) = match way {
+            Way::ToDevice => (Location::HOST, gpu),
+            Way::ToHost => (gpu, Location::HOST),
+        };
         let mut attributes = CopyAttributes {
             source_order: SOURCE_ORDER_STREAM,
-            source_hint: [0; 2],
-            target_hint: [0; 2],
+            source_hint,
+            target_hint,
             flags: 0,
         };
         let (mut first, mut failed) = (0, usize::MAX);

@@ -6,16 +6,16 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_uint;
 use std::ptr::{self, NonNull};
 
 use super::batch::Way;
 use super::handles::{Handles, InUse};
 use super::table::{Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
-use super::{driver, info};
+use super::{address, driver, info};
 use crate::gpu::{
-    AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo, DeviceKind,
-    DeviceResult, Event, Stream,
+    AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
+    Stream,
 };
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
@@ -24,10 +24,6 @@ const REGISTER_PORTABLE: c_uint = 1;
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DISABLE_TIMING`: an event that only marks a place is cheaper.
 const EVENT_DISABLE_TIMING: c_uint = 2;
-
-/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
-const MEMORY_TYPE_HOST: c_uint = 1;
-const MEMORY_TYPE_DEVICE: c_uint = 2;
 
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const SAME_ADDRESS_FOR_REGISTERED: c_int = 91;
@@ -51,7 +47,7 @@ unsafe impl Sync for Context {}
 #[derive(Debug)]
 pub struct CudaDevice {
     pub(super) cuda: &'static CudaTable,
-    ordinal: Ordinal,
+    pub(super) ordinal: Ordinal,
     context: Context,
     info: DeviceInfo,
     streams: Handles,
@@ -67,7 +63,7 @@ impl CudaDevice {
         Self::open_with(driver()?, index).map_err(|error| error.to_string())
     }
 
-    pub(super) fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
+    pub(crate) fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
         let (ordinal, info) = info::one(cuda, index)?;
         let mut context = ptr::null_mut();
         // SAFETY: the ordinal is the driver's, the output outlives the call; `drop` releases it.
@@ -421,59 +417,8 @@ impl Device for CudaDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
-        self.attributes(address).map_or(AddressKind::Unknown, Attributes::kind)
-    }
-}
-
-/// What the driver knows of an address; all zero where it knows nothing.
-#[derive(Debug, Clone, Copy, Default)]
-struct Attributes {
-    memory_type: c_uint,
-    managed: c_uint,
-    ordinal: c_int,
-    start: u64,
-    len: usize,
-}
-
-impl CudaDevice {
-    fn attributes(&self, address: u64) -> DeviceResult<Attributes> {
-        /// `CU_POINTER_ATTRIBUTE_` and `MEMORY_TYPE`, `IS_MANAGED`, `DEVICE_ORDINAL`,
-        /// `RANGE_START_ADDR`, `RANGE_SIZE`.
-        const WANTED: [c_uint; 5] = [2, 8, 9, 11, 12];
-        let mut found = Attributes::default();
-        let mut wanted = WANTED;
-        let mut outputs: [*mut c_void; WANTED.len()] = [
-            (&raw mut found.memory_type).cast(),
-            (&raw mut found.managed).cast(),
-            (&raw mut found.ordinal).cast(),
-            (&raw mut found.start).cast(),
-            (&raw mut found.len).cast(),
-        ];
-        let _current = self.enter()?;
-        // SAFETY: as many outputs as attributes, each of the size that the driver documents; the
-        // address itself is only looked up.
-        let status = unsafe {
-            let (wanted, outputs) = (wanted.as_mut_ptr(), outputs.as_mut_ptr());
-            (self.cuda.pointer_get_attributes)(5, wanted, outputs, address)
-        };
-        self.cuda.check("cuPointerGetAttributes", status)?;
-        Ok(found)
-    }
-}
-
-impl Attributes {
-    fn kind(self) -> AddressKind {
-        if self.managed != 0 {
-            return AddressKind::Managed;
-        }
-        match (self.memory_type, u32::try_from(self.ordinal)) {
-            (MEMORY_TYPE_DEVICE, Ok(index)) => AddressKind::Device {
-                device: DeviceId { kind: DeviceKind::Cuda, index },
-                base: self.start,
-                len: self.len as u64,
-            },
-            (MEMORY_TYPE_HOST, _) => AddressKind::PinnedHost,
-            _ => AddressKind::Unknown,
-        }
+        // Without a context the driver still tells what it is, though not how far it reaches.
+        let _current = self.enter();
+        address::kind(self.cuda, address, self.info.id)
     }
 }

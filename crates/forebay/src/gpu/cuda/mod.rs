@@ -3,6 +3,7 @@
 //! The library is loaded once for the process, when it is first asked for; a failure to load it is
 //! remembered with its reason. What the driver says about GPUs is asked anew each time.
 
+mod address;
 mod batch;
 mod device;
 mod handles;
@@ -13,7 +14,7 @@ mod tests;
 
 use std::sync::OnceLock;
 
-use super::DeviceInfo;
+use super::{AddressKind, DeviceId, DeviceInfo, DeviceKind};
 pub use device::CudaDevice;
 use table::CudaTable;
 
@@ -24,6 +25,12 @@ const LIBRARY: &str = "libcuda.so.1";
 pub(crate) fn driver() -> Result<&'static CudaTable, String> {
     static DRIVER: OnceLock<Result<CudaTable, String>> = OnceLock::new();
     DRIVER.get_or_init(|| CudaTable::load(LIBRARY)).as_ref().map_err(Clone::clone)
+}
+
+/// What `address` is, asked without a context.
+pub(super) fn address_kind(address: u64) -> AddressKind {
+    let first = DeviceId { kind: DeviceKind::Cuda, index: 0 };
+    driver().map_or(AddressKind::Unknown, |cuda| address::kind(cuda, address, first))
 }
 
 /// The CUDA GPUs of this machine, or why there are none.

@@ -38,14 +38,41 @@ const LEGACY_STREAM: u64 = 1;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the stream's order.
 pub(crate) const SOURCE_ORDER_STREAM: c_uint = 1;
 
-/// `CUmemcpyAttributes`, where the hints of locations (a type and a number each) are only for
-/// managed memory and memory that CUDA does not know.
+/// `CUmemGenericAllocationHandle`.
+pub(crate) type AllocationHandle = u64;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Location {
+    kind: c_uint,
+    number: c_int,
+}
+
+impl Location {
+    /// `CU_MEM_LOCATION_TYPE_HOST`, which has no number.
+    pub(crate) const HOST: Self = Self { kind: 2, number: 0 };
+
+    /// `CU_MEM_LOCATION_TYPE_DEVICE`.
+    pub(crate) const fn gpu(ordinal: Ordinal) -> Self {
+        Self { kind: 1, number: ordinal }
+    }
+
+    /// The GPU's ordinal, where it is a GPU.
+    #[cfg(test)]
+    pub(crate) fn ordinal(self) -> Option<Ordinal> {
+        (self.kind == 1).then_some(self.number)
+    }
+}
+
+/// `CUmemcpyAttributes`. The hints count only for managed memory, and for memory that CUDA did not
+/// allocate.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct CopyAttributes {
     pub(crate) source_order: c_uint,
-    pub(crate) source_hint: [c_int; 2],
-    pub(crate) target_hint: [c_int; 2],
+    pub(crate) source_hint: Location,
+    pub(crate) target_hint: Location,
     pub(crate) flags: c_uint,
 }
 
@@ -127,6 +154,12 @@ cuda_table! {
     mem_get_info: c"cuMemGetInfo" since 3_020 fn(*mut usize, *mut usize);
     mem_alloc: c"cuMemAlloc" since 3_020 fn(*mut Address, usize);
     mem_free: c"cuMemFree" since 3_020 fn(Address);
+    mem_get_address_range: c"cuMemGetAddressRange" since 3_020
+        fn(*mut Address, *mut usize, Address);
+    mem_retain_allocation_handle: c"cuMemRetainAllocationHandle" since 11_000
+        fn(*mut AllocationHandle, *mut c_void);
+    mem_release: c"cuMemRelease" since 10_020 fn(AllocationHandle);
+    mem_get_access: c"cuMemGetAccess" since 10_020 fn(*mut u64, *const Location, Address);
     mem_host_register: c"cuMemHostRegister" since 6_050 fn(*mut c_void, usize, c_uint);
     mem_host_unregister: c"cuMemHostUnregister" since 4_000 fn(*mut c_void);
     memcpy_htod_async: c"cuMemcpyHtoDAsync" since 3_020 fn(Address, *const c_void, usize, Opaque);

@@ -9,7 +9,7 @@ use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::sim::table::{
-    FAILING, OLD, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
+    FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
 };
 use crate::gpu::{
     AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, DeviceKind, Event, Stream,
@@ -86,6 +86,7 @@ fn gpus_are_described() {
     assert_eq!(gpus[1].uuid, "GPU-01010101-0101-0101-0101-010101010101");
     assert_eq!(gpus[1].pci_address, "0000:a1:00.0");
     assert_eq!(gpus[SMALL as usize].memory, 1 << 20);
+    assert!(gpus[PART as usize].uuid.starts_with("MIG-09090909-"));
     assert!(!gpus[1].driver.is_empty());
     let error = CudaDevice::open_with(&TABLE, u32::MAX).unwrap_err();
     assert_eq!(error.name, "CUDA_ERROR_INVALID_DEVICE");

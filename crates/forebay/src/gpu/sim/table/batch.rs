@@ -5,7 +5,8 @@
 use std::ptr::NonNull;
 use std::slice;
 
-use super::{GPUS, handle, on_current, put};
+use super::addresses::kind_of;
+use super::{handle, on_current, put};
 use crate::gpu::cuda::table::{Address, CopyAttributes, Opaque, SOURCE_ORDER_STREAM, Status};
 use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, Stream};
 
@@ -68,10 +69,9 @@ enum Place {
 }
 
 fn place(address: Address) -> Place {
-    let kinds = GPUS.iter().map(|gpu| gpu.device.address_kind(address));
-    match kinds.reduce(|first, next| if first == AddressKind::Unknown { next } else { first }) {
-        Some(AddressKind::Device { .. }) => Place::Device,
-        Some(AddressKind::PinnedHost) => {
+    match kind_of(address) {
+        AddressKind::Device { .. } => Place::Device,
+        AddressKind::PinnedHost => {
             let number = usize::try_from(address).expect("an address of this machine");
             NonNull::new(std::ptr::with_exposed_provenance_mut(number))
                 .map_or(Place::Neither, Place::Pinned)

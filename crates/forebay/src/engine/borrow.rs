@@ -1,0 +1,63 @@
+//! GPU memory that others own, as buffers: checked with the driver, never freed.
+
+#![expect(unsafe_code, reason = "others promise to keep memory")]
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::gpu::{self, AddressKind, Device, GpuSelector, NotDeviceMemory};
+use crate::memory::Buffer;
+
+impl Engine {
+    /// GPU memory that somebody else allocated, as a buffer that every call takes. The driver
+    /// tells which GPU it lies on; that GPU is brought into the engine where it is not.
+    ///
+    /// It may be any memory that the driver knows as a GPU's: of `cudaMalloc` in any context of the
+    /// process, of a stream-ordered pool, imported from another process, managed, or mapped to
+    /// virtual memory, where the range may span several mappings of one GPU.
+    ///
+    /// # Safety
+    /// The memory stays allocated and mapped until the buffer and all that was split from it are
+    /// dropped, and every transfer that owned one of them has ended and given it back. One that
+    /// fails with [`Error::CopyNotOver`] never gives it back: the GPU may touch the memory for
+    /// ever. Work that others queued on the memory (its stream-ordered allocation is such) is done
+    /// before it is used here, and nobody else uses a range while a transfer writes to it.
+    ///
+    /// # Errors
+    /// [`Error::NotDeviceMemory`] for host memory, for what the driver does not know, for a range
+    /// beyond its allocation or on several GPUs, and for a mapping that the GPU may not access. A
+    /// freed address is found out as long as it is not used anew, and its pool or the driver has
+    /// not kept it. [`Error::NoDevice`] where the GPU cannot be had.
+    pub unsafe fn borrow_device_memory(&self, address: u64, len: u64) -> Result<Buffer> {
+        let refused = |reason: NotDeviceMemory| Error::NotDeviceMemory {
+            address,
+            len,
+            reason: reason.to_string(),
+        };
+        let kind = self.address_kind(address);
+        let id = kind.device().ok_or_else(|| refused(NotDeviceMemory::Kind { address, kind }))?;
+        let device = match self.known(id) {
+            Some(device) => device,
+            None => self.brought_in(&GpuSelector::Cuda(id.index.to_string()))?,
+        };
+        gpu::check_range(&*device, address, len).map_err(refused)?;
+        Ok(Buffer::borrowed(device, address, len))
+    }
+
+    fn brought_in(&self, wanted: &GpuSelector) -> Result<Arc<dyn Device>> {
+        self.device(wanted)?.ok_or_else(|| Error::NoDevice {
+            wanted: wanted.to_string(),
+            reason: "it names host memory".into(),
+        })
+    }
+
+    /// What the first GPU that knows the address says of it, or the driver where no GPU is open.
+    fn address_kind(&self, address: u64) -> AddressKind {
+        // Drivers take their time, and others want the list meanwhile.
+        let known: Vec<_> = self.links().iter().map(|link| Arc::clone(&link.device)).collect();
+        let mut kinds = known.iter().map(|device| device.address_kind(address));
+        let told = kinds.find(|kind| *kind != AddressKind::Unknown);
+        told.unwrap_or_else(|| gpu::address_kind(address))
+    }
+}

@@ -1,0 +1,148 @@
+//! Memory that others own, lent to an engine: of a simulated GPU, and behind a simulated driver
+//! that plays other kinds of it.
+
+use std::fs;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{Engine, RequestOptions};
+use crate::clock::SystemClock;
+use crate::error::Error;
+use crate::gpu::Device;
+use crate::gpu::cuda::CudaDevice;
+use crate::gpu::sim::SimDevice;
+use crate::gpu::sim::table::{PLAIN, Played, TABLE, handles, play};
+use crate::memory::Buffer;
+use crate::options::Options;
+
+const MIB: u64 = 1 << 20;
+
+/// An engine with these GPUs of the simulated driver.
+fn driven(indexes: &[u32]) -> (Engine, Vec<Arc<dyn Device>>) {
+    let engine = Engine::new(Options::default()).unwrap();
+    let open = |&index: &u32| -> Arc<dyn Device> {
+        Arc::new(CudaDevice::open_with(&TABLE, index).unwrap())
+    };
+    let devices: Vec<_> = indexes.iter().map(open).collect();
+    devices.iter().for_each(|device| engine.add_device(device).unwrap());
+    (engine, devices)
+}
+
+fn borrow(engine: &Engine, address: u64, len: u64) -> Result<Buffer, Error> {
+    // SAFETY: every test frees its memory after the buffer is dropped, or never.
+    unsafe { engine.borrow_device_memory(address, len) }
+}
+
+fn refusal(engine: &Engine, address: u64, len: u64) -> String {
+    let error = borrow(engine, address, len).unwrap_err();
+    assert!(matches!(error, Error::NotDeviceMemory { .. }), "{error:?}");
+    assert!(error.hint().is_some());
+    let text = error.to_string();
+    let start = format!("cannot borrow {address:#x}+{len} as GPU memory: ");
+    text.strip_prefix(&start).unwrap_or_else(|| panic!("{text}")).to_owned()
+}
+
+/// Reads a file of random length into a part of the buffer and writes it to another.
+fn there_and_back(engine: &Engine, mut buffer: Buffer) {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let len = buffer.len();
+    let bytes: Vec<u8> = (0..=250).cycle().take(usize::try_from(len).unwrap()).collect();
+    fs::write(&from, &bytes).unwrap();
+    engine.open(&from).unwrap().read(0, &mut buffer).unwrap();
+    let mut got = vec![0; bytes.len()];
+    buffer.download(0, &mut got).unwrap();
+    assert!(got == bytes);
+    let file = engine.open_with(&to, &super::OpenOptions::new_file()).unwrap();
+    let (result, buffer) = file.start_write(0, buffer, &RequestOptions::default()).unwrap().wait();
+    result.unwrap();
+    assert!(fs::read(&to).unwrap() == bytes);
+    // Small requests go another way.
+    let (mut left, _right) = buffer.unwrap().split_at(1000);
+    engine.open(&from).unwrap().read(7, &mut left).unwrap();
+    let mut got = vec![0; 1000];
+    left.download(0, &mut got).unwrap();
+    assert!(got == bytes[7..1007]);
+}
+
+#[test]
+fn memory_of_others_is_used_and_not_freed() {
+    let engine = Engine::new(Options::default()).unwrap();
+    let clock = Arc::new(SystemClock::new());
+    let sim: Arc<dyn Device> = Arc::new(SimDevice::new(3, "sim".parse().unwrap(), clock));
+    engine.add_device(&sim).unwrap();
+    let (driven, gpus) = driven(&[PLAIN[7], PLAIN[8]]);
+    for (engine, gpu) in [(&engine, &sim), (&driven, &gpus[1])] {
+        let address = gpu.allocate(5 * MIB).unwrap();
+        let buffer = borrow(engine, address + 10, 5 * MIB - 20).unwrap();
+        assert_eq!((buffer.device(), buffer.address()), (Some(gpu.id()), address + 10));
+        there_and_back(engine, buffer);
+        // SAFETY: allocated here, and the buffer is gone; had it been freed this would fail.
+        unsafe { gpu.free(address) }.unwrap();
+        let gone = format!("{address:#x} is nobody's memory: it was freed, or never allocated");
+        assert_eq!(refusal(engine, address, 1), gone);
+    }
+}
+
+#[test]
+fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
+    let ordinals = [7, 8].map(|place: usize| i32::try_from(PLAIN[place]).unwrap());
+    let mapped = |ordinal, accessible| Played::Mapping { ordinal, accessible };
+    let (engine, gpus) = driven(&[PLAIN[7], PLAIN[8]]);
+    let base = gpus[0].allocate(16 * MIB).unwrap();
+    let at = |mib: u64| base + mib * MIB;
+    play(at(0), 2 * MIB, mapped(ordinals[0], true));
+    play(at(2), 4 * MIB, mapped(ordinals[0], true));
+    play(at(6), 2 * MIB, mapped(ordinals[0], true));
+    play(at(8), 2 * MIB, mapped(ordinals[1], true));
+    play(at(10), 2 * MIB, mapped(ordinals[0], true));
+    play(at(12), 2 * MIB, mapped(ordinals[0], false));
+    play(at(14), 2 * MIB, Played::Reserved);
+    let buffer = borrow(&engine, at(1), 7 * MIB).unwrap();
+    assert_eq!(buffer.device(), Some(gpus[0].id()));
+    there_and_back(&engine, buffer);
+    let elsewhere = format!("from {:#x} on it is {}'s", at(8), gpus[1].id());
+    assert_eq!(refusal(&engine, at(1), 7 * MIB + 1), elsewhere);
+    let (closed, id) = (at(12), gpus[0].id());
+    let sealed = format!("{id} may not read and write what is mapped at {closed:#x}+{}", 2 * MIB);
+    assert_eq!(refusal(&engine, at(10), 2 * MIB + 1), sealed);
+    assert_eq!(refusal(&engine, at(12), 1), sealed);
+    let reserved = format!("{:#x} is reserved virtual memory with nothing mapped to it", at(14));
+    assert_eq!(refusal(&engine, at(14), 1), reserved);
+    assert_eq!(borrow(&engine, at(8), 2 * MIB).unwrap().device(), Some(gpus[1].id()));
+    assert_eq!(handles(), 0, "every handle of a mapping is released");
+}
+
+#[test]
+fn managed_memory_is_used_like_any_other() {
+    let (engine, gpus) = driven(&[PLAIN[9]]);
+    let base = gpus[0].allocate(4 * MIB).unwrap();
+    play(base, 3 * MIB, Played::Managed);
+    there_and_back(&engine, borrow(&engine, base, 3 * MIB).unwrap());
+    let beyond = format!("the allocation {base:#x}+{} ends 1 bytes before it", 3 * MIB);
+    assert_eq!(refusal(&engine, base, 3 * MIB + 1), beyond);
+}
+
+#[test]
+fn what_is_no_gpu_memory_is_named() {
+    let (engine, gpus) = driven(&[PLAIN[9]]);
+    let memory = gpus[0].allocate(1000).unwrap();
+    let beyond = |over| format!("the allocation {memory:#x}+1000 ends {over} bytes before it");
+    assert_eq!(refusal(&engine, memory, 1001), beyond(1));
+    assert_eq!(refusal(&engine, memory + 999, 4096), beyond(4095));
+    assert_eq!(refusal(&engine, memory, 0), "there is no range of this length");
+    assert_eq!(refusal(&engine, memory, u64::MAX), "there is no range of this length");
+    let mut bytes = vec![0_u8; 4096];
+    let host = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let number = host.addr().get() as u64;
+    assert_eq!(refusal(&engine, number, 16), format!("{number:#x} is ordinary host memory"));
+    // SAFETY: the vector outlives the registration.
+    unsafe { gpus[0].register(host, 4096) }.unwrap();
+    assert_eq!(refusal(&engine, number, 16), format!("{number:#x} is pinned host memory"));
+    // SAFETY: nothing is queued on it.
+    unsafe { gpus[0].unregister(host) }.unwrap();
+    let nobodys = "0x8 is nobody's memory: it was freed, or never allocated";
+    assert_eq!(refusal(&engine, 8, 16), nobodys);
+    let without_gpu = Engine::new(Options::default()).unwrap();
+    assert_eq!(refusal(&without_gpu, number, 16), format!("{number:#x} is ordinary host memory"));
+}

@@ -1,0 +1,115 @@
+//! What an address is, as the driver knows it.
+//!
+//! An address may be anybody's: made in any context, imported from another process, a part of a
+//! pool, or mapped to virtual memory. The driver is asked for each address anew, and nothing is
+//! ever read or written here.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::table::{CudaTable, Location, SUCCESS};
+use crate::gpu::{AddressKind, DeviceId, DeviceKind};
+
+/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
+const MEMORY_TYPE_HOST: c_uint = 1;
+const MEMORY_TYPE_DEVICE: c_uint = 2;
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const ACCESS_READ_WRITE: u64 = 3;
+
+/// What `address` is. How far it reaches is told only where a context of its GPU is current, and
+/// `any` is named for managed memory of no GPU in particular.
+pub(super) fn kind(cuda: &CudaTable, address: u64, any: DeviceId) -> AddressKind {
+    let Some(found) = attributes(cuda, address) else { return AddressKind::Unknown };
+    let of_gpu = u32::try_from(found.ordinal);
+    let device = of_gpu.map_or(any, |index| DeviceId { kind: DeviceKind::Cuda, index });
+    if found.managed != 0 {
+        let (base, len) = range(cuda, address).unwrap_or(found.range);
+        return AddressKind::Managed { device, base, len };
+    }
+    if found.memory_type == MEMORY_TYPE_HOST {
+        return AddressKind::PinnedHost;
+    }
+    // Of virtual memory the attributes tell what was reserved, whatever of it is mapped.
+    if found.range.1 > 0 && found.mapped == 0 {
+        return AddressKind::Reserved;
+    }
+    if found.memory_type != MEMORY_TYPE_DEVICE || of_gpu.is_err() {
+        return AddressKind::Unknown;
+    }
+    let (base, len) = range(cuda, address).unwrap_or(found.range);
+    if is_mapping(cuda, address) {
+        let accessible = is_accessible(cuda, address, found.ordinal);
+        return AddressKind::Mapping { device, base, len, accessible };
+    }
+    AddressKind::Device { device, base, len }
+}
+
+/// What the driver says of any address, also of one that it does not know.
+#[derive(Debug, Clone, Copy)]
+struct Attributes {
+    memory_type: c_uint,
+    managed: c_uint,
+    ordinal: c_int,
+    /// First address and length of the allocation, or of the virtual memory that was reserved.
+    range: (u64, u64),
+    mapped: c_uint,
+}
+
+fn attributes(cuda: &CudaTable, address: u64) -> Option<Attributes> {
+    /// `CU_POINTER_ATTRIBUTE_` and `MEMORY_TYPE`, `IS_MANAGED`, `DEVICE_ORDINAL`,
+    /// `RANGE_START_ADDR`, `RANGE_SIZE`, `MAPPED`.
+    const WANTED: [c_uint; 6] = [2, 8, 9, 11, 12, 13];
+    let mut wanted = WANTED;
+    let (mut memory_type, mut managed, mut mapped) = (0, 0, 0);
+    let (mut ordinal, mut start, mut len): (c_int, u64, usize) = (-1, 0, 0);
+    // The driver writes flags as one byte or as four; all begin as zero.
+    let mut outputs: [*mut c_void; WANTED.len()] = [
+        (&raw mut memory_type).cast(),
+        (&raw mut managed).cast(),
+        (&raw mut ordinal).cast(),
+        (&raw mut start).cast(),
+        (&raw mut len).cast(),
+        (&raw mut mapped).cast(),
+    ];
+    // SAFETY: as many outputs as attributes, each at least of the size that the driver documents;
+    // the address itself is only looked up.
+    let status = unsafe {
+        let (wanted, outputs) = (wanted.as_mut_ptr(), outputs.as_mut_ptr());
+        (cuda.pointer_get_attributes)(6, wanted, outputs, address)
+    };
+    let range = (start, len as u64);
+    (status == SUCCESS).then_some(Attributes { memory_type, managed, ordinal, range, mapped })
+}
+
+/// The allocation or the mapping that holds the address.
+fn range(cuda: &CudaTable, address: u64) -> Option<(u64, u64)> {
+    let (mut base, mut len) = (0, 0_usize);
+    // SAFETY: the outputs outlive the call; the address is only looked up.
+    let status = unsafe { (cuda.mem_get_address_range)(&raw mut base, &raw mut len, address) };
+    (status == SUCCESS && len > 0).then_some((base, len as u64))
+}
+
+/// Whether the address was mapped by `cuMemMap`: only such memory has a handle.
+fn is_mapping(cuda: &CudaTable, address: u64) -> bool {
+    let mut handle = 0;
+    let Ok(number) = usize::try_from(address) else { return false };
+    let pointer = std::ptr::without_provenance_mut(number);
+    // SAFETY: the output outlives the call; the address is only looked up.
+    let status = unsafe { (cuda.mem_retain_allocation_handle)(&raw mut handle, pointer) };
+    if status == SUCCESS {
+        // SAFETY: just retained.
+        let _ = unsafe { (cuda.mem_release)(handle) };
+    }
+    status == SUCCESS
+}
+
+/// Whether the GPU may read and write its own memory at this address.
+fn is_accessible(cuda: &CudaTable, address: u64, ordinal: c_int) -> bool {
+    let (mut flags, gpu) = (0, Location::gpu(ordinal));
+    // SAFETY: the output and the location outlive the call; the address is only looked up.
+    let status = unsafe { (cuda.mem_get_access)(&raw mut flags, &raw const gpu, address) };
+    // A driver that cannot say leaves it to the copies.
+    status != SUCCESS || flags == ACCESS_READ_WRITE
+}

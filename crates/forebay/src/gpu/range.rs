@@ -1,0 +1,131 @@
+//! Whether a range of addresses that others own is memory of one GPU, and if not, what it is.
+
+use std::fmt;
+use std::fs;
+
+use super::{AddressKind, Device, DeviceId};
+
+/// What is wrong with a range, as a person is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotDeviceMemory {
+    /// No byte, or more than there are addresses.
+    NoRange,
+    /// This address of it is no GPU's memory.
+    Kind { address: u64, kind: AddressKind },
+    /// It ends behind the allocation that it begins in.
+    Beyond { base: u64, len: u64, over: u64 },
+    /// From this address on it lies on another GPU.
+    Elsewhere { address: u64, device: DeviceId },
+    /// The GPU may not read and write this mapping.
+    NoAccess { base: u64, len: u64, device: DeviceId },
+}
+
+/// Finds the end of each allocation or mapping in the range and looks at what follows it.
+///
+/// # Errors
+/// What keeps the range from being memory of `device`.
+pub(crate) fn check_range(
+    device: &dyn Device,
+    address: u64,
+    len: u64,
+) -> Result<(), NotDeviceMemory> {
+    let end = address.checked_add(len).filter(|&end| end > address);
+    let end = end.ok_or(NotDeviceMemory::NoRange)?;
+    let mut at = address;
+    while at < end {
+        let kind = device.address_kind(at);
+        if let Some(other) = kind.device().filter(|&other| other != device.id()) {
+            return Err(NotDeviceMemory::Elsewhere { address: at, device: other });
+        }
+        let next = match kind {
+            // Its neighbours are other people's, even where they begin at its very end.
+            AddressKind::Device { base, len, .. } | AddressKind::Managed { base, len, .. } => {
+                let behind = base.saturating_add(len);
+                if at > address || behind < end {
+                    let over = end - behind.min(end);
+                    return Err(NotDeviceMemory::Beyond { base, len, over });
+                }
+                behind
+            }
+            AddressKind::Mapping { base, len, accessible: true, .. } => base.saturating_add(len),
+            AddressKind::Mapping { base, len, device, .. } => {
+                return Err(NotDeviceMemory::NoAccess { base, len, device });
+            }
+            kind => return Err(NotDeviceMemory::Kind { address: at, kind }),
+        };
+        // A driver that contradicts itself must not hold us for ever.
+        if next <= at {
+            return Err(NotDeviceMemory::Kind { address: at, kind });
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+impl fmt::Display for NotDeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRange => f.write_str("there is no range of this length"),
+            Self::Kind { address, kind } => write!(f, "{address:#x} is {}", words(*address, *kind)),
+            Self::Beyond { base, len, over } => {
+                write!(f, "the allocation {base:#x}+{len} ends {over} bytes before it")
+            }
+            Self::Elsewhere { address, device } => {
+                write!(f, "from {address:#x} on it is {device}'s")
+            }
+            Self::NoAccess { base, len, device } => {
+                write!(f, "{device} may not read and write what is mapped at {base:#x}+{len}")
+            }
+        }
+    }
+}
+
+fn words(address: u64, kind: AddressKind) -> &'static str {
+    match kind {
+        AddressKind::PinnedHost => "pinned host memory",
+        AddressKind::Reserved => "reserved virtual memory with nothing mapped to it",
+        AddressKind::Unknown if is_host_memory(address) => "ordinary host memory",
+        AddressKind::Unknown => "nobody's memory: it was freed, or never allocated",
+        AddressKind::Managed { .. } => "managed memory whose bounds the driver does not tell",
+        AddressKind::Device { .. } | AddressKind::Mapping { .. } => {
+            "GPU memory whose bounds the driver does not tell"
+        }
+    }
+}
+
+/// Whether this process could read or write there. What drivers reserve it could not.
+fn is_host_memory(address: u64) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    maps.lines()
+        .any(|line| usable_range(line).is_some_and(|(from, to)| from <= address && address < to))
+}
+
+/// The range of a line of `/proc/PID/maps` (`START-END PERMISSIONS …`) that is not sealed off.
+fn usable_range(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    words.next().filter(|allowed| allowed.starts_with('r') || allowed[1..].starts_with('w'))?;
+    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_map_are_read() {
+        let line = "7f00-7fff rw-p 00000000 00:00 0 [heap]";
+        assert_eq!(usable_range(line), Some((0x7f00, 0x7fff)));
+        assert_eq!(usable_range("10-20 -w-s 0 00:00 0"), Some((0x10, 0x20)));
+        assert_eq!(usable_range("10-20 ---p 0 00:00 0"), None);
+        assert_eq!(usable_range("nonsense"), None);
+        assert_eq!(usable_range(""), None);
+    }
+
+    #[test]
+    fn the_kernel_knows_this_process_memory() {
+        let bytes = [0_u8; 16];
+        assert!(is_host_memory(bytes.as_ptr().addr() as u64));
+        assert!(!is_host_memory(8));
+    }
+}

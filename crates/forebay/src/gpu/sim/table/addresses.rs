@@ -1,0 +1,143 @@
+//! What the simulated driver knows of addresses, and memory that a test plays as another kind.
+
+#![expect(unsafe_code, reason = "plays a C library")]
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{GPUS, STACK, put, write};
+use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
+use crate::gpu::{AddressKind, Device};
+
+/// What a part of a simulated GPU's memory is played as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Played {
+    /// Mapped to virtual memory, where this GPU of this index may use it or not.
+    Mapping { ordinal: c_int, accessible: bool },
+    /// Virtual memory without anything mapped to it.
+    Reserved,
+    /// Managed memory of no GPU in particular.
+    Managed,
+}
+
+static PLAYED: Mutex<BTreeMap<u64, (u64, Played)>> = Mutex::new(BTreeMap::new());
+
+/// Handles of mappings that are retained.
+static HANDLES: AtomicI32 = AtomicI32::new(0);
+
+fn lock() -> MutexGuard<'static, BTreeMap<u64, (u64, Played)>> {
+    PLAYED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Plays a part of an allocation as something else from now on. Addresses are never used twice.
+pub(crate) fn play(base: u64, len: u64, as_what: Played) {
+    lock().insert(base, (len, as_what));
+}
+
+/// How many handles of mappings were retained and not released.
+pub(crate) fn handles() -> i32 {
+    HANDLES.load(Ordering::SeqCst)
+}
+
+fn played(address: Address) -> Option<(u64, u64, Played)> {
+    let (base, (len, what)) =
+        lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
+    (address - base < len).then_some((base, len, what))
+}
+
+/// What the simulated GPUs say of an address.
+pub(super) fn kind_of(address: Address) -> AddressKind {
+    let kinds = GPUS.iter().map(|gpu| gpu.device.address_kind(address));
+    let known = |first, next| if first == AddressKind::Unknown { next } else { first };
+    kinds.reduce(known).unwrap_or(AddressKind::Unknown)
+}
+
+pub(super) unsafe extern "C" fn pointer_get_attributes(
+    count: c_uint,
+    wanted: *mut c_uint,
+    outputs: *mut *mut c_void,
+    address: Address,
+) -> Status {
+    const NO_GPU: c_int = -2;
+    let (mut memory_type, mut ordinal, base, size) = match kind_of(address) {
+        AddressKind::Device { device, base, len } => {
+            (2, c_int::try_from(device.index).unwrap(), base, len)
+        }
+        AddressKind::PinnedHost => (1, 0, 0, 0),
+        _ => (0, NO_GPU, 0, 0),
+    };
+    let (mut managed, mut mapped) = (0, u32::from(memory_type == 2));
+    // Of virtual memory the driver tells the bounds of what was reserved: here the allocation.
+    match played(address).map(|(_, _, what)| what) {
+        Some(Played::Mapping { ordinal: on, .. }) => ordinal = on,
+        Some(Played::Reserved) => (memory_type, ordinal, mapped) = (0, NO_GPU, 0),
+        Some(Played::Managed) => (managed, ordinal) = (1, NO_GPU),
+        None => {}
+    }
+    for place in 0..count as usize {
+        // SAFETY: the caller gives `count` attributes and as many outputs of the right sizes.
+        unsafe {
+            let output = *outputs.add(place);
+            match *wanted.add(place) {
+                2 => output.cast::<c_uint>().write(memory_type),
+                8 => output.cast::<c_uint>().write(managed),
+                9 => output.cast::<c_int>().write(ordinal),
+                11 => output.cast::<u64>().write(base),
+                12 => output.cast::<u64>().write(size),
+                13 => output.cast::<c_uint>().write(mapped),
+                _ => return 1,
+            }
+        }
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn mem_get_address_range(
+    base: *mut Address,
+    len: *mut usize,
+    address: Address,
+) -> Status {
+    if STACK.with_borrow(Vec::is_empty) {
+        return 201;
+    }
+    let (start, size) = match (played(address), kind_of(address)) {
+        (Some((_, _, Played::Reserved)), _) => return 500,
+        (Some((start, size, _)), _) => (start, size),
+        (None, AddressKind::Device { base, len, .. }) => (base, len),
+        _ => return 500,
+    };
+    put(base, start);
+    write(len, usize::try_from(size).unwrap())
+}
+
+pub(super) unsafe extern "C" fn mem_retain_allocation_handle(
+    handle: *mut AllocationHandle,
+    address: Opaque,
+) -> Status {
+    let Some((base, _, Played::Mapping { .. })) = played(address.addr() as u64) else { return 1 };
+    HANDLES.fetch_add(1, Ordering::SeqCst);
+    write(handle, base)
+}
+
+pub(super) unsafe extern "C" fn mem_release(handle: AllocationHandle) -> Status {
+    let Some((_, _, Played::Mapping { .. })) = played(handle) else { return 1 };
+    HANDLES.fetch_sub(1, Ordering::SeqCst);
+    0
+}
+
+pub(super) unsafe extern "C" fn mem_get_access(
+    flags: *mut u64,
+    location: *const Location,
+    address: Address,
+) -> Status {
+    // SAFETY: the table's callers give a location that can be read.
+    let asked = unsafe { *location }.ordinal();
+    match played(address) {
+        Some((_, _, Played::Mapping { ordinal, accessible })) => {
+            write(flags, if accessible && asked == Some(ordinal) { 3 } else { 0 })
+        }
+        _ => 1,
+    }
+}
