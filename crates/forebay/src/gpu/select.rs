@@ -1,4 +1,4 @@
-//! From what a person writes (`0`, `GPU-…`, `MIG-…`, `0000:1b:00.0`, `none`, `sim:seed=7`) to a GPU.
+//! From what a person writes (`0`, `GPU-…`, `MIG-…`, `0000:1b:00.0`, `none`, `sim`) to a GPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -263,7 +263,7 @@ mod tests {
         let several = "several GPUs begin so: GPU-1f3a-00, GPU-1fff-11";
         assert_eq!(find("GPU-1f"), Err(several.into()));
         assert_eq!(find("GPU-2"), Err("there is GPU-1f3a-00, GPU-1fff-11, MIG-1fff-22".into()));
-        assert_eq!(find("2:1b:0"), Err("there is 0000:1b:00.0, 0001:1b:00.0, 0002:1b:00.0".into()));
+        assert_eq!(find("4:1b:0"), Err("there is 0000:1b:00.0, 0001:1b:00.0, 0002:1b:00.0".into()));
     }
 
     #[test]

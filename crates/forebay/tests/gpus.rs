@@ -1,0 +1,63 @@
+//! Several GPUs in one process and engine: each has its own link, and none waits for another.
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use forebay::clock::ManualClock;
+    use forebay::gpu::Device;
+    use forebay::gpu::sim::SimDevice;
+    use forebay::{Engine, File, Options, RequestOptions};
+
+    const LEN: usize = 3 << 20;
+
+    fn written(
+        engine: &Engine,
+        folder: &tempfile::TempDir,
+        name: &str,
+        step: u8,
+    ) -> (File, Vec<u8>) {
+        let path = folder.path().join(name);
+        let bytes: Vec<u8> = (0..=250_u8).cycle().map(|byte| byte ^ step).take(LEN).collect();
+        fs::write(&path, &bytes).unwrap();
+        (engine.open(&path).unwrap(), bytes)
+    }
+
+    #[test]
+    fn two_gpus_read_different_files_at_once() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let clock = Arc::new(ManualClock::new());
+        // The first GPU's copies are done when an hour has gone by on a clock that stands still.
+        let slow = SimDevice::new(0, "sim:latency=3600s".parse().unwrap(), clock.clone());
+        let fast = slow.beside(1, "sim".parse().unwrap());
+        let gpus: [Arc<dyn Device>; 2] = [Arc::new(slow), Arc::new(fast)];
+        gpus.iter().for_each(|gpu| engine.add_device(gpu).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let files = [written(&engine, &folder, "a", 1), written(&engine, &folder, "b", 2)];
+        let start = |index: usize| {
+            let buffer = engine.allocate(gpus[index].id(), LEN as u64).unwrap();
+            files[index].0.start_read(0, buffer, &RequestOptions::exactly()).unwrap()
+        };
+        let (first, second) = (start(0), start(1));
+        let (result, quick) = second.wait();
+        assert_eq!(result.unwrap().bytes, LEN as u64);
+        assert!(!first.is_done(), "its link has not carried a byte yet");
+        // Each wait for the slow GPU is an hour of its clock.
+        let mut slow = first.wait_for(Duration::ZERO);
+        while slow.is_none() {
+            clock.advance(Duration::from_secs(3600));
+            slow = first.wait_for(Duration::from_millis(1));
+        }
+        let (result, late) = first.wait();
+        assert_eq!(result.unwrap().bytes, LEN as u64);
+        for (buffer, (index, gpu)) in [late, quick].into_iter().zip(gpus.iter().enumerate()) {
+            let buffer = buffer.unwrap();
+            assert_eq!(buffer.device(), Some(gpu.id()));
+            let mut got = vec![0; LEN];
+            buffer.download(0, &mut got).unwrap();
+            assert!(got == files[index].1, "{}", gpu.id());
+        }
+    }
+}
