@@ -73,6 +73,8 @@
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
+//! - `tests/cuda/addresses.rs`: lends a real GPU's memory
+//! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 

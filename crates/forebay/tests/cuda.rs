@@ -4,6 +4,13 @@
 #![expect(unsafe_code, reason = "copies by raw address, and calls the driver beside the library")]
 
 #[cfg(test)]
+#[path = "cuda/addresses.rs"]
+mod addresses;
+#[cfg(test)]
+#[path = "cuda/driver.rs"]
+mod driver;
+
+#[cfg(test)]
 mod tests {
     use std::ffi::{c_int, c_uint, c_void};
     use std::ptr::{self, NonNull};
