@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint};
 use std::ptr::{self, NonNull};
 
 use super::batch::Way;
