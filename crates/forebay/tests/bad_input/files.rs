@@ -14,7 +14,7 @@ use crate::{assert_adds_up, assert_says, engine, sim, small_engine};
 
 const NOT_FOUND: &str = "look at the path's spelling; a relative path starts at this folder";
 const NO_RIGHT: &str = "ask the owner for the permission, or run as the owner";
-const A_FILE: &str = "give the path of a regular file or of a block device";
+const A_FILE: &str = "give a regular file or a block device";
 
 #[test]
 fn what_is_not_there() {

@@ -62,6 +62,8 @@ pub(crate) struct Request {
     pub(crate) range: ByteRange,
     /// Where a read will meet the end of the file, else the range's end.
     pub(crate) end: u64,
+    /// Whether the file was known to reach up to there.
+    pub(crate) is_sized: bool,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
     /// The GPU's link; `None` for host memory.
@@ -83,6 +85,14 @@ impl Request {
     /// Where it moves bytes, as an error names it.
     fn place(&self) -> Place {
         self.file.place(self.range.start, self.range.len())
+    }
+
+    /// The error of a read that met the end of the file after `got` bytes of more.
+    fn early_end(&self, got: u64) -> Error {
+        if self.is_sized && self.end == self.range.end {
+            return Error::FileChanged { place: self.place(), got };
+        }
+        Error::EndOfFile { place: self.place(), got }
     }
 }
 
