@@ -103,9 +103,17 @@ pub enum Error {
         /// What the system said.
         source: Errno,
     },
-    /// The file ended before all asked bytes had arrived.
+    /// The file ended before all asked bytes had arrived, and did so when the read began.
     #[error("cannot read {place}: the file ended after {got} bytes")]
     EndOfFile {
+        /// The bytes asked for.
+        place: Place,
+        /// How many of them arrived.
+        got: u64,
+    },
+    /// The file became shorter while it was read: all asked bytes were there when the read began.
+    #[error("cannot read {place}: the file changed: it ended after {got} bytes, and was longer")]
+    FileChanged {
         /// The bytes asked for.
         place: Place,
         /// How many of them arrived.
@@ -251,8 +259,10 @@ impl Error {
         Some(match self {
             Self::Io { source, operation, .. } => return io_hint(*source, *operation),
             Self::EndOfFile { .. } => {
-                "ask for fewer bytes, or look whether the file changed while it was read; a writer \
-                 should write a new file and rename it"
+                "ask for fewer bytes, or look whether all of the file has been written".into()
+            }
+            Self::FileChanged { .. } => {
+                "read it again once nobody cuts it; a writer should write a new file and rename it"
                     .into()
             }
             Self::NoProgress { .. } => {
@@ -260,7 +270,7 @@ impl Error {
                  size that it does not have"
                     .into()
             }
-            Self::NotAFile { .. } => "give the path of a regular file or of a block device".into(),
+            Self::NotAFile { .. } => "give a regular file or a block device".into(),
             Self::RouteUnavailable { .. } => {
                 "leave the route out, and the fastest one that can be had is taken".into()
             }
@@ -353,6 +363,7 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             Errno::NOSPC | Errno::DQUOT => "free room on that file system, or write elsewhere",
             Errno::ROFS => "the file system is mounted read-only: remount it or write elsewhere",
             Errno::IO => "the drive or its file system failed: look at the kernel's log (`dmesg`)",
+            Errno::BADF if operation == Operation::Open => "give a descriptor that is open",
             Errno::NOMEM => "raise the memory limit of this process",
             Errno::MFILE | Errno::NFILE => "raise the limit on open files (`ulimit -n`)",
             Errno::INVAL if matches!(operation, Operation::Read | Operation::Write) => {

@@ -189,6 +189,7 @@ impl DataPath {
             direction: Direction::Read,
             range,
             end: range.end,
+            is_sized: true,
             address,
             link,
             drive: 0,

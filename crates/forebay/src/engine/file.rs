@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::start::Call;
 use super::{Engine, bad_request};
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::file::{Handle, OpenHow, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
@@ -115,7 +115,8 @@ impl File {
         Self { handle, engine }
     }
 
-    /// The path as it was given.
+    /// The path as it was given. Of a descriptor that was given it is what `/proc` calls it, with
+    /// ` (deleted)` behind where the name is gone, or `fd 5` where `/proc` does not say.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.handle.path()
@@ -169,8 +170,16 @@ impl File {
         self.handle.try_direct().err()
     }
 
+    /// Why another descriptor than the one that was given moves its bytes; `None` where that one
+    /// does, and for a file that was opened by its path.
+    #[must_use]
+    pub fn reopened(&self) -> Option<&str> {
+        self.handle.reopened()
+    }
+
     /// Reads from `offset` into all of `target`, up to the end of the file, as `pread` does;
-    /// returns when the bytes are there. At or beyond the end nothing is read.
+    /// returns when the bytes are there. At or beyond the end nothing is read. A file that becomes
+    /// shorter meanwhile ends where it ends then.
     ///
     /// # Errors
     /// Any of [`Error`](crate::Error)'s; the target may hold part of the bytes then.
@@ -181,7 +190,9 @@ impl File {
     /// As [`read`](Self::read), but an early end of the file is an error.
     ///
     /// # Errors
-    /// [`Error::EndOfFile`](crate::Error::EndOfFile) says how many bytes arrived.
+    /// [`Error::EndOfFile`](crate::Error::EndOfFile) says how many bytes arrived, and
+    /// [`Error::FileChanged`](crate::Error::FileChanged) the same of a file that held all of them
+    /// when the read began.
     pub fn read_exact<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
         self.read_with(offset, target, &RequestOptions::exactly())
     }
@@ -217,8 +228,12 @@ impl File {
         };
         if self.handle.is_sized(len) {
             let mut buffer = allocate(len)?;
-            let outcome = self.read_exact(0, &mut buffer)?;
-            return Ok((buffer, outcome));
+            return match self.read_exact(0, &mut buffer) {
+                Ok(outcome) => Ok((buffer, outcome)),
+                // It held as many a moment ago.
+                Err(Error::EndOfFile { place, got }) => Err(Error::FileChanged { place, got }),
+                Err(error) => Err(error),
+            };
         }
         let mut room = ROOM;
         loop {
@@ -365,12 +380,17 @@ impl File {
         })
     }
 
-    pub(super) fn check_writable(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
-        if direction == Direction::Read || self.handle.writable() {
-            return Ok(());
-        }
-        let reason = "the file is open for reading only".to_owned();
-        Err(bad_request(Operation::Write, self.handle.place(offset, len), reason))
+    pub(super) fn check_access(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
+        let (operation, reason) = match direction {
+            Direction::Read if !self.handle.readable() => {
+                (Operation::Read, "the file is open for writing only")
+            }
+            Direction::Write if !self.handle.writable() => {
+                (Operation::Write, "the file is open for reading only")
+            }
+            Direction::Read | Direction::Write => return Ok(()),
+        };
+        Err(bad_request(operation, self.handle.place(offset, len), reason.into()))
     }
 
     fn run(
@@ -380,7 +400,7 @@ impl File {
         span: Span,
         options: &RequestOptions,
     ) -> Result<Outcome> {
-        self.check_writable(direction, offset, span.len)?;
+        self.check_access(direction, offset, span.len)?;
         let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
         if let Some(done) = self.engine.move_small(&call) {
             return done;
@@ -398,7 +418,7 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        self.check_writable(direction, offset, memory.len())?;
+        self.check_access(direction, offset, memory.len())?;
         let whole = 0..memory.len();
         let span = self.part(Operation::Read, offset, &memory, &whole)?;
         let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };

@@ -93,6 +93,8 @@ struct Asked {
     source: usize,
     offset: u64,
     len: u64,
+    /// What of it the file had when it was asked.
+    there: u64,
 }
 
 impl Reads {
@@ -100,12 +102,15 @@ impl Reads {
         let mut results: Vec<Result<u64>> = self.asked.iter().map(|_| Ok(0)).collect();
         self.batch.results().for_each(|(index, result)| results[index] = result);
         for (result, asked) in results.iter_mut().zip(&self.asked).filter(|_| self.exact) {
-            let &Asked { source, offset, len } = asked;
+            let &Asked { source, offset, len, there } = asked;
             if let Ok(got) = *result
                 && got < len
             {
                 let place = self.batch.file(source).place(offset, len);
-                *result = Err(Error::EndOfFile { place, got });
+                *result = Err(match got < there {
+                    true => Error::FileChanged { place, got },
+                    false => Error::EndOfFile { place, got },
+                });
             }
         }
         ManyOutcome { results, whole }
@@ -193,7 +198,10 @@ impl Engine {
         options: &RequestOptions,
         targets: Vec<Buffer>,
     ) -> Result<(Arc<State>, Reads)> {
-        pieces.iter().try_for_each(|piece| check(piece, spans))?;
+        for piece in pieces {
+            piece.file.check_access(Direction::Read, piece.offset, piece.len)?;
+            check(piece, spans)?;
+        }
         let gpu = one_memory(pieces, spans)?;
         let (sources, source_of) = self.sources(pieces, gpu, options)?;
         let wanted = |(piece, &source): (&Piece<'_>, &usize)| {
@@ -229,7 +237,8 @@ impl Engine {
             direction: Direction::Read,
             range,
             end: range.end,
-            address: 0, // each piece has its own
+            is_sized: false, // each file for itself
+            address: 0,      // each piece has its own
             link,
             drive: first.drive,
             cold: batch.begins_cold()
@@ -242,7 +251,13 @@ impl Engine {
             priority: options.priority,
         });
         let asked = pieces.iter().zip(source_of);
-        let asked = asked.map(|(&Piece { offset, len, .. }, source)| Asked { source, offset, len });
+        let there = wanted.iter().map(|wanted| wanted.len);
+        let asked = asked.zip(there).map(|((&Piece { offset, len, .. }, source), there)| Asked {
+            source,
+            offset,
+            len,
+            there,
+        });
         let asked = asked.collect();
         Ok((state, Reads { batch, asked, exact: options.exact }))
     }

@@ -26,6 +26,7 @@ mod start;
 mod tests;
 mod threads;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -205,11 +206,41 @@ impl Engine {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
-        let handle = Handle::open(path.as_ref(), &how.into())?;
+        Ok(self.file(Handle::open(path.as_ref(), &how.into())?))
+    }
+
+    /// The file of a descriptor that somebody has opened and hands over: it is closed with the
+    /// file, or here where there is an error.
+    ///
+    /// Regular files and block devices will do, also those without a name (`memfd`, `O_TMPFILE`,
+    /// removed ones). The file can be read, written or both as the descriptor can. Its position and
+    /// its flags, which duplicates share, are neither used nor changed: for a descriptor with
+    /// `O_APPEND` or `O_DIRECT` the file is opened once more by `/proc/self/fd`, and
+    /// [`File::reopened`] says why. Closing a file of an engine frees the process's own `fcntl`
+    /// locks on it, as every `close` does; those of `flock` stay until the given descriptor goes.
+    ///
+    /// # Errors
+    /// [`Error::NotAFile`] for a folder, a pipe, a socket; [`Error::BadRequest`] for a descriptor
+    /// that can neither read nor write, and for one whose flags are in the way where the file
+    /// cannot be opened again; [`Error::Io`].
+    pub fn open_fd(&self, fd: impl Into<OwnedFd>) -> Result<File> {
+        Ok(self.file(Handle::from_fd(fd.into())?))
+    }
+
+    /// As [`open_fd`](Self::open_fd), for a descriptor that stays the caller's: a duplicate is
+    /// closed with the file.
+    ///
+    /// # Errors
+    /// As [`open_fd`](Self::open_fd).
+    pub fn open_borrowed_fd(&self, fd: impl AsFd) -> Result<File> {
+        Ok(self.file(Handle::from_borrowed(fd.as_fd())?))
+    }
+
+    fn file(&self, handle: Handle) -> File {
         if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
             let _ = handle.direct(); // whoever asks for it is told what came of it
         }
-        Ok(File::new(Arc::new(handle), self.clone()))
+        File::new(Arc::new(handle), self.clone())
     }
 
     /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.

@@ -71,11 +71,12 @@ impl Engine {
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
         let range = call.range()?;
         let mut way = self.way(call)?;
-        let mut end = range.end;
+        let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
             Direction::Read => {
                 let size = call.file.size()?;
-                if call.file.is_sized(size) {
+                is_sized = call.file.is_sized(size);
+                if is_sized {
                     end = size.clamp(range.start, range.end);
                 } else if !matches!(way, Ok((_, Reason::Demanded))) {
                     way = Err(Reason::NoDirectIo); // that would end where the size says
@@ -98,10 +99,7 @@ impl Engine {
                 split_write(range, alignment, call.file.cache_unit(), reason).into()
             }
         };
-        let link = match &call.span.gpu {
-            Some(device) => Some(self.ready_link(device)?),
-            None => None,
-        };
+        let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let (drive, beside) = match call.direction {
             Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
             Direction::Write => (self.drive(call.file, way.is_ok())?, Vec::new()),
@@ -117,6 +115,7 @@ impl Engine {
             direction: call.direction,
             range,
             end,
+            is_sized,
             address: call.span.address,
             link,
             drive,

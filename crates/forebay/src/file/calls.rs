@@ -211,6 +211,16 @@ pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
+/// The size of a block device in bytes.
+pub(crate) fn device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    use rustix::ioctl::{Getter, ioctl, opcode};
+    // The kernel's header says `size_t`, but the answer has 64 bits everywhere.
+    const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);
+    // SAFETY: the call writes 64 bits, for which the getter has room, and only block devices are
+    // asked.
+    retry(|| unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) })
+}
+
 /// The size of a page of this kernel, in bytes.
 pub(crate) fn page_size() -> u64 {
     rustix::param::page_size() as u64

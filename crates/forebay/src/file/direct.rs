@@ -3,12 +3,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::Handle;
-use super::calls::{read_at, retry};
+use super::calls::read_at;
 use super::kind::Kind;
+use super::reopen::{self, reopen};
 
 /// What O_DIRECT asks of a request. Both are powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Alignment {
     }
 }
 
-/// A descriptor with O_DIRECT, of the same file and with the same right to write.
+/// A descriptor with O_DIRECT, of the same file and with the same access.
 #[derive(Debug)]
 pub(crate) struct Direct {
     fd: OwnedFd,
@@ -58,9 +59,7 @@ impl Refusal {
     /// What `errno` means; `reason` says it of an error that lasts.
     fn of(errno: Errno, reason: impl FnOnce(Errno) -> String) -> Self {
         match errno {
-            Errno::MFILE | Errno::NFILE => {
-                Self::Passing("too many files are open for a second descriptor with O_DIRECT")
-            }
+            Errno::MFILE | Errno::NFILE => Self::Passing(TOO_MANY),
             Errno::NOMEM => {
                 Self::Passing("there is no memory now for a second descriptor with O_DIRECT")
             }
@@ -79,7 +78,7 @@ impl Direct {
             // Newer kernels accept the flag here and copy from the page cache all the same.
             return Err(Refusal::Lasting("the file lives in memory".into()));
         }
-        let fd = reopen(handle)?;
+        let fd = open_direct(handle)?;
         let alignment = alignment(handle, fd.as_fd())?;
         handle.supports_nowait(); // rings want to know, and this thread may wait
         Ok(Self { fd, alignment })
@@ -98,7 +97,7 @@ impl Direct {
     /// Reads the first unit, since a file system may take the flag and refuse the request. That a
     /// smaller unit passes would prove nothing: some then read through the page cache.
     pub(super) fn confirm(&self, handle: &Handle) -> Result<(), Refusal> {
-        if handle.size().map_err(|e| e.to_string())? == 0 {
+        if !handle.readable() || handle.size().map_err(|e| e.to_string())? == 0 {
             return Ok(());
         }
         let memory = self.alignment.memory as usize;
@@ -120,34 +119,38 @@ pub(super) fn failed(errno: Errno) -> String {
     format!("a request with O_DIRECT failed: {errno}")
 }
 
-/// Opens the file once more. `/proc` leads to the very file even where its name is gone; without
-/// `/proc`, the name must still lead to the same file.
-fn reopen(handle: &Handle) -> Result<OwnedFd, Refusal> {
-    let access = if handle.writable() { OFlags::RDWR } else { OFlags::RDONLY };
-    let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
-    let link = format!("/proc/self/fd/{}", handle.fd().as_raw_fd());
-    let open = |path: &std::path::Path, flags| retry(|| openat(CWD, path, flags, Mode::empty()));
-    let fd = match open(link.as_ref(), flags) {
-        Ok(fd) => Ok(fd),
-        Err(Errno::INVAL) => Err(Errno::INVAL),
-        // The name may by now lead to a FIFO, for which the opening must not wait.
-        Err(_) => open(handle.path(), flags | OFlags::NONBLOCK | OFlags::NOCTTY),
-    };
-    let failed = |errno| {
-        Refusal::of(errno, |errno| match errno {
+const TOO_MANY: &str = "too many files are open for a second descriptor with O_DIRECT";
+
+/// Of the descriptors that this process may have, the last sixteenth is for those who need one: a
+/// second descriptor is only faster.
+const LEFT_SHARE: u64 = 16;
+
+/// Whether so many descriptors are free that a second one takes them from nobody.
+fn has_room() -> bool {
+    use rustix::event::{EventfdFlags, eventfd};
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    // The kernel gives the lowest number that is free. Not a duplicate to learn it by: to close one
+    // would free the locks that this process has on its file.
+    let (Some(most), Ok(next)) = (most, eventfd(0, EventfdFlags::CLOEXEC)) else { return true };
+    u64::try_from(next.as_raw_fd()).is_ok_and(|next| next < most - most / LEFT_SHARE)
+}
+
+/// Opens the file once more, with O_DIRECT.
+fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
+    if !has_room() {
+        return Err(Refusal::Passing(TOO_MANY));
+    }
+    let name = handle.is_named.then_some(handle.path());
+    let flags = handle.flags | OFlags::DIRECT;
+    reopen(handle.fd(), handle.identity(), name, flags).map_err(|refusal| match refusal {
+        reopen::Refusal::Errno(errno) => Refusal::of(errno, |errno| match errno {
             Errno::INVAL => "the file system refuses O_DIRECT".into(),
             errno => format!("no second descriptor with O_DIRECT: {errno}"),
-        })
-    };
-    let fd = fd.map_err(failed)?;
-    let stat = rustix::fs::fstat(&fd).map_err(failed)?;
-    if handle.is_same(&stat) {
-        // Without this, io_uring would not wait for a block device.
-        rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT).map_err(failed)?;
-        Ok(fd)
-    } else {
-        Err(Refusal::Lasting("the path leads to another file by now".into()))
-    }
+        }),
+        reopen::Refusal::AnotherFile => {
+            Refusal::Lasting("the path leads to another file by now".into())
+        }
+    })
 }
 
 /// What `statx` reports (Linux 6.1), else the default or the drive's block where that is larger.

@@ -6,7 +6,9 @@
 
 mod calls;
 mod direct;
+mod given;
 mod kind;
+mod reopen;
 mod residency;
 
 use std::io;
@@ -57,7 +59,11 @@ pub(crate) struct Handle {
     path: PathBuf,
     fd: OwnedFd,
     kind: Kind,
-    writable: bool,
+    /// Its access and O_SYNC, which the descriptor with O_DIRECT has as well.
+    flags: OFlags,
+    /// Whether `path` is what it was opened by.
+    is_named: bool,
+    spared: Option<given::Spared>,
     identity: (u64, u64),
     /// The number of the device that it is, or that its file system reports for its files.
     device: u64,
@@ -96,16 +102,29 @@ impl Handle {
         }
         let fd = open_without_waiting(&path, how)?;
         let stat = rustix::fs::fstat(&fd).map_err(failed)?;
-        let kind = kind_of(&path, &stat)?;
+        kind_of(&path, &stat)?;
         // The flag has served; io_uring would take it as a wish not to wait for a block device.
         rustix::fs::fcntl_setfl(&fd, OFlags::empty()).map_err(failed)?;
-        let file_system = rustix::fs::fstatfs(&fd).map_err(failed)?;
+        let flags = if how.write { OFlags::RDWR } else { OFlags::RDONLY };
+        Ok(Self { is_named: true, ..Self::of(path, fd, &stat, flags)? })
+    }
+
+    /// The handle of an open descriptor.
+    fn of(path: PathBuf, fd: OwnedFd, stat: &Stat, flags: OFlags) -> Result<Self> {
+        let kind = kind_of(&path, stat)?;
+        let file_system = rustix::fs::fstatfs(&fd).map_err(|source| Error::Io {
+            operation: Operation::Open,
+            place: Place::whole(&path),
+            source,
+        })?;
         Ok(Self {
             path,
             fd,
             kind,
-            writable: how.write,
-            identity: identity(&stat),
+            flags: reopen::lasting(flags),
+            is_named: false,
+            spared: None,
+            identity: identity(stat),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
             file_system: FileSystem::of(&file_system),
             drive: OnceLock::new(),
@@ -119,7 +138,7 @@ impl Handle {
         })
     }
 
-    /// The path as it was given.
+    /// The path as it was given, or what `/proc` calls the descriptor that was given.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -136,7 +155,12 @@ impl Handle {
 
     /// Whether it was opened for writing.
     pub(crate) fn writable(&self) -> bool {
-        self.writable
+        self.flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+    }
+
+    /// Whether it was opened for reading, which only a given descriptor may not be.
+    pub(crate) fn readable(&self) -> bool {
+        !self.flags.contains(OFlags::WRONLY)
     }
 
     /// What tells it from every other file while it is open, whatever its name.
@@ -163,8 +187,8 @@ impl Handle {
             Kind::Regular => {
                 rustix::fs::fstat(&self.fd).map(|stat| u64::try_from(stat.st_size).unwrap_or(0))
             }
-            // Nothing reads at the descriptor's own position, so it may move.
-            Kind::BlockDevice => rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)),
+            // Not by a seek: whoever gave the descriptor shares its position.
+            Kind::BlockDevice => calls::device_size(self.fd()),
         };
         size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
     }
@@ -319,10 +343,6 @@ impl Handle {
     pub(crate) fn is_memory(&self) -> bool {
         // A block device's node lives in memory; its bytes do not.
         self.kind == Kind::Regular && self.file_system.is_memory()
-    }
-
-    fn is_same(&self, stat: &Stat) -> bool {
-        identity(stat) == self.identity
     }
 
     fn failed(&self, operation: Operation, range: ByteRange, source: Errno) -> Error {

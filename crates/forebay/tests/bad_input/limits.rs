@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
-use crate::{engine, sim, small_engine, try_sim};
+use crate::{assert_says, engine, sim, small_engine, try_sim};
 
 /// Lowers a limit of this process; root could raise it again.
 fn limit(resource: Resource, most: u64) {
@@ -187,16 +187,91 @@ fn a_descriptor_that_is_refused_once_is_asked_for_again() {
     let engine = engine();
     let expected = engine.open(&path).expect("the file opens").no_direct_io().map(str::to_owned);
     let file = engine.open(&path).expect("the file opens");
+    let plain = fs::File::open(&path).expect("the file opens");
     let before = getrlimit(Resource::Nofile).current.unwrap_or(1 << 16);
     let next = fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
     limit(Resource::Nofile, u64::from(next.cast_unsigned()));
     let refused = file.no_direct_io().map(str::to_owned);
+    let duplicated = engine.open_borrowed_fd(&plain);
     limit(Resource::Nofile, before);
+    let message = format!("cannot open `{}`", path.display());
+    let hint = "raise the limit on open files (`ulimit -n`)";
+    assert_says(duplicated, &message, "Too many open files (os error 24)", hint);
     if expected.is_none() {
         let reason = "too many files are open for a second descriptor with O_DIRECT";
         assert_eq!(refused.as_deref(), Some(reason));
     }
     assert_eq!(file.no_direct_io(), expected.as_deref());
+}
+
+#[test]
+fn ten_thousand_open_files() {
+    const FILES: usize = 10_000;
+    if child::role().is_none() {
+        child::run("files");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    // Not all of them can have a second descriptor, and others still find room.
+    let most = FILES as u64 + 1000;
+    if getrlimit(Resource::Nofile).maximum.is_some_and(|maximum| maximum < most) {
+        return lab::skip(format!("this process may not have {most} descriptors"));
+    }
+    limit(Resource::Nofile, most);
+    let folder = open_folder();
+    // Each of them is opened many times, which is to an engine a file each time.
+    let names = FILES / 20;
+    let bytes: Vec<_> = (0..names).map(|name| pattern(name as u64, 5000 + name % 7)).collect();
+    for (name, bytes) in bytes.iter().enumerate() {
+        fs::write(folder.path().join(name.to_string()), bytes).expect("room for a file");
+    }
+    rustix::fs::syncfs(fs::File::open(folder.path()).expect("the folder")).expect("a sync");
+    let engine = small_engine(|_| {});
+    let gpu = sim(&engine, "sim");
+    let open = |number: usize| {
+        let path = folder.path().join((number % names).to_string());
+        engine.open_with(&path, &OpenOptions::writing()).expect("the file opens")
+    };
+    let files: Vec<_> = (0..FILES).map(open).collect();
+    let mut direct = 0;
+    for (number, file) in files.iter().enumerate() {
+        let expected = &bytes[number % names];
+        let mut target = vec![0; expected.len()];
+        file.read_exact(0, &mut target).expect("all bytes");
+        assert!(target == *expected, "file {number}");
+        // Every fourth from the drive, by a second descriptor while there are any.
+        if number % 4 == 0 {
+            rustix::fs::fadvise(
+                fs::File::open(file.path()).expect("the file opens"),
+                0,
+                None,
+                rustix::fs::Advice::DontNeed,
+            )
+            .expect("an advice");
+            let (buffer, _) = file.read_whole(Some(gpu)).expect("all bytes");
+            buffer.download(0, &mut target).expect("a download");
+            assert!(target == *expected, "file {number}");
+            match file.no_direct_io() {
+                None => direct += 1,
+                Some(reason) => {
+                    let few = "too many files are open for a second descriptor with O_DIRECT";
+                    assert!([few, "the file lives in memory"].contains(&reason), "{reason}");
+                }
+            }
+        }
+    }
+    assert!(direct < FILES / 4, "{direct} files had a second descriptor, so none was refused");
+    for number in [0, FILES / 2, FILES - 1] {
+        let file = &files[number];
+        file.write(100, &vec![7; 3000]).expect("room");
+        assert!(fs::read(file.path()).expect("a read")[100..3100] == [7; 3000]);
+    }
+    drop(files);
+    // They are closed, and a second descriptor can be had again.
+    let path = folder.path().join("0");
+    let file = engine.open(&path).expect("the file opens");
+    assert!(file.no_direct_io().is_none_or(|reason| reason == "the file lives in memory"));
+    move_all(&engine, &path, 2_000_001).expect("descriptors enough");
 }
 
 #[test]

@@ -31,8 +31,7 @@ fn offsets_beyond_the_end() {
         let drive = on_drive(&engine, file.path());
         format!("`{}` at {offset}+{len}{drive}", file.path().display())
     };
-    let hint = "ask for fewer bytes, or look whether the file changed while it was read; a writer \
-                should write a new file and rename it";
+    let hint = "ask for fewer bytes, or look whether all of the file has been written";
     for (offset, len, got) in [(990, 20, 10), (1000, 1, 0), (5000, 70_000, 0), (1 << 62, 5, 0)] {
         let mut target = vec![0; len];
         assert_eq!(file.read(offset, &mut target).expect("what there is").bytes, got);

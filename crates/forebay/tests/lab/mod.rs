@@ -146,17 +146,23 @@ impl LoopDrive {
         let device = PathBuf::from(device.trim());
         drive.device = Some(device.clone());
         if let Some(file_system) = options.file_system {
-            drive.format_and_mount(&device, file_system)?;
+            drive.format(&device, file_system)?;
+            drive.mount(&device, file_system)?;
         }
         Ok(drive)
     }
 
-    fn format_and_mount(&mut self, device: &Path, file_system: FileSystem) -> Offer<()> {
-        let name = file_system.name();
+    fn format(&self, device: &Path, file_system: FileSystem) -> Offer<()> {
         let arguments = file_system.make_arguments().iter().map(OsStr::new);
-        tool(&format!("mkfs.{name}"), arguments.chain([device.as_os_str()]))?;
         let target = self.folder.path().join("mounted");
         fs::create_dir(&target).map_err(|e| format!("no mount point: {e}"))?;
+        tool(&format!("mkfs.{}", file_system.name()), arguments.chain([device.as_os_str()]))?;
+        Ok(())
+    }
+
+    fn mount(&mut self, device: &Path, file_system: FileSystem) -> Offer<()> {
+        let name = file_system.name();
+        let target = self.folder.path().join("mounted");
         tool("mount", ["-t".as_ref(), name.as_ref(), device.as_os_str(), target.as_os_str()])?;
         self.mounted = Some(target);
         Ok(())
@@ -214,11 +220,27 @@ impl LoopDrive {
     /// The file system is read-only from then on: where it writes something behind the cut, the
     /// time of an access for example, the image is as long as before, and holds zeros.
     pub(crate) fn cut(&self, len: u64) {
-        if let Some(target) = &self.mounted {
-            let options = ["-o".as_ref(), "remount,ro".as_ref(), target.as_os_str()];
-            tool("mount", options).expect("nothing is being written");
+        if self.mounted.is_some() {
+            self.remount("remount,ro").expect("nothing is being written");
         }
         self.resize_image(len);
+    }
+
+    /// Does with the file system what a loss of power does: what was not made durable is lost, what
+    /// it had begun stays half done. It is then mounted again, as after a start.
+    pub(crate) fn lose_power(&mut self, file_system: FileSystem) -> Offer<()> {
+        let target = self.path().to_owned();
+        tool("xfs_io", ["-x".as_ref(), "-c".as_ref(), "shutdown".as_ref(), target.as_os_str()])?;
+        self.mounted = None;
+        unmount(&target);
+        let device = self.device().to_owned();
+        self.mount(&device, file_system)
+    }
+
+    /// Mounts it again in another way, as with `remount,ro`.
+    pub(crate) fn remount(&self, options: &str) -> Offer<()> {
+        let target = self.path().as_os_str();
+        tool("mount", ["-o".as_ref(), OsStr::new(options), target]).map(drop)
     }
 
     /// Gives the room back; what was cut away is now zeros.
@@ -307,7 +329,9 @@ pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> 
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     needs_root("becoming another user")?;
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
+        // A child is told its test by the name of the thread that starts it.
+        let name = std::thread::current().name().unwrap_or("nobody").to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, || {
             let id = 60_000 + std::process::id() % 5_000;
             let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
             set_thread_groups(&[])
@@ -316,8 +340,36 @@ pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> 
                 .map_err(|e| format!("cannot become another user: {e}"))?;
             Ok(action())
         });
+        let thread = thread.map_err(|e| format!("no thread: {e}"))?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Runs `action` on a thread, and on the threads that it starts, where nothing is in `/proc`.
+pub(crate) fn without_proc<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    needs_root("hiding /proc")?;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: the thread gets a list of mounts of its own, and no descriptor changes.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+                let error = std::io::Error::last_os_error();
+                return Err(format!("no mounts of a thread's own: {error}"));
+            }
+            let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            mount_change("/", private)
+                .and_then(|()| mount("none", "/proc", "tmpfs", MountFlags::empty(), None))
+                .map_err(|errno| format!("/proc cannot be hidden here: {errno}"))?;
+            Ok(action())
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A number that no open descriptor has.
+pub(crate) fn no_descriptor() -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: no table of descriptors is so large, so nobody's descriptor is borrowed.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(i32::MAX - 7) }
 }
 
 /// Runs `action` on a thread, and on the threads that it starts, where the system call `number`

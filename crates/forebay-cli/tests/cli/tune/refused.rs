@@ -50,7 +50,7 @@ fn what_cannot_be_measured_is_told_with_a_way_out() {
     hint: look at the path's spelling; a relative path starts at this folder
 
     error: cannot open `fifo`: it is a FIFO, not a file
-    hint: give the path of a regular file or of a block device
+    hint: give a regular file or a block device
     ");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "something was left");
 }

@@ -87,7 +87,7 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        self.check_writable(direction, offset, memory.len())?;
+        self.check_access(direction, offset, memory.len())?;
         let operation = match direction {
             Direction::Read => Operation::Read,
             Direction::Write => Operation::Write,

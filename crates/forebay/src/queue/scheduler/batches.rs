@@ -15,6 +15,14 @@ impl Request {
         self.place_of(self.range)
     }
 
+    /// The error of a read that met the end of the file after `got` bytes of more.
+    pub(super) fn early_end(&self, got: u64) -> Error {
+        if self.is_sized && self.end == self.range.end {
+            return Error::FileChanged { place: self.place(), got };
+        }
+        Error::EndOfFile { place: self.place(), got }
+    }
+
     /// A part of these.
     pub(super) fn place_of(&self, range: ByteRange) -> Place {
         match &self.batch {

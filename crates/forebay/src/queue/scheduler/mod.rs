@@ -67,6 +67,8 @@ pub(crate) struct Request {
     pub(crate) range: ByteRange,
     /// Where a read will meet the end of the file, else the range's end.
     pub(crate) end: u64,
+    /// Whether the file was known to reach up to there.
+    pub(crate) is_sized: bool,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
     /// The GPU's link; `None` for host memory.

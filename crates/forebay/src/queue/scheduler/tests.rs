@@ -81,6 +81,7 @@ impl Rig {
             direction: Direction::Read,
             range,
             end: range.end,
+            is_sized: true,
             address: 4096,
             link,
             drive: self.drive,

@@ -265,7 +265,7 @@ impl Scheduler {
         let result = match active.error {
             Some(error) => Err(error),
             None if active.request.exact && got < active.request.range.len() => {
-                Err(Error::EndOfFile { place: active.request.place(), got })
+                Err(active.request.early_end(got))
             }
             None => Ok(got),
         };

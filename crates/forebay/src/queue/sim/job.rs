@@ -152,7 +152,9 @@ impl Job {
             Some(Error::NoProgress { .. }) => {
                 assert!(faults.empty + faults.odd > 0.0, "every op went on: {error:?}");
             }
-            Some(Error::EndOfFile { .. }) => assert!(self.exact, "nobody asked for all bytes"),
+            Some(Error::EndOfFile { .. } | Error::FileChanged { .. }) => {
+                assert!(self.exact, "nobody asked for all bytes");
+            }
             Some(Error::Device { .. }) => {
                 assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
             }
@@ -163,7 +165,7 @@ impl Job {
     fn judge_read(&self, result: &Result<Outcome>) {
         let got = match result {
             Ok(outcome) => Some(outcome.bytes),
-            Err(Error::EndOfFile { got, .. }) => Some(*got),
+            Err(Error::EndOfFile { got, .. } | Error::FileChanged { got, .. }) => Some(*got),
             Err(_) => None,
         };
         if let Some(got) = got {

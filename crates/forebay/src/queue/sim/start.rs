@@ -295,6 +295,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         direction: wish.direction,
         range: wish.range,
         end: wish.end,
+        is_sized: true,
         address: memory.address(),
         link: wish.link,
         drive,
