@@ -31,6 +31,7 @@
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
+//! process    tells a forked child from the process that made an engine
 //! ```
 //!
 //! # Unsafe modules
@@ -53,6 +54,7 @@
 //! - `memory/host.rs`: maps and pins memory
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
+//! - `process.rs`: maps the page that tells a forked child from its parent
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
@@ -65,6 +67,7 @@
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
+//! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 
 pub mod clock;
@@ -78,6 +81,7 @@ mod memory;
 pub mod micro;
 mod options;
 pub mod plan;
+mod process;
 mod queue;
 mod remember;
 mod staging;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::error::Operation;
 use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
 
@@ -14,6 +15,16 @@ pub enum Direction {
     Read,
     /// Memory → file.
     Write,
+}
+
+impl Direction {
+    /// What an error calls it.
+    pub(crate) fn operation(self) -> Operation {
+        match self {
+            Self::Read => Operation::Read,
+            Self::Write => Operation::Write,
+        }
+    }
 }
 
 /// A window of a transfer, by its place in the scheduler.

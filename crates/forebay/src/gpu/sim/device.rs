@@ -3,15 +3,16 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::config::SimConfig;
 use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
 use crate::gpu::{
-    AddressKind, Device, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream,
+    AddressKind, Device, DeviceId, DeviceInfo, DeviceKind, DeviceResult, Event, Stream, check_home,
 };
+use crate::process::Home;
 
 /// A GPU played by host memory.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub struct SimDevice {
     clock: Arc<dyn Clock>,
     registered: Arc<Mutex<Registrations>>,
     timeline: Mutex<Timeline>,
+    home: Home,
 }
 
 impl SimDevice {
@@ -60,11 +62,27 @@ impl SimDevice {
             simulated: true,
         };
         let timeline = Mutex::new(Timeline::new(config, Arc::clone(&registered)));
-        Self { info, clock, registered, timeline }
+        Self { info, clock, registered, timeline, home: Home::here() }
+    }
+
+    /// Its timeline, which in a forked child may be locked for ever, and has copies of memory that
+    /// is not there.
+    fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
+        check_home(&self.home, call)?;
+        Ok(lock(&self.timeline))
+    }
+
+    fn registered(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Registrations>> {
+        check_home(&self.home, call)?;
+        Ok(lock(&self.registered))
     }
 }
 
-impl crate::gpu::sealed::Sealed for SimDevice {}
+impl crate::gpu::sealed::Sealed for SimDevice {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+}
 
 impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
@@ -72,40 +90,40 @@ impl Device for SimDevice {
     }
 
     fn memory(&self) -> DeviceResult<(u64, u64)> {
-        let timeline = lock(&self.timeline);
+        let timeline = self.timeline("memory")?;
         Ok((timeline.memory.free_bytes(), timeline.memory.capacity()))
     }
 
     fn allocate(&self, len: u64) -> DeviceResult<u64> {
-        lock(&self.timeline).memory.allocate(len)
+        self.timeline("allocate")?.memory.allocate(len)
     }
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
-        lock(&self.timeline).memory.release(address)
+        self.timeline("free")?.memory.release(address)
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
-        lock(&self.registered).add(HostAddress(host), len)
+        self.registered("register")?.add(HostAddress(host), len)
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
-        lock(&self.registered).remove(HostAddress(host))
+        self.registered("unregister")?.remove(HostAddress(host))
     }
 
     fn create_stream(&self) -> DeviceResult<Stream> {
-        Ok(Stream(lock(&self.timeline).create_stream()))
+        Ok(Stream(self.timeline("create_stream")?.create_stream()))
     }
 
     fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
-        lock(&self.timeline).destroy_stream(stream.0)
+        self.timeline("destroy_stream")?.destroy_stream(stream.0)
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        Ok(Event(lock(&self.timeline).create_event()))
+        Ok(Event(self.timeline("create_event")?.create_event()))
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        lock(&self.timeline).destroy_event(event.0)
+        self.timeline("destroy_event")?.destroy_event(event.0)
     }
 
     unsafe fn copy_to_device(
@@ -116,7 +134,7 @@ impl Device for SimDevice {
         len: usize,
     ) -> DeviceResult<()> {
         let (now, host) = (self.clock.now(), HostAddress(source));
-        let mut timeline = lock(&self.timeline);
+        let mut timeline = self.timeline("copy_to_device")?;
         // SAFETY: the caller keeps the source readable until the copy is done.
         unsafe { timeline.copy(now, stream.0, Direction::ToDevice, host, target, len) }
     }
@@ -129,33 +147,33 @@ impl Device for SimDevice {
         len: usize,
     ) -> DeviceResult<()> {
         let (now, host) = (self.clock.now(), HostAddress(target));
-        let mut timeline = lock(&self.timeline);
+        let mut timeline = self.timeline("copy_to_host")?;
         // SAFETY: the caller keeps the target writable until the copy is done.
         unsafe { timeline.copy(now, stream.0, Direction::ToHost, host, source, len) }
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
-        lock(&self.timeline).fill(self.clock.now(), stream.0, address, byte, len)
+        self.timeline("fill")?.fill(self.clock.now(), stream.0, address, byte, len)
     }
 
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
-        lock(&self.timeline).record(self.clock.now(), event.0, stream.0)
+        self.timeline("record")?.record(self.clock.now(), event.0, stream.0)
     }
 
     fn is_done(&self, event: Event) -> DeviceResult<bool> {
-        lock(&self.timeline).is_done(self.clock.now(), event.0)
+        self.timeline("is_done")?.is_done(self.clock.now(), event.0)
     }
 
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
-        lock(&self.timeline).wait_event(stream.0, event.0)
+        self.timeline("wait_event")?.wait_event(stream.0, event.0)
     }
 
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
-        let due = lock(&self.timeline).stream_due(stream.0)?;
+        let due = self.timeline("synchronize")?.stream_due(stream.0)?;
         loop {
             let now = self.clock.now();
             if now >= due {
-                return lock(&self.timeline).settle(now, stream.0);
+                return self.timeline("synchronize")?.settle(now, stream.0);
             }
             // Others go on while this thread sleeps: the timeline is not locked here.
             self.clock.sleep(due - now);
@@ -163,6 +181,9 @@ impl Device for SimDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
+        if !self.home.is_here() {
+            return AddressKind::Unknown;
+        }
         if let Some((base, len)) = lock(&self.timeline).memory.holding(address) {
             return AddressKind::Device { device: self.info.id, base, len };
         }
