@@ -298,7 +298,7 @@ impl Error {
             },
             Self::Forked { .. } => {
                 "make an engine after the fork, in the process that uses it; where the parent has \
-                 opened a GPU before, start a new program (`exec`), since the driver serves no child"
+                 opened a GPU before, start a new program (`exec`): the driver serves no child"
                     .into()
             }
             Self::BadOption { .. }
