@@ -37,6 +37,8 @@ pub enum Operation {
     Register,
     /// Moving bytes between host memory and a GPU.
     Copy,
+    /// Waiting for the end of a transfer.
+    Wait,
 }
 
 impl fmt::Display for Operation {
@@ -51,6 +53,7 @@ impl fmt::Display for Operation {
             Self::Allocate => "allocate",
             Self::Register => "register",
             Self::Copy => "copy",
+            Self::Wait => "wait for",
         })
     }
 }
@@ -240,6 +243,21 @@ pub enum Error {
         /// Bytes that had arrived by then.
         done: u64,
     },
+    /// A call in a process that was forked from the one that made the engine, the GPU or the
+    /// memory: their threads, locks and pinned pages are the parent's alone.
+    #[error(
+        "cannot {operation}{}: the engine was made in process {process}, and this one was forked \
+         from it",
+        place.as_ref().map(|place| format!(" {place}")).unwrap_or_default()
+    )]
+    Forked {
+        /// What was asked.
+        operation: Operation,
+        /// The bytes of the file that it was about, where it was about any.
+        place: Option<Box<Place>>,
+        /// The number of the process that made the engine.
+        process: u32,
+    },
     /// The request itself makes no sense (a range beyond a buffer, a file not open for writing).
     #[error("cannot {operation} {place}: {reason}")]
     BadRequest {
@@ -303,6 +321,11 @@ impl Error {
                 Some(drive) => format!("look at the kernel's log for errors of {drive}"),
                 None => "look whether the file system still answers".into(),
             },
+            Self::Forked { .. } => {
+                "make an engine after the fork, in the process that uses it; where the parent has \
+                 opened a GPU before, start a new program (`exec`): the driver serves no child"
+                    .into()
+            }
             Self::BadOption { .. }
             | Self::Device { .. }
             | Self::Cancelled { .. }

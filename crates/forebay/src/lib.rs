@@ -31,6 +31,7 @@
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
+//! process    tells a forked child from the process that made an engine
 //! ```
 //!
 //! # Unsafe modules
@@ -62,6 +63,7 @@
 //! - `memory/host.rs`: maps and pins memory
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
+//! - `process.rs`: maps the page that tells a forked child from its parent
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
@@ -76,6 +78,7 @@
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
+//! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 
 pub mod clock;
@@ -89,6 +92,7 @@ mod memory;
 pub mod micro;
 mod options;
 pub mod plan;
+mod process;
 mod queue;
 mod remember;
 mod staging;

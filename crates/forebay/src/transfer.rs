@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Operation, Place, Result};
 use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep};
@@ -168,6 +168,13 @@ impl State {
         }
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
+    }
+
+    /// The same without waiting for a lock, and without looking for the drive.
+    fn place_unlocked(&self) -> Option<Place> {
+        let file = self.file.try_lock().ok()?;
+        let (offset, len) = (self.range.start, self.range.len());
+        file.as_ref().map(|file| Place { offset, len, ..Place::whole(file.path()) })
     }
 
     pub(crate) fn done(&self) -> u64 {
@@ -412,6 +419,9 @@ fn float(bytes: u64) -> f64 {
 
 /// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the
 /// background, and the memory that it owns is given back only then.
+///
+/// A forked child has no share in it: waiting fails with [`Error::Forked`] there, and dropping it
+/// cancels nothing.
 #[derive(Debug)]
 pub struct Transfer {
     state: Arc<State>,
@@ -429,6 +439,9 @@ impl Transfer {
     /// The first error of the transfer; all in flight has drained by then. Only
     /// [`Error::CopyNotOver`] comes without the buffer, and before any other.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
+        if let Some(error) = self.forked() {
+            return (Err(error), None);
+        }
         let end = self.state.wait();
         self.state.wait_for_closing();
         end
@@ -448,6 +461,9 @@ impl Transfer {
     /// # Errors
     /// [`Error::TimedOut`], or the first error of the transfer.
     pub fn wait_at_most(self, bound: Duration) -> (Result<Outcome>, Option<Buffer>) {
+        if let Some(error) = self.forked() {
+            return (Err(error), None);
+        }
         let waited = self.state.wait_for(bound);
         match (waited, self.state.place()) {
             (None, Some(place)) => {
@@ -462,13 +478,16 @@ impl Transfer {
     /// still on its way.
     #[must_use]
     pub fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
+        if let Some(error) = self.forked() {
+            return Some(Err(error));
+        }
         self.state.wait_for(bound)
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended; in a forked child it has, and waiting says why.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.state.is_done()
+        !self.engine.home().is_here() || self.state.is_done()
     }
 
     /// How it ended; `None` while it is on its way.
@@ -498,6 +517,14 @@ impl Transfer {
     #[must_use]
     pub fn stages(&self) -> Stages {
         self.state.stages()
+    }
+}
+
+impl Transfer {
+    /// What a forked child is told instead of the end, which its parent waits for.
+    fn forked(&self) -> Option<Error> {
+        let home = self.engine.home();
+        (!home.is_here()).then(|| home.refusal(Operation::Wait, self.state.place_unlocked()))
     }
 }
 

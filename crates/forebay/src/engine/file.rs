@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use super::start::Call;
 use super::{Engine, bad_request};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Place, Result};
 use crate::file::{Handle, OpenHow, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Route;
 use crate::queue::{Direction, Priority};
+use crate::topology::BlockDevice;
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
 use crate::units::ByteRange;
 
@@ -103,7 +104,8 @@ impl RequestOptions {
 }
 
 /// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
-/// once nothing is in flight.
+/// once nothing is in flight. As its engine it belongs to the process that opened it: a forked
+/// child is refused with [`Error::Forked`](crate::Error::Forked).
 #[derive(Debug, Clone)]
 pub struct File {
     handle: Arc<Handle>,
@@ -128,6 +130,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) where the system does not say.
     pub fn len(&self) -> Result<u64> {
+        self.check(Operation::Inspect, 0, 0)?;
         self.handle.size()
     }
 
@@ -148,25 +151,28 @@ impl File {
     /// The kernel's name for the block device below it, such as `nvme1n1`.
     #[must_use]
     pub fn drive(&self) -> Option<&str> {
-        self.handle.drive().name()
+        self.block_device()?.name()
     }
 
     /// What the maker calls that device.
     #[must_use]
     pub fn drive_model(&self) -> Option<String> {
-        self.handle.drive().model()
+        self.block_device()?.model()
     }
 
     /// Whether the kernel takes that device for a spinning disk; `None` where it does not say.
     #[must_use]
     pub fn is_rotational(&self) -> Option<bool> {
-        self.handle.drive().rotational()
+        self.block_device()?.rotational()
     }
 
     /// Why its bytes cannot go around the page cache, for good or at the moment; `None` where they
     /// can. The first call reads from the drive, and waits for it.
     #[must_use]
     pub fn no_direct_io(&self) -> Option<&str> {
+        if !self.engine.home().is_here() {
+            return Some("the file was opened before this process was forked");
+        }
         self.handle.try_direct().err()
     }
 
@@ -309,6 +315,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
     pub fn sync_data(&self) -> Result<()> {
+        self.check(Operation::Sync, 0, 0)?;
         self.handle.sync_data()
     }
 
@@ -317,6 +324,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io): bytes written before may be lost.
     pub fn sync_all(&self) -> Result<()> {
+        self.check(Operation::Sync, 0, 0)?;
         self.handle.sync_all()
     }
 
@@ -326,6 +334,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), on a full disk above all.
     pub fn preallocate(&self, offset: u64, len: u64) -> Result<bool> {
+        self.check(Operation::Preallocate, offset, len)?;
         self.handle.preallocate(offset, len)
     }
 
@@ -334,6 +343,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) where the file's size cannot be had.
     pub fn residency(&self, offset: u64, len: u64) -> Result<Residency> {
+        self.check(Operation::Inspect, offset, len)?;
         let end = self.handle.size()?;
         let range = ByteRange::at(offset.min(end), len.min(end.saturating_sub(offset)));
         Ok(self.handle.residency(range))
@@ -345,7 +355,20 @@ impl File {
     /// # Errors
     /// [`Error::Io`](crate::Error::Io).
     pub fn evict(&self) -> Result<Residency> {
+        self.check(Operation::Inspect, 0, 0)?;
         self.handle.evict()
+    }
+
+    /// Refuses a forked child, before anything that may be locked for ever there.
+    #[inline]
+    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
+        let place = || Some(Place { offset, len, ..Place::whole(self.handle.path()) });
+        self.engine.home().check(operation, place)
+    }
+
+    /// The drive below it; a forked child is told of none.
+    fn block_device(&self) -> Option<&BlockDevice> {
+        self.engine.home().is_here().then(|| self.handle.drive())
     }
 
     pub(super) fn handle(&self) -> &Handle {
@@ -368,6 +391,7 @@ impl File {
         range: &Range<u64>,
     ) -> Result<Span> {
         let len = range.end.saturating_sub(range.start);
+        self.check(operation, offset, len)?;
         buffer.check_usable(Some(self.handle.place(offset, len)))?;
         Span::of(buffer, range).ok_or_else(|| {
             let reason = format!(
@@ -381,6 +405,7 @@ impl File {
     }
 
     pub(super) fn check_access(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
+        self.check(direction.operation(), offset, len)?;
         let (operation, reason) = match direction {
             Direction::Read if !self.handle.readable() => {
                 (Operation::Read, "the file is open for writing only")

@@ -4,6 +4,7 @@
 //! leaves it here for the engines to come.
 
 use super::{Engine, File};
+use crate::error::Operation;
 use crate::queue::Direction;
 use crate::tune::{Learned, Rate};
 
@@ -22,9 +23,12 @@ impl Engine {
     /// Remembers what was `found` about the drive of `file`, so that engines to come begin with it;
     /// this one, if it has used the drive, goes on as it does. `false`: it is not kept, because
     /// remembering is off or the depth is set ([`Options`](crate::Options)), because the numbers
-    /// make no sense, or because the cache folder cannot be written.
+    /// make no sense, because the cache folder cannot be written, or in a forked child.
     #[must_use]
     pub fn learn(&self, file: &File, direction: Direction, found: Found) -> bool {
+        if !self.home().is_here() {
+            return false;
+        }
         let Found { depth, request_size: size, bytes_per_second: rate } = found;
         let learned = Learned { depth, size, rate: Rate(rate) };
         self.inner.drives.learn(file.handle(), direction, learned)
@@ -34,6 +38,7 @@ impl Engine {
     /// with there, as far as its limits allow.
     #[must_use]
     pub fn remembered(&self, file: &File, direction: Direction) -> Option<Found> {
+        self.check(Operation::Inspect).ok()?;
         let Learned { depth, size, rate: Rate(rate) } =
             self.inner.drives.known_of(file.handle(), direction)?;
         Some(Found { depth, request_size: size, bytes_per_second: rate })

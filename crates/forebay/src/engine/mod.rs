@@ -37,11 +37,12 @@ pub use many::{ManyOutcome, ManyTransfer, Piece};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Operation, Place, Result};
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
 use crate::options::{DirectIo, Options};
+use crate::process::{Home, Housed, Kept};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
@@ -52,13 +53,18 @@ use crate::transfer::{State, Transfer};
 const HOST_WINDOWS: u32 = 4;
 
 /// Moves bytes between files and memory. Clones share one engine.
+///
+/// It belongs to the process that made it. In a process that is forked from that one, every call
+/// that would move bytes, open or allocate fails with [`Error::Forked`], and dropping it does
+/// nothing; the parent's goes on undisturbed. A child may make an engine of its own.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    inner: Kept<Inner>,
 }
 
 #[derive(Debug)]
 struct Inner {
+    home: Home,
     options: Options,
     core: Arc<Core>,
     /// How many readers there are at first.
@@ -108,7 +114,8 @@ impl Engine {
             Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
         });
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Kept::new(Inner {
+                home: Home::here(),
                 core: Arc::clone(&core),
                 readers: readers.start(),
                 threads: threads.clone(),
@@ -140,6 +147,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`] where it cannot be had.
     pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
+        self.check(Operation::Open)?;
         let Some(device) = gpu::open(wanted)? else { return Ok(None) };
         // The same GPU opened twice is one device to its users.
         if let Some(known) = self.known(device.id()) {
@@ -154,7 +162,17 @@ impl Engine {
     /// # Errors
     /// The device's.
     pub fn add_device(&self, device: &Arc<dyn Device>) -> Result<()> {
+        self.check(Operation::Open)?;
         self.link(device).map(drop)
+    }
+
+    /// Refuses a forked child: the locks may be held by threads that it does not have.
+    fn check(&self, operation: Operation) -> Result<()> {
+        self.inner.home.check(operation, || None)
+    }
+
+    pub(crate) fn home(&self) -> &Home {
+        &self.inner.home
     }
 
     fn known(&self, id: DeviceId) -> Option<Arc<dyn Device>> {
@@ -171,6 +189,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDevice`] for a GPU that was not brought in; the GPU's own.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
+        self.check(Operation::Allocate)?;
         let known = self.known(device).ok_or_else(|| Error::NoDevice {
             wanted: device.to_string(),
             reason: "it was not brought into this engine".into(),
@@ -183,6 +202,7 @@ impl Engine {
     /// # Errors
     /// The host's or the GPU's.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
+        self.check(Operation::Allocate)?;
         let fail = Error::HostMemory { len, source: Errno::NOMEM };
         let mut memory = HostMemory::map(usize::try_from(len).map_err(|_| fail)?)?;
         // Registering takes long, and others want the list meanwhile.
@@ -206,6 +226,9 @@ impl Engine {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
+        // It could be opened, and nothing else: so it is said where the mistake is made.
+        let place = || Some(Place::whole(path.as_ref()));
+        self.inner.home.check(Operation::Open, place)?;
         Ok(self.file(Handle::open(path.as_ref(), &how.into())?))
     }
 
@@ -224,6 +247,7 @@ impl Engine {
     /// that can neither read nor write, and for one whose flags are in the way where the file
     /// cannot be opened again; [`Error::Io`].
     pub fn open_fd(&self, fd: impl Into<OwnedFd>) -> Result<File> {
+        self.inner.home.check(Operation::Open, || None)?;
         Ok(self.file(Handle::from_fd(fd.into())?))
     }
 
@@ -233,6 +257,7 @@ impl Engine {
     /// # Errors
     /// As [`open_fd`](Self::open_fd).
     pub fn open_borrowed_fd(&self, fd: impl AsFd) -> Result<File> {
+        self.inner.home.check(Operation::Open, || None)?;
         Ok(self.file(Handle::from_borrowed(fd.as_fd())?))
     }
 
@@ -246,6 +271,9 @@ impl Engine {
     /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
+        if let Err(error) = self.check(Operation::Inspect) {
+            return vec![error.to_string()];
+        }
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
@@ -255,7 +283,7 @@ impl Engine {
     }
 
     /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
-    /// where the bound expires first or the slice is empty.
+    /// where the bound expires first or the slice is empty. In a forked child all have ended.
     #[must_use]
     pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
         let ended = || transfers.iter().position(Transfer::is_done);
@@ -278,6 +306,9 @@ impl Engine {
     }
 
     pub(crate) fn cancel(&self, state: &Arc<State>) {
+        if !self.inner.home.is_here() {
+            return; // the parent's transfer is none of a child's business
+        }
         state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
@@ -332,6 +363,12 @@ impl Engine {
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
         inner.threads.start_readers(&inner.tools, inner.readers)
+    }
+}
+
+impl Housed for Inner {
+    fn home(&self) -> &Home {
+        &self.home
     }
 }
 

@@ -17,6 +17,7 @@ use crate::gpu::{
 };
 use crate::memory::Target;
 use crate::options::Options;
+use crate::process::Home;
 
 /// A simulated GPU that refuses to speak of its copies while it is `silent`.
 #[derive(Debug)]
@@ -71,7 +72,11 @@ impl Silent {
     }
 }
 
-impl Sealed for Silent {}
+impl Sealed for Silent {
+    fn home(&self) -> &Home {
+        self.inner.home()
+    }
+}
 
 impl Device for Silent {
     fn info(&self) -> &DeviceInfo {

@@ -28,10 +28,7 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     fn operation(&self) -> Operation {
-        match self.direction {
-            Direction::Read => Operation::Read,
-            Direction::Write => Operation::Write,
-        }
+        self.direction.operation()
     }
 
     pub(super) fn range(&self) -> Result<ByteRange> {

@@ -15,6 +15,7 @@ pub mod sim;
 use std::fmt::{self, Debug, Display};
 use std::ptr::NonNull;
 
+use crate::process::Home;
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
@@ -170,8 +171,27 @@ pub type DeviceResult<T> = Result<T, DeviceError>;
 /// Only this crate makes devices: callers rely on what [`Device`] says of a copy's end to decide
 /// when memory may be given back.
 pub(crate) mod sealed {
+    use crate::process::Home;
+
     /// See the module's own text.
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// The process that opened the device: no child of it may use it.
+        fn home(&self) -> &Home;
+    }
+}
+
+/// Refuses a call of a child of the process that opened a device.
+#[inline]
+pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
+    if home.is_here() { Ok(()) } else { Err(forked(home, call)) }
+}
+
+#[cold]
+fn forked(home: &Home, call: &'static str) -> DeviceError {
+    let process = home.number();
+    let detail = format!("it was opened in process {process}, and this one was forked from it");
+    // What the CUDA driver says itself, where it notices.
+    DeviceError { call, code: 3, name: "CUDA_ERROR_NOT_INITIALIZED".into(), detail }
 }
 
 /// Whether nothing that was queued on `stream` runs any more, as far as its device says. The first

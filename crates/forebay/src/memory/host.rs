@@ -14,6 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::Node;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceKind};
+use crate::process::Home;
 
 /// Alignment of every mapping: the huge page of x86-64 and of arm64 with 4 KiB pages. Where huge
 /// pages are larger the kernel uses what fits; nothing but speed depends on it.
@@ -22,7 +23,7 @@ const HUGE: usize = 2 << 20;
 /// Below this much memory one thread touches as fast as several can be started.
 const TOUCH_ALONE: usize = 8 << 20;
 
-/// A private mapping; unregistered and unmapped when dropped.
+/// A private mapping, which no child inherits; unregistered and unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     pointer: NonNull<u8>,
@@ -30,6 +31,7 @@ pub(crate) struct HostMemory {
     /// The mapping itself, which is larger to hold the alignment.
     mapping: (usize, usize),
     registered: Vec<Arc<dyn Device>>,
+    home: Home,
 }
 
 // SAFETY: it is plain memory; its bytes are reached through `&mut self`, or by those who own the
@@ -81,8 +83,13 @@ impl HostMemory {
         let first = (start as usize).next_multiple_of(align);
         let pointer = NonNull::new(start.cast::<u8>().wrapping_add(first - start as usize))
             .expect("a mapping is never at address zero");
-        let memory =
-            Self { pointer, len, mapping: (start as usize, whole), registered: Vec::new() };
+        let mapping = (start as usize, whole);
+        let memory = Self { pointer, len, mapping, registered: Vec::new(), home: Home::here() };
+        // A fork while a device or the kernel writes to these pages must leave them to this one:
+        // shared with a child, the first write from here would go to a copy of the page, and the
+        // device's to the page itself (Linux before 5.12, `open(2)` on O_DIRECT).
+        // SAFETY: the mapping was just made; a child does not get it, and nothing there touches it.
+        unsafe { madvise(start, whole, Advice::LinuxDontFork) }.map_err(fail)?;
         if align == HUGE {
             // SAFETY: the range lies inside the mapping just made; the advice changes no byte. A
             // kernel without huge pages refuses, which costs speed only.
@@ -164,6 +171,11 @@ impl HostMemory {
         self.len
     }
 
+    /// The process whose memory it is.
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped and initialised; callers that share parts as slots do not call this.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
@@ -177,6 +189,9 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return; // what lies at the address in a child is something else
+        }
         for device in self.registered.drain(..) {
             // SAFETY: registered above; owners drop this only when no copy is queued.
             if unsafe { device.unregister(self.pointer) }.is_err() {

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, is_quiet};
+use crate::process::Home;
 
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
@@ -27,6 +28,10 @@ pub(crate) use parts::Parts;
 ///
 /// Dropping it gives the memory back; while a transfer owns it, that waits for the transfer. GPU
 /// memory that others own ([`Engine::borrow_device_memory`]) stays with them.
+///
+/// A process that is forked does not inherit it (`MADV_DONTFORK`): the kernel or a GPU may be
+/// writing to its pages, and shared between two processes they would part from those that the
+/// owner sees. So in a child its calls fail with [`Error::Forked`], and dropping it does nothing.
 ///
 /// [`Engine::borrow_device_memory`]: crate::Engine::borrow_device_memory
 pub struct Buffer {
@@ -48,9 +53,19 @@ enum Allocation {
     },
 }
 
+impl Allocation {
+    fn home(&self) -> &Home {
+        match self {
+            Self::Host(memory) => memory.home(),
+            Self::Device { device, .. } => device.home(),
+        }
+    }
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Self::Device { device, address, ours: true, lost } = self
+            && device.home().is_here()
             && lost.get().is_none()
         {
             // SAFETY: the address came from this device's `allocate` and is freed only here; a
@@ -146,7 +161,7 @@ impl Buffer {
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
     }
 
-    /// Its bytes, where it lies on the host.
+    /// Its bytes, where it lies on the host; `None` in a forked child, which has not got them.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         let (pointer, len) = self.host_part()?;
@@ -155,7 +170,7 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
-    /// Its bytes, where it lies on the host.
+    /// Its bytes, where it lies on the host; `None` in a forked child, which has not got them.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let (pointer, len) = self.host_part()?;
@@ -165,12 +180,12 @@ impl Buffer {
 
     fn host_part(&self) -> Option<(*mut u8, usize)> {
         match &*self.allocation {
-            Allocation::Host(memory) => {
+            Allocation::Host(memory) if memory.home().is_here() => {
                 let start = usize::try_from(self.start).expect("inside one mapping");
                 let len = usize::try_from(self.len).expect("inside one mapping");
                 Some((memory.pointer().as_ptr().wrapping_add(start), len))
             }
-            Allocation::Device { .. } => None,
+            Allocation::Host(_) | Allocation::Device { .. } => None,
         }
     }
 
@@ -179,6 +194,7 @@ impl Buffer {
     /// # Errors
     /// The GPU's.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
+        self.check_usable(None)?;
         if let Some(bytes) = self.as_mut_slice() {
             bytes.fill(byte);
             return Ok(());
@@ -195,6 +211,7 @@ impl Buffer {
     /// # Errors
     /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check_usable(None)?;
         let from = self.checked(offset, out.len())?;
         if let Some(bytes) = self.as_slice() {
             out.copy_from_slice(&bytes[from..from + out.len()]);
@@ -216,6 +233,7 @@ impl Buffer {
     /// # Errors
     /// The GPU's, and [`Error::BadOption`] for a range beyond the buffer.
     pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_usable(None)?;
         let to = self.checked(offset, bytes.len())?;
         if let Some(own) = self.as_mut_slice() {
             own[to..to + bytes.len()].copy_from_slice(bytes);
@@ -294,8 +312,13 @@ impl Buffer {
         run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
     }
 
-    /// Refuses memory that a copy may still touch; `place` is what it was to be used for.
+    /// Refuses memory that a copy may still touch, and a forked child; `place` is what it was to be
+    /// used for.
     pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
+        let home = self.allocation.home();
+        if !home.is_here() {
+            return Err(home.refusal(Operation::Copy, place));
+        }
         match &*self.allocation {
             Allocation::Device { device, lost, .. } if let Some(source) = lost.get() => {
                 let (device, len, source) = (device.id(), self.len, source.clone());

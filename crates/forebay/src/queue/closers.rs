@@ -82,7 +82,9 @@ impl Default for Closers {
 
 impl fmt::Debug for Closers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let State { jobs, running } = &*self.lock();
+        // Never waits: in a forked child the lock may be held for ever.
+        let Ok(state) = self.state.try_lock() else { return f.write_str("Closers(busy)") };
+        let State { jobs, running } = &*state;
         write!(f, "Closers({running} of {} at {} jobs)", self.most, jobs.len())
     }
 }

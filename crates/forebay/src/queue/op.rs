@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::batch::Batch;
+use crate::error::Operation;
 use crate::file::Handle;
 use crate::plan::{Io, Reason, Segment};
 use crate::units::ByteRange;
@@ -16,6 +17,16 @@ pub enum Direction {
     Read,
     /// Memory → file.
     Write,
+}
+
+impl Direction {
+    /// What an error calls it.
+    pub(crate) fn operation(self) -> Operation {
+        match self {
+            Self::Read => Operation::Read,
+            Self::Write => Operation::Write,
+        }
+    }
 }
 
 /// A window of a transfer, by its place in the scheduler.

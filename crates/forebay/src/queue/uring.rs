@@ -125,8 +125,9 @@ impl UringRing {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_cqsize(COMPLETIONS)
+            .dontfork()
             .build(ENTRIES)
-            .or_else(|_| IoUring::new(ENTRIES))
+            .or_else(|_| IoUring::builder().dontfork().build(ENTRIES))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         check_operations(&ring)?;
         let kernel_threads = Lent::new(&ring, kernel_threads);
@@ -370,6 +371,9 @@ impl Drop for UringRing {
         if !self.ops.is_empty() {
             return; // the kernel may still write into their memory, and into ours
         }
+        // A child that was forked meanwhile may hold the ring open, and what the ring holds is
+        // pinned as long: so it lets go of the parts by itself.
+        let _ = self.ring.submitter().unregister_buffers();
         // SAFETY: dropped once, here. Closing the ring cancels the waker's read; its eight bytes
         // are leaked where that read has not been reaped, since cancelling is not instant. The
         // parts go after the ring: until it is closed, its table says that their addresses are

@@ -19,6 +19,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) mod child;
+pub(crate) mod fork;
 pub(crate) mod fuse;
 pub(crate) mod hanging;
 pub(crate) mod watchdog;

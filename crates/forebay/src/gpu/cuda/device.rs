@@ -15,8 +15,9 @@ use super::table::{Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Op
 use super::{address, driver, info};
 use crate::gpu::{
     AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
-    Stream,
+    Stream, check_home,
 };
+use crate::process::Home;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
 const REGISTER_PORTABLE: c_uint = 1;
@@ -52,6 +53,7 @@ pub struct CudaDevice {
     info: DeviceInfo,
     streams: Handles,
     events: Handles,
+    home: Home,
 }
 
 impl CudaDevice {
@@ -70,12 +72,15 @@ impl CudaDevice {
         let status = unsafe { (cuda.primary_ctx_retain)(&raw mut context, ordinal) };
         cuda.check("cuDevicePrimaryCtxRetain", status)?;
         let context = Context(context);
-        Ok(Self { cuda, ordinal, context, info, streams: Handles::new(), events: Handles::new() })
+        let (streams, events) = (Handles::new(), Handles::new());
+        Ok(Self { cuda, ordinal, context, info, streams, events, home: Home::here() })
     }
 
-    /// Makes our context current until the guard goes, unless it is current already.
+    /// Makes our context current until the guard goes, unless it is current already. A forked child
+    /// is refused before it calls the driver, whose locks it may find held.
     #[inline]
     pub(super) fn enter(&self) -> DeviceResult<Current<'_>> {
+        check_home(&self.home, "cuCtxGetCurrent")?;
         let mut current = ptr::null_mut();
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.ctx_get_current)(&raw mut current) };
@@ -131,6 +136,9 @@ impl Drop for Current<'_> {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            return; // the context is the parent's
+        }
         let (streams, events) = (self.streams.drain(), self.events.drain());
         if let Ok(_current) = self.enter() {
             // Failures here mean that the driver is shutting down and has destroyed them itself.
@@ -148,7 +156,11 @@ impl Drop for CudaDevice {
     }
 }
 
-impl crate::gpu::sealed::Sealed for CudaDevice {}
+impl crate::gpu::sealed::Sealed for CudaDevice {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+}
 
 impl Device for CudaDevice {
     fn info(&self) -> &DeviceInfo {
@@ -211,8 +223,8 @@ impl Device for CudaDevice {
 
     fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
         let call = "cuStreamDestroy";
-        let raw = self.streams.remove(stream.0).ok_or_else(|| self.unknown(call, "stream"))?;
         let _current = self.enter()?;
+        let raw = self.streams.remove(stream.0).ok_or_else(|| self.unknown(call, "stream"))?;
         // SAFETY: it was alive, and no call uses it any more.
         let status = unsafe { (self.cuda.stream_destroy)(raw) };
         self.cuda.check(call, status)
@@ -233,8 +245,8 @@ impl Device for CudaDevice {
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         let call = "cuEventDestroy";
-        let raw = self.events.remove(event.0).ok_or_else(|| self.unknown(call, "event"))?;
         let _current = self.enter()?;
+        let raw = self.events.remove(event.0).ok_or_else(|| self.unknown(call, "event"))?;
         // SAFETY: it was alive, and no call uses it any more.
         let status = unsafe { (self.cuda.event_destroy)(raw) };
         self.cuda.check(call, status)

@@ -15,6 +15,7 @@ mod tests;
 use std::sync::OnceLock;
 
 use super::{AddressKind, DeviceId, DeviceInfo, DeviceKind};
+use crate::process::Home;
 pub use device::CudaDevice;
 use table::CudaTable;
 
@@ -23,8 +24,16 @@ const LIBRARY: &str = "libcuda.so.1";
 
 /// The driver of this machine, or why it cannot be used.
 pub(crate) fn driver() -> Result<&'static CudaTable, String> {
-    static DRIVER: OnceLock<Result<CudaTable, String>> = OnceLock::new();
-    DRIVER.get_or_init(|| CudaTable::load(LIBRARY)).as_ref().map_err(Clone::clone)
+    static DRIVER: OnceLock<(Home, Result<CudaTable, String>)> = OnceLock::new();
+    let (home, driver) = DRIVER.get_or_init(|| (Home::here(), CudaTable::load(LIBRARY)));
+    if driver.is_ok() && !home.is_here() {
+        return Err(format!(
+            "process {} had started the CUDA driver before this one was forked from it, and the \
+             driver serves no child: fork first, or start a new program (`exec`)",
+            home.number()
+        ));
+    }
+    driver.as_ref().map_err(Clone::clone)
 }
 
 /// What `address` is, asked without a context.

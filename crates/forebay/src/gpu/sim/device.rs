@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::config::SimConfig;
@@ -13,8 +13,9 @@ use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
-    DeviceResult, Event, Stream,
+    DeviceResult, Event, Stream, check_home,
 };
+use crate::process::Home;
 
 /// How often the thread that plays a GPU looks at numbers.
 const LOOK: Duration = Duration::from_micros(50);
@@ -28,6 +29,7 @@ pub struct SimDevice {
     timeline: Arc<Mutex<Timeline>>,
     /// Whether a thread plays the GPU, which else is played by whoever looks.
     played: Arc<AtomicBool>,
+    home: Home,
 }
 
 impl SimDevice {
@@ -68,7 +70,7 @@ impl SimDevice {
             simulated: true,
         };
         let timeline = Arc::new(Mutex::new(Timeline::new(config, Arc::clone(&registered))));
-        Self { info, clock, registered, timeline, played: Arc::default() }
+        Self { info, clock, registered, timeline, played: Arc::default(), home: Home::here() }
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.
@@ -76,7 +78,7 @@ impl SimDevice {
     /// # Errors
     /// For a stream that is none of this device's.
     pub fn set_capturing(&self, stream: Stream, on: bool) -> DeviceResult<()> {
-        lock(&self.timeline).set_capturing(stream.0, on)
+        self.timeline("set_capturing")?.set_capturing(stream.0, on)
     }
 
     /// Has a thread play the GPU while there is something under way: whoever waits for a number
@@ -116,16 +118,32 @@ impl SimDevice {
         direction: Direction,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()> {
-        let (now, mut timeline) = (self.clock.now(), lock(&self.timeline));
+        let (now, mut timeline) = (self.clock.now(), self.timeline(direction.call())?);
         for group in copies.chunks(BATCH_MAX) {
             // SAFETY: the caller's promise.
             unsafe { timeline.copy(now, stream.0, direction, group)? };
         }
         Ok(())
     }
+
+    /// Its timeline, which in a forked child may be locked for ever, and has copies of memory that
+    /// is not there.
+    fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
+        check_home(&self.home, call)?;
+        Ok(lock(&self.timeline))
+    }
+
+    fn registered(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Registrations>> {
+        check_home(&self.home, call)?;
+        Ok(lock(&self.registered))
+    }
 }
 
-impl crate::gpu::sealed::Sealed for SimDevice {}
+impl crate::gpu::sealed::Sealed for SimDevice {
+    fn home(&self) -> &Home {
+        &self.home
+    }
+}
 
 impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
@@ -133,40 +151,40 @@ impl Device for SimDevice {
     }
 
     fn memory(&self) -> DeviceResult<(u64, u64)> {
-        let timeline = lock(&self.timeline);
+        let timeline = self.timeline("memory")?;
         Ok((timeline.memory.free_bytes(), timeline.memory.capacity()))
     }
 
     fn allocate(&self, len: u64) -> DeviceResult<u64> {
-        lock(&self.timeline).memory.allocate(len)
+        self.timeline("allocate")?.memory.allocate(len)
     }
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
-        lock(&self.timeline).memory.release(address)
+        self.timeline("free")?.memory.release(address)
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
-        lock(&self.registered).add(HostAddress(host), len)
+        self.registered("register")?.add(HostAddress(host), len)
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {
-        lock(&self.registered).remove(HostAddress(host))
+        self.registered("unregister")?.remove(HostAddress(host))
     }
 
     fn create_stream(&self) -> DeviceResult<Stream> {
-        Ok(Stream(lock(&self.timeline).create_stream()))
+        Ok(Stream(self.timeline("create_stream")?.create_stream()))
     }
 
     fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
-        lock(&self.timeline).destroy_stream(stream.0)
+        self.timeline("destroy_stream")?.destroy_stream(stream.0)
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        Ok(Event(lock(&self.timeline).create_event()))
+        Ok(Event(self.timeline("create_event")?.create_event()))
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        lock(&self.timeline).destroy_event(event.0)
+        self.timeline("destroy_event")?.destroy_event(event.0)
     }
 
     unsafe fn copy_to_device(
@@ -203,7 +221,7 @@ impl Device for SimDevice {
         number: NonNull<u32>,
         least: u32,
     ) -> DeviceResult<()> {
-        lock(&self.timeline).wait_number(stream.0, number, least)?;
+        self.timeline("wait_number")?.wait_number(stream.0, number, least)?;
         self.play();
         Ok(())
     }
@@ -214,7 +232,7 @@ impl Device for SimDevice {
         number: NonNull<u32>,
         value: u32,
     ) -> DeviceResult<()> {
-        lock(&self.timeline).write_number(self.clock.now(), stream.0, number, value)?;
+        self.timeline("write_number")?.write_number(self.clock.now(), stream.0, number, value)?;
         self.play();
         Ok(())
     }
@@ -228,7 +246,7 @@ impl Device for SimDevice {
     }
 
     unsafe fn is_capturing(&self, stream: CallerStream) -> DeviceResult<bool> {
-        lock(&self.timeline).is_capturing(stream.0)
+        self.timeline("is_capturing")?.is_capturing(stream.0)
     }
 
     fn has_batches(&self) -> bool {
@@ -250,24 +268,24 @@ impl Device for SimDevice {
     }
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
-        lock(&self.timeline).fill(self.clock.now(), stream.0, address, byte, len)
+        self.timeline("fill")?.fill(self.clock.now(), stream.0, address, byte, len)
     }
 
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {
-        lock(&self.timeline).record(self.clock.now(), event.0, stream.0)
+        self.timeline("record")?.record(self.clock.now(), event.0, stream.0)
     }
 
     fn is_done(&self, event: Event) -> DeviceResult<bool> {
-        lock(&self.timeline).is_done(self.clock.now(), event.0)
+        self.timeline("is_done")?.is_done(self.clock.now(), event.0)
     }
 
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
-        lock(&self.timeline).wait_event(stream.0, event.0)
+        self.timeline("wait_event")?.wait_event(stream.0, event.0)
     }
 
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
         loop {
-            let (now, mut timeline) = (self.clock.now(), lock(&self.timeline));
+            let (now, mut timeline) = (self.clock.now(), self.timeline("synchronize")?);
             timeline.run_due(now);
             let due = timeline.stream_due(stream.0)?;
             let held = timeline.is_held(stream.0);
@@ -281,6 +299,9 @@ impl Device for SimDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
+        if !self.home.is_here() {
+            return AddressKind::Unknown;
+        }
         if let Some((base, len)) = lock(&self.timeline).memory.holding(address) {
             return AddressKind::Device { device: self.info.id, base, len };
         }

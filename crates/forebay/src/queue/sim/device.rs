@@ -36,7 +36,11 @@ impl FaultyDevice {
     }
 }
 
-impl crate::gpu::sealed::Sealed for FaultyDevice {}
+impl crate::gpu::sealed::Sealed for FaultyDevice {
+    fn home(&self) -> &crate::process::Home {
+        self.inner.home()
+    }
+}
 
 impl Device for FaultyDevice {
     fn info(&self) -> &DeviceInfo {

@@ -1,0 +1,201 @@
+//! The process that something was made in. A forked child has a copy of all memory, but none of
+//! the threads that may hold the locks in it, no pinned memory, and no share in a GPU's driver:
+//! what belongs to its parent is refused there, and left alone when it is dropped.
+//!
+//! The kernel says who is asking: it hands a child zeros where the parent has marked a page
+//! (`MADV_WIPEONFORK`, Linux 4.14). So asking costs a load, and no way to fork gets past it.
+
+#![expect(unsafe_code, reason = "maps the page that the kernel wipes")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::process::{Pid, getpid};
+
+use crate::error::{Error, Operation, Place, Result};
+
+/// What stands in the page of the process that made it.
+const MARK: u32 = 1;
+
+/// See the module's own text.
+pub struct Home {
+    /// `None`: the kernel wipes none, so the process's number is compared.
+    page: Option<NonNull<AtomicU32>>,
+    process: Pid,
+}
+
+// SAFETY: the page holds an atomic number, and is unmapped with the last reference to it.
+unsafe impl Send for Home {}
+// SAFETY: as above.
+unsafe impl Sync for Home {}
+
+impl Home {
+    /// The process that calls this.
+    pub(crate) fn here() -> Self {
+        Self { page: wiped_page(), process: getpid() }
+    }
+
+    /// Whether the calling process is this one, and no child of it.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        match self.page {
+            // SAFETY: mapped as long as this lives, in a child as well.
+            Some(page) => unsafe { page.as_ref() }.load(Ordering::Relaxed) == MARK,
+            None => getpid() == self.process,
+        }
+    }
+
+    /// Refuses what a child asks; `place` is what it was about.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        operation: Operation,
+        place: impl FnOnce() -> Option<Place>,
+    ) -> Result<()> {
+        if self.is_here() { Ok(()) } else { Err(self.refusal(operation, place())) }
+    }
+
+    /// What a child is told.
+    #[cold]
+    pub(crate) fn refusal(&self, operation: Operation, place: Option<Place>) -> Error {
+        Error::Forked { operation, place: place.map(Box::new), process: self.number() }
+    }
+
+    /// The number of the process.
+    pub(crate) fn number(&self) -> u32 {
+        self.process.as_raw_nonzero().get().unsigned_abs()
+    }
+}
+
+impl fmt::Debug for Home {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Home({})", self.number())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(page) = self.page {
+            // SAFETY: the mapping made in `wiped_page`, which a child has as well, unmapped once.
+            let _ = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
+        }
+    }
+}
+
+/// A page with the mark on it, which reads zero in every child.
+fn wiped_page() -> Option<NonNull<AtomicU32>> {
+    let (len, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a new private mapping at an address of the kernel's choice touches nothing.
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+    let page = page.ok()?;
+    // SAFETY: the mapping was just made, and nobody else knows of it.
+    if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
+        // SAFETY: as above.
+        let _ = unsafe { munmap(page, len) };
+        return None;
+    }
+    let page = NonNull::new(page.cast::<AtomicU32>())?;
+    // SAFETY: mapped, zero, and aligned to a page.
+    unsafe { page.as_ref() }.store(MARK, Ordering::Relaxed);
+    Some(page)
+}
+
+/// What knows the process that it was made in.
+pub(crate) trait Housed {
+    fn home(&self) -> &Home;
+}
+
+/// A share in something of a process. A child keeps its copy for good: to give it back could wait
+/// for locks that nobody holds there, and would give back what is the parent's.
+#[derive(Debug)]
+pub(crate) struct Kept<T: Housed>(ManuallyDrop<Arc<T>>);
+
+impl<T: Housed> Kept<T> {
+    pub(crate) fn new(it: T) -> Self {
+        Self(ManuallyDrop::new(Arc::new(it)))
+    }
+}
+
+impl<T: Housed> Clone for Kept<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: Housed> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Housed> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if self.home().is_here() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.0) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_makes_it_is_at_home() {
+        let home = Home::here();
+        assert!(home.is_here());
+        assert!(home.check(Operation::Read, || None).is_ok());
+        let old = Home { page: None, process: getpid() };
+        assert!(old.is_here(), "by its number as well");
+        assert!(!Home { page: None, process: Pid::INIT }.is_here());
+    }
+
+    #[test]
+    fn a_page_without_the_mark_is_a_childs() {
+        let home = Home::here();
+        let Some(page) = home.page else { return println!("skipped: the kernel wipes no page") };
+        // SAFETY: as in `is_here`.
+        unsafe { page.as_ref() }.store(0, Ordering::Relaxed);
+        let place = || Some(Place { offset: 4096, len: 1, ..Place::whole("/x") });
+        let error = home.check(Operation::Read, place).unwrap_err();
+        let process = getpid().as_raw_nonzero();
+        let expected = format!(
+            "cannot read `/x` at 4096+1: the engine was made in process {process}, and this one \
+             was forked from it"
+        );
+        assert_eq!(error.to_string(), expected);
+        assert!(error.hint().unwrap().contains("after the fork"), "{error:?}");
+    }
+
+    #[test]
+    fn a_share_is_given_back_at_home_only() {
+        #[derive(Debug)]
+        struct Thing(Home);
+        impl Housed for Thing {
+            fn home(&self) -> &Home {
+                &self.0
+            }
+        }
+        let share = Kept::new(Thing(Home::here()));
+        let count = || Arc::strong_count(&share.0);
+        let other = share.clone();
+        assert_eq!(count(), 2);
+        drop(other);
+        assert_eq!(count(), 1);
+        let away = Kept::new(Thing(Home { page: None, process: Pid::INIT }));
+        let watched = Arc::downgrade(&away.0);
+        drop(away);
+        assert!(watched.upgrade().is_some(), "a child's copy stays");
+    }
+}

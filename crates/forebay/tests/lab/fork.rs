@@ -1,0 +1,97 @@
+//! Forks, as a program may that uses the library: the child runs a part of a test, under a bound,
+//! and ends without the harness.
+
+#![allow(unsafe_code, reason = "a fork cannot be had otherwise")]
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::panic;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+/// Which of the two processes this is.
+pub(crate) enum Side {
+    Parent(Parent),
+    Child(Child),
+}
+
+/// What the parent has of a child.
+pub(crate) struct Parent {
+    child: Pid,
+    said: OwnedFd,
+}
+
+/// What the child has of its parent.
+pub(crate) struct Child {
+    says: OwnedFd,
+}
+
+/// Forks. The child has the caller's thread alone, and locks as they were.
+pub(crate) fn fork() -> Side {
+    let (said, says) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    // SAFETY: the C library makes its own locks usable in the child, memory included. The child
+    // runs what the test is about, and never returns to the harness.
+    match unsafe { libc::fork() } {
+        0 => {
+            drop(said);
+            Side::Child(Child { says })
+        }
+        child => {
+            let child = Pid::from_raw(child).expect("a fork");
+            Side::Parent(Parent { child, said })
+        }
+    }
+}
+
+impl Child {
+    /// Runs `part`, which says where it stands by its argument, and ends the process.
+    pub(crate) fn run(self, part: impl FnOnce(&dyn Fn(&str))) -> ! {
+        let say = |text: &str| {
+            let mut says = std::fs::File::from(self.says.try_clone().expect("a descriptor"));
+            let _ = writeln!(says, "{text}");
+        };
+        // The usual one writes to standard error, whose lock another thread may have had.
+        panic::set_hook(Box::new(|_| {}));
+        let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| part(&say)));
+        if let Err(panic) = &ended {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            say(text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic"));
+        }
+        // SAFETY: ends the process at once, as a child should that has not called `exec`.
+        unsafe { libc::_exit(i32::from(ended.is_err())) }
+    }
+}
+
+impl Parent {
+    /// Waits for the child to end well.
+    ///
+    /// # Panics
+    /// Where it did not, with the last that it said.
+    pub(crate) fn finish(self) {
+        // Far above what the slowest machine needs: it only tells slow from never.
+        const BOUND: Duration = Duration::from_secs(100);
+        let start = Instant::now();
+        let status = loop {
+            let ended = waitpid(Some(self.child), WaitOptions::NOHANG).expect("our child");
+            if let Some((_, status)) = ended {
+                break status;
+            }
+            if start.elapsed() > BOUND {
+                let _ = kill_process(self.child, Signal::KILL);
+                let _ = waitpid(Some(self.child), WaitOptions::empty());
+                panic!("the child hangs:\n{}", self.said());
+            }
+            sleep(Duration::from_millis(1));
+        };
+        assert_eq!(status.exit_status(), Some(0), "{status:?}, after it said:\n{}", self.said());
+    }
+
+    fn said(self) -> String {
+        let mut text = String::new();
+        let _ = std::fs::File::from(self.said).read_to_string(&mut text);
+        text
+    }
+}
