@@ -1,9 +1,8 @@
 //! What is no file, what may not be opened, and files that change under the engine.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay::{Error, OpenOptions};
 use rustix::fs::{CWD, FileType, Mode};
@@ -199,58 +198,4 @@ fn a_file_that_is_replaced_or_removed() {
     file.evict().expect("an eviction");
     let (buffer, _) = file.read_whole(None).expect("the removed file");
     assert!(buffer.as_slice() == Some(&new[..]));
-}
-
-/// Ends the other thread of a test, also when this one fails.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-#[test]
-fn a_file_that_shrinks_while_it_is_read() {
-    let _watchdog = Watchdog::start();
-    const FULL: usize = 6 << 20;
-    const LEFT: usize = (2 << 20) + 1000;
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("data");
-    let bytes = pattern(3, FULL);
-    fs::write(&path, &bytes).expect("a file");
-    let engine = small_engine(|_| {});
-    let file = engine.open(&path).expect("the file opens");
-    let gpu = sim(&engine, "sim");
-    let plain = fs::File::options().write(true).open(&path).expect("the file opens");
-    let ended = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                plain.set_len(LEFT as u64).expect("a cut");
-                plain.write_all_at(&bytes[LEFT..], LEFT as u64).expect("a write");
-                plain.sync_all().expect("a sync");
-                let _ = file.evict();
-            }
-        });
-        let _end = Ending(&ended);
-        for turn in 0..16 {
-            let mut target = vec![0xee; FULL + 100];
-            let outcome = if turn % 2 == 0 {
-                file.read(0, &mut target).expect("a read up to the end")
-            } else {
-                let mut buffer = engine.allocate(gpu, target.len() as u64).expect("memory");
-                buffer.fill(0xee).expect("a fill");
-                let outcome = file.read(0, &mut buffer).expect("a read up to the end");
-                buffer.download(0, &mut target).expect("a download");
-                outcome
-            };
-            let got = usize::try_from(outcome.bytes).expect("a small file");
-            assert!((LEFT..=FULL).contains(&got), "{got}");
-            assert_adds_up(&outcome);
-            assert!(target[..LEFT] == bytes[..LEFT]);
-            let wrong = (LEFT..got).filter(|&at| target[at] != bytes[at] && target[at] != 0);
-            assert_eq!(wrong.count(), 0, "bytes that the file never held");
-        }
-    });
 }

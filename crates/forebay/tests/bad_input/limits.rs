@@ -200,6 +200,73 @@ fn a_descriptor_that_is_refused_once_is_asked_for_again() {
 }
 
 #[test]
+fn ten_thousand_open_files() {
+    const FILES: usize = 10_000;
+    if child::role().is_none() {
+        child::run("files");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    // Not all of them can have a second descriptor, and others still find room.
+    let most = FILES as u64 + 1000;
+    if getrlimit(Resource::Nofile).maximum.is_some_and(|maximum| maximum < most) {
+        return lab::skip(format!("this process may not have {most} descriptors"));
+    }
+    limit(Resource::Nofile, most);
+    let folder = open_folder();
+    let bytes = |number: usize| pattern(number as u64, 5000 + number % 7);
+    let engine = small_engine(|_| {});
+    let gpu = sim(&engine, "sim");
+    let files: Vec<_> = (0..FILES)
+        .map(|number| {
+            let path = folder.path().join(number.to_string());
+            fs::write(&path, bytes(number)).expect("room for a file");
+            engine.open_with(&path, &OpenOptions::writing()).expect("the file opens")
+        })
+        .collect();
+    rustix::fs::syncfs(fs::File::open(folder.path()).expect("the folder")).expect("a sync");
+    let mut direct = 0;
+    for (number, file) in files.iter().enumerate() {
+        let expected = bytes(number);
+        let mut target = vec![0; expected.len()];
+        file.read_exact(0, &mut target).expect("all bytes");
+        assert!(target == expected, "file {number}");
+        // Every fourth from the drive, by a second descriptor while there are any.
+        if number % 4 == 0 {
+            rustix::fs::fadvise(
+                fs::File::open(file.path()).expect("the file opens"),
+                0,
+                None,
+                rustix::fs::Advice::DontNeed,
+            )
+            .expect("an advice");
+            let (buffer, _) = file.read_whole(Some(gpu)).expect("all bytes");
+            buffer.download(0, &mut target).expect("a download");
+            assert!(target == expected, "file {number}");
+            match file.no_direct_io() {
+                None => direct += 1,
+                Some(reason) => {
+                    let few = "too many files are open for a second descriptor with O_DIRECT";
+                    assert!([few, "the file lives in memory"].contains(&reason), "{reason}");
+                }
+            }
+        }
+    }
+    assert!(direct < FILES / 4, "{direct} files had a second descriptor, so none was refused");
+    for number in [0, FILES / 2, FILES - 1] {
+        let file = &files[number];
+        file.write(100, &vec![7; 3000]).expect("room");
+        assert!(fs::read(file.path()).expect("a read")[100..3100] == [7; 3000]);
+    }
+    drop(files);
+    // They are closed, and a second descriptor can be had again.
+    let path = folder.path().join("0");
+    let file = engine.open(&path).expect("the file opens");
+    assert!(file.no_direct_io().is_none_or(|reason| reason == "the file lives in memory"));
+    move_all(&engine, &path, 2_000_001).expect("descriptors enough");
+}
+
+#[test]
 fn no_more_memory() {
     if child::role().is_none() {
         child::run("memory");

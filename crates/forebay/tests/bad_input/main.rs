@@ -4,9 +4,11 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod changing;
 mod drives;
 mod files;
 mod limits;
+mod losses;
 mod requests;
 mod rings;
 mod taken_back;

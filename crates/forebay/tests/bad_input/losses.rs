@@ -1,0 +1,223 @@
+//! Writes that end all of a sudden: by a quota, by a file system that takes no more, by a signal
+//! that nobody can catch and a loss of power.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use forebay::{
+    Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, Source, SyncMode,
+};
+use rustix::io::Errno;
+
+use crate::lab::{self, FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
+use crate::{sim, small_engine};
+
+const MIB: usize = 1 << 20;
+
+fn engines() -> Vec<Engine> {
+    let with = |ring| small_engine(|options| options.ring = ring);
+    let mut engines = vec![with(RingChoice::Pread)];
+    if lab::has_uring() {
+        engines.push(with(RingChoice::Uring));
+    }
+    engines
+}
+
+/// The ways that a GPU's bytes take to a file.
+fn ways() -> [RequestOptions; 2] {
+    [RequestOptions::default(), RequestOptions::by_route(Route::Staged)]
+}
+
+/// A folder that may hold so many bytes, where btrfs can bound it.
+fn bounded_folder(drive: &LoopDrive, bytes: usize) -> lab::Offer<PathBuf> {
+    let btrfs = |arguments: &[&OsStr]| lab::tool("btrfs", arguments.iter().copied());
+    let folder = drive.path().join("bounded");
+    btrfs(&["quota".as_ref(), "enable".as_ref(), drive.path().as_os_str()])?;
+    btrfs(&["subvolume".as_ref(), "create".as_ref(), folder.as_os_str()])?;
+    let most = bytes.to_string();
+    btrfs(&["qgroup".as_ref(), "limit".as_ref(), most.as_ref(), folder.as_os_str()])?;
+    Ok(folder)
+}
+
+#[test]
+fn a_quota_that_ends_in_the_middle_of_a_write() {
+    let _watchdog = Watchdog::start();
+    let Some(drive) = or_skip(LoopDrive::with(FileSystem::Btrfs)) else { return };
+    let Some(folder) = or_skip(bounded_folder(&drive, 8 * MIB)) else { return };
+    let bytes = pattern(2, 20 * MIB);
+    for engine in engines() {
+        let mut buffer = engine.allocate(sim(&engine, "sim"), bytes.len() as u64).expect("memory");
+        buffer.upload(0, &bytes).expect("an upload");
+        for options in ways() {
+            lab::note(format!("{:?}, {:?}", engine.options().ring, options.route));
+            let path = folder.join("data");
+            let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
+            let error = file.write_with(0, &buffer, &options).expect_err("the quota is too small");
+            let Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } = &error
+            else {
+                panic!("no EDQUOT: {error:?}");
+            };
+            assert!(place.path == path && place.offset < bytes.len() as u64, "{place}");
+            let hint = "free room on that file system, or write elsewhere";
+            assert_eq!(error.hint().as_deref(), Some(hint));
+            let there = fs::read(&path).expect("what was written");
+            let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
+            assert_eq!(wrong.count(), 0, "bytes that nobody wrote");
+            // What fits is taken, by the same engine.
+            drop(file);
+            fs::remove_file(&path).expect("a removal");
+            rustix::fs::syncfs(fs::File::open(&folder).expect("the folder")).expect("a sync");
+            let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
+            file.write_with(0, Source::Buffer(&buffer, 0..MIB as u64), &options).expect("it fits");
+            assert!(fs::read(&path).expect("a read") == bytes[..MIB]);
+            drop(file);
+            fs::remove_file(&path).expect("a removal");
+            rustix::fs::syncfs(fs::File::open(&folder).expect("the folder")).expect("a sync");
+        }
+    }
+}
+
+#[test]
+fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(4, 2 * MIB + 77);
+    for (engine, options) in engines().iter().flat_map(|engine| ways().map(|way| (engine, way))) {
+        lab::note(format!("{:?}, {:?}", engine.options().ring, options.route));
+        let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
+        let (path, kept) = (drive.path().join("data"), drive.path().join("kept"));
+        fs::write(&kept, &bytes).expect("room");
+        fs::File::open(&kept).and_then(|file| file.sync_all()).expect("a sync");
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
+        // Who wants to remount a drive that is written is refused: the kernel protects the writer.
+        let polite = drive.remount("remount,ro").expect_err("it is open for writing");
+        lab::note(polite);
+        let mut buffer = engine.allocate(sim(engine, "sim"), bytes.len() as u64).expect("memory");
+        buffer.upload(0, &bytes).expect("an upload");
+        let written = AtomicU64::new(0);
+        let error = thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                // A drive of 512 MiB is not filled by this.
+                (0..100_u64).find_map(|turn| {
+                    let offset = turn % 40 * 4 * MIB as u64 + 1;
+                    let result = file.write_with(offset, &buffer, &options.synced(SyncMode::Data));
+                    written.fetch_add(1, Ordering::Relaxed);
+                    result.err()
+                })
+            });
+            while written.load(Ordering::Relaxed) < 3 {
+                thread::yield_now();
+            }
+            // What ext4 does itself when it finds its own structures broken.
+            let aborted = drive.remount("remount,abort");
+            (writing.join().expect("writes that end"), aborted)
+        });
+        let (error, aborted) = error;
+        if or_skip(aborted).is_none() {
+            return;
+        }
+        let error = error.expect("the file system takes no more");
+        let Error::Io { operation, place, source } = &error else { panic!("{error:?}") };
+        assert!(matches!(operation, Operation::Write | Operation::Sync), "{error:?}");
+        assert!(matches!(*source, Errno::ROFS | Errno::IO), "{error:?}");
+        assert_eq!(place.path, path);
+        assert!(error.hint().is_some(), "{error:?}");
+        // From now on every write says so at once, and reads go on.
+        let error = file.write_with(0, &buffer, &options).expect_err("it takes no more");
+        let Error::Io { operation: Operation::Write, source: Errno::ROFS, .. } = &error else {
+            panic!("no EROFS: {error:?}");
+        };
+        let hint = "the file system is mounted read-only: remount it or write elsewhere";
+        assert_eq!(error.hint().as_deref(), Some(hint));
+        let file = engine.open(&kept).expect("the file opens");
+        file.evict().expect("an eviction");
+        let (buffer, _) = file.read_whole(None).expect("it can be read");
+        assert!(buffer.as_slice() == Some(&bytes[..]));
+    }
+}
+
+/// Bytes of a record, and of those that are small.
+const RECORD: [usize; 2] = [700_001, 3000];
+
+/// Where a record lies, and what it holds.
+fn record(number: u64) -> (u64, Vec<u8>) {
+    let len = RECORD[usize::from(number % 3 == 2)];
+    (number * RECORD[0] as u64, pattern(number, len))
+}
+
+/// Writes records until it is killed, and says of each that it is durable.
+fn write_for_ever(role: &str) {
+    let (way, path) = role.split_once(' ').expect("a way and a path");
+    let engine = small_engine(|_| {});
+    let file = engine.open_with(path, &OpenOptions::writing()).expect("the file opens");
+    let gpu = sim(&engine, "sim");
+    let mut says = std::io::stdout();
+    for number in 0.. {
+        let (offset, bytes) = record(number);
+        let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
+        buffer.upload(0, &bytes).expect("an upload");
+        let mode = if number % 2 == 0 { SyncMode::Data } else { SyncMode::All };
+        match way {
+            "staged" => file.write_with(offset, &buffer, &ways()[1].synced(mode)),
+            "host" => file.write_with(offset, &bytes, &ways()[0].synced(mode)),
+            _ => {
+                let written = file.write(offset, &buffer);
+                written.and_then(|outcome| file.sync_data().map(|()| outcome))
+            }
+        }
+        .expect("a write");
+        writeln!(says, "durable {number}").and_then(|()| says.flush()).expect("a reader");
+    }
+}
+
+/// Kills a process that writes records to `path` after some; which of them it said to be durable.
+fn kill_a_writer(way: &str, path: &Path) -> u64 {
+    let mut writer = child::start(&format!("{way} {}", path.display()));
+    let says = BufReader::new(writer.stdout.take().expect("its output"));
+    let mut durable = 0;
+    for line in says.lines() {
+        let line = line.expect("text");
+        let Some((_, number)) = line.split_once("durable ") else { continue };
+        durable = number.trim().parse::<u64>().expect("a number") + 1;
+        if durable == 12 {
+            writer.kill().expect("it is ours"); // and what it said before goes on coming
+        }
+    }
+    writer.wait().expect("it ends");
+    durable
+}
+
+#[test]
+fn what_was_made_durable_outlives_a_kill_and_a_loss_of_power() {
+    if let Some(role) = child::role() {
+        return write_for_ever(&role);
+    }
+    let _watchdog = Watchdog::start();
+    for (file_system, way) in [
+        (FileSystem::Ext4, "cached"),
+        (FileSystem::Ext4, "staged"),
+        (FileSystem::Xfs, "staged"),
+        (FileSystem::Xfs, "host"),
+    ] {
+        lab::note(format!("{file_system:?}, {way}"));
+        let Some(mut drive) = or_skip(LoopDrive::with(file_system)) else { return };
+        let path = drive.path().join("data");
+        let made = fs::File::create(&path).and_then(|file| file.sync_all());
+        made.and_then(|()| fs::File::open(drive.path())?.sync_all()).expect("a file");
+        let durable = kill_a_writer(way, &path);
+        assert!(durable >= 12, "the writer ended by itself after {durable} records");
+        if or_skip(drive.lose_power(file_system)).is_none() {
+            return;
+        }
+        let there = fs::read(&path).expect("the file is there");
+        for number in 0..durable {
+            let (offset, bytes) = record(number);
+            let start = usize::try_from(offset).expect("small");
+            let got = there.get(start..start + bytes.len());
+            assert!(got == Some(&bytes[..]), "record {number} of {durable} was lost");
+        }
+    }
+}
