@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
-use crate::{engine, sim, small_engine, try_sim};
+use crate::{assert_says, engine, sim, small_engine, try_sim};
 
 /// Lowers a limit of this process; root could raise it again.
 fn limit(resource: Resource, most: u64) {
@@ -187,11 +187,16 @@ fn a_descriptor_that_is_refused_once_is_asked_for_again() {
     let engine = engine();
     let expected = engine.open(&path).expect("the file opens").no_direct_io().map(str::to_owned);
     let file = engine.open(&path).expect("the file opens");
+    let plain = fs::File::open(&path).expect("the file opens");
     let before = getrlimit(Resource::Nofile).current.unwrap_or(1 << 16);
     let next = fs::File::open("/dev/null").expect("a descriptor").as_raw_fd();
     limit(Resource::Nofile, u64::from(next.cast_unsigned()));
     let refused = file.no_direct_io().map(str::to_owned);
+    let duplicated = engine.open_borrowed_fd(&plain);
     limit(Resource::Nofile, before);
+    let message = format!("cannot open `{}`", path.display());
+    let hint = "raise the limit on open files (`ulimit -n`)";
+    assert_says(duplicated, &message, "Too many open files (os error 24)", hint);
     if expected.is_none() {
         let reason = "too many files are open for a second descriptor with O_DIRECT";
         assert_eq!(refused.as_deref(), Some(reason));

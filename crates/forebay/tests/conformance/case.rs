@@ -183,9 +183,16 @@ impl Case {
         written.unwrap_or_else(|error| panic!("{offset}+{}: {}", bytes.len(), chain(&error)));
     }
 
+    /// Where a file of this name is made. A file system of one file has it from the start, and no
+    /// other.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        let only = self.folder.join(lab::fuse::NAME);
+        if only.exists() { only } else { self.folder.join(name) }
+    }
+
     /// A new file that holds `bytes`, opened for reading and writing.
     pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> File {
-        let path = self.folder.join(name);
+        let path = self.path(name);
         fs::write(&path, bytes).expect("room for a file");
         self.engine.open_with(&path, &OpenOptions::writing()).expect("the file opens")
     }

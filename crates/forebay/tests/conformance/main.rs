@@ -8,10 +8,13 @@ mod reads;
 mod writes;
 
 use std::any::Any;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use case::{Case, Memory, case_or_skip, make_cold};
 use forebay::{Options, RingChoice};
+use lab::fuse::Fuse;
 use lab::watchdog::Watchdog;
 use lab::{FileSystem, LoopDrive, LoopOptions, Offer, Overlay, child, or_skip};
 
@@ -37,6 +40,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("durable and reserved", writes::durable_and_reserved),
     ("writes by many threads", writes::many_threads),
     ("writes without blocking", writes::without_blocking),
+    ("by a given descriptor", writes::by_a_given_descriptor),
     ("beside another process", writes::beside_another_process),
 ];
 
@@ -52,12 +56,30 @@ impl Place {
     }
 }
 
-/// Runs every check on every ring and memory.
+/// Runs every check on every ring and memory, as whoever runs the tests.
 fn run(place: impl FnOnce() -> Offer<Place>) {
+    run_by(place, check_all);
+}
+
+/// The same as a user who has no privilege and little memory that may be locked.
+fn run_as_nobody(place: impl FnOnce() -> Offer<Place>) {
+    run_by(place, |folder| {
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(folder, everybody).expect("a folder of ours");
+        let _ = or_skip(lab::as_nobody(|| check_all(folder)));
+    });
+}
+
+fn run_by(place: impl FnOnce() -> Offer<Place>, check: impl FnOnce(&Path)) {
     if let Some(role) = child::role() {
         return writes::be_the_other_process(&role);
     }
-    let Some(place) = or_skip(place()) else { return };
+    if let Some(place) = or_skip(place()) {
+        check(&place.folder);
+    }
+}
+
+fn check_all(folder: &Path) {
     let _watchdog = Watchdog::new(std::time::Duration::from_secs(900));
     let mut skipped = Vec::new();
     for ring in RINGS {
@@ -66,7 +88,7 @@ fn run(place: impl FnOnce() -> Offer<Place>) {
             continue;
         }
         for memory in Memory::ALL {
-            let case = Case::new(ring, memory, &place.folder);
+            let case = Case::new(ring, memory, folder);
             let Some(case) = case_or_skip(case, &mut skipped) else { continue };
             for (name, check) in CHECKS {
                 let start = std::time::Instant::now();
@@ -92,6 +114,12 @@ fn drive(file_system: FileSystem, sector_size: u32) -> Offer<Place> {
         LoopOptions { file_system: Some(file_system), sector_size, ..LoopOptions::default() };
     let drive = LoopDrive::new(&options)?;
     Ok(Place::new(drive.path().to_owned(), vec![Box::new(drive)]))
+}
+
+fn fuse() -> Offer<Place> {
+    let fuse = Fuse::new(Vec::new())?;
+    let folder = fuse.path().parent().expect("a mount").to_owned();
+    Ok(Place::new(folder, vec![Box::new(fuse)]))
 }
 
 fn overlay(over: Offer<Place>) -> Offer<Place> {
@@ -151,6 +179,41 @@ fn overlay_on_a_drive() {
 #[test]
 fn overlay_on_tmpfs() {
     run(|| overlay(in_memory()));
+}
+
+#[test]
+fn a_file_system_in_user_space() {
+    run(fuse);
+}
+
+#[test]
+fn tmpfs_as_nobody() {
+    run_as_nobody(in_memory);
+}
+
+#[test]
+fn ext4_as_nobody() {
+    run_as_nobody(|| drive(FileSystem::Ext4, 512));
+}
+
+#[test]
+fn xfs_as_nobody() {
+    run_as_nobody(|| drive(FileSystem::Xfs, 512));
+}
+
+#[test]
+fn btrfs_as_nobody() {
+    run_as_nobody(|| drive(FileSystem::Btrfs, 4096));
+}
+
+#[test]
+fn overlay_as_nobody() {
+    run_as_nobody(|| overlay(temporary()));
+}
+
+#[test]
+fn a_file_system_in_user_space_as_nobody() {
+    run_as_nobody(fuse);
 }
 
 /// The defaults, whose slots are larger than the files above.

@@ -1,13 +1,13 @@
 //! What every combination must write: all bytes of the range and no other.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread;
 
 use forebay::{File, OpenOptions, RequestOptions, Route, SyncMode};
 
 use crate::case::{Case, Memory, SLOT, assert_holds, bring_in, make_cold};
-use crate::lab::{child, pattern};
+use crate::lab::{self, child, pattern};
 
 const RANGES: &[(usize, usize)] = &[
     (0, 1),
@@ -156,7 +156,8 @@ pub(crate) fn many_threads(case: &Case) {
 
 pub(crate) fn without_blocking(case: &Case) {
     let bytes = pattern(99, 3 * SLOT + 5);
-    let path = case.folder.join("started-write");
+    let path = case.path("started-write");
+    let _ = fs::File::create(&path).expect("an empty file");
     let file = case.engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
     let mut whole = case.buffer(bytes.len());
     whole.upload(0, &bytes).expect("an upload");
@@ -172,6 +173,35 @@ pub(crate) fn without_blocking(case: &Case) {
         assert_eq!(result.expect("all bytes").bytes, len);
     }
     assert_holds(&file, &bytes);
+}
+
+/// Files that somebody else has opened, with flags that are in the way.
+pub(crate) fn by_a_given_descriptor(case: &Case) {
+    let (named, mut model) = case.random_file("given", 2 * SLOT + 4321);
+    for flags in [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_DIRECT] {
+        let mut how = fs::File::options();
+        let plain = how.read(true).write(true).custom_flags(flags).open(named.path());
+        let plain = match plain {
+            Err(error) if flags == libc::O_DIRECT => {
+                assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "{error}");
+                continue;
+            }
+            plain => plain.expect("the file opens"),
+        };
+        let before = rustix::fs::fcntl_getfl(&plain).expect("flags");
+        let file = case.engine.open_borrowed_fd(&plain).expect("the same file");
+        assert_eq!(file.path(), named.path());
+        for (salt, options) in case.demands(&file).iter().enumerate() {
+            let how = Demand { options, salt: salt as u64 };
+            for (at, len) in [(0, 4096), (999, SLOT), (8192, SLOT), (model.len() - 5, 100)] {
+                write(case, &file, &mut model, at, len, how);
+            }
+            assert_holds(&named, &model);
+            let read = case.read_with(&file, 1, model.len(), options);
+            assert!(read.expect("a read").0 == model[1..], "{options:?}");
+        }
+        assert_eq!(rustix::fs::fcntl_getfl(&plain).expect("flags"), before);
+    }
 }
 
 /// Ranges that two processes write by turns, and how many of them.
@@ -190,6 +220,9 @@ pub(crate) fn write_share(case: &Case, file: &File, first: usize, options: &Requ
 }
 
 pub(crate) fn beside_another_process(case: &Case) {
+    if !child::may_start() {
+        return lab::skip("this user may not start the test program again");
+    }
     let (probe, _) = case.random_file("shared", 1);
     for options in case.demands(&probe) {
         let total = SHARED.iter().map(|(len, count)| len * count).sum();
@@ -235,7 +268,7 @@ pub(crate) fn be_the_other_process(role: &str) {
     let case = Case::new(ring, memory, folder.as_ref()).expect("what the first process had");
     let mut options = RequestOptions::default();
     options.route = route.parse().ok();
-    let path = case.folder.join("shared");
+    let path = case.path("shared");
     let file = case.engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
     (0..2).for_each(|_| write_share(&case, &file, 1, &options));
 }

@@ -16,6 +16,13 @@ pub(crate) fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
+/// Whether this thread's user can start this program: it may lie where others may not look.
+pub(crate) fn may_start() -> bool {
+    use rustix::fs::{Access, AtFlags, CWD, accessat};
+    let program = std::env::current_exe().expect("this program has a path");
+    accessat(CWD, &program, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
 /// Starts the running test again, in a process with this role.
 pub(crate) fn start(role: &str) -> Child {
     let thread = std::thread::current();

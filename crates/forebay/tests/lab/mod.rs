@@ -329,7 +329,9 @@ pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> 
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     needs_root("becoming another user")?;
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
+        // A child is told its test by the name of the thread that starts it.
+        let name = std::thread::current().name().unwrap_or("nobody").to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, || {
             let id = 60_000 + std::process::id() % 5_000;
             let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
             set_thread_groups(&[])
@@ -338,6 +340,7 @@ pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> 
                 .map_err(|e| format!("cannot become another user: {e}"))?;
             Ok(action())
         });
+        let thread = thread.map_err(|e| format!("no thread: {e}"))?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
-pub(crate) use protocol::Faults;
+pub(crate) use protocol::{Faults, NAME};
 use protocol::{REQUEST_MAX, Reply, Request, State};
 
 use super::{Offer, needs_root};
@@ -95,7 +95,7 @@ impl Fuse {
 
     /// Its file.
     pub(crate) fn path(&self) -> PathBuf {
-        self.mounted.join("file")
+        self.mounted.join(NAME)
     }
 
     /// Changes how it misbehaves; what waits is looked at again.

@@ -3,7 +3,8 @@
 
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
-const NAME: &[u8] = b"file";
+/// The name of the file.
+pub(crate) const NAME: &str = "file";
 
 /// The request that another one need not be answered any more.
 const INTERRUPT: u32 = 36;
@@ -118,7 +119,9 @@ impl State {
             Reply::Body([[0; 8].as_slice(), &flags.to_ne_bytes(), &[0; 4]].concat())
         };
         Some(match request.code {
-            1 if request.body.strip_suffix(b"\0") == Some(NAME) => Reply::Body(self.entry()),
+            1 if request.body.strip_suffix(b"\0") == Some(NAME.as_bytes()) => {
+                Reply::Body(self.entry())
+            }
             1 => Reply::Error(libc::ENOENT),
             2 | INTERRUPT | 42 => Reply::None,
             3 => Reply::Body(self.attributes(request.node)),
