@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use forebay::{
-    Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, Source, SyncMode,
-};
+use forebay::{Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, SyncMode};
 use rustix::io::Errno;
 
 use crate::lab::{self, FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
@@ -32,14 +30,22 @@ fn ways() -> [RequestOptions; 2] {
     [RequestOptions::default(), RequestOptions::by_route(Route::Staged)]
 }
 
-/// A folder that may hold so many bytes, where btrfs can bound it.
-fn bounded_folder(drive: &LoopDrive, bytes: usize) -> lab::Offer<PathBuf> {
-    let btrfs = |arguments: &[&OsStr]| lab::tool("btrfs", arguments.iter().copied());
-    let folder = drive.path().join("bounded");
+fn btrfs(arguments: &[&OsStr]) -> lab::Offer<String> {
+    lab::tool("btrfs", arguments.iter().copied())
+}
+
+/// Lets a folder of btrfs hold so many bytes at most.
+fn bound(folder: &Path, bytes: usize) -> lab::Offer<()> {
+    let most = bytes.to_string();
+    btrfs(&["qgroup".as_ref(), "limit".as_ref(), most.as_ref(), folder.as_os_str()]).map(drop)
+}
+
+/// A new folder that may hold so many bytes.
+fn bounded_folder(drive: &LoopDrive, name: &str, bytes: usize) -> lab::Offer<PathBuf> {
+    let folder = drive.path().join(name);
     btrfs(&["quota".as_ref(), "enable".as_ref(), drive.path().as_os_str()])?;
     btrfs(&["subvolume".as_ref(), "create".as_ref(), folder.as_os_str()])?;
-    let most = bytes.to_string();
-    btrfs(&["qgroup".as_ref(), "limit".as_ref(), most.as_ref(), folder.as_os_str()])?;
+    bound(&folder, bytes)?;
     Ok(folder)
 }
 
@@ -47,13 +53,15 @@ fn bounded_folder(drive: &LoopDrive, bytes: usize) -> lab::Offer<PathBuf> {
 fn a_quota_that_ends_in_the_middle_of_a_write() {
     let _watchdog = Watchdog::start();
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Btrfs)) else { return };
-    let Some(folder) = or_skip(bounded_folder(&drive, 8 * MIB)) else { return };
     let bytes = pattern(2, 20 * MIB);
     for engine in engines() {
         let mut buffer = engine.allocate(sim(&engine, "sim"), bytes.len() as u64).expect("memory");
         buffer.upload(0, &bytes).expect("an upload");
         for options in ways() {
-            lab::note(format!("{:?}, {:?}", engine.options().ring, options.route));
+            let name = format!("{:?}, {:?}", engine.options().ring, options.route);
+            lab::note(&name);
+            let offer = bounded_folder(&drive, &name, 8 * MIB);
+            let Some(folder) = or_skip(offer) else { return };
             let path = folder.join("data");
             let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
             let error = file.write_with(0, &buffer, &options).expect_err("the quota is too small");
@@ -67,16 +75,10 @@ fn a_quota_that_ends_in_the_middle_of_a_write() {
             let there = fs::read(&path).expect("what was written");
             let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
             assert_eq!(wrong.count(), 0, "bytes that nobody wrote");
-            // What fits is taken, by the same engine.
-            drop(file);
-            fs::remove_file(&path).expect("a removal");
-            rustix::fs::syncfs(fs::File::open(&folder).expect("the folder")).expect("a sync");
-            let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
-            file.write_with(0, Source::Buffer(&buffer, 0..MIB as u64), &options).expect("it fits");
-            assert!(fs::read(&path).expect("a read") == bytes[..MIB]);
-            drop(file);
-            fs::remove_file(&path).expect("a removal");
-            rustix::fs::syncfs(fs::File::open(&folder).expect("the folder")).expect("a sync");
+            // The same file takes all bytes once it may have them.
+            bound(&folder, 64 * MIB).expect("another limit");
+            file.write_with(0, &buffer, &options).expect("they fit");
+            assert!(fs::read(&path).expect("a read") == bytes);
         }
     }
 }
