@@ -219,23 +219,26 @@ fn ten_thousand_open_files() {
     }
     limit(Resource::Nofile, most);
     let folder = open_folder();
-    let bytes = |number: usize| pattern(number as u64, 5000 + number % 7);
+    // Each of them is opened many times, which is to an engine a file each time.
+    let names = FILES / 20;
+    let bytes: Vec<_> = (0..names).map(|name| pattern(name as u64, 5000 + name % 7)).collect();
+    for (name, bytes) in bytes.iter().enumerate() {
+        fs::write(folder.path().join(name.to_string()), bytes).expect("room for a file");
+    }
+    rustix::fs::syncfs(fs::File::open(folder.path()).expect("the folder")).expect("a sync");
     let engine = small_engine(|_| {});
     let gpu = sim(&engine, "sim");
-    let files: Vec<_> = (0..FILES)
-        .map(|number| {
-            let path = folder.path().join(number.to_string());
-            fs::write(&path, bytes(number)).expect("room for a file");
-            engine.open_with(&path, &OpenOptions::writing()).expect("the file opens")
-        })
-        .collect();
-    rustix::fs::syncfs(fs::File::open(folder.path()).expect("the folder")).expect("a sync");
+    let open = |number: usize| {
+        let path = folder.path().join((number % names).to_string());
+        engine.open_with(&path, &OpenOptions::writing()).expect("the file opens")
+    };
+    let files: Vec<_> = (0..FILES).map(open).collect();
     let mut direct = 0;
     for (number, file) in files.iter().enumerate() {
-        let expected = bytes(number);
+        let expected = &bytes[number % names];
         let mut target = vec![0; expected.len()];
         file.read_exact(0, &mut target).expect("all bytes");
-        assert!(target == expected, "file {number}");
+        assert!(target == *expected, "file {number}");
         // Every fourth from the drive, by a second descriptor while there are any.
         if number % 4 == 0 {
             rustix::fs::fadvise(
@@ -247,7 +250,7 @@ fn ten_thousand_open_files() {
             .expect("an advice");
             let (buffer, _) = file.read_whole(Some(gpu)).expect("all bytes");
             buffer.download(0, &mut target).expect("a download");
-            assert!(target == expected, "file {number}");
+            assert!(target == *expected, "file {number}");
             match file.no_direct_io() {
                 None => direct += 1,
                 Some(reason) => {
