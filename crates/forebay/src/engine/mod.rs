@@ -19,6 +19,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod trace;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
