@@ -2,6 +2,7 @@
 //! done.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -170,7 +171,13 @@ impl State {
         file.as_ref().map(|file| file.place(self.range.start, self.range.len()))
     }
 
-    /// The same without waiting for a lock, and without looking for the drive.
+    /// Its file, its bytes and its time so far; `None` once it has ended.
+    pub(crate) fn described(&self) -> Option<(Box<Path>, ByteRange, Duration)> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.as_ref().map(|file| (file.path().into(), self.range, self.started.elapsed()))
+    }
+
+    /// As [`place`](Self::place), without waiting for a lock or looking for the drive.
     fn place_unlocked(&self) -> Option<Place> {
         let file = self.file.try_lock().ok()?;
         let (offset, len) = (self.range.start, self.range.len());

@@ -428,6 +428,7 @@ impl File {
         self.check_access(direction, offset, span.len)?;
         let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
         if let Some(done) = self.engine.move_small(&call) {
+            self.engine.trace_small(&call, &done);
             return done;
         }
         let on_gpu = call.span.gpu.is_some();

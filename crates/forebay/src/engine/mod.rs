@@ -25,6 +25,7 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod trace;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -207,3 +207,28 @@ fn slots_and_readers_are_near_the_gpu() {
         }
     }
 }
+
+#[test]
+fn a_trace_shows_who_filled_what_and_which_copy_took_it() {
+    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
+    rig.engine.start_trace();
+    rig.move_staged();
+    let mut small = [0; 100];
+    rig.file.read(0, &mut small[..]).unwrap();
+    let trace = rig.engine.end_trace();
+    let mut json = Vec::new();
+    trace.write_json(&mut json).unwrap();
+    let json = String::from_utf8(json).unwrap();
+    let path = rig.file.path().display().to_string();
+    let shown = ["\"links\"", "link 0, to the GPU", "link 0, from the GPU", "slot 0", &path];
+    for text in shown.into_iter().chain(["requests in flight", "copy to the GPU", "small read"]) {
+        assert!(json.contains(text), "no {text} in {json}");
+    }
+    assert_eq!(trace.left_out(), 0);
+    assert!(json.matches("\"ph\":\"s\"").count() >= LEN >> 16, "an arrow for each request");
+    // Off, nothing is kept.
+    rig.move_staged();
+    let mut empty = Vec::new();
+    rig.engine.end_trace().write_json(&mut empty).unwrap();
+    assert!(!String::from_utf8(empty).unwrap().contains("slot"));
+}

@@ -8,10 +8,13 @@ use rustix::io::Errno;
 
 use super::closers::Closers;
 use super::idlers::Idlers;
+use super::op::now_ns;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
+use super::spans;
 use super::uring::Waker;
 use crate::error::Error;
+use crate::trace::{Recorder, Trace};
 use crate::transfer::{State, Unused};
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
@@ -79,6 +82,7 @@ pub(crate) struct Core {
     links: RwLock<Vec<Bell>>,
     ends: Ends,
     closers: Arc<Closers>,
+    recorder: Recorder,
 }
 
 /// Lets callers wait for the end of any transfer.
@@ -107,6 +111,7 @@ impl Core {
             links: RwLock::new(Vec::new()),
             ends: Ends::default(),
             closers,
+            recorder: Recorder::default(),
         }
     }
 
@@ -138,6 +143,7 @@ impl Core {
 
     /// Tells those whom the effects concern. Not under the lock.
     pub(crate) fn act(&self, effects: Effects) {
+        spans::slots(&self.recorder, effects.slots);
         self.readers.ring_times(effects.readers);
         if !effects.rings.is_empty() {
             let bells = self.rings.read().unwrap_or_else(PoisonError::into_inner);
@@ -157,6 +163,7 @@ impl Core {
             return;
         }
         for (state, result) in effects.finished {
+            spans::ended(&self.recorder, &state, result.is_err());
             let unused = state.finish(result);
             self.let_go(state, unused);
         }
@@ -183,6 +190,23 @@ impl Core {
                 waited_for.upgrade().iter().for_each(|state| state.closed());
             });
         }
+    }
+
+    /// Where its threads record what they do.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Begins to record.
+    pub(crate) fn start_trace(&self) {
+        self.recorder.start(now_ns());
+        self.lock().trace_slots(true);
+    }
+
+    /// Ends that, and hands over what was recorded.
+    pub(crate) fn end_trace(&self) -> Trace {
+        self.lock().trace_slots(false);
+        self.recorder.end(now_ns())
     }
 
     /// Has a thread of its own kind do what may take for ever.

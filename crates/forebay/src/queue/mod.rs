@@ -19,6 +19,7 @@ mod registered;
 mod scheduler;
 #[cfg(test)]
 mod sim;
+mod spans;
 mod uring;
 mod window;
 mod worker;
@@ -31,7 +32,7 @@ pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
 pub(crate) use kernel_threads::KernelThreads;
 pub use op::Direction;
-pub(crate) use op::{Completion, Op, WindowKey};
+pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;

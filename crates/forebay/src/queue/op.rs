@@ -20,6 +20,14 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// What a trace calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+
     /// What an error calls it.
     pub(crate) fn operation(self) -> Operation {
         match self {

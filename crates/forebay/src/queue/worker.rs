@@ -9,7 +9,9 @@ use super::op::{Completion, Op};
 use super::pool::Pool;
 use super::probe::Planner;
 use super::scheduler::{Claim, Crew, DriveWork, Post, ReaderWork, Scheduler};
+use super::spans;
 use crate::plan::Segment;
+use crate::trace::Track;
 use crate::transfer::State;
 use crate::units::KIB;
 
@@ -38,12 +40,21 @@ pub(crate) struct RingWorker<R> {
     planned: Option<(usize, Plan)>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
+    track: Track,
 }
 
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
     pub(crate) fn new(crew: Crew, ring: R) -> Self {
-        Self { crew, ring, taken: Vec::new(), done: Vec::new(), planned: None, asleep: false }
+        Self {
+            crew,
+            ring,
+            taken: Vec::new(),
+            done: Vec::new(),
+            planned: None,
+            asleep: false,
+            track: Track::default(),
+        }
     }
 
     /// The same, for a thread that was called before it began, and counts as asleep.
@@ -93,12 +104,18 @@ impl<R: Ring> RingWorker<R> {
         if self.asleep && !waits {
             return Next::Wait;
         }
+        // A ring that can be woken has many ops in flight.
+        let (to, overlaps) = (core.recorder(), waits);
         let waits = waits && claim.is_none();
-        self.planned = claim.map(|claim| (claim.window, plan(&claim)));
+        self.planned = claim.map(|claim| {
+            let window = claim.window;
+            (window, spans::planned(&mut self.track, to, overlaps, &claim, plan))
+        });
         if self.ring.reap(waits, &mut self.done).is_err() {
             // The ring's ops are still the kernel's. Give it time; nothing else is safe.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        spans::reaped(&mut self.track, to, overlaps, &self.done);
         Next::Again
     }
 
@@ -177,6 +194,7 @@ pub(crate) struct Reader<R> {
     post: Option<Post>,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
+    track: Track,
 }
 
 impl<R: Ring> Reader<R> {
@@ -189,6 +207,7 @@ impl<R: Ring> Reader<R> {
             hired: None,
             post: None,
             asleep: false,
+            track: Track::default(),
         }
     }
 
@@ -205,10 +224,11 @@ impl<R: Ring> Reader<R> {
     }
 
     /// Waits for what the last step began.
-    fn reap(&mut self) {
+    fn reap(&mut self, core: &Core) {
         if self.ring.in_flight() > 0 {
             let reaped = self.ring.reap(true, &mut self.done);
             debug_assert!(reaped.is_ok(), "a ring of one thread has nothing that can fail");
+            spans::reaped(&mut self.track, core.recorder(), false, &self.done);
         }
     }
 
@@ -227,10 +247,14 @@ impl<R: Ring> Reader<R> {
         self.post.take().into_iter().for_each(|post| scheduler.ends(post));
     }
 
-    fn begin(&mut self, work: ReaderWork, tools: &impl Tools) {
+    fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
         match work {
             ReaderWork::Op(op) => self.ring.submit(op),
-            ReaderWork::Open(claim) => self.planned = Some((claim.window, tools.plan(&claim))),
+            ReaderWork::Open(claim) => {
+                let (track, to) = (&mut self.track, core.recorder());
+                let plan = spans::planned(track, to, false, &claim, |claim| tools.plan(claim));
+                self.planned = Some((claim.window, plan));
+            }
             ReaderWork::Grow(link) => self.slots = Some((link, tools.grow(link))),
             ReaderWork::Hire => self.hired = Some(tools.hire()),
         }
@@ -238,7 +262,7 @@ impl<R: Ring> Reader<R> {
 
     /// One step: hands back, takes work and does it.
     pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
-        self.reap();
+        self.reap(core);
         let (work, ended) = core.with(|scheduler| {
             if std::mem::take(&mut self.asleep) {
                 scheduler.wakes(Crew::Readers);
@@ -254,7 +278,7 @@ impl<R: Ring> Reader<R> {
             (work, ended)
         });
         match work {
-            Some(work) => self.begin(work, tools),
+            Some(work) => self.begin(work, core, tools),
             None if ended => return Next::Stop,
             None => return Next::Wait,
         }
@@ -263,7 +287,7 @@ impl<R: Ring> Reader<R> {
 
     /// One step for one transfer only; false: there is nothing to do for it.
     pub(crate) fn step_for(&mut self, core: &Core, tools: &impl Tools, state: &Arc<State>) -> bool {
-        self.reap();
+        self.reap(core);
         let work = core.with(|scheduler| {
             self.hand_back(scheduler);
             let work = scheduler.take_work_of(state);
@@ -271,7 +295,7 @@ impl<R: Ring> Reader<R> {
             work
         });
         let is_some = work.is_some();
-        work.into_iter().for_each(|work| self.begin(work, tools));
+        work.into_iter().for_each(|work| self.begin(work, core, tools));
         is_some
     }
 

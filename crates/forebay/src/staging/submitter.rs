@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use super::Arena;
 use crate::error::{Error, Operation};
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
-use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter};
+use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
+use crate::trace::{Recorder, Span, Track, What};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -52,6 +53,7 @@ pub(crate) struct Submitter {
     outward: Lane,
     spare: Vec<Event>,
     done: Vec<(Copy, u64, Option<CopyFailure>)>,
+    track: Track,
     /// The slots that copies touch; never given back once one may not be over.
     arena: Option<Arc<Arena>>,
     /// Whether the scheduler counts it as asleep.
@@ -83,6 +85,7 @@ impl Submitter {
             outward,
             spare: Vec::new(),
             done: Vec::new(),
+            track: Track::default(),
             arena: None,
             asleep: false,
         })
@@ -107,6 +110,7 @@ impl Submitter {
     /// again instead of sleeping.
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
+        self.record(core.recorder());
         loop {
             let link = self.link;
             let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
@@ -153,6 +157,24 @@ impl Submitter {
                 self.done.push((first.copy, took, failed));
             }
         }
+    }
+
+    /// Records the copies that are done.
+    fn record(&mut self, to: &Recorder) {
+        if !to.is_on() || self.done.is_empty() {
+            return;
+        }
+        let (link, end_ns) = (self.link, now_ns());
+        let span = |(copy, took_ns, _): &(Copy, u64, Option<CopyFailure>)| {
+            let (start_ns, bytes) = (end_ns.saturating_sub(*took_ns), copy.run.range);
+            let name = match copy.direction {
+                Direction::Read => "to the GPU",
+                Direction::Write => "from the GPU",
+            };
+            let (bytes, address) = ((bytes.start, bytes.len()), copy.host);
+            Span { start_ns, end_ns, what: What::Copy { link, name, bytes, address } }
+        };
+        self.track.push(to, false, self.done.iter().map(span));
     }
 
     /// The copy of a direction that was queued first, where it is done or failed.

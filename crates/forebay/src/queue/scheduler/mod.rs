@@ -22,6 +22,7 @@ mod sleepers;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod transfers;
 mod turns;
 mod waiting;
@@ -40,6 +41,7 @@ pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
+pub(crate) use traces::SlotUse;
 pub use turns::Priority;
 use turns::Turns;
 use waiting::Waiting;
@@ -215,6 +217,8 @@ pub(crate) struct Effects {
     pub(crate) starts: usize,
     /// Links whose submitter was called.
     pub(crate) links: Vec<usize>,
+    /// Slots that were taken and given back, where that is traced.
+    pub(crate) slots: Vec<SlotUse>,
     /// Transfers that ended.
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
 }
@@ -335,6 +339,8 @@ pub(crate) struct Scheduler {
     /// The engine ends once nothing is left.
     stopping: bool,
     effects: Effects,
+    /// Whether somebody wants to know what becomes of slots.
+    traced: bool,
 }
 
 impl Scheduler {
@@ -359,6 +365,7 @@ impl Scheduler {
             readers: Sleepers::default(),
             stopping: false,
             effects: Effects::default(),
+            traced: false,
         }
     }
 

@@ -108,6 +108,7 @@ impl Scheduler {
         if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Cached) {
             self.call_link(link); // so that it is awake when the first piece is filled
         }
+        slot.into_iter().for_each(|slot| self.trace_slot(slot, Some(range)));
         self.list(key);
         claim
     }
@@ -235,6 +236,7 @@ impl Scheduler {
             state.filling.retain(|&k| k != key);
             state.unloading.retain(|&k| k != key);
             state.slots.give(drive, slot);
+            self.trace_slot(slot, None);
             self.admit_waiting(link);
         }
         self.transfers[transfer].open -= 1;

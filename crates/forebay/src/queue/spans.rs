@@ -1,0 +1,83 @@
+//! Ops, windows and slots, as a trace describes them.
+
+use super::op::{Completion, Op, Work, now_ns};
+use super::scheduler::{Claim, SlotUse};
+use super::window::Slot;
+use crate::trace::{Recorder, Span, Track, What};
+use crate::transfer::State;
+use crate::units::ByteRange;
+
+fn pair(range: ByteRange) -> (u64, u64) {
+    (range.start, range.len())
+}
+
+/// What a completion that was just reaped took.
+fn span_of(completion: &Completion) -> Span {
+    let Completion { op, result, took_ns, at_ns, .. } = completion;
+    let Op { work, segment, address, .. } = op;
+    let name = match work {
+        Work::Sync { .. } => "sync",
+        Work::Move(direction) => direction.name(),
+    };
+    let bytes = (segment.covered.start + op.moved, result.unwrap_or(0));
+    let (reason, failed) = (segment.reason, result.is_err());
+    Span {
+        start_ns: at_ns.saturating_sub(*took_ns),
+        end_ns: *at_ns,
+        what: What::Op { name, bytes, address: address + op.moved, reason, failed },
+    }
+}
+
+/// Records ops that were reaped; `overlaps`: several were in flight at once.
+pub(super) fn reaped(track: &mut Track, to: &Recorder, overlaps: bool, done: &[Completion]) {
+    if to.is_on() {
+        // One that the kernel never saw has no time.
+        let seen = done.iter().filter(|completion| completion.at_ns > 0);
+        track.push(to, overlaps, seen.map(span_of));
+    }
+}
+
+/// Runs the plan of a window, and records it.
+pub(super) fn planned<T>(
+    track: &mut Track,
+    to: &Recorder,
+    overlaps: bool,
+    claim: &Claim,
+    plan: impl FnOnce(&Claim) -> T,
+) -> T {
+    if !to.is_on() {
+        return plan(claim);
+    }
+    let start_ns = now_ns();
+    let plan = plan(claim);
+    let what = What::Plan { bytes: pair(claim.range) };
+    track.push(to, overlaps, [Span { start_ns, end_ns: now_ns(), what }]);
+    plan
+}
+
+/// Records what became of slots.
+pub(super) fn slots(to: &Recorder, uses: Vec<SlotUse>) {
+    if !uses.is_empty() {
+        let now = now_ns();
+        let what = |SlotUse { slot, range }| {
+            let Slot { address, whole, len, .. } = slot;
+            match range {
+                Some(range) => What::Taken { whole, address, len, bytes: pair(range) },
+                None => What::Given { address },
+            }
+        };
+        to.note(uses.into_iter().map(|one| Span { start_ns: now, end_ns: now, what: what(one) }));
+    }
+}
+
+/// Records a transfer that ends now.
+pub(super) fn ended(to: &Recorder, state: &State, failed: bool) {
+    if to.is_on()
+        && let Some((path, range, took)) = state.described()
+    {
+        let end_ns = now_ns();
+        let start_ns = end_ns.saturating_sub(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let what = What::Transfer { path, bytes: pair(range), failed };
+        to.note([Span { start_ns, end_ns, what }]);
+    }
+}

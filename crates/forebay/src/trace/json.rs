@@ -1,0 +1,341 @@
+//! A trace as the trace events that Chrome's tracing began with and Perfetto reads: what it calls
+//! processes are groups of tracks here, and its threads are the tracks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::lanes::lanes;
+use super::{Recorded, Span, Trace, What};
+
+/// Groups, in the order in which they are shown. Each ring has one of its own behind these.
+const TRANSFERS: u64 = 1;
+const THREADS: u64 = 2;
+const SLOTS: u64 = 3;
+const LINKS: u64 = 4;
+const RINGS: u64 = 5;
+
+/// A track: its group and its number in that.
+type Place = (u64, u64);
+
+/// A span that was put on a track.
+struct Placed<'a> {
+    place: Place,
+    start_ns: u64,
+    end_ns: u64,
+    span: &'a Span,
+}
+
+/// See the module's own text.
+pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
+    let mut names = Names::default();
+    let mut placed = Vec::new();
+    threads(trace, &mut names, &mut placed);
+    transfers(trace, &mut names, &mut placed);
+    slots(trace, &mut names, &mut placed);
+    let left_out = trace.left_out;
+    write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"left_out\":{left_out}}},")?;
+    write!(out, "\"traceEvents\":[")?;
+    names.write(out)?;
+    for one in &placed {
+        write!(out, ",\n{}", complete(one, trace.start_ns))?;
+    }
+    arrows(&placed, trace.start_ns, out)?;
+    writeln!(out, "\n]}}")
+}
+
+/// Names of groups and tracks.
+#[derive(Default)]
+struct Names {
+    groups: BTreeMap<u64, String>,
+    tracks: BTreeMap<Place, String>,
+}
+
+impl Names {
+    fn add(&mut self, group: &str, place: Place, track: impl FnOnce() -> String) {
+        self.groups.entry(place.0).or_insert_with(|| group.to_owned());
+        self.tracks.entry(place).or_insert_with(track);
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut between = "\n";
+        let mut name = |what: &str, (pid, tid): Place, name: &str| {
+            let name = text(name);
+            write!(
+                out,
+                "{between}{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}_name\",\
+                 \"args\":{{\"name\":{name}}}}}"
+            )?;
+            between = ",\n";
+            write!(
+                out,
+                ",\n{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}_sort_index\",\
+                 \"args\":{{\"sort_index\":{}}}}}",
+                if what == "process" { pid } else { tid }
+            )
+        };
+        name("process", (TRANSFERS, 0), "transfers")?;
+        for (&group, group_name) in self.groups.iter().filter(|(group, _)| **group != TRANSFERS) {
+            name("process", (group, 0), group_name)?;
+        }
+        self.tracks.iter().try_for_each(|(&place, track)| name("thread", place, track))
+    }
+}
+
+/// What threads did: readers and others one thing after the other, rings many at once, and links
+/// one copy after the other of those that are queued.
+fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
+    for (index, thread) in trace.threads.iter().enumerate() {
+        let Recorded { number, name, overlaps, spans } = thread;
+        let group = if *overlaps { RINGS + index as u64 } else { THREADS };
+        let mut sorted: Vec<&Span> = spans.iter().collect();
+        sorted.sort_by_key(|span| (span.start_ns, span.end_ns));
+        let lanes = match overlaps {
+            true => lanes(sorted.iter().map(|span| (span.start_ns, span.end_ns))),
+            false => vec![0; sorted.len()],
+        };
+        let mut copied = BTreeMap::new();
+        for (span, lane) in sorted.into_iter().zip(lanes) {
+            let mut start_ns = span.start_ns;
+            let place = match &span.what {
+                What::Copy { link, name, .. } => {
+                    let place = (LINKS, 2 * *link as u64 + u64::from(*name != "to the GPU"));
+                    names.add("links", place, || format!("link {link}, {name}"));
+                    // Those of one way run in turn: this one was queued behind the last.
+                    start_ns = start_ns.max(copied.insert(place, span.end_ns).unwrap_or(0));
+                    place
+                }
+                _ if *overlaps => {
+                    let place = (group, lane as u64 + 1);
+                    let title = format!("{name} {number}, requests in flight");
+                    names.add(&title, place, || format!("{}", lane + 1));
+                    place
+                }
+                _ => {
+                    names.add("threads", (group, *number), || name.clone());
+                    (group, *number)
+                }
+            };
+            placed.push(Placed { place, start_ns, end_ns: span.end_ns.max(start_ns), span });
+        }
+    }
+}
+
+fn transfers<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
+    let is_one = |span: &&Span| matches!(span.what, What::Transfer { .. });
+    let mut sorted: Vec<&Span> = trace.others.iter().filter(is_one).collect();
+    sorted.sort_by_key(|span| span.start_ns);
+    let lanes = lanes(sorted.iter().map(|span| (span.start_ns, span.end_ns)));
+    for (span, lane) in sorted.into_iter().zip(lanes) {
+        let place = (TRANSFERS, lane as u64 + 1);
+        names.add("transfers", place, || format!("{}", lane + 1));
+        let (start_ns, end_ns) = (span.start_ns, span.end_ns);
+        placed.push(Placed { place, start_ns, end_ns, span });
+    }
+}
+
+/// Pairs the beginnings of slots with their ends. Whoever tells of an end may come late, so none is
+/// later than the next beginning.
+fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
+    let mut wholes = BTreeSet::new();
+    let mut taken: BTreeMap<u64, (Vec<&Span>, Vec<u64>)> = BTreeMap::new();
+    for span in &trace.others {
+        match &span.what {
+            What::Taken { whole, address, .. } => {
+                wholes.insert(*whole);
+                taken.entry(*address).or_default().0.push(span);
+            }
+            What::Given { address } => taken.entry(*address).or_default().1.push(span.start_ns),
+            _ => {}
+        }
+    }
+    for (tid, (address, (mut begins, mut ends))) in (1_u64..).zip(taken) {
+        begins.sort_by_key(|span| span.start_ns);
+        ends.sort_unstable();
+        // Without the end of one that began before the trace.
+        let first = begins.first().map_or(0, |span| span.start_ns);
+        let early = ends.partition_point(|&end| end < first);
+        let nexts = begins.iter().skip(1).map(|span| span.start_ns).chain([trace.end_ns]);
+        let ends = ends.into_iter().skip(early).chain(std::iter::repeat(trace.end_ns));
+        for ((span, end), next) in begins.iter().zip(ends).zip(nexts) {
+            let What::Taken { whole, .. } = span.what else { continue };
+            let slot = wholes.range(..whole).count();
+            names.add("slots", (SLOTS, tid), || match address - whole {
+                0 => format!("slot {slot}"),
+                part => format!("slot {slot} from {} KiB", part >> 10),
+            });
+            let end_ns = end.min(next).max(span.start_ns);
+            placed.push(Placed { place: (SLOTS, tid), start_ns: span.start_ns, end_ns, span });
+        }
+    }
+}
+
+/// An arrow from each request to the copy that took its bytes away.
+fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result<()> {
+    let mut order: Vec<(u64, &Placed<'_>)> = Vec::new();
+    for one in placed {
+        match one.span.what {
+            What::Op { .. } => order.push((one.end_ns, one)),
+            What::Copy { .. } => order.push((one.span.start_ns, one)),
+            _ => {}
+        }
+    }
+    order.sort_by_key(|(at, _)| *at);
+    let mut filled: BTreeMap<u64, &Placed<'_>> = BTreeMap::new();
+    let mut id = 0;
+    for (_, one) in order {
+        match one.span.what {
+            What::Op { address, .. } => {
+                filled.insert(address, one);
+            }
+            What::Copy { address, bytes, .. } => {
+                let mut rest = filled.split_off(&address);
+                filled.append(&mut rest.split_off(&(address + bytes.1)));
+                for op in rest.values() {
+                    id += 1;
+                    let mut arrow = |ph: &str, more: &str, (pid, tid): Place, at: u64| {
+                        let ts = micros(at, origin);
+                        write!(
+                            out,
+                            ",\n{{\"ph\":\"{ph}\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\
+                             \"id\":{id},\"cat\":\"bytes\",\"name\":\"bytes\"{more}}}"
+                        )
+                    };
+                    // Inside the slices that it binds.
+                    arrow("s", "", op.place, op.start_ns.midpoint(op.end_ns))?;
+                    arrow("f", ",\"bp\":\"e\"", one.place, one.start_ns)?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn complete(one: &Placed<'_>, origin: u64) -> String {
+    let Placed { place: (pid, tid), start_ns, end_ns, span } = one;
+    // What began before the trace is cut.
+    let (ts, dur) = (micros(*start_ns, origin), micros(*end_ns, (*start_ns).max(origin)));
+    let mut arguments = String::new();
+    let mut add = |name: &str, value: &dyn std::fmt::Display| {
+        let between = if arguments.is_empty() { "" } else { "," };
+        let _ = write!(arguments, "{between}\"{name}\":{value}");
+    };
+    let (name, bytes) = match &span.what {
+        What::Op { name, bytes, reason, failed, .. } => {
+            add("reason", &text(&reason.to_string()));
+            add("failed", failed);
+            ((*name).to_owned(), *bytes)
+        }
+        What::Plan { bytes } => ("plan".to_owned(), *bytes),
+        What::Small { name, bytes } => (format!("small {name}"), *bytes),
+        What::Copy { name, bytes, .. } => {
+            add("queued_us", &micros(one.start_ns, span.start_ns));
+            (format!("copy {name}"), *bytes)
+        }
+        What::Taken { len, bytes, .. } => {
+            add("slot_len", len);
+            (format!("{}+{}", bytes.0, bytes.1), *bytes)
+        }
+        What::Given { .. } => (String::new(), (0, 0)),
+        What::Transfer { path, bytes, failed } => {
+            add("failed", failed);
+            (path.display().to_string(), *bytes)
+        }
+    };
+    add("offset", &bytes.0);
+    add("len", &bytes.1);
+    let name = text(&name);
+    format!(
+        "{{\"ph\":\"X\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\"dur\":{dur},\"name\":{name},\
+         \"args\":{{{arguments}}}}}"
+    )
+}
+
+/// Microseconds since `origin`.
+fn micros(at: u64, origin: u64) -> String {
+    let ns = at.saturating_sub(origin);
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+/// A string of JSON.
+fn text(plain: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in plain.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Reason;
+
+    #[test]
+    fn text_is_quoted() {
+        assert_eq!(text("a\"b\\c\nd\u{9f}é"), "\"a\\\"b\\\\c\\u000ad\\u009fé\"");
+        assert_eq!(micros(12_345, 1000), "11.345");
+        assert_eq!(micros(1, 2), "0.000");
+    }
+
+    fn copy(start_ns: u64, end_ns: u64, address: u64) -> Span {
+        let what = What::Copy { link: 0, name: "to the GPU", bytes: (0, 10), address };
+        Span { start_ns, end_ns, what }
+    }
+
+    #[test]
+    fn copies_of_one_way_run_in_turn_and_requests_point_to_theirs() {
+        let reason = Reason::Demanded;
+        let op = |start_ns, end_ns, address| {
+            let what = What::Op { name: "read", bytes: (0, 5), address, reason, failed: false };
+            Span { start_ns, end_ns, what }
+        };
+        let thread =
+            |number, overlaps, spans| Recorded { number, name: "forebay".into(), overlaps, spans };
+        let ring = vec![op(1000, 2000, 100), op(1500, 2500, 105), op(1000, 9000, 110)];
+        let copies = vec![copy(3000, 5000, 100), copy(3000, 7000, 200)];
+        let threads = vec![thread(7, true, ring), thread(8, false, copies)];
+        let trace = Trace { start_ns: 1000, end_ns: 9000, threads, ..Trace::default() };
+        let mut json = Vec::new();
+        write(&trace, &mut json).unwrap();
+        let json = String::from_utf8(json).unwrap();
+        assert_eq!(json.matches("\"ph\":\"s\"").count(), 2, "{json}");
+        assert_eq!(json.matches("\"ph\":\"f\"").count(), 2, "{json}");
+        assert!(json.contains("\"ts\":4.000,\"dur\":2.000,\"name\":\"copy to the GPU\""), "{json}");
+        assert!(json.contains("forebay 7, requests in flight"), "{json}");
+    }
+
+    #[test]
+    fn a_slot_ends_before_it_begins_again() {
+        let taken = |start_ns, address| {
+            let what = What::Taken { whole: 4096, address, len: 4096, bytes: (start_ns, 1) };
+            Span { start_ns, end_ns: start_ns, what }
+        };
+        let given =
+            |start_ns, address| Span { start_ns, end_ns: start_ns, what: What::Given { address } };
+        // The end of an earlier one, one told late, one that is never told.
+        let others = vec![
+            given(1, 4096),
+            taken(2000, 4096),
+            taken(4000, 4096),
+            given(4500, 4096),
+            given(5000, 4096),
+            taken(2000, 8192),
+        ];
+        let trace = Trace { end_ns: 9000, others, ..Trace::default() };
+        let (mut names, mut placed) = (Names::default(), Vec::new());
+        slots(&trace, &mut names, &mut placed);
+        let spans: Vec<_> = placed.iter().map(|one| (one.start_ns, one.end_ns)).collect();
+        assert_eq!(spans, [(2000, 4000), (4000, 5000), (2000, 9000)]);
+        let names: Vec<_> = names.tracks.values().collect();
+        assert_eq!(names, ["slot 0", "slot 0 from 4 KiB"]);
+    }
+}
