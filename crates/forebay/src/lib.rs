@@ -39,8 +39,8 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
+//! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
-//! - `engine/borrowed.rs`: lends memory of simulated GPUs
 //! - `engine/ordered/mod.rs`: queues copies and waits on streams
 //! - `engine/ordered/track.rs`: shares two numbers with the GPU
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
@@ -49,6 +49,7 @@
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/address.rs`: asks the driver what an address is
 //! - `gpu/cuda/batch.rs`: calls the driver
+//! - `gpu/cuda/capture.rs`: calls the driver
 //! - `gpu/cuda/device.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
 //! - `gpu/cuda/table.rs`: loads the driver's functions
@@ -58,6 +59,7 @@
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
 //! - `gpu/sim/table/addresses.rs`: plays what the driver knows of addresses
 //! - `gpu/sim/table/batch.rs`: plays copies in batches
+//! - `gpu/sim/table/capture.rs`: plays captures of graphs
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
@@ -77,10 +79,12 @@
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
+//! - `tests/cuda/capture.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
+//! - `tests/ordered.rs`: queues work on streams, as a caller would
 
 pub mod clock;
 mod direct;

@@ -7,6 +7,9 @@
 #[path = "cuda/addresses.rs"]
 mod addresses;
 #[cfg(test)]
+#[path = "cuda/capture.rs"]
+mod capture;
+#[cfg(test)]
 #[path = "cuda/driver.rs"]
 mod driver;
 

@@ -4,10 +4,10 @@
 //! process may have several. Threads, rings and pinned memory come with the first transfer that
 //! needs them, and go with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
-mod borrow;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
-mod borrowed;
+mod beside;
+mod borrow;
 mod drives;
 mod extents;
 mod file;

@@ -3,13 +3,12 @@
 #![expect(unsafe_code, reason = "lends memory, and copies to it by raw address")]
 
 use std::fs;
-use std::process::Command;
 use std::ptr::NonNull;
 
 use forebay::gpu::{AddressKind, Device, DeviceCopy, GpuSelector, visible};
 use forebay::{Buffer, Engine, Error, Options, RequestOptions};
 
-use crate::driver::{Driver, IpcHandle, engine, file, fill_and_check};
+use crate::driver::{Driver, IpcHandle, engine, file, fill_and_check, run_again};
 
 const MIB: usize = 1 << 20;
 
@@ -176,16 +175,7 @@ fn memory_of_another_process_is_used() {
     };
     let (_folder, path, bytes) = file(len);
     let text: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let test = std::thread::current().name().unwrap().to_owned();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([&*test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(HANDLE, text)
-        .env(FILE, &path)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    let error = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}{error}");
+    run_again(&[(HANDLE, text.as_ref()), (FILE, path.as_ref())]);
     let mut got = vec![0; len];
     buffer.download(0, &mut got).unwrap();
     assert!(got == bytes);

@@ -2,8 +2,9 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{OsStr, c_int, c_uint, c_void};
 use std::fs;
+use std::process::Command;
 use std::ptr;
 use std::sync::Arc;
 
@@ -203,9 +204,64 @@ impl Driver {
         address
     }
 
+    /// A stream whose work is captured in the global mode from now on.
+    pub(crate) fn begin_capture(&self) -> Opaque {
+        let mut stream = ptr::null_mut();
+        let status = call!(self, b"cuStreamCreate\0", &raw mut stream => *mut Opaque, 1 => c_uint);
+        assert_eq!(status, 0);
+        assert_eq!(call!(self, b"cuStreamBeginCapture_v2\0", stream => Opaque, 0 => c_int), 0);
+        stream
+    }
+
+    /// Puts a fill of four bytes where the stream's capture is.
+    pub(crate) fn capture_fill(&self, stream: Opaque, address: u64) {
+        let status = call!(self, b"cuMemsetD8Async\0",
+            address => u64, 1 => u8, 4 => usize, stream => Opaque);
+        assert_eq!(status, 0);
+    }
+
+    /// Destroys the stream; how much was captured, or why the capture is spoiled.
+    pub(crate) fn end_capture(&self, stream: Opaque) -> Result<usize, c_int> {
+        let (mut graph, mut count) = (ptr::null_mut(), 0);
+        let status = call!(self, b"cuStreamEndCapture\0",
+            stream => Opaque, &raw mut graph => *mut Opaque);
+        if status == 0 {
+            let status = call!(self, b"cuGraphGetNodes\0", graph => Opaque,
+                ptr::null_mut() => *mut Opaque, &raw mut count => *mut usize);
+            assert_eq!(status, 0);
+            assert_eq!(call!(self, b"cuGraphDestroy\0", graph => Opaque), 0);
+        }
+        assert_eq!(call!(self, b"cuStreamDestroy_v2\0", stream => Opaque), 0);
+        if status == 0 { Ok(count) } else { Err(status) }
+    }
+
     pub(crate) fn close(&self, address: u64) {
         assert_eq!(call!(self, b"cuIpcCloseMemHandle\0", address => u64), 0);
     }
+}
+
+/// Runs the running test again, in a process of its own, with these variables.
+pub(crate) fn run_again(variables: &[(&str, &OsStr)]) {
+    let test = std::thread::current().name().unwrap().to_owned();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([&*test, "--exact", "--nocapture", "--test-threads=1"])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    let error = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}{error}");
+    said.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| println!("{line}"));
+}
+
+/// Whether this process runs one test only. If not, it starts one that does, and waits for it.
+pub(crate) fn is_alone() -> bool {
+    const ALONE: &str = "FOREBAY_TEST_ALONE";
+    let alone = std::env::var_os(ALONE).is_some();
+    if !alone {
+        run_again(&[(ALONE, OsStr::new("1"))]);
+    }
+    alone
 }
 
 fn ordinal(gpu: &dyn Device) -> c_int {

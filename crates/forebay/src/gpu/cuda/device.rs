@@ -1,8 +1,9 @@
 //! An NVIDIA GPU behind the [`Device`] trait, through its primary context.
 //!
 //! Other libraries of the process (PyTorch, the CUDA runtime) use the same context, so their
-//! memory is ours to copy to. Each call makes it current if it is not, and then puts back what the
-//! caller had. The calls of the data path allocate nothing and take no lock.
+//! memory is ours to copy to. Each call makes it current if it is not, leaves captures of graphs
+//! alone, and then puts back what the caller had. The calls of the data path allocate nothing and
+//! take no lock.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
@@ -10,6 +11,7 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::{self, NonNull};
 
 use super::batch::Way;
+use super::capture::Relaxed;
 use super::handles::{Handles, InUse};
 use super::table::{Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
 use super::{address, driver, info};
@@ -66,6 +68,7 @@ impl CudaDevice {
     }
 
     pub(crate) fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
+        let _relaxed = Relaxed::enter(cuda)?;
         let (ordinal, info) = info::one(cuda, index)?;
         let mut context = ptr::null_mut();
         // SAFETY: the ordinal is the driver's, the output outlives the call; `drop` releases it.
@@ -76,11 +79,13 @@ impl CudaDevice {
         Ok(Self { cuda, ordinal, context, info, streams, events, home: Home::here() })
     }
 
-    /// Makes our context current until the guard goes, unless it is current already. A forked child
-    /// is refused before it calls the driver, whose locks it may find held.
+    /// Makes our context current until the guard goes, unless it is current already, and no call
+    /// of this thread a danger to captures of others. A forked child is refused before it calls the
+    /// driver, whose locks it may find held.
     #[inline]
     pub(super) fn enter(&self) -> DeviceResult<Current<'_>> {
         check_home(&self.home, "cuCtxGetCurrent")?;
+        let relaxed = Relaxed::enter(self.cuda)?;
         let mut current = ptr::null_mut();
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.ctx_get_current)(&raw mut current) };
@@ -91,7 +96,7 @@ impl CudaDevice {
             let status = unsafe { (self.cuda.ctx_push_current)(self.context.0) };
             self.cuda.check("cuCtxPushCurrent", status)?;
         }
-        Ok(Current { cuda: self.cuda, pushed })
+        Ok(Current { cuda: self.cuda, pushed, _relaxed: relaxed })
     }
 
     #[inline]
@@ -120,6 +125,8 @@ impl CudaDevice {
 pub(super) struct Current<'a> {
     cuda: &'a CudaTable,
     pushed: bool,
+    /// Given up only after the context was put back.
+    _relaxed: Relaxed<'a>,
 }
 
 impl Drop for Current<'_> {
@@ -151,6 +158,7 @@ impl Drop for CudaDevice {
                 let _ = unsafe { (self.cuda.stream_destroy)(stream) };
             }
         }
+        let _relaxed = Relaxed::enter(self.cuda);
         // SAFETY: retained once in `open_with`.
         let _ = unsafe { (self.cuda.primary_ctx_release)(self.ordinal) };
     }

@@ -5,6 +5,7 @@
 
 mod address;
 mod batch;
+mod capture;
 mod device;
 mod handles;
 mod info;
@@ -39,7 +40,9 @@ pub(crate) fn driver() -> Result<&'static CudaTable, String> {
 /// What `address` is, asked without a context.
 pub(super) fn address_kind(address: u64) -> AddressKind {
     let first = DeviceId { kind: DeviceKind::Cuda, index: 0 };
-    driver().map_or(AddressKind::Unknown, |cuda| address::kind(cuda, address, first))
+    let Ok(cuda) = driver() else { return AddressKind::Unknown };
+    let _relaxed = capture::Relaxed::enter(cuda);
+    address::kind(cuda, address, first)
 }
 
 /// The CUDA GPUs of this machine, or why there are none.

@@ -151,6 +151,8 @@ cuda_table! {
     ctx_get_current: c"cuCtxGetCurrent" since 4_000 fn(*mut Opaque);
     ctx_push_current: c"cuCtxPushCurrent" since 4_000 fn(Opaque);
     ctx_pop_current: c"cuCtxPopCurrent" since 4_000 fn(*mut Opaque);
+    thread_exchange_stream_capture_mode: c"cuThreadExchangeStreamCaptureMode" since 10_010
+        fn(*mut c_int);
     mem_get_info: c"cuMemGetInfo" since 3_020 fn(*mut usize, *mut usize);
     mem_alloc: c"cuMemAlloc" since 3_020 fn(*mut Address, usize);
     mem_free: c"cuMemFree" since 3_020 fn(Address);

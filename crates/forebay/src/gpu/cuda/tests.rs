@@ -9,7 +9,8 @@ use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::sim::table::{
-    FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
+    Capture, FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
+    swap_mode,
 };
 use crate::gpu::{
     AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, DeviceKind, Event, Stream,
@@ -309,4 +310,33 @@ fn addresses_are_known_for_what_they_are() {
     };
     assert_eq!((found.kind, found.index, base, len), (DeviceKind::Cuda, index, memory, 4096));
     assert_eq!(device.address_kind(ptr::null::<u8>().addr() as u64), AddressKind::Unknown);
+}
+
+#[test]
+fn calls_are_relaxed_while_a_capture_is_on() {
+    let capture = Capture::begin();
+    for mode in [0, 1, 2] {
+        swap_mode(mode);
+        let device = open(PLAIN[7]);
+        let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
+        let memory = device.allocate(64).unwrap();
+        // SAFETY: the stream is waited for.
+        unsafe { device.fill(stream, memory, 1, 64) }.unwrap();
+        device.record(event, stream).unwrap();
+        device.synchronize(stream).unwrap();
+        assert_eq!(device.is_done(event), Ok(true));
+        assert!(device.allocate(1 << 60).is_err());
+        // SAFETY: nothing is queued on it.
+        unsafe { device.free(memory) }.unwrap();
+        drop(device);
+        assert_eq!(swap_mode(0), mode);
+    }
+    assert!(capture.is_whole());
+    // Who does not say that it is careful is refused, and spoils the capture.
+    push(PLAIN[7]);
+    let mut address = 0;
+    // SAFETY: the output outlives the call.
+    let status = unsafe { (TABLE.mem_alloc)(&raw mut address, 64) };
+    assert_eq!(TABLE.error("cuMemAlloc", status).name, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
+    assert!(!capture.is_whole());
 }

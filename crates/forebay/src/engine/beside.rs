@@ -1,5 +1,5 @@
-//! Memory that others own, lent to an engine: of a simulated GPU, and behind a simulated driver
-//! that plays other kinds of it.
+//! An engine beside others who use its GPUs: memory that they own and lend, of every kind that a
+//! simulated driver plays, and graphs that they capture.
 
 use std::fs;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
 use crate::gpu::sim::SimDevice;
-use crate::gpu::sim::table::{PLAIN, Played, TABLE, handles, play};
+use crate::gpu::sim::table::{Capture, PLAIN, Played, TABLE, handles, play, swap_mode};
 use crate::memory::Buffer;
 use crate::options::Options;
 
@@ -145,4 +145,22 @@ fn what_is_no_gpu_memory_is_named() {
     assert_eq!(refusal(&engine, 8, 16), nobodys);
     let without_gpu = Engine::new(Options::default()).unwrap();
     assert_eq!(refusal(&without_gpu, number, 16), format!("{number:#x} is ordinary host memory"));
+}
+
+#[test]
+fn a_capture_elsewhere_neither_fails_a_transfer_nor_is_spoiled() {
+    let (engine, gpus) = driven(&[PLAIN[8]]);
+    let capture = Capture::begin();
+    // The caller's thread is in the mode that every thread begins with, then in another.
+    for mode in [0, 1] {
+        swap_mode(mode);
+        let buffer = engine.allocate(gpus[0].id(), 5 * MIB).unwrap();
+        there_and_back(&engine, buffer);
+        let another = CudaDevice::open_with(&TABLE, PLAIN[8]).unwrap();
+        another.create_stream().unwrap();
+        drop(another);
+        assert_eq!(swap_mode(0), mode, "the caller gets back the mode it had");
+    }
+    drop((engine, gpus));
+    assert!(capture.is_whole(), "a call was made that might have disturbed it");
 }

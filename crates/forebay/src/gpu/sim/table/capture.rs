@@ -1,0 +1,67 @@
+//! Captures of graphs in the simulated driver: whom they refuse, and what spoils them.
+
+#![expect(unsafe_code, reason = "plays a C library")]
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Status;
+
+const RELAXED: c_int = 2;
+
+/// Captures in the global mode that are under way, and refusals because of one.
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
+static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// `CU_STREAM_CAPTURE_MODE_GLOBAL` is what a thread begins with.
+    static MODE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// A capture in the global mode, on no stream of ours, as long as this lives; one at a time.
+pub(crate) struct Capture {
+    refusals: u64,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Capture {
+    pub(crate) fn begin() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        CAPTURES.fetch_add(1, Ordering::SeqCst);
+        Self { refusals: REFUSALS.load(Ordering::SeqCst), _alone: alone }
+    }
+
+    /// Whether no thread has made a call that spoils it.
+    pub(crate) fn is_whole(&self) -> bool {
+        REFUSALS.load(Ordering::SeqCst) == self.refusals
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        CAPTURES.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a thread that is not relaxed is answered while there is a capture.
+pub(super) fn refusal() -> Option<Status> {
+    let refused = MODE.get() != RELAXED && CAPTURES.load(Ordering::SeqCst) > 0;
+    refused.then(|| {
+        REFUSALS.fetch_add(1, Ordering::SeqCst);
+        900
+    })
+}
+
+/// Sets this thread's mode and returns the one before, as a caller of ours would.
+pub(crate) fn swap_mode(mode: c_int) -> c_int {
+    MODE.replace(mode)
+}
+
+pub(super) unsafe extern "C" fn thread_exchange_stream_capture_mode(mode: *mut c_int) -> Status {
+    // SAFETY: the table's callers give a mode that can be read and written.
+    unsafe { mode.write(swap_mode(mode.read())) }
+    0
+}
