@@ -82,6 +82,7 @@
 //! - `tests/cuda/capture.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
+//! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 //! - `tests/ordered.rs`: queues work on streams, as a caller would

@@ -12,6 +12,9 @@ mod capture;
 #[cfg(test)]
 #[path = "cuda/driver.rs"]
 mod driver;
+#[cfg(test)]
+#[path = "cuda/ordered.rs"]
+mod ordered;
 
 #[cfg(test)]
 mod tests {

@@ -46,7 +46,7 @@ pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
 
 /// Asks the driver for a function and calls it.
 macro_rules! call {
-    ($driver:expr, $name:literal, $($argument:expr => $of:ty),*) => {{
+    ($driver:expr, $name:literal, $($argument:expr => $of:ty),* $(,)?) => {{
         type Function = unsafe extern "C" fn($($of),*) -> c_int;
         // SAFETY: the function of this name has this signature; outputs outlive the call, and what
         // is freed or destroyed is the test's own.
@@ -202,6 +202,48 @@ impl Driver {
             &raw mut address => *mut u64, handle => IpcHandle, 1 => c_uint);
         assert_eq!(status, 0);
         address
+    }
+
+    /// A stream of the test's own; `flags` is 0, or 1 for one that ignores the default stream.
+    pub(crate) fn create_stream(&self, flags: c_uint) -> Opaque {
+        let mut stream = ptr::null_mut();
+        let status = call!(self, b"cuStreamCreate\0",
+            &raw mut stream => *mut Opaque, flags => c_uint);
+        assert_eq!(status, 0);
+        stream
+    }
+
+    pub(crate) fn destroy_stream(&self, stream: Opaque) {
+        assert_eq!(call!(self, b"cuStreamDestroy_v2\0", stream => Opaque), 0);
+    }
+
+    /// Queues a fill on a stream.
+    pub(crate) fn fill(&self, stream: Opaque, address: u64, byte: u8, len: usize) {
+        let status = call!(self, b"cuMemsetD8Async\0",
+            address => u64, byte => u8, len => usize, stream => Opaque);
+        assert_eq!(status, 0);
+    }
+
+    /// Queues a copy to pinned host memory.
+    pub(crate) fn fetch(&self, stream: Opaque, host: Opaque, address: u64, len: usize) {
+        let status = call!(self, b"cuMemcpyDtoHAsync_v2\0",
+            host => Opaque, address => u64, len => usize, stream => Opaque);
+        assert_eq!(status, 0);
+    }
+
+    /// Makes a stream wait until a number in pinned host memory is one.
+    pub(crate) fn wait_for_one(&self, stream: Opaque, number: Opaque) {
+        let status = call!(self, b"cuStreamWaitValue32_v2\0",
+            stream => Opaque, number as u64 => u64, 1 => u32, 0 => c_uint);
+        assert_eq!(status, 0);
+    }
+
+    pub(crate) fn synchronize(&self, stream: Opaque) {
+        assert_eq!(call!(self, b"cuStreamSynchronize\0", stream => Opaque), 0);
+    }
+
+    pub(crate) fn synchronize_all(&self) {
+        assert_eq!(call!(self, b"cuCtxSynchronize\0",), 0);
     }
 
     /// A stream whose work is captured in the global mode from now on.

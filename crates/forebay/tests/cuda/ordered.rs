@@ -1,0 +1,197 @@
+//! Transfers in the order of streams that the test makes, as another library would.
+
+#![expect(unsafe_code, reason = "lends streams, and writes numbers that they wait for")]
+
+use std::ffi::c_void;
+use std::fs;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::CallerStream;
+use forebay::{Buffer, Engine, File, OpenOptions, Options, RequestOptions, SyncMode};
+
+use crate::driver::{Driver, Opaque, engine, file};
+
+/// Three slots and a rest.
+const LEN: usize = (48 << 20) + 12_345;
+
+fn named(stream: Opaque) -> CallerStream {
+    CallerStream(stream as u64)
+}
+
+/// Pinned host memory of the test's own.
+struct Pinned<'a>(&'a Driver, Opaque);
+
+impl Pinned<'_> {
+    fn bytes(&self, len: usize) -> &[u8] {
+        // SAFETY: the test asks for no more than it has taken, after its copies.
+        unsafe { std::slice::from_raw_parts(self.1.cast(), len) }
+    }
+
+    /// Opens what waits for the number here.
+    fn open(&self) {
+        // SAFETY: aligned, and only ever used as an atomic.
+        unsafe { AtomicU32::from_ptr(self.1.cast()) }.store(1, Ordering::Release);
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.0.free_host(self.1);
+    }
+}
+
+/// A number that is zero.
+fn gate(driver: &Driver) -> Pinned<'_> {
+    let number = driver.allocate_host(4096);
+    // SAFETY: just made.
+    unsafe { number.cast::<u32>().write(0) };
+    Pinned(driver, number)
+}
+
+fn start_read(file: &File, stream: Opaque, buffer: Buffer) -> forebay::Transfer {
+    // SAFETY: the stream is the test's and alive.
+    unsafe { file.start_read_on(named(stream), 0, buffer, &RequestOptions::default()) }.unwrap()
+}
+
+#[test]
+fn streams_of_every_kind_keep_their_order() {
+    let Some((engine, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let (folder, path, bytes) = file(LEN);
+    let opened = engine.open(&path).unwrap();
+    let host = Pinned(&driver, driver.allocate_host(LEN));
+    let (own, apart) = (driver.create_stream(0), driver.create_stream(1));
+    let of_thread: *mut c_void = ptr::without_provenance_mut(2);
+    let legacy: *mut c_void = ptr::without_provenance_mut(1);
+    for stream in [ptr::null_mut(), legacy, of_thread, own, apart] {
+        let gate = gate(&driver);
+        let buffer = engine.allocate(gpu.id(), LEN as u64).unwrap();
+        let address = buffer.address();
+        driver.wait_for_one(stream, gate.1);
+        driver.fill(stream, address, 0x11, LEN);
+        let transfer = start_read(&opened, stream, buffer);
+        driver.fetch(stream, host.1, address, LEN);
+        assert!(!transfer.is_done(), "{stream:?} is held up");
+        gate.open();
+        driver.synchronize(stream);
+        assert!(host.bytes(LEN) == bytes, "what was queued later on {stream:?} saw other bytes");
+        let (end, buffer) = transfer.wait();
+        assert_eq!(end.unwrap().bytes, LEN as u64);
+        // And back into another file, with the source overwritten behind it.
+        let path = folder.path().join("written");
+        let out = engine.open_with(&path, &OpenOptions::writing()).unwrap();
+        let options = RequestOptions::default().synced(SyncMode::Data);
+        // SAFETY: the stream is the test's and alive.
+        let written =
+            unsafe { out.start_write_on(named(stream), 0, buffer.unwrap(), &options) }.unwrap();
+        driver.fill(stream, address, 0xee, LEN);
+        assert_eq!(written.wait().0.unwrap().bytes, LEN as u64);
+        assert!(fs::read(&path).unwrap() == bytes, "{stream:?}");
+        driver.synchronize(stream);
+    }
+    driver.destroy_stream(own);
+    driver.destroy_stream(apart);
+    driver.pop();
+}
+
+/// More streams than a GPU has queues for them (8, and 32 at most), while another thread calls
+/// whatever takes the driver's locks.
+#[test]
+fn others_may_synchronise_and_allocate_meanwhile() {
+    const STREAMS: usize = 40;
+    const LEN: usize = 5 << 20;
+    let Some((engine, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let (_folder, path, bytes) = file(LEN);
+    let opened = engine.open(&path).unwrap();
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (gpu, ended) = (&gpu, &ended);
+        let other = scope.spawn(move || {
+            let driver = Driver::new();
+            driver.use_primary(&**gpu);
+            let mut rounds = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let address = driver.allocate(1 << 20);
+                driver.synchronize_all();
+                driver.free(address);
+                rounds += 1;
+            }
+            driver.pop();
+            rounds
+        });
+        for _ in 0..3 {
+            let streams: Vec<Opaque> = (0..STREAMS).map(|_| driver.create_stream(1)).collect();
+            let start = |&stream: &Opaque| {
+                let buffer = engine.allocate(gpu.id(), LEN as u64).unwrap();
+                start_read(&opened, stream, buffer)
+            };
+            let transfers: Vec<_> = streams.iter().map(start).collect();
+            for transfer in transfers {
+                let (end, buffer) = transfer.wait();
+                assert_eq!(end.unwrap().bytes, LEN as u64);
+                let mut got = vec![0; LEN];
+                buffer.unwrap().download(0, &mut got).unwrap();
+                assert!(got == bytes);
+            }
+            streams.into_iter().for_each(|stream| driver.destroy_stream(stream));
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(other.join().unwrap() > 0);
+    });
+    driver.pop();
+}
+
+#[test]
+fn the_longest_transfer_that_is_taken_does_not_block_the_call() {
+    const SLOT: u64 = 256 << 10;
+    let Some((_, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let mut options = Options::default();
+    options.slot_size = SLOT;
+    options.segment_size = 64 << 10;
+    let engine = Engine::new(options).unwrap();
+    engine.add_device(&gpu).unwrap();
+    let len = usize::try_from(300 * SLOT).unwrap();
+    let (_folder, path, bytes) = file(len);
+    let opened = engine.open(&path).unwrap();
+    let stream = driver.create_stream(1);
+    let gate = gate(&driver);
+    driver.wait_for_one(stream, gate.1);
+    let buffer = engine.allocate(gpu.id(), len as u64).unwrap();
+    let is_back = AtomicBool::new(false);
+    let (transfer, took) = thread::scope(|scope| {
+        let number = &gate as *const Pinned<'_> as usize;
+        let is_back = &is_back;
+        scope.spawn(move || {
+            // A call that blocks waits for the stream, which waits for this.
+            let start = Instant::now();
+            while !is_back.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(20) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            // SAFETY: the scope ends before the gate.
+            unsafe { (*(number as *const Pinned<'_>)).open() };
+        });
+        let start = Instant::now();
+        let transfer = start_read(&opened, stream, buffer);
+        let took = start.elapsed();
+        is_back.store(true, Ordering::Relaxed);
+        (transfer, took)
+    });
+    println!("300 slots' worth were queued in {took:?}");
+    assert!(took < Duration::from_secs(5), "the call waited for the stream: {took:?}");
+    let (end, buffer) = transfer.wait();
+    assert_eq!(end.unwrap().bytes, len as u64);
+    let mut got = vec![0; len];
+    buffer.unwrap().download(0, &mut got).unwrap();
+    assert!(got == bytes);
+    driver.synchronize(stream);
+    driver.destroy_stream(stream);
+    driver.pop();
+}
