@@ -110,6 +110,12 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let reserved = format!("{:#x} is reserved virtual memory with nothing mapped to it", at(14));
     assert_eq!(refusal(&engine, at(14), 1), reserved);
     assert_eq!(borrow(&engine, at(8), 2 * MIB).unwrap().device(), Some(gpus[1].id()));
+    // What lies behind the last mapping is an allocation by itself.
+    let behind = gpus[0].allocate(4 * MIB).unwrap();
+    play(behind, 2 * MIB, mapped(ordinals[0], true));
+    let (end, over) = (behind + 2 * MIB, 2 * MIB + 1);
+    let other = format!("what is mapped there ends at {end:#x}, where another allocation lies");
+    assert_eq!(refusal(&engine, behind, over), other);
     assert_eq!(handles(), 0, "every handle of a mapping is released");
 }
 

@@ -14,6 +14,8 @@ pub(crate) enum NotDeviceMemory {
     Kind { address: u64, kind: AddressKind },
     /// It ends behind the allocation that it begins in.
     Beyond { base: u64, len: u64, over: u64 },
+    /// From this address on it is another allocation's, which is no part of the virtual memory.
+    Other { address: u64 },
     /// From this address on it lies on another GPU.
     Elsewhere { address: u64, device: DeviceId },
     /// The GPU may not read and write this mapping.
@@ -41,9 +43,11 @@ pub(crate) fn check_range(
             // Its neighbours are other people's, even where they begin at its very end.
             AddressKind::Device { base, len, .. } | AddressKind::Managed { base, len, .. } => {
                 let behind = base.saturating_add(len);
-                if at > address || behind < end {
-                    let over = end - behind.min(end);
-                    return Err(NotDeviceMemory::Beyond { base, len, over });
+                if at > address {
+                    return Err(NotDeviceMemory::Other { address: at });
+                }
+                if behind < end {
+                    return Err(NotDeviceMemory::Beyond { base, len, over: end - behind });
                 }
                 behind
             }
@@ -69,6 +73,12 @@ impl fmt::Display for NotDeviceMemory {
             Self::Kind { address, kind } => write!(f, "{address:#x} is {}", words(*address, *kind)),
             Self::Beyond { base, len, over } => {
                 write!(f, "the allocation {base:#x}+{len} ends {over} bytes before it")
+            }
+            Self::Other { address } => {
+                write!(
+                    f,
+                    "what is mapped there ends at {address:#x}, where another allocation lies"
+                )
             }
             Self::Elsewhere { address, device } => {
                 write!(f, "from {address:#x} on it is {device}'s")
