@@ -44,9 +44,9 @@ impl File {
     /// `stream` is alive and one of the GPU that `target` lies on.
     ///
     /// # Errors
-    /// [`Error::BadRequest`](crate::Error::BadRequest) where the order cannot be kept: a stream that
-    /// is being captured, a driver that cannot wait for the host, more bytes than a stream's queue
-    /// holds copies for; and what can be known at once.
+    /// [`Error::BadRequest`](crate::Error::BadRequest) where the order cannot be kept: a stream
+    /// that is being captured, a driver that cannot wait for the host, more bytes than a stream's
+    /// queue holds copies for; and what can be known at once.
     pub unsafe fn start_read_on(
         &self,
         stream: CallerStream,
@@ -88,34 +88,13 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         self.check_access(direction, offset, memory.len())?;
-        let operation = match direction {
-            Direction::Read => Operation::Read,
-            Direction::Write => Operation::Write,
-        };
-        let place = || self.handle().place(offset, memory.len());
-        let refused = |reason: String| bad_request(operation, place(), reason);
+        let operation = direction.operation();
         let span = self.part(operation, offset, &memory, &(0..memory.len()))?;
         let call =
             Call { file: self.shared_handle(), direction, offset, span, options, is_part: false };
         let asked = call.range()?;
-        let Some(device) = call.span.gpu.clone() else {
-            return Err(refused("a stream orders memory of a GPU, and this is the host's".into()));
-        };
-        if let Some(route) = options.route {
-            let reason = "in the order of a stream the best way is taken".to_owned();
-            return Err(call.unavailable(route, reason));
-        }
-        if let Some(reason) = device.no_gates() {
-            return Err(refused(format!("streams cannot wait for the host here: {reason}")));
-        }
         // SAFETY: the caller's promise.
-        match unsafe { device.is_capturing(stream) } {
-            Ok(false) => {}
-            Ok(true) => {
-                return Err(refused("the stream is being captured: end the capture first".into()));
-            }
-            Err(error) => return Err(self.gpu_failed(&device, asked, error)),
-        }
+        let device = unsafe { self.check_order(&call, stream, asked) }?;
         let range = match direction {
             Direction::Read => {
                 let size = self.handle().size()?;
@@ -128,9 +107,11 @@ impl File {
         let blocks = Blocks { range, len: self.engine().options().slot_size };
         if blocks.count() > BLOCKS_MAX {
             let most = blocks.len * (BLOCKS_MAX - 1);
-            return Err(refused(format!(
+            let place = self.handle().place(offset, memory.len());
+            let reason = format!(
                 "a stream's queue holds the copies of {most} bytes: make several transfers"
-            )));
+            );
+            return Err(bad_request(operation, place, reason));
         }
         let Span { address, keep, .. } = call.span;
         let state = State::new(
@@ -153,6 +134,38 @@ impl File {
             Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
         engine.keepers().add(ordered);
         Ok(Transfer::new(state, engine))
+    }
+
+    /// The GPU on which a call can keep the order of a stream.
+    ///
+    /// # Safety
+    /// As for [`start_read_on`](Self::start_read_on).
+    unsafe fn check_order(
+        &self,
+        call: &Call<'_>,
+        stream: CallerStream,
+        asked: ByteRange,
+    ) -> Result<Arc<dyn Device>> {
+        let refused = |reason: &str| {
+            let place = self.handle().place(asked.start, asked.len());
+            bad_request(call.direction.operation(), place, reason.to_owned())
+        };
+        let Some(device) = call.span.gpu.clone() else {
+            return Err(refused("a stream orders memory of a GPU, and this is the host's"));
+        };
+        if let Some(route) = call.options.route {
+            let reason = "in the order of a stream the best way is taken".to_owned();
+            return Err(call.unavailable(route, reason));
+        }
+        if let Some(reason) = device.no_gates() {
+            return Err(refused(&format!("streams cannot wait for the host here: {reason}")));
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { device.is_capturing(stream) } {
+            Ok(false) => Ok(device),
+            Ok(true) => Err(refused("the stream is being captured: end the capture first")),
+            Err(error) => Err(self.gpu_failed(&device, asked, error)),
+        }
     }
 
     fn gpu_failed(
