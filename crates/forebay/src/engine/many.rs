@@ -141,6 +141,27 @@ impl Engine {
     ///
     /// Where pieces meet in a target, it holds bytes of either.
     ///
+    /// ```
+    /// use forebay::{Engine, Options, Piece, RequestOptions, Target};
+    ///
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("experts.bin");
+    /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    /// let engine = Engine::new(Options::from_env()?)?;
+    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+    /// let file = engine.open(&path)?;
+    /// let mut memory = engine.allocate(gpu, 256 << 10)?;
+    /// // Every second 8 KiB of the file, one behind the other.
+    /// let pieces: Vec<Piece> =
+    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 8 << 10, n * (8 << 10))).collect();
+    /// let outcome =
+    ///     engine.read_many(&pieces, &mut [Target::from(&mut memory)], &RequestOptions::exactly())?;
+    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(8192))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
     /// with one piece is in its own result.
