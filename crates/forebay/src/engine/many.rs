@@ -131,6 +131,17 @@ impl Source {
     fn part(&self) -> (usize, bool) {
         (self.drive, self.way.is_ok())
     }
+
+    fn file_and_alignment(&self) -> (Arc<Handle>, Option<Alignment>) {
+        (Arc::clone(&self.file), self.way.ok().map(|(alignment, _)| alignment))
+    }
+
+    fn drive_and_way(&self) -> (usize, Io, Reason) {
+        match self.way {
+            Ok((_, reason)) => (self.drive, Io::Direct, reason),
+            Err(reason) => (self.drive, Io::Buffered, reason),
+        }
+    }
 }
 
 impl Engine {
@@ -239,11 +250,11 @@ impl Engine {
             bad_request(Operation::Read, place, "together the pieces are too long".into())
         };
         let strip = Strip::new(&wanted, unit).ok_or_else(too_long)?;
-        let mut shares = shares(&strip, &sources);
+        let mut shares = Share::of_strip(&strip, |number| sources[number].drive_and_way());
         let range = ByteRange::at(0, strip.len());
         let link = gpu.map(|device| self.ready_link(device)).transpose()?;
         self.start_readers()?;
-        let files = sources.iter().map(|source| Arc::clone(&source.file)).collect();
+        let files = sources.iter().map(Source::file_and_alignment);
         let batch = Arc::new(Batch::new(strip, files, link.is_none()));
         let file = Arc::clone(&sources[0].file);
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
@@ -362,28 +373,4 @@ fn one_memory<'a>(pieces: &[Piece<'_>], spans: &'a [Span]) -> Result<Option<&'a 
     let place = pieces[0].file.handle().place(pieces[0].offset, pieces[0].len);
     let reason = "targets lie on several GPUs, or on one and the host: make a call for each";
     Err(bad_request(Operation::Read, place, reason.into()))
-}
-
-/// What each drive has of a strip.
-fn shares(strip: &Strip, sources: &[Source]) -> Vec<Share> {
-    let mut shares: Vec<Share> = Vec::new();
-    let mut last = None;
-    for stretch in strip.stretches() {
-        let source = &sources[stretch.source];
-        let (io, reason) = match source.way {
-            Ok((_, reason)) => (Io::Direct, reason),
-            Err(reason) => (Io::Buffered, reason),
-        };
-        let this = (source.drive, io, reason);
-        let part = (stretch.at, io, reason);
-        match shares.last_mut() {
-            Some(share) if last == Some(this) => {
-                share.parts.back_mut().expect("none is empty").0.end = stretch.at.end;
-            }
-            Some(share) if share.drive == source.drive => share.parts.push_back(part),
-            _ => shares.push(Share { drive: source.drive, parts: [part].into() }),
-        }
-        last = Some(this);
-    }
-    shares
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::op::Op;
 use crate::error::{Error, Place};
 use crate::file::{Handle, Source};
-use crate::plan::{Stretch, Strip};
+use crate::plan::{Alignment, Stretch, Strip};
 use crate::units::ByteRange;
 
 /// See the module's own text.
@@ -19,6 +19,8 @@ pub(crate) struct Batch {
     strip: Strip,
     /// What its stretches are read from, by their sources' numbers.
     files: Vec<Arc<Handle>>,
+    /// What O_DIRECT demands of each.
+    alignments: Vec<Option<Alignment>>,
     /// For each stretch where its file was found to end, in the strip.
     ends: Box<[AtomicU64]>,
     /// Whether it is read to the caller's memory without a slot between.
@@ -37,10 +39,16 @@ pub(crate) struct Scatter {
 }
 
 impl Batch {
-    /// For a strip whose sources are `files`, and whose addresses are those of host memory or not.
-    pub(crate) fn new(strip: Strip, files: Vec<Arc<Handle>>, on_host: bool) -> Self {
+    /// For a strip whose sources are `files`, with what O_DIRECT demands of those that are read
+    /// with it, and whose addresses are those of host memory or not.
+    pub(crate) fn new(
+        strip: Strip,
+        files: impl IntoIterator<Item = (Arc<Handle>, Option<Alignment>)>,
+        on_host: bool,
+    ) -> Self {
+        let (files, alignments) = files.into_iter().unzip();
         let ends = strip.stretches().iter().map(|stretch| AtomicU64::new(stretch.at.end)).collect();
-        Self { strip, files, ends, on_host, failures: Mutex::default() }
+        Self { strip, files, alignments, ends, on_host, failures: Mutex::default() }
     }
 
     pub(crate) fn strip(&self) -> &Strip {
@@ -65,6 +73,12 @@ impl Batch {
         let stretch = self.stretch_at(position);
         let shift = stretch.offset.wrapping_sub(stretch.at.start).cast_signed();
         (self.file_of(stretch), shift)
+    }
+
+    /// What O_DIRECT demands of the file of the byte at `position`: the strip keeps to the most
+    /// that any does, but a request goes on wherever its own file lets it.
+    pub(crate) fn alignment_at(&self, position: u64) -> Option<Alignment> {
+        self.alignments[self.stretch_at(position).source]
     }
 
     /// Where the byte at `position` is to go.

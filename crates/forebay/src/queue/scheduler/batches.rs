@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Request, Scheduler};
 use crate::error::{Error, Place};
-use crate::plan::{Io, Reason, Segment};
+use crate::plan::{Alignment, Io, Reason, Segment};
 use crate::queue::op::{Op, Owner};
 use crate::units::ByteRange;
 
@@ -28,6 +28,15 @@ impl Request {
         match &self.batch {
             Some(batch) => batch.place(range),
             None => self.file.place(range.start, range.len()),
+        }
+    }
+
+    /// What O_DIRECT demands of an op's file.
+    pub(super) fn alignment_of(&self, op: &Op) -> Option<Alignment> {
+        match &self.batch {
+            Some(batch) if op.is_direct() => batch.alignment_at(op.segment.wanted.start),
+            Some(_) => None,
+            None => self.alignment,
         }
     }
 
@@ -63,6 +72,7 @@ impl Scheduler {
         if self.transfers[key].stopped {
             return self.count_out(op);
         }
+        self.count_bytes(key, op);
         for (part, address) in batch.targets(op) {
             let (file, shift) = batch.source_of(part.start);
             let (io, reason, bounce) = (Io::Buffered, Reason::HadToWait, false);

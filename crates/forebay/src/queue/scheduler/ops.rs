@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::depth::Landed;
-use super::{Crew, DriveWork, Limits, ReaderWork, Scheduler};
+use super::{Crew, DriveWork, Limits, ReaderWork, Request, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
@@ -335,7 +335,7 @@ impl Scheduler {
             self.tell_tuner(key, &op, took_ns, at_ns);
         }
         self.land(key, &mut op);
-        let alignment = self.transfers[key].request.alignment;
+        let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_file_time(took_ns);
         match result {
@@ -384,16 +384,22 @@ impl Scheduler {
                     let (operation, place) = self.about(key, &op);
                     self.fail_one(key, &op, Error::NoProgress { operation, place });
                 }
-                let came = op.segment.wanted.intersect(ByteRange { start: 0, end: reached });
-                let request = &self.transfers[key].request;
-                let (bytes, link) = (request.wanted_in(came), request.link);
-                state.add_bytes(route(link, op.segment.io), op.segment.reason, bytes);
-                if link.is_none() || direction == Direction::Write {
-                    state.add_done(bytes);
-                }
+                self.count_bytes(key, &op);
             }
         }
         self.count_out(&op);
+    }
+
+    /// Counts what has come of an op that goes no further.
+    pub(super) fn count_bytes(&self, key: usize, op: &Op) {
+        let reached = op.segment.covered.start + op.moved;
+        let came = op.segment.wanted.intersect(ByteRange { start: 0, end: reached });
+        let Request { state, link, .. } = &self.transfers[key].request;
+        let bytes = self.transfers[key].request.wanted_in(came);
+        state.add_bytes(route(*link, op.segment.io), op.segment.reason, bytes);
+        if link.is_none() || op.work == Work::Move(Direction::Write) {
+            state.add_done(bytes);
+        }
     }
 
     /// A file system that takes O_DIRECT when a file is opened has refused a request with it. What

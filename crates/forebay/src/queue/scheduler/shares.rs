@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Request, Scheduler};
 use crate::error::Error;
-use crate::plan::{Io, Reason};
+use crate::plan::{Io, Reason, Strip};
 use crate::transfer::State;
 use crate::units::ByteRange;
 
@@ -20,6 +20,29 @@ pub(crate) struct Share {
     pub(crate) drive: usize,
     /// What must be read, from the first byte on.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
+}
+
+impl Share {
+    /// What each drive has of a strip, whose sources are read by a drive in a way as `way` says:
+    /// those of one drive follow each other.
+    pub(crate) fn of_strip(strip: &Strip, way: impl Fn(usize) -> (usize, Io, Reason)) -> Vec<Self> {
+        let mut shares: Vec<Self> = Vec::new();
+        let mut last = None;
+        for stretch in strip.stretches() {
+            let this = way(stretch.source);
+            let (drive, io, reason) = this;
+            let part = (stretch.at, io, reason);
+            match shares.last_mut() {
+                Some(share) if last == Some(this) => {
+                    share.parts.back_mut().expect("none is empty").0.end = stretch.at.end;
+                }
+                Some(share) if share.drive == drive => share.parts.push_back(part),
+                _ => shares.push(Self { drive, parts: [part].into() }),
+            }
+            last = Some(this);
+        }
+        shares
+    }
 }
 
 impl Scheduler {
