@@ -15,7 +15,8 @@ use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
-use crate::file::{read_at_raw, read_nowait_raw, write_at_raw};
+use crate::file::{Handle, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::units::ByteRange;
 
 /// Runs each op in `submit`, on the caller's thread.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl PreadRing {
             Work::Move(direction) => direction,
         };
         if let Some(batch) = &op.batch {
-            return read_stretches(batch, op);
+            return read_stretches(batch, op, read_resident);
         }
         let fd = descriptor(op)?;
         let rest = op.rest();
@@ -78,29 +79,28 @@ impl PreadRing {
 
 /// Reads what of a batch was taken to be in memory, stretch by stretch, and returns how far it came
 /// in the strip. What is not in memory, or goes wrong, is left to those who may wait.
-fn read_stretches(batch: &Batch, op: &Op) -> Result<u64, Errno> {
+///
+/// `read` moves bytes of a file from an offset on to a host address, which are the op's until it is
+/// handed back; no byte means that the file ends there.
+pub(super) fn read_stretches(
+    batch: &Batch,
+    op: &Op,
+    mut read: impl FnMut(&Handle, ByteRange, u64) -> Result<u64, Errno>,
+) -> Result<u64, Errno> {
     let rest = op.rest();
     for (mut part, mut host) in batch.targets(op) {
         let stretch = batch.stretch_at(part.start);
         let file = batch.file_of(stretch);
         while !part.is_empty() {
-            let len = usize::try_from(part.len()).map_err(|_| Errno::INVAL)?;
-            let (memory, offset) = (host as *mut u8, stretch.offset_of(part.start));
-            // SAFETY: the op's memory is ours until the op is handed back.
-            let read = unsafe {
-                match file.supports_nowait() {
-                    true => read_nowait_raw(file.fd(), memory, len, offset),
-                    false => read_at_raw(file.fd(), memory, len, offset),
-                }
-            };
-            match read {
+            let wanted = ByteRange::at(stretch.offset_of(part.start), part.len());
+            match read(file, wanted, host) {
                 Ok(0) => {
                     batch.ends_at(part.start);
                     break;
                 }
                 Ok(moved) => {
-                    part.start += moved as u64;
-                    host += moved as u64;
+                    part.start += moved;
+                    host += moved;
                 }
                 Err(_) if part.start > rest.start => return Ok(part.start - rest.start),
                 Err(_) => return Err(Errno::AGAIN),
@@ -108,6 +108,23 @@ fn read_stretches(batch: &Batch, op: &Op) -> Result<u64, Errno> {
         }
     }
     Ok(rest.len())
+}
+
+/// The same for a file of a batch: what can be had without waiting.
+fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
+    let len = usize::try_from(wanted.len()).map_err(|_| Errno::INVAL)?;
+    let memory = host as *mut u8;
+    // SAFETY: `read_stretches` gives addresses of the op's memory, with room for what it wants.
+    let read = unsafe {
+        match file.supports_nowait() {
+            true => read_nowait_raw(file.fd(), memory, len, wanted.start),
+            false => read_at_raw(file.fd(), memory, len, wanted.start),
+        }
+    };
+    let moved = read.map_err(|_| Errno::AGAIN)?;
+    // A server may answer with no byte although there are some.
+    let has_more = || file.size().is_ok_and(|size| file.is_sized(size) && wanted.start < size);
+    if moved == 0 && has_more() { Err(Errno::AGAIN) } else { Ok(moved as u64) }
 }
 
 /// The descriptor that an op goes through.
@@ -163,10 +180,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::file::{Handle, OpenHow};
+    use crate::file::OpenHow;
     use crate::plan::{Io, Reason, Segment};
     use crate::queue::op::Owner;
-    use crate::units::ByteRange;
 
     #[test]
     fn what_was_evicted_is_not_waited_for() {

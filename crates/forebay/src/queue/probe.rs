@@ -7,7 +7,7 @@ use super::op::Direction;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use super::worker::Plan;
-use crate::file::Source;
+use crate::file::{Handle, Source};
 use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_read, cut_write};
 use crate::units::{ByteRange, KIB, align_down};
 
@@ -29,16 +29,22 @@ impl Planner {
     /// The piece size of a claimed window, and its segments.
     pub(crate) fn plan(&self, claim: &Claim) -> Plan {
         let start = Instant::now();
-        let plan = self.cut(claim, split);
+        let plan = self.cut(claim, split, Handle::is_resident);
         claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         plan
     }
 
-    /// The same, where `split` tells what of the window is resident.
-    pub(super) fn cut(&self, claim: &Claim, split: impl FnOnce(&Claim) -> Split) -> Plan {
+    /// The same, where `split` tells what of the window is resident, and `is_resident` of a batch
+    /// what of each file.
+    pub(super) fn cut(
+        &self,
+        claim: &Claim,
+        split: impl FnOnce(&Claim) -> Split,
+        is_resident: impl Fn(&Handle, ByteRange) -> bool,
+    ) -> Plan {
         let (io, reason) = claim.way;
         if let Some(batch) = &claim.batch {
-            return self.cut_batch(claim, batch);
+            return self.cut_batch(claim, batch, is_resident);
         }
         if claim.direction == Direction::Write {
             let segments = cut_write(
@@ -73,9 +79,14 @@ impl Planner {
 
     /// Cuts a window of a batch. What is resident of neighbours becomes one op, which reads them
     /// one after the other; what is not is a request of its own for each.
-    fn cut_batch(&self, claim: &Claim, batch: &Batch) -> Plan {
+    fn cut_batch(
+        &self,
+        claim: &Claim,
+        batch: &Batch,
+        is_resident: impl Fn(&Handle, ByteRange) -> bool,
+    ) -> Plan {
         let parts: Vec<_> = batch.reads(claim.range).collect();
-        let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part);
+        let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part, &is_resident);
         let ways: Vec<(Io, Reason)> = parts.iter().map(way_of).collect();
         let all_in_memory = ways.iter().all(|(_, reason)| reason.is_in_memory());
         let piece = if all_in_memory { self.cached_piece(claim) } else { self.drive_piece(claim) };
@@ -106,7 +117,12 @@ impl Planner {
 }
 
 /// The way that a part of one stretch takes.
-fn way_of(claim: &Claim, batch: &Batch, part: ByteRange) -> (Io, Reason) {
+fn way_of(
+    claim: &Claim,
+    batch: &Batch,
+    part: ByteRange,
+    is_resident: impl Fn(&Handle, ByteRange) -> bool,
+) -> (Io, Reason) {
     let stretch = batch.stretch_at(part.start);
     let file = batch.file_of(stretch);
     let range = ByteRange::at(stretch.offset_of(part.start), part.len());
@@ -114,7 +130,7 @@ fn way_of(claim: &Claim, batch: &Batch, part: ByteRange) -> (Io, Reason) {
         (Io::Direct, reason) if reason != Reason::Demanded && file.direct().is_err() => {
             (Io::Buffered, Reason::NoDirectIo)
         }
-        (Io::Direct, Reason::NotResident) if file.is_resident(range) => {
+        (Io::Direct, Reason::NotResident) if is_resident(file, range) => {
             (Io::Buffered, Reason::Resident)
         }
         way => way,

@@ -6,6 +6,8 @@
 
 mod device;
 mod job;
+mod judge;
+mod many;
 mod memory;
 mod ring;
 mod run;

@@ -382,9 +382,10 @@ impl Run {
         let size = usize::try_from(below(&mut self.dice, most)).expect("a small file");
         file.bytes.resize(size, 0);
         file.expected.clone_from(&file.bytes);
-        for job in self.jobs.iter_mut().filter(|job| job.file == index) {
-            job.size_min = job.size_min.min(size as u64);
-            job.zeros |= size > old;
+        let pieces = self.jobs.iter_mut().flat_map(|job| &mut job.pieces);
+        for piece in pieces.filter(|piece| piece.file == index) {
+            piece.size_min = piece.size_min.min(size as u64);
+            piece.zeros |= size > old;
         }
     }
 

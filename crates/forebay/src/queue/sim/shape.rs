@@ -40,6 +40,8 @@ pub(super) struct Shape {
     pub(super) blocking: f64,
     /// Share of the reads whose bytes lie on several drives.
     pub(super) spread: f64,
+    /// Share of the reads that read many ranges in one call.
+    pub(super) many: f64,
     /// Share of the files that are cut while they are read.
     pub(super) shrinking: f64,
     /// Chance of a cancel in each step.
@@ -114,6 +116,7 @@ impl Shape {
             direct: one_of(dice, &[0.0, 0.5, 1.0]),
             blocking: one_of(dice, &[0.0, 0.3, 1.0]),
             spread: one_of(dice, &[0.0, 0.5, 1.0]),
+            many: one_of(dice, &[0.0, 0.3, 1.0]),
             shrinking: one_of(dice, &[0.0, 0.5, 1.0]),
             cancels: one_of(dice, &[0.0, 0.0, 0.002, 0.02]),
             cuts: one_of(dice, &[0.0, 0.01, 0.05]),

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::device::FaultyDevice;
-use super::job::{Caller, Job, UNTOUCHED};
+use super::job::{Caller, Job, Piece, UNTOUCHED, note_races};
+use super::many;
 use super::memory::Memory;
 use super::shape::Shape;
-use super::world::{World, below, noise};
+use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
 use crate::gpu::sim::Dice;
 use crate::memory::HostMemory;
@@ -20,9 +21,12 @@ use crate::queue::{Claim, Core, Plan, Planner, Priority, Request, Share, Slot, T
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 
 type Part = (ByteRange, Io, Reason);
+
+/// With O_DIRECT, or why not.
+pub(super) type Way = Result<(Alignment, Reason), Reason>;
 
 /// Plans by a residency that the seed invents, and makes slots, or fails to.
 pub(super) struct SimTools {
@@ -53,8 +57,9 @@ impl SimTools {
 
 impl Tools for SimTools {
     fn plan(&self, claim: &Claim) -> Plan {
-        let mut world = self.world.borrow_mut();
-        self.planner.cut(claim, |claim| residency(&mut world, claim.range))
+        let world = &self.world;
+        let split = |claim: &Claim| residency(&mut world.borrow_mut(), claim.range);
+        self.planner.cut(claim, split, |_, _| world.borrow_mut().dice.roll(0.5))
     }
 
     fn grow(&self, link: usize) -> Vec<Slot> {
@@ -103,7 +108,7 @@ struct Wish {
     /// Where a read will meet the end of the file, else the range's end.
     end: u64,
     link: Option<usize>,
-    way: Result<(Alignment, Reason), Reason>,
+    way: Way,
     cold: bool,
     exact: bool,
     sync: SyncMode,
@@ -132,20 +137,14 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
         start = align_down(start, PAGE);
     }
     let range = ByteRange::at(start, len);
-    let meets = |job: &&Job| job.file == index && !job.range.intersect(range).is_empty();
+    let this = Piece::new(index, range, Vec::new(), size);
+    let meets = |job: &&Job| job.pieces.iter().any(|piece| piece.meets(&this));
     if writes && jobs.iter().filter(meets).any(|job| job.direction == Direction::Write) {
         return None;
     }
     let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
         .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
-    let way = match file.alignment {
-        Some(alignment) if dice.roll(shape.direct) => {
-            let demanded = writes || dice.roll(0.2);
-            let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
-            Ok((alignment, reason))
-        }
-        _ => Err(Reason::NoDirectIo),
-    };
+    let way = way(dice, shape, file, writes);
     let sync = match below(dice, 4) {
         0 => SyncMode::Data,
         1 => SyncMode::All,
@@ -171,6 +170,18 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
             Vec::new()
         },
     })
+}
+
+/// How a file is read or written.
+pub(super) fn way(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool) -> Way {
+    match file.alignment {
+        Some(alignment) if dice.roll(shape.direct) => {
+            let demanded = writes || dice.roll(0.2);
+            let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
+            Ok((alignment, reason))
+        }
+        _ => Err(Reason::NoDirectIo),
+    }
 }
 
 /// Cuts a range at a few places, most of them aligned.
@@ -207,34 +218,25 @@ fn shares(part: Part, first: usize, turns: &[(u64, usize)]) -> Vec<Share> {
 
 /// Starts a transfer of the seed's choice.
 pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
-    let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
-    for job in jobs.iter_mut() {
-        let meets = job.file == wish.file && !job.range.intersect(wish.range).is_empty();
-        job.racy |= meets && wish.direction == Direction::Write;
+    if tools.world.borrow_mut().dice.roll(shape.many) {
+        return Some(many::start(core, tools, shape, jobs));
     }
-    let racy = jobs.iter().any(|job| {
-        let meets = job.file == wish.file && !job.range.intersect(wish.range).is_empty();
-        meets && job.direction == Direction::Write
-    });
-    let (bytes, size, handle) = {
-        let mut world = tools.world.borrow_mut();
-        let World { dice, files, .. } = &mut *world;
+    let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
+    let (mut piece, handle) = {
+        let World { dice, files, .. } = &mut *tools.world.borrow_mut();
         let file = &files[wish.file];
         let bytes = match wish.direction {
             Direction::Write => noise(dice, wish.range.len()),
-            Direction::Read if wish.end > wish.range.start => {
-                let place = |offset| usize::try_from(offset).expect("a small file");
-                file.bytes[place(wish.range.start)..place(wish.end)].to_vec()
-            }
-            Direction::Read => Vec::new(),
+            Direction::Read => file.part(wish.range).to_vec(),
         };
         let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
-        (bytes, file.bytes.len() as u64, handle)
+        (Piece::new(wish.file, wish.range, bytes, file.bytes.len() as u64), handle)
     };
+    note_races(jobs, wish.direction, std::slice::from_mut(&mut piece));
     let device = wish.link.map(|link| &tools.devices[link]);
     let skew = usize::try_from(wish.skew).expect("below a page");
     let memory = match wish.direction {
-        Direction::Write => Memory::new(&bytes, skew, device),
+        Direction::Write => Memory::new(&piece.bytes, skew, device),
         Direction::Read => {
             let len = usize::try_from(wish.range.len()).expect("a small transfer");
             Memory::new(&vec![UNTOUCHED; len], skew, device)
@@ -242,28 +244,31 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     };
     let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
     let request = request(&wish, &state, &memory, shape);
+    let caller = begin(core, request);
+    Some(Job {
+        state,
+        pieces: vec![piece],
+        batch: None,
+        direction: wish.direction,
+        memory,
+        on_gpu: wish.link.is_some(),
+        exact: wish.exact,
+        caller,
+        blocking: wish.blocking,
+        cancelled: false,
+        error: None,
+    })
+}
+
+/// Hands a request over; what its caller does next.
+pub(super) fn begin(core: &Core, request: Request) -> Caller {
+    let state = Arc::clone(&request.state);
     let claim = core.with(|scheduler| {
         let (key, claim) = scheduler.start(request);
         state.set_key(key);
         claim
     });
-    Some(Job {
-        state,
-        file: wish.file,
-        direction: wish.direction,
-        range: wish.range,
-        memory,
-        on_gpu: wish.link.is_some(),
-        bytes,
-        exact: wish.exact,
-        caller: claim.map_or(Caller::Waits, Caller::Plan),
-        blocking: wish.blocking,
-        racy,
-        cancelled: false,
-        size_min: size,
-        zeros: false,
-        error: None,
-    })
+    claim.map_or(Caller::Waits, Caller::Plan)
 }
 
 fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> Request {

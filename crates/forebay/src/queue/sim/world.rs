@@ -15,6 +15,7 @@ use crate::file::Handle;
 use crate::gpu::sim::Dice;
 use crate::plan::{Alignment, Io, Reason};
 use crate::queue::op::{Direction, Op, Work};
+use crate::queue::pread::read_stretches;
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
@@ -71,6 +72,15 @@ pub(super) struct Contents {
     pub(super) shrinks: bool,
 }
 
+/// An error that was answered to an op, which its transfer must tell.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) state: Arc<State>,
+    pub(super) errno: Errno,
+    /// What the op was to bring, in its transfer.
+    pub(super) wanted: ByteRange,
+}
+
 /// Memory that an op in flight reads or writes.
 #[derive(Debug, Clone, Copy)]
 struct Touched {
@@ -93,8 +103,16 @@ pub(super) struct World {
     pub(super) files: Vec<Contents>,
     touched: Vec<Touched>,
     begun: u64,
-    /// Errors that were answered, with the transfers that they must end.
-    pub(super) failed: Vec<(Arc<State>, Errno)>,
+    pub(super) failed: Vec<Failure>,
+}
+
+impl Contents {
+    /// What it has of a range.
+    pub(super) fn part(&self, range: ByteRange) -> &[u8] {
+        let place =
+            |at: u64| usize::try_from(at).map_or(self.bytes.len(), |at| at.min(self.bytes.len()));
+        &self.bytes[place(range.start)..place(range.end)]
+    }
 }
 
 impl World {
@@ -122,12 +140,22 @@ impl World {
         assert!(!state.is_done(), "an op begins although its transfer has ended: {op:?}");
         self.begun += 1;
         let Work::Move(direction) = op.work else { return self.begun };
-        let range = if op.segment.bounce {
-            ByteRange::at(op.address, op.segment.wanted.len())
-        } else {
-            ByteRange::at(op.address + op.moved, op.rest().len())
+        let at = ByteRange::at;
+        let ranges: Vec<ByteRange> = match &op.batch {
+            Some(batch) => {
+                assert!(op.is_in_memory() && !op.segment.bounce, "no one request: {op:?}");
+                batch.targets(op).map(|(part, host)| at(host, part.len())).collect()
+            }
+            None if op.segment.bounce => vec![at(op.address, op.segment.wanted.len())],
+            None => vec![at(op.address + op.moved, op.rest().len())],
         };
         self.check_place(op, base, direction, state.range());
+        ranges.into_iter().for_each(|range| self.touch(op, direction, range, state));
+        self.begun
+    }
+
+    /// Checks that an op has memory for itself, and a file that it writes.
+    fn touch(&mut self, op: &Op, direction: Direction, range: ByteRange, state: &Arc<State>) {
         let written = direction == Direction::Read;
         let writes = (!written).then(|| (op.file.identity(), op.segment.io));
         let transfer = Arc::as_ptr(state);
@@ -142,7 +170,6 @@ impl World {
             assert!(!mixed, "an edge is written beside the body: {new:?}, {other:?}");
         }
         self.touched.push(new);
-        self.begun
     }
 
     fn check_place(&self, op: &Op, base: u64, direction: Direction, asked: ByteRange) {
@@ -162,11 +189,11 @@ impl World {
     }
 
     fn file_of(&self, op: &Op) -> &Contents {
-        &self.files[self.index_of(op)]
+        &self.files[self.index_of(&op.file)]
     }
 
-    fn index_of(&self, op: &Op) -> usize {
-        let same = |file: &Contents| file.handles[0].identity() == op.file.identity();
+    fn index_of(&self, file: &Handle) -> usize {
+        let same = |other: &Contents| other.handles[0].identity() == file.identity();
         self.files.iter().position(same).expect("every op's file is known")
     }
 
@@ -187,6 +214,10 @@ impl World {
     ) -> (Result<u64, Errno>, Option<u64>) {
         assert!(!state.is_done(), "an op ends after its transfer: {op:?}");
         self.touched.retain(|touched| touched.id != id);
+        if let Some(batch) = &op.batch {
+            let read = |file: &Handle, wanted, host| self.read_resident(file, wanted, host);
+            return (read_stretches(batch, op, read), None);
+        }
         let faults = self.faults.clone();
         if self.dice.roll(faults.again) {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
@@ -197,7 +228,7 @@ impl World {
             return (Err(Errno::INVAL), None);
         }
         if self.dice.roll(faults.hard) {
-            self.failed.push((Arc::clone(state), Errno::IO));
+            self.fail(op, state, Errno::IO);
             return (Err(Errno::IO), None);
         }
         match op.work {
@@ -205,6 +236,37 @@ impl World {
             Work::Move(Direction::Read) => self.read(op, base),
             Work::Move(Direction::Write) => (self.write(op, base, state), None),
         }
+    }
+
+    fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
+        let wanted = op.segment.wanted;
+        self.failed.push(Failure { state: Arc::clone(state), errno, wanted });
+    }
+
+    /// A reader's read of one of several stretches.
+    fn read_resident(&mut self, file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
+        let Faults { again, short, empty, hard, .. } = self.faults;
+        if [again, empty, hard].into_iter().any(|share| self.dice.roll(share)) {
+            return Err(Errno::AGAIN); // whatever it is, others are told of it
+        }
+        let index = self.index_of(file);
+        let size = self.files[index].bytes.len() as u64;
+        let most = size.saturating_sub(wanted.start).min(wanted.len());
+        let is_short = most > 0 && self.dice.roll(short);
+        let moved = if is_short { 1 + below(&mut self.dice, most) } else { most };
+        self.move_out(index, wanted.start, moved, host);
+        Ok(moved)
+    }
+
+    /// Moves bytes of a file to where an op wants them.
+    fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
+        if len == 0 {
+            return;
+        }
+        let bytes = part(&mut self.files[index].bytes, offset, len);
+        // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
+        // holds what is left of the op.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host as *mut u8, bytes.len()) };
     }
 
     /// How many of `most` bytes move.
@@ -227,30 +289,24 @@ impl World {
 
     fn read(&mut self, op: &Op, base: u64) -> (Result<u64, Errno>, Option<u64>) {
         let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
-        let index = self.index_of(op);
+        let index = self.index_of(&op.file);
         let size = self.files[index].bytes.len() as u64;
         let moved = self.share_of(size.saturating_sub(offset).min(len), op);
-        if moved > 0 {
-            let bytes = part(&mut self.files[index].bytes, offset, moved);
-            let memory = (base + op.moved) as *mut u8;
-            // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
-            // holds what is left of the op.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
-        }
-        let reached = offset + moved;
-        (Ok(moved), (reached < op.segment.wanted.end).then_some(size))
+        self.move_out(index, offset, moved, base + op.moved);
+        let is_short = op.rest().start + moved < op.segment.wanted.end;
+        (Ok(moved), is_short.then(|| op.position_of(size)))
     }
 
     fn write(&mut self, op: &Op, base: u64, state: &Arc<State>) -> Result<u64, Errno> {
         let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
-        let index = self.index_of(op);
+        let index = self.index_of(&op.file);
         let file = &self.files[index];
         let mut room = file.size_max.saturating_sub(offset).min(len);
         if let (Some(alignment), true) = (file.alignment, op.is_direct()) {
             room = align_down(room, alignment.offset);
         }
         if room == 0 {
-            self.failed.push((Arc::clone(state), Errno::NOSPC));
+            self.fail(op, state, Errno::NOSPC);
             return Err(Errno::NOSPC);
         }
         let moved = self.share_of(room, op);
@@ -260,7 +316,7 @@ impl World {
             file.resize(file.len().max(end), 0);
             let bytes = part(file, offset, moved);
             let memory = (base + op.moved) as *const u8;
-            // SAFETY: as in `read`.
+            // SAFETY: as in `move_out`.
             unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
         }
         Ok(moved)

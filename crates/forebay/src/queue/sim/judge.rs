@@ -1,0 +1,203 @@
+//! Whether what came of a simulated transfer is right: its result, its bytes, its counts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::job::{Job, Piece, UNTOUCHED};
+use super::memory::all_are;
+use super::world::{Contents, Failure, World};
+use crate::error::{Error, Result};
+use crate::queue::Batch;
+use crate::queue::op::Direction;
+use crate::transfer::Outcome;
+use crate::units::ByteRange;
+
+impl Job {
+    /// Compares what the ended transfer reports and did with what it should have done.
+    pub(super) fn judge(mut self, world: &mut World) {
+        assert!(self.state.is_done());
+        let result = self.state.wait().0;
+        let failures: Vec<Failure> = world
+            .failed
+            .extract_if(.., |failure| Arc::ptr_eq(&failure.state, &self.state))
+            .collect();
+        self.judge_error(world, &failures, result.as_ref().err());
+        match (self.direction, self.batch.clone()) {
+            (Direction::Read, None) => self.judge_read(&result),
+            (Direction::Read, Some(batch)) => {
+                let ended = result.as_ref().ok().map(|outcome| (&*batch, outcome));
+                self.judge_batch(world, &failures, ended);
+            }
+            (Direction::Write, _) => self.judge_write(&mut world.files, &result),
+        }
+        if let Ok(outcome) = &result {
+            self.judge_counts(outcome);
+        }
+        match result {
+            Err(Error::CopyNotOver { .. }) => std::mem::forget(self.memory),
+            _ => self.memory.free(),
+        }
+    }
+
+    fn judge_error(&mut self, world: &World, failures: &[Failure], error: Option<&Error>) {
+        let faults = &world.faults;
+        if let Some(Error::CopyNotOver { .. }) = error {
+            assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
+            return; // it comes before the first error
+        }
+        if let (Some(first), Some(error)) = (&self.error, error) {
+            assert_eq!(*first, format!("{error:?}"), "not the first error is reported");
+        }
+        match error {
+            None => {
+                assert!(!self.cancelled, "cancelled, and reported as done");
+                let all = self.batch.is_none(); // of a batch each piece has a result of its own
+                assert!(!all || failures.is_empty(), "{failures:?}, and reported as done");
+            }
+            Some(Error::Cancelled { .. }) => assert!(self.cancelled, "cancelled by nobody"),
+            Some(Error::Device { .. }) => {
+                assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
+            }
+            Some(other) if self.batch.is_some() => panic!("it stops a whole batch: {other:?}"),
+            Some(Error::EndOfFile { .. } | Error::FileChanged { .. }) => {
+                assert!(self.exact, "nobody asked for all bytes");
+            }
+            Some(error) => judge_failure(world, failures.iter(), error),
+        }
+    }
+
+    fn judge_read(&self, result: &Result<Outcome>) {
+        let piece = &self.pieces[0];
+        let got = match result {
+            Ok(outcome) => Some(outcome.bytes),
+            Err(Error::EndOfFile { got, .. } | Error::FileChanged { got, .. }) => Some(*got),
+            Err(_) => None,
+        };
+        let whole = got == Some(piece.range.len());
+        assert!(got.is_none() || !self.exact || whole == result.is_ok(), "{got:?}: {result:?}");
+        piece.judge(got, self.memory.bytes());
+    }
+
+    /// Each piece of a batch for itself; `ended` where nothing stopped all of it.
+    fn judge_batch(&self, world: &World, failures: &[Failure], ended: Option<(&Batch, &Outcome)>) {
+        let mut results: HashMap<usize, Result<u64>> = HashMap::new();
+        if let Some((batch, outcome)) = ended {
+            let places: HashMap<usize, ByteRange> =
+                batch.strip().items().iter().map(|item| (item.index, item.at)).collect();
+            for (index, result) in batch.results() {
+                let hits =
+                    |failure: &&Failure| !failure.wanted.intersect(places[&index]).is_empty();
+                match &result {
+                    Ok(_) => assert!(!failures.iter().any(|f| hits(&f)), "{index}: {failures:?}"),
+                    Err(error) => judge_failure(world, failures.iter().filter(hits), error),
+                }
+                results.insert(index, result);
+            }
+            let sum: u64 = results.values().flatten().sum();
+            assert_eq!(sum, outcome.bytes, "{results:?}");
+            assert_eq!(results.len(), places.len());
+        }
+        let (bytes, mut at) = (self.memory.bytes(), 0);
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let end = piece.at + usize::try_from(piece.range.len()).expect("a small piece");
+            assert!(all_are(&bytes[at..piece.at], UNTOUCHED), "bytes between two pieces");
+            let got = match results.get(&index) {
+                Some(result) => result.as_ref().ok().copied(),
+                None => ended.map(|_| 0),
+            };
+            piece.judge(got, &bytes[piece.at..end]);
+            at = end;
+        }
+        assert!(all_are(&bytes[at..], UNTOUCHED), "bytes behind the last piece");
+    }
+
+    fn judge_write(&self, files: &mut [Contents], result: &Result<Outcome>) {
+        let piece = &self.pieces[0];
+        let file = &mut files[piece.file];
+        assert!(self.memory.bytes() == piece.bytes, "the source of a write has changed");
+        let start = usize::try_from(piece.range.start).expect("a small file");
+        let end = (start + piece.bytes.len()).min(file.bytes.len());
+        if result.is_ok() {
+            let there = file.bytes.get(start..start + piece.bytes.len());
+            assert!(there.is_none_or(|there| there == piece.bytes), "other bytes were written");
+            assert!(there.is_some() || piece.bytes.is_empty(), "bytes are missing");
+        }
+        file.expected.resize(file.expected.len().max(end), 0);
+        if start < end && file.bytes[start..end] == piece.bytes[..end - start] {
+            file.expected[start..end].copy_from_slice(&file.bytes[start..end]);
+            return;
+        }
+        for index in start..end {
+            let (byte, old) = (file.bytes[index], file.expected[index]);
+            let new = piece.bytes[index - start];
+            assert!(byte == new || byte == old, "byte {index} of the file is neither old nor new");
+            file.expected[index] = byte;
+        }
+    }
+
+    fn judge_counts(&self, outcome: &Outcome) {
+        if self.direction == Direction::Read && self.pieces.iter().any(Piece::is_cut) {
+            return; // bytes behind the end may have been counted before it was known
+        }
+        let by_route: u64 = outcome.routes.iter().map(|share| share.bytes).sum();
+        assert_eq!(by_route, outcome.bytes, "bytes by route: {outcome:?}");
+        let wanted: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
+        if self.batch.is_some() && outcome.bytes < wanted as u64 {
+            // What came of pieces that failed elsewhere was done nevertheless.
+            assert!(self.state.done() >= outcome.bytes, "progress: {outcome:?}");
+        } else {
+            assert_eq!(self.state.done(), outcome.bytes, "progress: {outcome:?}");
+        }
+    }
+}
+
+impl Piece {
+    /// Whether bytes of it may have been missing.
+    fn is_cut(&self) -> bool {
+        self.size_min < self.range.start + self.bytes.len() as u64
+    }
+
+    /// `got`: bytes that were reported; `None`: they are unknown, but none may be wrong.
+    fn judge(&self, got: Option<u64>, bytes: &[u8]) {
+        if let Some(got) = got {
+            let (start, most) = (self.range.start, self.bytes.len() as u64);
+            let least = self.size_min.clamp(start, start + most) - start;
+            assert!((least..=most).contains(&got), "{got} bytes of {least} to {most}");
+        }
+        if self.racy {
+            return; // the guards hold nevertheless
+        }
+        let count = got.map_or(0, |got| usize::try_from(got).expect("a small transfer"));
+        let (first, rest) = bytes.split_at(count);
+        if first == &self.bytes[..count] && all_are(rest, UNTOUCHED) {
+            return;
+        }
+        for (index, &byte) in bytes.iter().enumerate() {
+            let right = self.bytes.get(index).copied();
+            let delivered = got.is_some_and(|got| (index as u64) < got);
+            let fits = Some(byte) == right
+                || (byte == UNTOUCHED && !delivered)
+                || (byte == 0 && self.zeros);
+            assert!(fits, "byte {index} is {byte:#x} instead of {right:x?} ({got:?} got)");
+        }
+    }
+}
+
+/// Whether an error was made by one of `failures`, or can come of what goes wrong otherwise.
+fn judge_failure<'a>(
+    world: &World,
+    mut failures: impl Iterator<Item = &'a Failure>,
+    error: &Error,
+) {
+    match error {
+        Error::Io { source, .. } => {
+            let known = failures.any(|failure| failure.errno == *source);
+            assert!(known, "nobody made this error: {error:?}");
+        }
+        Error::NoProgress { .. } => {
+            let faults = &world.faults;
+            assert!(faults.empty + faults.odd > 0.0, "every op went on: {error:?}");
+        }
+        other => panic!("an error that nothing here can cause: {other:?}"),
+    }
+}

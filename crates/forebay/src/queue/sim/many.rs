@@ -1,0 +1,179 @@
+//! How a simulated batch begins: many ranges of a few files, which touch, overlap, lie behind the
+//! end of their file, or have no bytes.
+
+use std::sync::Arc;
+
+use super::job::{Job, Piece, UNTOUCHED, note_races};
+use super::memory::Memory;
+use super::shape::Shape;
+use super::start::{PAGE, SimTools, Way, begin, way};
+use super::world::{World, below};
+use crate::file::Handle;
+use crate::gpu::sim::Dice;
+use crate::plan::{Alignment, Io, Strip, Wanted};
+use crate::queue::op::Direction;
+use crate::queue::{Batch, Core, Priority, Request, Share};
+use crate::transfer::{State, SyncMode};
+use crate::units::{ByteRange, align_down};
+
+/// A file of a batch, as the engine knows it.
+struct Source {
+    file: usize,
+    handle: Arc<Handle>,
+    drive: usize,
+    way: Way,
+}
+
+/// Up to three handles of files, in the order of the engine: those first that are read by the same
+/// drive in the same way.
+fn sources(world: &mut World, shape: &Shape) -> Vec<Source> {
+    let World { dice, files, .. } = world;
+    let mut sources: Vec<Source> = (0..=below(dice, 3))
+        .map(|_| {
+            let index = usize::try_from(below(dice, files.len() as u64)).expect("few files");
+            let file = &files[index];
+            let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
+            let way = way(dice, shape, file, false);
+            Source { file: index, handle, drive: index % shape.drives.len(), way }
+        })
+        .collect();
+    sources.sort_by_key(|source| (source.drive, source.way.is_ok()));
+    sources
+}
+
+/// The ranges, each with the number of its source.
+fn pieces(world: &mut World, shape: &Shape, sources: &[Source]) -> Vec<(usize, Piece)> {
+    let World { dice, files, .. } = world;
+    let slot = shape.limits.slot_size;
+    let most = [1, 6, 50][usize::try_from(below(dice, 3)).expect("small")];
+    let mut pieces: Vec<(usize, Piece)> = Vec::new();
+    let (mut at, mut left) = (0, 5 * slot);
+    for _ in 0..=below(dice, most) {
+        let len_max = [1, 16, PAGE, shape.segment, 2 * slot];
+        let len_max = len_max[usize::try_from(below(dice, 5)).expect("small")];
+        let len = below(dice, len_max + 1).min(left);
+        left -= len;
+        at += if dice.roll(0.5) { 0 } else { below(dice, 100) };
+        let (number, start) = match pieces.last() {
+            Some((number, last)) if dice.roll(0.6) => (*number, beside(dice, last.range)),
+            _ => {
+                let number = usize::try_from(below(dice, sources.len() as u64)).expect("few");
+                let size = files[sources[number].file].bytes.len() as u64;
+                let start = below(dice, size + PAGE);
+                (number, if dice.roll(0.5) { align_down(start, PAGE) } else { start })
+            }
+        };
+        let (index, range) = (sources[number].file, ByteRange::at(start, len));
+        let file = &files[index];
+        let bytes = file.part(range).to_vec();
+        let piece = Piece::new(index, range, bytes, file.bytes.len() as u64);
+        let place = usize::try_from(at).expect("a small transfer");
+        pieces.push((number, Piece { at: place, ..piece }));
+        at += len;
+    }
+    pieces
+}
+
+/// Where a range begins that touches the last one, nearly does, or overlaps it.
+fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
+    match below(dice, 4) {
+        0 | 1 => last.end,
+        2 => last.end + below(dice, 2 * PAGE),
+        _ => last.start + below(dice, last.len() + 1),
+    }
+}
+
+/// Starts a batch of the seed's choice.
+pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Job {
+    let mut world = tools.world.borrow_mut();
+    let sources = sources(&mut world, shape);
+    let (numbers, mut pieces): (Vec<usize>, Vec<Piece>) =
+        pieces(&mut world, shape, &sources).into_iter().unzip();
+    note_races(jobs, Direction::Read, &mut pieces);
+    let dice = &mut world.dice;
+    let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
+        .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
+    let skew = if dice.roll(0.5) { 0 } else { below(dice, PAGE) };
+    let behind = usize::try_from(below(dice, 100)).expect("small");
+    let last = pieces.last().expect("one at least");
+    let len = last.at + usize::try_from(last.range.len()).expect("a small piece") + behind;
+    let device = link.map(|link| &tools.devices[link]);
+    let skew = usize::try_from(skew).expect("below a page");
+    let memory = Memory::new(&vec![UNTOUCHED; len], skew, device);
+    let batch = batch(&sources, &numbers, &pieces, &memory, link.is_none());
+    let range = ByteRange::at(0, batch.strip().len());
+    let first = &sources[0];
+    let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
+    let state = Arc::new(state.of_batch(Arc::clone(&batch)));
+    let mut shares = Share::of_strip(batch.strip(), |number| {
+        let Source { drive, way, .. } = sources[number];
+        match way {
+            Ok((_, reason)) => (drive, Io::Direct, reason),
+            Err(reason) => (drive, Io::Buffered, reason),
+        }
+    });
+    let none = Share { drive: first.drive, parts: Vec::new().into() };
+    let share = if shares.is_empty() { none } else { shares.remove(0) };
+    let request = Request {
+        state: Arc::clone(&state),
+        file: Arc::clone(&first.handle),
+        batch: Some(Arc::clone(&batch)),
+        direction: Direction::Read,
+        range,
+        end: range.end,
+        is_sized: false,
+        address: memory.address(),
+        link,
+        drive: share.drive,
+        parts: share.parts,
+        beside: shares,
+        alignment: alignment(&sources),
+        cold: dice.roll(0.5),
+        exact: false,
+        sync: SyncMode::None,
+        priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
+    };
+    let blocking = dice.roll(shape.blocking);
+    drop(world);
+    Job {
+        state,
+        pieces,
+        batch: Some(batch),
+        direction: Direction::Read,
+        memory,
+        on_gpu: link.is_some(),
+        exact: false,
+        caller: begin(core, request),
+        blocking,
+        cancelled: false,
+        error: None,
+    }
+}
+
+/// What O_DIRECT demands of the strip.
+fn alignment(sources: &[Source]) -> Option<Alignment> {
+    let all = sources.iter().filter_map(|source| source.way.ok());
+    all.map(|(alignment, _)| alignment).reduce(Alignment::max)
+}
+
+/// Lays out what files have of the pieces, as far as these are known to reach.
+fn batch(
+    sources: &[Source],
+    numbers: &[usize],
+    pieces: &[Piece],
+    memory: &Memory,
+    on_host: bool,
+) -> Arc<Batch> {
+    let wanted = pieces.iter().zip(numbers).map(|(piece, &source)| Wanted {
+        source,
+        offset: piece.range.start,
+        len: piece.bytes.len() as u64,
+        address: memory.address() + piece.at as u64,
+    });
+    let wanted: Vec<Wanted> = wanted.collect();
+    let unit = alignment(sources).map_or(1, |alignment| alignment.offset);
+    let strip = Strip::new(&wanted, unit).expect("small files");
+    let alignment = |source: &Source| source.way.ok().map(|(alignment, _)| alignment);
+    let files = sources.iter().map(|source| (Arc::clone(&source.handle), alignment(source)));
+    Arc::new(Batch::new(strip, files, on_host))
+}
