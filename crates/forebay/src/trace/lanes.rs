@@ -27,7 +27,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_of_a_lane_overlap(spans in proptest::collection::vec((0_u64..99, 0_u64..20), 0..50)) {
+        fn no_two_of_a_lane_overlap(
+            spans in proptest::collection::vec((0_u64..99, 0_u64..20), 0..50),
+        ) {
             let mut spans: Vec<(u64, u64)> =
                 spans.into_iter().map(|(start, len)| (start, start + len)).collect();
             spans.sort_unstable();

@@ -1,10 +1,10 @@
-//! What an engine's threads, slots and links did, and when: recorded while somebody asks for it, and
-//! written as a trace that `ui.perfetto.dev` opens.
+//! What an engine's threads, slots and links did, and when: recorded while somebody asks for it,
+//! and written as a trace that `ui.perfetto.dev` opens.
 //!
 //! Off, each place where something could be recorded costs one load. On, a thread appends to a list
 //! of its own; there is an end to what all of them keep, so that a trace that is forgotten fills no
-//! memory. All times are of one clock (`CLOCK_MONOTONIC`). Nothing here knows of ops or windows: who knows them describes
-//! them as spans.
+//! memory. All times are of one clock (`CLOCK_MONOTONIC`). Nothing here knows of ops or windows:
+//! who knows them describes them as spans.
 
 mod json;
 mod lanes;
