@@ -67,6 +67,7 @@
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
+//! - `tests/cuda_processes.rs`: asks a real GPU's driver for a context
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
