@@ -169,6 +169,7 @@ pub struct BenchArgs {
     forebay read model.safetensors\n  \
     forebay read model.safetensors --offset 8 --len 1M --checksum\n  \
     forebay read /dev/nvme0n1 --len 1G --gpu 0\n  \
+    forebay read model.safetensors --trace read.json\n  \
     forebay read model.safetensors --offset 4K --len 4K --output - | xxd")]
 pub struct ReadArgs {
     /// File or block device to read
@@ -203,6 +204,13 @@ pub struct ReadArgs {
     /// Copy the bytes from the target to this new file; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Write what the engine did, thread by thread, to this new file of JSON
+    ///
+    /// `https://ui.perfetto.dev` opens it: readers, rings, slots and copies, each on a track of its
+    /// own, with an arrow from each request to the copy that took its bytes away.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// What `forebay map` takes.

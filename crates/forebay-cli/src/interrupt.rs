@@ -23,7 +23,7 @@ use crate::bench::scratch::Folder;
 #[derive(Debug, Default)]
 struct Undo {
     scratch: Vec<Arc<Folder>>,
-    output: Option<Output>,
+    outputs: Vec<Output>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
 }
@@ -46,7 +46,7 @@ impl Output {
 }
 
 static UNDO: Mutex<Undo> =
-    Mutex::new(Undo { scratch: Vec::new(), output: None, children: Vec::new() });
+    Mutex::new(Undo { scratch: Vec::new(), outputs: Vec::new(), children: Vec::new() });
 
 fn undo() -> MutexGuard<'static, Undo> {
     // What is registered stays true even where a thread panicked with the lock.
@@ -69,9 +69,7 @@ pub(crate) fn install() {
                 for folder in &undo.scratch {
                     folder.remove();
                 }
-                if let Some(output) = &undo.output {
-                    output.remove();
-                }
+                undo.outputs.iter().for_each(Output::remove);
                 // It does not return for these signals; the lock is held to the end.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
@@ -109,15 +107,16 @@ pub(crate) fn create_output(path: &Path) -> io::Result<File> {
     let mut undo = undo();
     let file = File::create_new(path)?;
     let facts = file.metadata()?;
-    undo.output = Some(Output { path: path.to_owned(), identity: (facts.dev(), facts.ino()) });
+    undo.outputs.push(Output { path: path.to_owned(), identity: (facts.dev(), facts.ino()) });
     Ok(file)
 }
 
-/// Keeps the file of [`create_output`] where it is whole; removes it else.
-pub(crate) fn end_output(whole: bool) {
+/// Keeps a file of [`create_output`] where it is whole; removes it else.
+pub(crate) fn end_output(path: &Path, whole: bool) {
     let mut undo = undo();
-    let output = undo.output.take();
-    if let Some(output) = output.filter(|_| !whole) {
+    let Some(index) = undo.outputs.iter().position(|output| output.path == path) else { return };
+    let output = undo.outputs.remove(index);
+    if !whole {
         output.remove();
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::hash::Hasher as _;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Engine, Options, Outcome, Place, RequestOptions};
+use forebay::{Engine, Options, Outcome, Place, RequestOptions, Trace};
 use twox_hash::XxHash3_64;
 
 use crate::args::ReadArgs;
@@ -39,6 +39,10 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
         failure.hint("`--len` reads less of it, from `--offset` on; several reads make the whole")
     })?;
     let output = args.output.as_deref().map(Output::create).transpose()?;
+    let trace = args.trace.as_deref().map(Output::create_file).transpose()?;
+    if trace.is_some() {
+        engine.start_trace();
+    }
     let mut request = RequestOptions::default();
     request.route = args.route;
     request.exact = true;
@@ -49,11 +53,19 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
         Memory::Gpu(gpu) => {
             file.read_with(args.offset, forebay::Target::Buffer(&mut gpu.buffer, 0..len), &request)
         }
-    }?;
+    };
+    // Of a read that failed as well: that is when it is looked at.
+    let left_out = trace.map(|output| {
+        let trace = engine.end_trace();
+        output.write_trace(&trace).map(|()| trace.left_out())
+    });
+    let left_out = left_out.transpose()?.unwrap_or(0);
+    let outcome = outcome?;
     let mut sums = Sums { hash: args.checksum.then(XxHash3_64::new), output };
     sums.take(&memory, len)?;
     let to_stdout = matches!(sums.output, Some(Output::Stdout));
-    let text = summary(args, &target, &outcome, &sums.finish()?);
+    let mut text = summary(args, &target, &outcome, &sums.finish()?);
+    text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
     // Where the bytes themselves are the data, what is said about them is talk.
     if to_stdout {
         let _ = anstream::stderr().write_all(text.as_bytes());
@@ -99,6 +111,10 @@ impl<'a> Output<'a> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
+        Self::create_file(path)
+    }
+
+    fn create_file(path: &'a Path) -> Result<Self> {
         interrupt::install();
         let file = interrupt::create_output(path).map_err(|error| {
             let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
@@ -121,6 +137,18 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Writes what the engine did, and keeps it whatever becomes of the read.
+    fn write_trace(mut self, trace: &Trace) -> Result<()> {
+        if let Self::File { file, path, .. } = &mut self {
+            let mut out = BufWriter::new(file);
+            let written = trace.write_json(&mut out).and_then(|()| out.flush());
+            written.map_err(|error| {
+                Failure::io(format!("cannot write to `{}`", path.display()), &error)
+            })?;
+        }
+        self.finish()
+    }
+
     fn finish(mut self) -> Result<()> {
         match &mut self {
             Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
@@ -135,8 +163,8 @@ impl<'a> Output<'a> {
 impl Drop for Output<'_> {
     fn drop(&mut self) {
         // A part of the bytes would look like all of them.
-        if let Self::File { done, .. } = self {
-            interrupt::end_output(*done);
+        if let Self::File { done, path, .. } = self {
+            interrupt::end_output(path, *done);
         }
     }
 }
@@ -191,6 +219,16 @@ fn moved(bytes: u64) -> String {
         0 | 2..KIB => format!("{bytes} bytes"),
         _ => format!("{bytes} bytes ({})", format_size(bytes)),
     }
+}
+
+/// Where the trace is, and what can be done with it.
+fn trace_line(path: &Path, left_out: u64) -> String {
+    let missing = match left_out {
+        0 => String::new(),
+        spans => format!(" ({spans} spans more were left out)"),
+    };
+    let path = plain(&path.display().to_string());
+    format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
 }
 
 fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64>) -> String {

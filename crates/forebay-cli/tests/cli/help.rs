@@ -250,6 +250,13 @@ fn long_help_of_read() {
               --output <FILE>
                   Copy the bytes from the target to this new file; `-` is stdout
 
+              --trace <FILE>
+                  Write what the engine did, thread by thread, to this new file of JSON
+
+                  `https://ui.perfetto.dev` opens it: readers, rings, slots and copies, each on a
+                  track of its own, with an arrow from each request to the copy that took its
+                  bytes away.
+
           -h, --help
                   Print help (see a summary with '-h')
 
@@ -257,6 +264,7 @@ fn long_help_of_read() {
           forebay read model.safetensors
           forebay read model.safetensors --offset 8 --len 1M --checksum
           forebay read /dev/nvme0n1 --len 1G --gpu 0
+          forebay read model.safetensors --trace read.json
           forebay read model.safetensors --offset 4K --len 4K --output - | xxd
         ");
 }

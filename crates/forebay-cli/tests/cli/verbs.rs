@@ -90,6 +90,76 @@ fn read_copies_to_a_new_file_only() {
     }
 }
 
+/// The events of a trace, by phase.
+fn events(folder: &Path, trace: &str) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(folder.join(trace)).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    trace["traceEvents"].as_array().unwrap().clone()
+}
+
+/// The slices of the group of tracks whose name begins so, but for plans, which move nothing:
+/// number of the track, start, end, and bytes.
+fn slices(events: &[serde_json::Value], group: &str) -> Vec<(u64, f64, f64, u64)> {
+    let is_group = |event: &&serde_json::Value| {
+        let name = event["args"]["name"].as_str().unwrap_or_default();
+        event["name"] == "process_name" && name.starts_with(group)
+    };
+    let groups: Vec<u64> =
+        events.iter().filter(is_group).map(|event| event["pid"].as_u64().unwrap()).collect();
+    let slice = |event: &serde_json::Value| {
+        let is_one = event["ph"] == "X"
+            && event["name"] != "plan"
+            && groups.contains(&event["pid"].as_u64().unwrap());
+        let start = event["ts"].as_f64()?;
+        let len = event["args"]["len"].as_u64()?;
+        is_one.then_some((event["tid"].as_u64()?, start, start + event["dur"].as_f64()?, len))
+    };
+    events.iter().filter_map(slice).collect()
+}
+
+#[test]
+fn a_trace_shows_readers_slots_and_copies() {
+    const LEN: usize = 40_000_001;
+    let folder = folder_with(LEN);
+    for (route, name) in [("cached", "one.json"), ("staged", "two.json")] {
+        let arguments =
+            ["read", "file", "--gpu", "sim", "--route", route, "--trace", name, "--checksum"];
+        let output = forebay(folder.path(), &arguments);
+        if route == "staged" && String::from_utf8_lossy(&output.stderr).contains("O_DIRECT") {
+            // A trace of what failed is one as well.
+            assert!(!events(folder.path(), name).is_empty());
+            println!("skipped: staged reads: no O_DIRECT in this folder");
+            continue;
+        }
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(&format!("trace    {name}: open it in https://ui")), "{text}");
+        let events = events(folder.path(), name);
+        let sum = |group| slices(&events, group).iter().map(|slice| slice.3).sum::<u64>();
+        assert_eq!([sum("links"), sum("slots"), sum("transfers")], [LEN as u64; 3]);
+        let filled = match route {
+            "staged" => sum("forebay-ring") + sum("threads"),
+            _ => sum("threads"),
+        };
+        assert!(filled >= LEN as u64, "{filled} of {LEN} bytes were read");
+        // No two slices of a track overlap.
+        for group in ["links", "slots", "forebay-ring", "threads"] {
+            let mut all = slices(&events, group);
+            all.sort_by(|one, other| (one.0, one.1).partial_cmp(&(other.0, other.1)).unwrap());
+            for pair in all.windows(2).filter(|pair| pair[0].0 == pair[1].0) {
+                assert!(pair[0].2 <= pair[1].1 + 0.002, "{group}: {pair:?}");
+            }
+        }
+        let arrows = |phase| events.iter().filter(|event| event["ph"] == phase).count();
+        assert!(arrows("s") > 0 && arrows("s") == arrows("f"));
+    }
+    // It is new, or nothing happens.
+    let output = forebay(folder.path(), &["read", "file", "--gpu", "none", "--trace", "file"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot create `file`"));
+    assert_eq!(fs::metadata(folder.path().join("file")).unwrap().len(), LEN as u64);
+}
+
 #[test]
 fn a_failed_read_leaves_no_output() {
     let folder = folder_with(1000);

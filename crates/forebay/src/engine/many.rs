@@ -166,8 +166,8 @@ impl Engine {
     /// // Every second 8 KiB of the file, one behind the other.
     /// let pieces: Vec<Piece> =
     ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 8 << 10, n * (8 << 10))).collect();
-    /// let outcome =
-    ///     engine.read_many(&pieces, &mut [Target::from(&mut memory)], &RequestOptions::exactly())?;
+    /// let mut targets = [Target::from(&mut memory)];
+    /// let outcome = engine.read_many(&pieces, &mut targets, &RequestOptions::exactly())?;
     /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(8192))));
     /// # Ok(())
     /// # }
