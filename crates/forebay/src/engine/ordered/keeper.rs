@@ -13,8 +13,10 @@ use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
 
-/// Time between two looks: a full slot takes 300 µs.
-const NAP: Duration = Duration::from_micros(20);
+/// Time between two looks: a full slot takes 300 µs. While nothing goes on, since the caller's
+/// stream has other work for example, looks are farther apart: by a sixteenth of the time that
+/// this has taken.
+const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Tracks that are kept for transfers to come.
 const SPARE_MAX: usize = 2;
@@ -116,7 +118,8 @@ fn keep(state: &Mutex<Kept>) {
                 ended.end(state);
             }
         }
-        std::thread::sleep(NAP);
+        let still = all.iter().map(|ordered| ordered.since.elapsed()).min();
+        std::thread::sleep(still.map_or(NAPS[0], |still| (still / 16).clamp(NAPS[0], NAPS[1])));
     }
 }
 

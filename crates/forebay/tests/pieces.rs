@@ -1,0 +1,85 @@
+//! Many pieces in one call, of which some go wrong.
+
+mod lab;
+
+use forebay::units::KIB;
+use forebay::{
+    Engine, Error, Options, Piece, RequestOptions, Result, RingChoice, Target, gpu::GpuSelector,
+};
+use lab::fuse::Fuse;
+use lab::{or_skip, pattern, watchdog::Watchdog};
+
+const PIECE: usize = 8 << 10;
+const LEN: usize = 64 * PIECE;
+
+fn engine(ring: RingChoice) -> Engine {
+    let mut options = Options::default();
+    options.ring = ring;
+    options.slot_size = 256 * KIB;
+    options.segment_size = 64 * KIB;
+    options.remember = false;
+    Engine::new(options).expect("limits that fit")
+}
+
+/// A drive that fails at one place: what lies there is an error, all else is read, on the host and
+/// on a GPU, and no byte of the piece that failed shows up.
+#[test]
+fn a_piece_that_fails_is_the_only_one() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(1, LEN);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    let bad = 20 * PIECE + 5000;
+    fuse.set(|faults| {
+        faults.fail_at = Some(bad as u64);
+        faults.uncached = true;
+    });
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        for on_gpu in [false, true] {
+            lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
+            let engine = engine(ring);
+            let wanted: GpuSelector = "sim".parse().expect("a name");
+            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+            let file = engine.open(fuse.path()).expect("the file opens");
+            let mut memory = match on_gpu {
+                true => engine.allocate(gpu, LEN as u64),
+                false => engine.allocate_pinned(LEN as u64),
+            }
+            .expect("memory");
+            memory.fill(0xee).expect("a fill");
+            // Every second piece, so that no two are one request.
+            let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
+            let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
+            let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
+            let mut targets = [Target::from(&mut memory)];
+            let outcome = engine
+                .read_many(&pieces, &mut targets, &RequestOptions::default())
+                .expect("one failure is not all");
+            let mut got = vec![0; LEN];
+            memory.download(0, &mut got).expect("a download");
+            for (&at, result) in places.iter().zip(&outcome.results) {
+                let piece = &got[at..at + PIECE];
+                let holds = at..at + PIECE;
+                if holds.contains(&bad) {
+                    check_failure(result, at);
+                    let is_own =
+                        piece.iter().zip(&bytes[at..]).all(|(is, of)| is == of || *is == 0xee);
+                    assert!(is_own, "bytes of another piece at {at}");
+                } else {
+                    assert_eq!(*result.as_ref().expect("a read"), PIECE as u64);
+                    assert!(piece == &bytes[at..at + PIECE], "piece at {at}");
+                }
+                let between = &got[at + PIECE..at + 2 * PIECE];
+                assert!(between.iter().all(|&byte| byte == 0xee), "behind the piece at {at}");
+            }
+            let whole = (places.len() - 1) * PIECE;
+            assert_eq!(outcome.whole.bytes, whole as u64);
+        }
+    }
+}
+
+fn check_failure(result: &Result<u64>, at: usize) {
+    let Err(Error::Io { place, .. }) = result else { panic!("no error at {at}: {result:?}") };
+    let range = place.offset..place.offset + place.len.max(1);
+    let meets = range.start < (at + PIECE) as u64 && range.end > at as u64;
+    assert!(meets, "an error of another place: {place:?}");
+}
