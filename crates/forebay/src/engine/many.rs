@@ -12,7 +12,7 @@ use crate::gpu::Device;
 use crate::memory::{Buffer, Span, Target};
 use crate::plan::{Alignment, Io, Reason, Strip, Wanted};
 use crate::queue::{Batch, Direction, Request, Share};
-use crate::transfer::{Outcome, State, Transfer};
+use crate::transfer::{Outcome, State, SyncMode, Transfer};
 use crate::units::ByteRange;
 
 /// One of many reads: `len` bytes at `offset` of `file`, to the byte `at` of a target of the call.
@@ -278,8 +278,8 @@ impl Engine {
             parts: first.parts,
             beside: shares,
             alignment,
-            exact: false, // each read for itself
-            sync: options.sync,
+            exact: false,         // each read for itself
+            sync: SyncMode::None, // a demand on writes
             priority: options.priority,
         });
         let asked = pieces.iter().zip(source_of);

@@ -107,6 +107,9 @@ impl Batch {
 
     /// The bytes of a range in the strip, as an error names them: those of its first stretch.
     pub(crate) fn place(&self, range: ByteRange) -> Place {
+        if self.strip.len() == 0 {
+            return self.files[0].place(0, 0); // all of it lies behind the ends of its files
+        }
         let stretch = self.stretch_at(range.start.min(self.strip.len().saturating_sub(1)));
         let part = stretch.at.intersect(range);
         self.file_of(stretch).place(stretch.offset_of(part.start), part.len())
