@@ -7,6 +7,7 @@ use super::{Active, Drive, Link, Scheduler};
 use crate::error::Error;
 use crate::plan::Io;
 use crate::queue::op::{Direction, Op, Owner, Work};
+use crate::queue::window::Window;
 use crate::transfer::State;
 
 impl Scheduler {
@@ -150,7 +151,9 @@ impl Scheduler {
             assert!(bytes == made || link.broken.is_some(), "slots lost: {bytes} of {made}");
             let copies: u32 = windows().map(|(_, w)| w.copies).sum();
             assert_eq!(copies, link.copies, "copies of link {index}");
-            let filling = windows().filter(|(_, w)| w.direction == Direction::Read).count();
+            // One whose slot is lost is filled no more.
+            let has_slot = |w: &Window| w.direction == Direction::Read && w.slot.is_some();
+            let filling = windows().filter(|(_, w)| has_slot(w)).count();
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
             for key in link.waiting.first() {
                 let (drive, len) = (self.transfers[key].request.drive, self.next_window_len(key));
@@ -202,6 +205,33 @@ impl Scheduler {
     pub(crate) fn error_of(&self, state: &Arc<State>) -> Option<&Error> {
         let same = |active: &&Active| Arc::ptr_eq(&active.request.state, state);
         self.transfers.iter().map(|(_, active)| active).find(same)?.error.as_ref()
+    }
+
+    /// Panics unless all that is left waits for `in_flight` ops, which are with their rings.
+    pub(crate) fn check_that_all_wait(&self, in_flight: usize) {
+        assert_eq!(self.queued().count(), 0, "ops that nobody takes");
+        let waits: u32 = self.windows.iter().map(|(_, window)| window.outstanding).sum();
+        let syncs = self.transfers.iter().map(|(_, active)| active.open).sum::<u32>()
+            - u32::try_from(self.windows.len()).expect("few windows");
+        assert_eq!((waits + syncs) as usize, in_flight, "windows that wait for nothing");
+        let all =
+            self.windows.iter().all(|(_, window)| window.outstanding > 0 && window.copies == 0);
+        assert!(all, "windows that could be closed: {:?}", self.windows);
+    }
+
+    /// What the scheduler knows of a transfer, for a person.
+    pub(crate) fn what_is_left_of(&self, state: &Arc<State>) -> String {
+        let own = |active: &Active| Arc::ptr_eq(&active.request.state, state);
+        let transfers: Vec<_> = self.transfers.iter().filter(|(_, a)| own(a)).collect();
+        let of = |window: &Window| transfers.iter().any(|(key, _)| *key == window.transfer);
+        let windows: Vec<_> = self.windows.iter().filter(|(_, w)| of(w)).collect();
+        format!("{transfers:?} {windows:?} {self:?}")
+    }
+
+    /// Whether a transfer stands in line for a slot.
+    pub(crate) fn waits_for_slot(&self, state: &Arc<State>) -> bool {
+        let mut waiting = self.links.iter().flat_map(|link| link.waiting.all());
+        waiting.any(|key| Arc::ptr_eq(&self.transfers[key].request.state, state))
     }
 
     /// Free bytes and all bytes of a link's slots; not where a copy was lost.

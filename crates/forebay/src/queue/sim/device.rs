@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::tally::Tally;
+use super::world::Faults;
 use crate::gpu::sim::{Dice, SimDevice};
 use crate::gpu::{
     AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
@@ -15,24 +17,53 @@ use crate::gpu::{
 #[derive(Debug)]
 pub(super) struct FaultyDevice {
     inner: SimDevice,
-    dice: Mutex<Dice>,
-    share: f64,
+    dice: Mutex<(Dice, Tally)>,
+    faults: Faults,
     /// Whether calls may fail now.
     pub(super) armed: AtomicBool,
+    /// Whether it has fallen off its bus: no call succeeds while it is armed.
+    gone: AtomicBool,
 }
 
 impl FaultyDevice {
-    pub(super) fn new(inner: SimDevice, dice: Dice, share: f64) -> Self {
-        Self { inner, dice: Mutex::new(dice), share, armed: AtomicBool::new(false) }
+    pub(super) fn new(inner: SimDevice, dice: Dice, faults: Faults) -> Self {
+        let dice = Mutex::new((dice, Tally::default()));
+        Self { inner, dice, faults, armed: AtomicBool::default(), gone: AtomicBool::default() }
     }
 
-    fn may_fail(&self, call: &'static str) -> DeviceResult<()> {
-        let mut dice = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.armed.load(Ordering::Relaxed) && dice.roll(self.share) {
+    /// What went wrong with it.
+    pub(super) fn tally(&self) -> Tally {
+        self.dice.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// Lets a call fail in `share` of all cases, as `what`.
+    fn fail(&self, call: &'static str, what: &'static str, share: f64) -> DeviceResult<()> {
+        if !self.armed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (dice, tally) = &mut *self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.gone.load(Ordering::Relaxed) {
+            let goes = tally.note("gpu-gone", dice.roll(self.faults.gone));
+            self.gone.store(goes, Ordering::Relaxed);
+        }
+        // What begins after it is gone has its memory from before.
+        let gone = what != "gpu-memory" && self.gone.load(Ordering::Relaxed);
+        if tally.note(what, dice.roll(share)) || gone {
             let (name, detail) = ("SIM_CALL_FAULT".into(), String::new());
             return Err(DeviceError { call, code: 99, name, detail });
         }
         Ok(())
+    }
+
+    fn may_fail(&self, call: &'static str) -> DeviceResult<()> {
+        self.fail(call, "gpu-call", self.faults.calls)
+    }
+
+    /// Counts a failed copy that the driver tells of.
+    fn tell<T>(&self, answer: DeviceResult<T>) -> DeviceResult<T> {
+        let (_, tally) = &mut *self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.note("gpu-copy", answer.is_err());
+        answer
     }
 }
 
@@ -52,6 +83,7 @@ impl Device for FaultyDevice {
     }
 
     fn allocate(&self, len: u64) -> DeviceResult<u64> {
+        self.fail("allocate", "gpu-memory", self.faults.memory)?;
         self.inner.allocate(len)
     }
 
@@ -61,6 +93,7 @@ impl Device for FaultyDevice {
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        self.fail("register", "gpu-memory", self.faults.memory)?;
         // SAFETY: the caller's promise.
         unsafe { self.inner.register(host, len) }
     }
@@ -146,7 +179,7 @@ impl Device for FaultyDevice {
 
     fn is_done(&self, event: Event) -> DeviceResult<bool> {
         self.may_fail("is_done")?;
-        self.inner.is_done(event)
+        self.tell(self.inner.is_done(event))
     }
 
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
@@ -154,7 +187,8 @@ impl Device for FaultyDevice {
     }
 
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
-        self.inner.synchronize(stream)
+        self.fail("synchronize", "gpu-call", 0.0)?;
+        self.tell(self.inner.synchronize(stream))
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {

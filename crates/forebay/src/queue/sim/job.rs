@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub(super) pieces: Vec<Piece>,
     pub(super) batch: Option<Arc<Batch>>,
     pub(super) direction: Direction,
+    /// Those that it may have to wait for.
+    pub(super) drives: Vec<usize>,
     pub(super) memory: Memory,
     pub(super) on_gpu: bool,
     pub(super) exact: bool,
@@ -87,6 +89,12 @@ impl Job {
             Caller::Help(reader) => Some(reader.held().0),
             _ => None,
         }
+    }
+
+    /// Cancels it, if it has not ended.
+    pub(super) fn cancel(&mut self, core: &Core) {
+        self.cancelled |= !self.state.is_done();
+        core.with(|scheduler| scheduler.cancel(self.state.key(), &self.state));
     }
 
     /// Whether its caller has what is a reader's work.

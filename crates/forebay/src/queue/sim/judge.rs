@@ -13,8 +13,9 @@ use crate::transfer::Outcome;
 use crate::units::ByteRange;
 
 impl Job {
-    /// Compares what the ended transfer reports and did with what it should have done.
-    pub(super) fn judge(mut self, world: &mut World) {
+    /// Compares what the ended transfer reports and did with what it should have done; returns how
+    /// many bytes it moved.
+    pub(super) fn judge(mut self, world: &mut World) -> u64 {
         assert!(self.state.is_done());
         let result = self.state.wait().0;
         let failures: Vec<Failure> = world
@@ -33,16 +34,17 @@ impl Job {
         if let Ok(outcome) = &result {
             self.judge_counts(outcome);
         }
-        match result {
+        match &result {
             Err(Error::CopyNotOver { .. }) => std::mem::forget(self.memory),
             _ => self.memory.free(),
         }
+        result.map_or(0, |outcome| outcome.bytes)
     }
 
     fn judge_error(&mut self, world: &World, failures: &[Failure], error: Option<&Error>) {
         let faults = &world.faults;
         if let Some(Error::CopyNotOver { .. }) = error {
-            assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
+            assert!(self.on_gpu && faults.of_gpu() > 0.0, "{error:?}");
             return; // it comes before the first error
         }
         if let (Some(first), Some(error)) = (&self.error, error) {
@@ -56,7 +58,7 @@ impl Job {
             }
             Some(Error::Cancelled { .. }) => assert!(self.cancelled, "cancelled by nobody"),
             Some(Error::Device { .. }) => {
-                assert!(self.on_gpu && faults.calls + faults.copies > 0.0, "{error:?}");
+                assert!(self.on_gpu && faults.of_gpu() > 0.0, "{error:?}");
             }
             Some(other) if self.batch.is_some() => panic!("it stops a whole batch: {other:?}"),
             Some(Error::EndOfFile { .. } | Error::FileChanged { .. }) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::job::{Job, Piece, UNTOUCHED, note_races};
 use super::memory::Memory;
 use super::shape::Shape;
-use super::start::{PAGE, SimTools, Way, begin, way};
+use super::start::{PAGE, SimTools, Way, begin, drives, way};
 use super::world::{World, below};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
@@ -83,8 +83,8 @@ fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
     }
 }
 
-/// Starts a batch of the seed's choice.
-pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Job {
+/// Starts a batch of the seed's choice; `None` where there is no memory for it.
+pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
     let mut world = tools.world.borrow_mut();
     let sources = sources(&mut world, shape);
     let (numbers, mut pieces): (Vec<usize>, Vec<Piece>) =
@@ -99,7 +99,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     let len = last.at + usize::try_from(last.range.len()).expect("a small piece") + behind;
     let device = link.map(|link| &tools.devices[link]);
     let skew = usize::try_from(skew).expect("below a page");
-    let memory = Memory::new(&vec![UNTOUCHED; len], skew, device);
+    let memory = Memory::new(&vec![UNTOUCHED; len], skew, device)?;
     let batch = batch(&sources, &numbers, &pieces, &memory, link.is_none());
     let range = ByteRange::at(0, batch.strip().len());
     let first = &sources[0];
@@ -135,11 +135,13 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     };
     let blocking = dice.roll(shape.blocking);
     drop(world);
-    Job {
+    let drives = drives(&request);
+    Some(Job {
         state,
         pieces,
         batch: Some(batch),
         direction: Direction::Read,
+        drives,
         memory,
         on_gpu: link.is_some(),
         exact: false,
@@ -147,7 +149,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         blocking,
         cancelled: false,
         error: None,
-    }
+    })
 }
 
 /// What O_DIRECT demands of the strip.

@@ -29,25 +29,28 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// `bytes` in the middle of guards, `skew` bytes away from an aligned place.
-    pub(super) fn new(bytes: &[u8], skew: usize, gpu: Option<&Arc<FaultyDevice>>) -> Self {
+    /// `bytes` in the middle of guards, `skew` bytes away from an aligned place; `None` where the
+    /// GPU gives no memory.
+    pub(super) fn new(bytes: &[u8], skew: usize, gpu: Option<&Arc<FaultyDevice>>) -> Option<Self> {
         let at = GUARD + skew;
         let whole = at + bytes.len() + GUARD;
         let mut host = HostMemory::map(whole).expect("a little memory");
         host.bytes_mut().fill(GUARD_BYTE);
         host.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
-        let gpu = gpu.map(|gpu| {
-            let device: Arc<dyn Device> = Arc::clone(gpu) as _;
-            host.register(&device).expect("memory of our own");
-            let address = gpu.allocate(whole as u64).expect("room on the simulated GPU");
-            (Arc::clone(gpu), address)
-        });
+        let gpu = match gpu {
+            Some(gpu) => {
+                let device: Arc<dyn Device> = Arc::clone(gpu) as _;
+                host.register(&device).ok()?;
+                Some((Arc::clone(gpu), gpu.allocate(whole as u64).ok()?))
+            }
+            None => None,
+        };
         let memory = Self { host, gpu, at, len: bytes.len() };
         memory.on_gpu(|gpu, stream, address| {
             // SAFETY: both ranges are this memory's own, and the stream is waited for.
             unsafe { gpu.copy_to_device(stream, address, memory.host.pointer(), whole) }
         });
-        memory
+        Some(memory)
     }
 
     /// The address that a request names.

@@ -2,39 +2,73 @@
 //!
 //! The scheduler, the workers, the submitter and the planner are the real ones. Rings, the GPU and
 //! the residency of files are simulated. `FOREBAY_SEED=N` replays one seed, `FOREBAY_SEEDS=N` runs
-//! that many instead of those of every day.
+//! that many instead of those of every day; `cargo xtask soak` runs them for hours.
 
 mod device;
+mod end;
 mod job;
 mod judge;
 mod many;
 mod memory;
+mod progress;
 mod ring;
 mod run;
 mod shape;
 mod start;
+mod tally;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use progress::{Progress, Seeds};
+
 /// Seeds of every run of the tests.
 const SEEDS: u64 = 300;
 
+/// What these are to meet: a fault that none of them meets tests nothing.
+const FAULTS: [&str; 18] = [
+    "again",
+    "cancel",
+    "cut",
+    "eio",
+    "empty",
+    "enospc",
+    "evicted",
+    "gpu-call",
+    "gpu-copy",
+    "gpu-gone",
+    "gpu-memory",
+    "hung",
+    "late",
+    "lost",
+    "no-direct",
+    "odd",
+    "short",
+    "taken-back",
+];
+
 #[test]
 fn every_seed_moves_every_byte() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seeds = match number("FOREBAY_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("FOREBAY_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = Seeds::from_env(SEEDS);
+    let progress = if seeds.has_time_bound() { Progress::told() } else { Progress::default() };
     let folder = tempfile::tempdir().unwrap();
     let mut failed = Vec::new();
+    let mut count = 0;
     for seed in seeds {
-        let run = || run::Run::new(seed, folder.path()).run();
-        if catch_unwind(AssertUnwindSafe(run)).is_err() {
-            println!("FOREBAY_SEED={seed} cargo test -p forebay every_seed_moves_every_byte");
+        progress.begin(seed);
+        let run = catch_unwind(AssertUnwindSafe(|| run::Run::new(seed, folder.path()).run()));
+        if run.is_err() {
+            println!("FOREBAY_SEED={seed} cargo test -p forebay --lib every_seed_moves_every_byte");
             failed.push(seed);
         }
+        progress.end(run.ok());
+        count += 1;
     }
+    let met = progress.met();
+    drop(progress);
     assert!(failed.is_empty(), "{} seeds failed: {failed:?}", failed.len());
+    if count >= SEEDS {
+        let missed: Vec<_> = FAULTS.iter().filter(|fault| met.of(fault) == 0).collect();
+        assert!(missed.is_empty(), "nothing of {missed:?} went wrong: {met}");
+    }
 }

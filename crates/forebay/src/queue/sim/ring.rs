@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::world::World;
+use super::world::{NEVER, World};
 use crate::clock::Clock;
 use crate::queue::bounce::Bounce;
 use crate::queue::op::{Completion, Op, Owner, WindowKey};
 use crate::queue::{Core, Ring};
 use crate::transfer::State;
-
-/// How much longer a drive that hangs takes than anything else.
-const HUNG: Duration = Duration::from_secs(100);
 
 /// An op that the simulated kernel works on.
 struct Flight {
@@ -56,9 +53,17 @@ impl SimRing {
         }
     }
 
-    /// When the next op is done.
+    /// When the next op is done, if ever.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        self.flights.iter().map(|flight| flight.due).min()
+        self.flights.iter().map(|flight| flight.due).min().filter(|due| *due != NEVER)
+    }
+
+    /// Ops in flight whose completions never come, with their transfers, and whether there are
+    /// no others.
+    pub(super) fn lost(&self) -> (impl Iterator<Item = &Arc<State>>, bool) {
+        let all = self.flights.iter().all(|flight| flight.due == NEVER);
+        let lost = self.flights.iter().filter(|flight| flight.due == NEVER);
+        (lost.map(|flight| &flight.state), all)
     }
 
     pub(super) fn is_blocked(&self) -> bool {
@@ -94,8 +99,7 @@ impl Ring for SimRing {
         };
         let mut world = self.world.borrow_mut();
         let id = world.begin(&op, base, &state);
-        let hangs = world.hung == Some(drive) && !op.is_in_memory();
-        let due = world.due() + if hangs { HUNG } else { Duration::ZERO };
+        let due = world.due_on(drive, &op);
         self.flights.push(Flight { id, op, state, base, due, cancelled: false });
     }
 
@@ -105,7 +109,7 @@ impl Ring for SimRing {
             if matches!(flight.op.owner, Owner::Piece(key, _) if key == window) {
                 let wanted = !self.core.lock().has_stopped(&flight.op);
                 assert!(!wanted, "asked back while it is wanted: {:?}", flight.op);
-                if world.dice.roll(0.5) {
+                if world.meets("taken-back", 0.5) {
                     flight.cancelled = true;
                     flight.due = flight.due.min(world.due());
                 }

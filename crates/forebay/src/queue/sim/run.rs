@@ -16,6 +16,7 @@ use super::job::{Caller, Job};
 use super::ring::SimRing;
 use super::shape::{self, Shape};
 use super::start::{self, SimTools};
+use super::tally::Tally;
 use super::world::{World, below};
 use crate::clock::{Clock, ManualClock};
 use crate::gpu::Device;
@@ -30,11 +31,11 @@ use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
 /// Steps after which a run cannot be on its way to an end any more.
-const STEPS_MAX: u32 = 400_000;
+const STEPS_MAX: u64 = 400_000;
 
 /// Where a machine's thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Runs,
     /// It waits for its bell. One that came first is kept for it.
     Sleeps,
@@ -49,28 +50,40 @@ enum Kind {
     Submitter(Box<Submitter>, u64),
 }
 
-struct Machine {
+pub(super) struct Machine {
     kind: Kind,
-    crew: Crew,
-    phase: Phase,
+    pub(super) crew: Crew,
+    pub(super) phase: Phase,
 }
 
 /// See the module's own text.
 pub(super) struct Run {
-    shape: Shape,
+    pub(super) shape: Shape,
     dice: Dice,
     clock: Arc<ManualClock>,
-    core: Arc<Core>,
-    tools: SimTools,
-    machines: Vec<Machine>,
+    pub(super) core: Arc<Core>,
+    pub(super) tools: SimTools,
+    pub(super) machines: Vec<Machine>,
     bells: Vec<(Crew, Arc<AtomicUsize>)>,
-    jobs: Vec<Job>,
+    pub(super) jobs: Vec<Job>,
     started: usize,
     stopping: bool,
+    /// Whether what is left waits for completions that never come.
+    pub(super) gave_up: bool,
+    pub(super) steps: u64,
+    pub(super) bytes: u64,
+}
+
+/// What a run did.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    pub(super) steps: u64,
+    pub(super) bytes: u64,
+    pub(super) met: Tally,
 }
 
 impl Machine {
-    fn ring(&self) -> Option<&SimRing> {
+    pub(super) fn ring(&self) -> Option<&SimRing> {
         match &self.kind {
             Kind::Reader(reader) => Some(reader.held().0),
             Kind::Drive(worker, _) => Some(worker.held().0),
@@ -114,7 +127,7 @@ impl Run {
         let clock = Arc::new(ManualClock::new());
         let faults = shape.faults.clone();
         let mut world = World::new(Dice::new(dice.next()), Arc::clone(&clock), faults);
-        world.hung = shape.hung;
+        (world.hung, world.lost) = (shape.hung, shape.lost);
         world.files = shape::files(&mut dice, &shape, folder);
         let readers = Arc::new(AtomicUsize::new(0));
         let bell = Bell::Counted(Arc::clone(&readers));
@@ -140,6 +153,9 @@ impl Run {
             jobs: Vec::new(),
             started: 0,
             stopping: false,
+            gave_up: false,
+            steps: 0,
+            bytes: 0,
             shape,
         };
         let started = run.shape.limits.readers.start();
@@ -214,7 +230,7 @@ impl Run {
             let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as _;
             let inner = SimDevice::new(number, config, clock);
             let dice = Dice::new(self.dice.next());
-            let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.calls));
+            let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.clone()));
             self.tools.devices.push(Arc::clone(&device));
             let crew = Crew::Link(index);
             let bell = self.bell(crew);
@@ -230,12 +246,12 @@ impl Run {
     }
 
     /// Runs to the end. Panics where anything is not as it should be.
-    pub(super) fn run(mut self) {
-        for _ in 0..STEPS_MAX {
+    pub(super) fn run(mut self) -> Summary {
+        while self.steps < STEPS_MAX {
+            self.steps += 1;
             self.disturb();
             if !self.step() {
-                self.look_at_the_end();
-                return;
+                return self.end();
             }
             self.check();
             self.judge_ended();
@@ -267,13 +283,7 @@ impl Run {
             choices.push(Choice::Time);
         }
         if choices.is_empty() {
-            let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
-            let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
-            // Threads of the pool that were never needed were never started.
-            let unstarted = self.core.lock().unstarted();
-            let stopped = left.len() == unstarted && left.iter().all(|crew| *crew == Crew::Pool);
-            assert!(stopped, "nobody can go on: {left:?} {:?}", self.core.lock());
-            return false;
+            return self.give_up();
         }
         let index = below(&mut self.dice, choices.len() as u64);
         match choices[usize::try_from(index).expect("few choices")] {
@@ -303,11 +313,11 @@ impl Run {
                 job.caller = Caller::Help(Box::new(Reader::new(self.ring(1))));
             }
             self.jobs.push(job);
-            self.started += 1;
         }
+        self.started += 1; // also where there was no memory for it
     }
 
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.started = self.shape.transfers;
         self.core.stop();
@@ -360,8 +370,8 @@ impl Run {
         if self.dice.roll(self.shape.cancels) && !self.jobs.is_empty() {
             let index = below(&mut self.dice, self.jobs.len() as u64);
             let job = &mut self.jobs[usize::try_from(index).expect("few transfers")];
-            job.cancelled |= !job.state.is_done();
-            self.core.with(|scheduler| scheduler.cancel(job.state.key(), &job.state));
+            job.cancel(&self.core);
+            self.tools.world.borrow_mut().tally.count("cancel", 1);
         }
         if self.dice.roll(self.shape.cuts) {
             self.cut();
@@ -381,6 +391,8 @@ impl Run {
         let most = (old as u64 * 9).div_ceil(8) + 1;
         let size = usize::try_from(below(&mut self.dice, most)).expect("a small file");
         file.bytes.resize(size, 0);
+        world.tally.count("cut", 1);
+        let file = &mut world.files[index];
         file.expected.clone_from(&file.bytes);
         let pieces = self.jobs.iter_mut().flat_map(|job| &mut job.pieces);
         for piece in pieces.filter(|piece| piece.file == index) {
@@ -430,24 +442,8 @@ impl Run {
             if self.jobs[index].state.is_done() && matches!(self.jobs[index].caller, Caller::Waits)
             {
                 let job = self.jobs.swap_remove(index);
-                job.judge(&mut self.tools.world.borrow_mut());
+                self.bytes += job.judge(&mut self.tools.world.borrow_mut());
             }
-        }
-    }
-
-    fn look_at_the_end(&mut self) {
-        assert!(self.jobs.is_empty(), "{} transfers have no end", self.jobs.len());
-        let scheduler = self.core.lock();
-        assert!(scheduler.has_ended());
-        for link in 0..self.shape.gpus {
-            if let Some((free, all)) = scheduler.slots(link) {
-                assert_eq!(free, all, "slots that did not come back");
-            }
-        }
-        for file in &self.tools.world.borrow().files {
-            let mut expected = file.expected.clone();
-            expected.resize(file.bytes.len(), 0);
-            assert!(file.bytes == expected, "bytes of a file that no write asked for");
         }
     }
 }

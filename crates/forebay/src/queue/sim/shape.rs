@@ -23,6 +23,8 @@ pub(super) struct Shape {
     pub(super) hardware: Vec<Vec<usize>>,
     /// One that answers after all others.
     pub(super) hung: Option<usize>,
+    /// One that never answers to some.
+    pub(super) lost: Option<usize>,
     /// How many rings there are.
     pub(super) rings: usize,
     pub(super) depth: usize,
@@ -81,6 +83,7 @@ impl Shape {
             ],
         );
         let depth = one_of(dice, &[1, 2, 4, 16]);
+        let loses = dice.roll(0.2);
         let limits = Limits {
             slot_size,
             segment,
@@ -89,12 +92,14 @@ impl Shape {
                 true => Readers::Fixed(count(dice, 1, 4)),
                 false => Readers::Found(ReaderLimits { start: count(dice, 1, 4), max: 6 }),
             },
-            pool: count(dice, 1, 4),
+            // One thread alone may wait for the drive that loses what it was to answer.
+            pool: count(dice, 1 + u64::from(loses), 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
         };
         let rings = count(dice, 1, 2);
         let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
         let drives: Vec<_> = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let lost = loses.then(|| count(dice, 1, drives.len() as u64) - 1);
         let hung = dice.roll(0.3).then(|| count(dice, 1, drives.len() as u64) - 1);
         let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
         let hardware = (0..3).map(|_| pieces(dice)).collect();
@@ -105,6 +110,7 @@ impl Shape {
             drives,
             hardware,
             hung,
+            lost,
             rings,
             depth,
             gpus: count(dice, 0, 2),
@@ -139,8 +145,10 @@ fn faults(dice: &mut Dice) -> Faults {
         hard: share(&[0.0, 0.0, 0.003, 0.03]),
         late: share(&[0.0, 0.02]),
         calls: share(&[0.0, 0.0, 0.02, 0.2]),
+        gone: share(&[0.0, 0.0, 0.0, 0.01, 0.1]),
         copies: share(&[0.0, 0.0, 0.05]),
-        slots: share(&[0.0, 0.5]),
+        memory: share(&[0.0, 0.3]),
+        lost: share(&[0.02, 0.2, 1.0]),
     }
 }
 

@@ -41,12 +41,14 @@ pub(super) struct SimTools {
 }
 
 impl SimTools {
-    /// Makes `count` slots for a link.
+    /// Makes `count` slots for a link; none where the GPU does not pin their memory.
     pub(super) fn make(&self, link: usize, count: usize) -> Vec<Slot> {
         let slot = usize::try_from(self.slot_size).expect("a small slot");
         let mut memory = HostMemory::map(slot * count).expect("a little memory");
         let device: Arc<dyn Device> = Arc::clone(&self.devices[link]) as _;
-        memory.register(&device).expect("memory of our own");
+        if memory.register(&device).is_err() {
+            return Vec::new();
+        }
         let first = memory.address();
         self.arena.borrow_mut().push(memory);
         (0..count as u64)
@@ -63,12 +65,7 @@ impl Tools for SimTools {
     }
 
     fn grow(&self, link: usize) -> Vec<Slot> {
-        let fails = {
-            let mut world = self.world.borrow_mut();
-            let share = world.faults.slots;
-            world.dice.roll(share)
-        };
-        if fails { Vec::new() } else { self.make(link, 1) }
+        self.make(link, 1)
     }
 
     fn hire(&self) -> bool {
@@ -219,7 +216,7 @@ fn shares(part: Part, first: usize, turns: &[(u64, usize)]) -> Vec<Share> {
 /// Starts a transfer of the seed's choice.
 pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
     if tools.world.borrow_mut().dice.roll(shape.many) {
-        return Some(many::start(core, tools, shape, jobs));
+        return many::start(core, tools, shape, jobs);
     }
     let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
     let (mut piece, handle) = {
@@ -236,20 +233,22 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     let device = wish.link.map(|link| &tools.devices[link]);
     let skew = usize::try_from(wish.skew).expect("below a page");
     let memory = match wish.direction {
-        Direction::Write => Memory::new(&piece.bytes, skew, device),
+        Direction::Write => Memory::new(&piece.bytes, skew, device)?,
         Direction::Read => {
             let len = usize::try_from(wish.range.len()).expect("a small transfer");
-            Memory::new(&vec![UNTOUCHED; len], skew, device)
+            Memory::new(&vec![UNTOUCHED; len], skew, device)?
         }
     };
     let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
     let request = request(&wish, &state, &memory, shape);
+    let drives = drives(&request);
     let caller = begin(core, request);
     Some(Job {
         state,
         pieces: vec![piece],
         batch: None,
         direction: wish.direction,
+        drives,
         memory,
         on_gpu: wish.link.is_some(),
         exact: wish.exact,
@@ -258,6 +257,12 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         cancelled: false,
         error: None,
     })
+}
+
+/// The drives that a request may wait for.
+pub(super) fn drives(request: &Request) -> Vec<usize> {
+    let beside = request.beside.iter().map(|share| share.drive);
+    std::iter::once(request.drive).chain(beside).collect()
 }
 
 /// Hands a request over; what its caller does next.

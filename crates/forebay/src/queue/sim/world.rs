@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::tally::Tally;
 use crate::clock::{Clock, ManualClock};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
@@ -18,6 +19,12 @@ use crate::queue::op::{Direction, Op, Work};
 use crate::queue::pread::read_stretches;
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
+
+/// How much longer a drive that hangs takes than anything else.
+const HUNG: Duration = Duration::from_secs(100);
+
+/// When an op is done whose completion is lost.
+pub(super) const NEVER: Duration = Duration::MAX;
 
 /// A number below `end`, which is above zero.
 pub(super) fn below(dice: &mut Dice, end: u64) -> u64 {
@@ -50,10 +57,21 @@ pub(super) struct Faults {
     pub(super) late: f64,
     /// Calls into the GPU's driver that fail at once.
     pub(super) calls: f64,
+    /// Such calls with which the GPU is gone for good.
+    pub(super) gone: f64,
     /// Copies that fail on their way.
     pub(super) copies: f64,
-    /// Attempts to make slots that fail.
-    pub(super) slots: f64,
+    /// Calls for memory of a GPU, or to pin memory for it, that fail.
+    pub(super) memory: f64,
+    /// Ops of the drive that loses some whose completions never come.
+    pub(super) lost: f64,
+}
+
+impl Faults {
+    /// Whether, and how often, something goes wrong on the way to a GPU.
+    pub(super) fn of_gpu(&self) -> f64 {
+        self.calls + self.gone + self.copies
+    }
 }
 
 /// A file: its bytes, and the handles by which the engine knows it.
@@ -100,6 +118,9 @@ pub(super) struct World {
     pub(super) faults: Faults,
     /// A drive that answers after all others.
     pub(super) hung: Option<usize>,
+    /// A drive that never answers to some.
+    pub(super) lost: Option<usize>,
+    pub(super) tally: Tally,
     pub(super) files: Vec<Contents>,
     touched: Vec<Touched>,
     begun: u64,
@@ -122,6 +143,8 @@ impl World {
             clock,
             faults,
             hung: None,
+            lost: None,
+            tally: Tally::default(),
             files: Vec::new(),
             touched: Vec::new(),
             begun: 0,
@@ -129,10 +152,26 @@ impl World {
         }
     }
 
+    /// Whether one of `share` goes wrong now, which is counted as `what`.
+    pub(super) fn meets(&mut self, what: &'static str, share: f64) -> bool {
+        let rolled = self.dice.roll(share);
+        self.tally.note(what, rolled)
+    }
+
     /// When an op that begins now is done.
     pub(super) fn due(&mut self) -> Duration {
-        let late = if self.dice.roll(self.faults.late) { 100 } else { 1 };
+        let late = if self.meets("late", self.faults.late) { 100 } else { 1 };
         self.clock.now() + Duration::from_micros(below(&mut self.dice, 200) * late)
+    }
+
+    /// When an op of a drive is done that begins now.
+    pub(super) fn due_on(&mut self, drive: usize, op: &Op) -> Duration {
+        let waits = !op.is_in_memory();
+        if waits && self.lost == Some(drive) && self.meets("lost", self.faults.lost) {
+            return NEVER;
+        }
+        let hangs = self.tally.note("hung", waits && self.hung == Some(drive));
+        self.due() + if hangs { HUNG } else { Duration::ZERO }
     }
 
     /// Takes an op in: checks that it may run at all. `base` is where its bytes really move.
@@ -219,15 +258,16 @@ impl World {
             return (read_stretches(batch, op, read), None);
         }
         let faults = self.faults.clone();
-        if self.dice.roll(faults.again) {
+        if self.meets("again", faults.again) {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
             return (Err(errno), None);
         }
         let asked = op.segment.reason != Reason::Demanded;
         if op.is_direct() && asked && self.file_of(op).refuses {
+            self.tally.count("no-direct", 1);
             return (Err(Errno::INVAL), None);
         }
-        if self.dice.roll(faults.hard) {
+        if self.meets("eio", faults.hard) {
             self.fail(op, state, Errno::IO);
             return (Err(Errno::IO), None);
         }
@@ -246,13 +286,13 @@ impl World {
     /// A reader's read of one of several stretches.
     fn read_resident(&mut self, file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Errno> {
         let Faults { again, short, empty, hard, .. } = self.faults;
-        if [again, empty, hard].into_iter().any(|share| self.dice.roll(share)) {
+        if self.meets("evicted", (again + empty + hard).min(0.9)) {
             return Err(Errno::AGAIN); // whatever it is, others are told of it
         }
         let index = self.index_of(file);
         let size = self.files[index].bytes.len() as u64;
         let most = size.saturating_sub(wanted.start).min(wanted.len());
-        let is_short = most > 0 && self.dice.roll(short);
+        let is_short = most > 0 && self.meets("short", short);
         let moved = if is_short { 1 + below(&mut self.dice, most) } else { most };
         self.move_out(index, wanted.start, moved, host);
         Ok(moved)
@@ -272,15 +312,15 @@ impl World {
     /// How many of `most` bytes move.
     fn share_of(&mut self, most: u64, op: &Op) -> u64 {
         let faults = self.faults.clone();
-        if self.dice.roll(faults.empty) {
+        if self.meets("empty", faults.empty) {
             return 0;
         }
-        if most == 0 || !self.dice.roll(faults.short) {
+        if most == 0 || !self.meets("short", faults.short) {
             return most;
         }
         let some = 1 + below(&mut self.dice, most);
         match self.file_of(op).alignment.filter(|_| op.is_direct()) {
-            Some(alignment) if !self.dice.roll(faults.odd) => {
+            Some(alignment) if !self.meets("odd", faults.odd) => {
                 align_down(some, alignment.offset).max(alignment.offset).min(most)
             }
             _ => some,
@@ -306,6 +346,7 @@ impl World {
             room = align_down(room, alignment.offset);
         }
         if room == 0 {
+            self.tally.count("enospc", 1);
             self.fail(op, state, Errno::NOSPC);
             return Err(Errno::NOSPC);
         }

@@ -1,0 +1,140 @@
+//! Which seeds a test runs, by variables, and a line about them now and then.
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `FOREBAY_SEED=N` | begins with this seed; alone it runs no other |
+//! | `FOREBAY_SEEDS=N` | runs so many |
+//! | `FOREBAY_SECONDS=N` | begins none after that time, however many there are |
+//! | `FOREBAY_STRIDE=N` | runs each Nth seed: others run the rest |
+//!
+//! With a time it prints a line each second that begins with `soak:`, for the chore that adds up
+//! what several processes say. The last one says `end=1`.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::run::Summary;
+use super::tally::Tally;
+
+/// See the module's own text.
+pub(super) struct Seeds {
+    next: u64,
+    left: u64,
+    stride: u64,
+    until: Option<Instant>,
+}
+
+impl Seeds {
+    /// Those that the variables name; else the first `most`.
+    pub(super) fn from_env(most: u64) -> Self {
+        let number = |name: &str| {
+            std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a variable's number"))
+        };
+        let (first, seconds) = (number("FOREBAY_SEED"), number("FOREBAY_SECONDS"));
+        let most = match (first, seconds) {
+            (_, Some(_)) => u64::MAX,
+            (Some(_), None) => 1,
+            (None, None) => most,
+        };
+        Self {
+            next: first.unwrap_or(0),
+            left: number("FOREBAY_SEEDS").unwrap_or(most),
+            stride: number("FOREBAY_STRIDE").unwrap_or(1),
+            until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+        }
+    }
+
+    pub(super) fn has_time_bound(&self) -> bool {
+        self.until.is_some()
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        if self.left == 0 || self.until.is_some_and(|until| Instant::now() >= until) {
+            return None;
+        }
+        let seed = self.next;
+        self.left -= 1;
+        self.next = seed.wrapping_add(self.stride);
+        Some(seed)
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    at: u64,
+    seeds: u64,
+    failed: u64,
+    all: Summary,
+}
+
+/// What was run so far, and the thread that tells of it.
+#[derive(Default)]
+pub(super) struct Progress {
+    totals: Arc<Mutex<Totals>>,
+    teller: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Progress {
+    /// One that is told each second, also while a seed hangs.
+    pub(super) fn told() -> Self {
+        let totals = Arc::new(Mutex::default());
+        let (ends, ended) = channel::<()>();
+        let told = Arc::clone(&totals);
+        let tell = move || {
+            while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                println!("{}", lock(&told).line());
+            }
+            println!("{} end=1", lock(&told).line());
+        };
+        Self { totals, teller: Some((ends, thread::spawn(tell))) }
+    }
+
+    pub(super) fn begin(&self, seed: u64) {
+        lock(&self.totals).at = seed;
+    }
+
+    /// Adds what a seed did; `None`: it failed.
+    pub(super) fn end(&self, summary: Option<Summary>) {
+        let totals = &mut *lock(&self.totals);
+        totals.seeds += 1;
+        match summary {
+            Some(Summary { steps, bytes, met }) => {
+                totals.all.steps += steps;
+                totals.all.bytes += bytes;
+                totals.all.met.add(&met);
+            }
+            None => totals.failed += 1,
+        }
+    }
+
+    /// Everything that was met so far.
+    pub(super) fn met(&self) -> Tally {
+        lock(&self.totals).all.met.clone()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some((ends, teller)) = self.teller.take() {
+            drop(ends);
+            let _ = teller.join();
+        }
+    }
+}
+
+impl Totals {
+    fn line(&self) -> String {
+        let Self { at, seeds, failed, all: Summary { steps, bytes, met } } = self;
+        format!("soak: at={at} seeds={seeds} failed={failed} steps={steps} bytes={bytes} {met}")
+    }
+}
+
+fn lock(totals: &Mutex<Totals>) -> MutexGuard<'_, Totals> {
+    totals.lock().unwrap_or_else(PoisonError::into_inner)
+}
