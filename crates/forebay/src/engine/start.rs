@@ -121,6 +121,7 @@ impl Engine {
             sync: call.options.sync,
             priority: call.options.priority,
         };
+        self.inner.core.tell_time();
         let claim = self.inner.core.with(|scheduler| {
             let (key, claim) = scheduler.start(request);
             state.set_key(key);
