@@ -31,6 +31,7 @@
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
+//! statistics how long the stages take
 //! trace      what all of these did and when, where somebody asks
 //! process    tells a forked child from the process that made an engine
 //! ```
@@ -103,6 +104,7 @@ mod process;
 mod queue;
 mod remember;
 mod staging;
+mod statistics;
 pub mod topology;
 mod trace;
 mod transfer;
@@ -118,5 +120,6 @@ pub use memory::{Buffer, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Reason, Route};
 pub use queue::{Direction, Priority};
+pub use statistics::{Histogram, Statistics};
 pub use trace::Trace;
 pub use transfer::{Outcome, RouteShare, Stages, SyncMode, Transfer};

@@ -130,6 +130,7 @@ impl Engine {
     /// Hands a request to the scheduler, and plans its first window: the caller is awake.
     pub(super) fn launch(&self, request: Request) {
         let state = Arc::clone(&request.state);
+        self.inner.core.tell_time();
         let claim = self.inner.core.with(|scheduler| {
             let (key, claim) = scheduler.start(request);
             state.set_key(key);

@@ -232,3 +232,27 @@ fn a_trace_shows_who_filled_what_and_which_copy_took_it() {
     rig.engine.end_trace().write_json(&mut empty).unwrap();
     assert!(!String::from_utf8(empty).unwrap().contains("slot"));
 }
+
+#[test]
+fn statistics_count_every_request_and_copy() {
+    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
+    rig.move_staged();
+    let found = rig.engine.statistics();
+    let [files, copies] = [&found.file, &found.copy].map(|histogram| histogram.count());
+    assert!(files >= 2 * (LEN as u64 >> 16), "{files} requests");
+    assert!(copies >= 2 * (LEN as u64 >> 18) && copies == found.link_wait.count(), "{copies}");
+    // There are four slots for twelve windows.
+    assert!(found.slot_wait.count() > 0);
+    for histogram in [&found.file, &found.copy, &found.link_wait, &found.slot_wait] {
+        let median = histogram.quantile(0.5).unwrap();
+        assert!(median <= histogram.max() && histogram.max() <= histogram.sum());
+        assert!(histogram.max() < std::time::Duration::from_secs(1000), "{histogram:?}");
+    }
+    rig.engine.keep_statistics(false);
+    rig.move_staged();
+    assert_eq!(rig.engine.statistics().file.count(), 0);
+    rig.engine.keep_statistics(true);
+    rig.move_staged();
+    let again = rig.engine.statistics().file.count();
+    assert!(again > 0 && again < 2 * files, "{again}");
+}

@@ -1,9 +1,10 @@
-//! What an engine did, recorded while somebody asks for it.
+//! What an engine did, recorded while somebody asks for it, and how long its stages take.
 
 use super::Engine;
 use super::start::Call;
 use crate::error::Result;
 use crate::queue::now_ns;
+use crate::statistics::Statistics;
 use crate::trace::{Span, Trace, What};
 use crate::transfer::Outcome;
 
@@ -25,6 +26,23 @@ impl Engine {
             return Trace::default();
         }
         self.inner.core.end_trace()
+    }
+
+    /// How long the stages of all transfers have taken so far; nothing in a forked child.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        match self.home().is_here() {
+            true => self.inner.core.lock().statistics(),
+            false => Statistics::default(),
+        }
+    }
+
+    /// Counts how long stages take, or does so no more and forgets what was counted. An engine
+    /// counts from the beginning: it costs a few additions for each request and copy.
+    pub fn keep_statistics(&self, keep: bool) {
+        if self.home().is_here() {
+            self.inner.core.lock().keep_statistics(keep);
+        }
     }
 
     /// Records a small transfer that has just ended.

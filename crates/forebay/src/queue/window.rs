@@ -47,6 +47,8 @@ pub(crate) struct Window {
     /// Sum of `left`, and one while the window is being planned.
     pub(crate) outstanding: u32,
     filled: u64,
+    /// When it was claimed, and then when the last of its ops came back.
+    pub(crate) filled_ns: u64,
     sent: u64,
     /// Copies between the slot and the GPU that are queued or running.
     pub(crate) copies: u32,
@@ -82,6 +84,7 @@ impl Window {
             left: [0; PIECES],
             outstanding: 1,
             filled: 0,
+            filled_ns: 0,
             sent: 0,
             copies: 0,
             waiting: Vec::new(),

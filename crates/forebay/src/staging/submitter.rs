@@ -112,6 +112,7 @@ impl Submitter {
         self.look();
         self.record(core.recorder());
         loop {
+            let now = now_ns();
             let link = self.link;
             let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
             let idle = inward + outward == 0;
@@ -120,6 +121,7 @@ impl Submitter {
                 if std::mem::take(&mut self.asleep) {
                     scheduler.wakes(crew);
                 }
+                scheduler.tell_time(now);
                 for (copy, took_ns, failed) in self.done.drain(..) {
                     scheduler.copied(link, &copy, took_ns, failed);
                 }

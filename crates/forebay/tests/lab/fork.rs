@@ -6,11 +6,12 @@
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic;
+use std::sync::Once;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 /// Which of the two processes this is.
 pub(crate) enum Side {
@@ -31,6 +32,7 @@ pub(crate) struct Child {
 
 /// Forks. The child has the caller's thread alone, and locks as they were.
 pub(crate) fn fork() -> Side {
+    QUIET.call_once(keep_children_quiet);
     let (said, says) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     // SAFETY: the C library makes its own locks usable in the child, memory included. The child
     // runs what the test is about, and never returns to the harness.
@@ -46,6 +48,19 @@ pub(crate) fn fork() -> Side {
     }
 }
 
+static QUIET: Once = Once::new();
+
+/// Has panics of children print nothing: the locks for that may be those of a thread that fails at
+/// that moment, and is not there in the child. Done before there are any, for the same reason.
+fn keep_children_quiet() {
+    let (print, parent) = (panic::take_hook(), getpid());
+    panic::set_hook(Box::new(move |panic| {
+        if getpid() == parent {
+            print(panic);
+        }
+    }));
+}
+
 impl Child {
     /// Runs `part`, which says where it stands by its argument, and ends the process.
     pub(crate) fn run(self, part: impl FnOnce(&dyn Fn(&str))) -> ! {
@@ -53,8 +68,6 @@ impl Child {
             let mut says = std::fs::File::from(self.says.try_clone().expect("a descriptor"));
             let _ = writeln!(says, "{text}");
         };
-        // The usual one writes to standard error, whose lock another thread may have had.
-        panic::set_hook(Box::new(|_| {}));
         let ended = panic::catch_unwind(panic::AssertUnwindSafe(|| part(&say)));
         if let Err(panic) = &ended {
             let text = panic.downcast_ref::<String>().map(String::as_str);

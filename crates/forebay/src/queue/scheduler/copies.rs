@@ -75,6 +75,7 @@ impl Scheduler {
     }
 
     fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
+        self.count_link_wait(key);
         let window = &mut self.windows[key];
         window.copies += 1;
         self.links[link].copies += 1;
@@ -98,6 +99,7 @@ impl Scheduler {
         took_ns: u64,
         failed: Option<CopyFailure>,
     ) {
+        self.count_copy(took_ns);
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
         self.links[link].copies -= 1;

@@ -20,6 +20,7 @@ mod readers;
 mod shares;
 mod sleepers;
 mod slots;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -41,6 +42,7 @@ pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
 use slots::Slots;
+use stages::Stages;
 pub(crate) use traces::SlotUse;
 pub use turns::Priority;
 use turns::Turns;
@@ -113,6 +115,8 @@ struct Active {
     opens: bool,
     /// Up to where a try has found that nothing is resident.
     tried: u64,
+    /// Since when it waits for a slot, or has waited.
+    waits_since_ns: u64,
     /// The slot of its next window, where it has waited for one.
     slot: Option<Slot>,
     /// Ops that its drive was promised of its next window.
@@ -341,6 +345,7 @@ pub(crate) struct Scheduler {
     effects: Effects,
     /// Whether somebody wants to know what becomes of slots.
     traced: bool,
+    stages: Stages,
 }
 
 impl Scheduler {
@@ -366,6 +371,7 @@ impl Scheduler {
             stopping: false,
             effects: Effects::default(),
             traced: false,
+            stages: Stages::default(),
         }
     }
 

@@ -319,8 +319,10 @@ impl Scheduler {
                 return self.finish_if_done(key);
             }
         };
+        let now = self.now_ns();
         let window = &mut self.windows[key];
         window.complete(piece);
+        window.filled_ns = now;
         if let Some(link) = self.transfers[window.transfer].request.link {
             self.call_link(link);
         }
@@ -330,6 +332,7 @@ impl Scheduler {
     /// Takes an op back from a ring.
     pub(crate) fn complete(&mut self, completion: Completion) {
         let Completion { mut op, result, size, took_ns, at_ns } = completion;
+        self.count_file(took_ns, at_ns);
         let key = self.transfer_of(&op);
         if result.is_ok() {
             self.tell_tuner(key, &op, took_ns, at_ns);

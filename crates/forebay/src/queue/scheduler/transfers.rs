@@ -73,6 +73,7 @@ impl Scheduler {
             stopped: false,
             synced: false,
             listed: false,
+            waits_since_ns: 0,
             pace,
             opens: false,
             tried: 0,

@@ -48,8 +48,10 @@ impl Scheduler {
 
     /// Puts a transfer in line for a slot, urgent ones first. Its drive serves others meanwhile.
     fn wait_for_slot(&mut self, key: usize, link: usize) {
+        let now = self.now_ns();
         let active = &mut self.transfers[key];
         active.listed = true;
+        active.waits_since_ns = now;
         let promised = std::mem::take(&mut active.promised);
         let Request { drive, priority, .. } = active.request;
         let line = Class::new(drive, priority, self.may_fly(key));
@@ -60,7 +62,7 @@ impl Scheduler {
 
     pub(super) fn open(&mut self, key: usize, slot: Option<Slot>) -> Claim {
         let len = slot.map_or(self.next_window_len(key), |slot| slot.len);
-        let request_size = self.request_size(key);
+        let (request_size, now) = (self.request_size(key), self.now_ns());
         let active = &mut self.transfers[key];
         let request = &mut active.request;
         let (part, io, reason) = *request.parts.front().expect("listed only with bytes left");
@@ -85,6 +87,7 @@ impl Scheduler {
         };
         let mut window = Window::new(key, request.direction, range, base, slot);
         window.promised = std::mem::take(&mut active.promised);
+        window.filled_ns = now;
         let window = self.windows.insert(window);
         let filled_link = request.link.filter(|_| request.direction == Direction::Read);
         if let Some(link) = filled_link {
@@ -266,6 +269,7 @@ impl Scheduler {
 
     /// Gives a transfer the slot that it has waited for.
     fn give_waited_for(&mut self, key: usize, slot: Slot) {
+        self.count_slot_wait(key);
         self.transfers[key].slot = Some(slot);
         if self.is_ring_to_open(key) {
             self.offer_to_ring(key, Turns::push_first);

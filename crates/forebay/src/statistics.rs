@@ -1,0 +1,141 @@
+//! How long the stages of an engine take: a histogram of each, of buckets that grow with what they
+//! hold, so that 8 KB tell nanoseconds from hours. To count a time costs an addition.
+
+use std::time::Duration;
+
+/// Buckets to a power of two: no time is told wrong by more than a sixteenth.
+const STEPS: u64 = 16;
+const STEP_BITS: u32 = STEPS.trailing_zeros();
+const BUCKETS: usize = ((u64::BITS - STEP_BITS + 1) as usize) << STEP_BITS;
+
+/// How often something took how long.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    counts: Box<[u64; BUCKETS]>,
+    sum_ns: u128,
+    max_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: Box::new([0; BUCKETS]), sum_ns: 0, max_ns: 0 }
+    }
+}
+
+/// The bucket of a time.
+fn bucket(ns: u64) -> usize {
+    let power = (u64::BITS - ns.leading_zeros()).saturating_sub(STEP_BITS + 1);
+    let step = (ns >> power) + u64::from(power) * STEPS;
+    usize::try_from(step).expect("there are a thousand")
+}
+
+/// The longest time of a bucket.
+fn end_of(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    let power = (bucket / STEPS).saturating_sub(1);
+    let step = bucket - power * STEPS;
+    u64::try_from((u128::from(step + 1) << power) - 1).unwrap_or(u64::MAX)
+}
+
+impl Histogram {
+    pub(crate) fn add(&mut self, ns: u64) {
+        self.counts[bucket(ns)] += 1;
+        self.sum_ns += u128::from(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// How many times were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The time that this share of them (0 to 1) took at most, by a sixteenth too long at most;
+    /// `None` where there are none.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let count = self.count();
+        #[expect(clippy::cast_precision_loss, reason = "a share of a count")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "as above")]
+        let wanted = (share.clamp(0.0, 1.0) * count as f64).ceil() as u64;
+        let mut seen = 0;
+        let reaches = |count: &u64| {
+            seen += count;
+            seen >= wanted.max(1)
+        };
+        let bucket = self.counts.iter().position(reaches)?;
+        Some(Duration::from_nanos(end_of(bucket).min(self.max_ns)))
+    }
+
+    /// All of them together.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        let ns = u64::try_from(self.sum_ns % 1_000_000_000).unwrap_or(0);
+        let seconds = u64::try_from(self.sum_ns / 1_000_000_000).unwrap_or(u64::MAX);
+        Duration::from_secs(seconds) + Duration::from_nanos(ns)
+    }
+
+    /// The longest of them.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.max_ns)
+    }
+}
+
+/// How long the stages of an engine's transfers have taken so far. Small transfers on their
+/// caller's own thread are not among them.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Requests to the file, each from its submission to its completion.
+    pub file: Histogram,
+    /// How long transfers waited for a slot, where none was free.
+    pub slot_wait: Histogram,
+    /// How long filled memory waited for its copy to be queued, from the last request that filled
+    /// it.
+    pub link_wait: Histogram,
+    /// Copies between slots and GPUs, each from when it was queued until it was seen done.
+    pub copy: Histogram,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_what_is_in_it(ns: u64, shift in 0_u32..64) {
+            let ns = ns >> shift;
+            let end = end_of(bucket(ns));
+            prop_assert!(ns <= end && end - ns <= ns / STEPS);
+            prop_assert_eq!(bucket(end), bucket(ns));
+            prop_assert!(end == u64::MAX || bucket(end + 1) == bucket(ns) + 1);
+        }
+
+        #[test]
+        fn quantiles_are_those_of_the_sorted_list(
+            mut all in proptest::collection::vec(0_u64..1 << 40, 1..200),
+            share in 0.0_f64..=1.0,
+        ) {
+            let mut histogram = Histogram::default();
+            all.iter().for_each(|&ns| histogram.add(ns));
+            all.sort_unstable();
+            let rank = (1..=all.len()).find(|&n| n as f64 >= share * all.len() as f64);
+            let exact = all[rank.unwrap_or(all.len()) - 1];
+            let told = u64::try_from(histogram.quantile(share).unwrap().as_nanos()).unwrap();
+            prop_assert!(exact <= told && told - exact <= exact / STEPS, "{exact}, told {told}");
+            prop_assert_eq!(histogram.count(), all.len() as u64);
+            prop_assert_eq!(histogram.max(), Duration::from_nanos(all[all.len() - 1]));
+            prop_assert_eq!(histogram.sum(), Duration::from_nanos(all.iter().sum()));
+        }
+    }
+
+    #[test]
+    fn of_nothing_there_is_no_quantile() {
+        let histogram = Histogram::default();
+        assert_eq!((histogram.quantile(0.5), histogram.count()), (None, 0));
+        assert_eq!((histogram.sum(), histogram.max()), (Duration::ZERO, Duration::ZERO));
+        assert!(bucket(u64::MAX) < BUCKETS && end_of(bucket(u64::MAX)) == u64::MAX);
+    }
+}
