@@ -375,6 +375,26 @@ impl File {
         &self.handle
     }
 
+    pub(super) fn into_parts(self) -> (Arc<Handle>, Engine) {
+        (self.handle, self.engine)
+    }
+
+    /// Starts a transfer with a file whose size is known.
+    pub(super) fn start_sized(
+        &self,
+        direction: Direction,
+        offset: u64,
+        memory: Buffer,
+        options: &RequestOptions,
+        size: u64,
+    ) -> Result<Transfer> {
+        let span = self.part(direction.operation(), offset, &memory, &(0..memory.len()))?;
+        let call = Call::new(&self.handle, direction, offset, span, options);
+        let call = Call { size: Some(size), ..call };
+        let state = self.engine.start(&call, Some(memory))?;
+        Ok(Transfer::new(state, self.engine.clone()))
+    }
+
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -426,7 +446,7 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Outcome> {
         self.check_access(direction, offset, span.len)?;
-        let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
+        let call = Call::new(&self.handle, direction, offset, span, options);
         if let Some(done) = self.engine.move_small(&call) {
             self.engine.trace_small(&call, &done);
             return done;
@@ -437,7 +457,7 @@ impl File {
         if on_gpu { borrowed.0.wait_awake().0 } else { borrowed.0.wait().0 }
     }
 
-    fn start(
+    pub(super) fn start(
         &self,
         direction: Direction,
         offset: u64,
@@ -447,7 +467,7 @@ impl File {
         self.check_access(direction, offset, memory.len())?;
         let whole = 0..memory.len();
         let span = self.part(Operation::Read, offset, &memory, &whole)?;
-        let call = Call { file: &self.handle, direction, offset, span, options, is_part: false };
+        let call = Call::new(&self.handle, direction, offset, span, options);
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }

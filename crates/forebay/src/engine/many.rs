@@ -44,6 +44,10 @@ impl<'a> Piece<'a> {
     }
 }
 
+/// Pieces are no closer to each other in the strip, so that a segment of 1 MiB never has more than
+/// 2,048 of them: some are taken apart under the scheduler's lock.
+const UNIT_MIN: u64 = 512;
+
 /// What many reads came to.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -59,7 +63,21 @@ pub struct ManyOutcome {
 #[derive(Debug)]
 pub struct ManyTransfer {
     transfer: Transfer,
-    reads: Reads,
+    /// There until it is dropped.
+    reads: Option<Reads>,
+    engine: Engine,
+}
+
+impl Drop for ManyTransfer {
+    fn drop(&mut self) {
+        // It may hold the last share in its files, whose close may hang.
+        let reads = self.reads.take();
+        if self.engine.inner.home.is_here() {
+            self.engine.inner.core.aside(move || drop(reads));
+        } else {
+            std::mem::forget(reads); // the parent's
+        }
+    }
 }
 
 /// What is needed to say what each read came to.
@@ -83,7 +101,8 @@ impl ManyTransfer {
     /// As [`Engine::read_many`]. Only [`Error::CopyNotOver`] comes without the targets.
     pub fn wait(self) -> (Result<ManyOutcome>, Vec<Buffer>) {
         let (end, targets) = self.transfer.wait_for_all();
-        (end.map(|whole| self.reads.outcome(whole)), targets)
+        let reads = self.reads.as_ref().expect("there until it is dropped");
+        (end.map(|whole| reads.outcome(whole)), targets)
     }
 }
 
@@ -220,7 +239,8 @@ impl Engine {
         };
         let spans = targets.iter().map(span).collect::<Result<Vec<Span>>>()?;
         let (state, reads) = self.start_many(pieces, &spans, options, targets)?;
-        Ok(ManyTransfer { transfer: Transfer::new(state, self.clone()), reads })
+        let transfer = Transfer::new(state, self.clone());
+        Ok(ManyTransfer { transfer, reads: Some(reads), engine: self.clone() })
     }
 
     fn start_many(
@@ -231,6 +251,7 @@ impl Engine {
         targets: Vec<Buffer>,
     ) -> Result<(Arc<State>, Reads)> {
         for piece in pieces {
+            self.check_engine(piece)?;
             piece.file.check_access(Direction::Read, piece.offset, piece.len)?;
             check(piece, spans)?;
         }
@@ -244,7 +265,7 @@ impl Engine {
         let wanted: Vec<Wanted> = pieces.iter().zip(&source_of).map(wanted).collect();
         let alignments = sources.iter().filter_map(|source| source.way.ok());
         let alignment = alignments.map(|(alignment, _)| alignment).reduce(Alignment::max);
-        let unit = alignment.map_or(1, |alignment| alignment.offset);
+        let unit = alignment.map_or(1, |alignment| alignment.offset).max(UNIT_MIN);
         let too_long = || {
             let place = pieces[0].file.handle().place(pieces[0].offset, pieces[0].len);
             bad_request(Operation::Read, place, "together the pieces are too long".into())
@@ -282,16 +303,22 @@ impl Engine {
             sync: SyncMode::None, // a demand on writes
             priority: options.priority,
         });
-        let asked = pieces.iter().zip(source_of);
-        let there = wanted.iter().map(|wanted| wanted.len);
-        let asked = asked.zip(there).map(|((&Piece { offset, len, .. }, source), there)| Asked {
-            source,
-            offset,
-            len,
-            there,
-        });
-        let asked = asked.collect();
+        let asked = |(piece, wanted): (&Piece<'_>, &Wanted)| {
+            let &Piece { offset, len, .. } = piece;
+            Asked { source: wanted.source, offset, len, there: wanted.len }
+        };
+        let asked = pieces.iter().zip(&wanted).map(asked).collect();
         Ok((state, Reads { batch, asked, exact: options.exact }))
+    }
+
+    /// Another engine's numbers of drives are not ours.
+    fn check_engine(&self, piece: &Piece<'_>) -> Result<()> {
+        if std::ptr::eq(&*piece.file.engine().inner, &*self.inner) {
+            return Ok(());
+        }
+        let place = piece.file.handle().place(piece.offset, piece.len);
+        let reason = "the file was opened by another engine: open it with this one".to_owned();
+        Err(bad_request(Operation::Read, place, reason))
     }
 
     /// The files of a call, those first that are read by the same drive in the same way, and for
@@ -336,7 +363,8 @@ impl Engine {
         let file = piece.file.shared_handle();
         let (offset, direction) = (piece.offset, Direction::Read);
         let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
-        let call = Call { file, direction, offset, span, options, is_part: true };
+        let call = Call::new(file, direction, offset, span, options);
+        let call = Call { is_part: true, ..call };
         let mut way = self.way(&call)?;
         let size = file.size()?;
         let is_sized = file.is_sized(size);

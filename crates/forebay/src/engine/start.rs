@@ -24,9 +24,20 @@ pub(super) struct Call<'a> {
     pub(super) options: &'a RequestOptions,
     /// Whether it stands for others of the same file.
     pub(super) is_part: bool,
+    /// The file's size, where that is known.
+    pub(super) size: Option<u64>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        file: &'a Arc<Handle>,
+        direction: Direction,
+        offset: u64,
+        span: Span,
+        options: &'a RequestOptions,
+    ) -> Self {
+        Self { file, direction, offset, span, options, is_part: false, size: None }
+    }
     fn operation(&self) -> Operation {
         self.direction.operation()
     }
@@ -71,7 +82,7 @@ impl Engine {
         let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
             Direction::Read => {
-                let size = call.file.size()?;
+                let size = call.size.map_or_else(|| call.file.size(), Ok)?;
                 is_sized = call.file.is_sized(size);
                 if is_sized {
                     end = size.clamp(range.start, range.end);

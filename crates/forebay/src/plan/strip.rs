@@ -42,6 +42,8 @@ pub(crate) struct Item {
     pub(crate) address: u64,
     /// Which of the call's ranges it is.
     pub(crate) index: usize,
+    /// Bytes of those before it.
+    before: u64,
 }
 
 /// See the module's own text.
@@ -81,7 +83,8 @@ impl Strip {
                 }
             };
             let at = ByteRange { start, end: start.checked_add(len)? };
-            strip.items.push(Item { at, address, index });
+            let before = strip.items.last().map_or(0, |last| last.before + last.at.len());
+            strip.items.push(Item { at, address, index, before });
         }
         i64::try_from(strip.len()).ok()?;
         Some(strip)
@@ -130,7 +133,13 @@ impl Strip {
 
     /// Wanted bytes in `range`.
     pub(crate) fn wanted_in(&self, range: ByteRange) -> u64 {
-        self.items_in(range).map(|(part, _)| part.len()).sum()
+        let before = |position: u64| {
+            let next = self.items.partition_point(|item| item.at.end <= position);
+            let all = self.items.last().map_or(0, |last| last.before + last.at.len());
+            let own = |item: &Item| item.before + position.saturating_sub(item.at.start);
+            self.items.get(next).map_or(all, own)
+        };
+        before(range.end.max(range.start)) - before(range.start)
     }
 }
 
@@ -267,6 +276,8 @@ mod tests {
                     prop_assert!(!part.is_empty());
                     prop_assert_eq!(part.intersect(strip.stretches()[number].at), part);
                 }
+                let sum: u64 = strip.items_in(window).map(|(part, _)| part.len()).sum();
+                prop_assert_eq!(strip.wanted_in(window), sum);
                 for (part, address) in strip.items_in(window) {
                     let index = usize::try_from(address / 10_000 - 1).unwrap();
                     let stretch = strip.stretches()[strip.stretch_at(part.start)];

@@ -4,6 +4,7 @@
 //! To the scheduler such a transfer is one of the strip, cut in windows and segments as a file is.
 //! What one read fails with, or the end of its file, is noted here and stops none of the others.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +26,17 @@ pub(crate) struct Batch {
     ends: Box<[AtomicU64]>,
     /// Whether it is read to the caller's memory without a slot between.
     on_host: bool,
-    failures: Mutex<Vec<(ByteRange, Error)>>,
+    /// What went wrong, by where its bytes begin; no two have bytes in common.
+    failures: Mutex<Failures>,
+}
+
+/// Where each one's bytes end, and the error.
+type Failures = BTreeMap<u64, (u64, Error)>;
+
+/// The failure that took bytes of a range, if any.
+fn failure_in(failures: &Failures, range: ByteRange) -> Option<&Error> {
+    let (_, (end, error)) = failures.range(..range.end).next_back()?;
+    (*end > range.start).then_some(error)
 }
 
 /// Bytes in a slot that go to one place.
@@ -123,7 +134,7 @@ impl Batch {
 
     /// Notes that nothing came of what is wanted in a range.
     pub(crate) fn fail(&self, range: ByteRange, error: Error) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).push((range, error));
+        self.failures().entry(range.start).or_insert((range.end, error));
     }
 
     /// Cuts a range where its bytes are to be read one after the other, no part across two
@@ -146,11 +157,10 @@ impl Batch {
     /// neighbours there and here are one.
     pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
         let failures = self.failures();
-        let has_failed = |at| failures.iter().any(|(range, _)| !range.intersect(at).is_empty());
         let mut scattered: Vec<Scatter> = Vec::new();
         for (part, address) in self.strip.items_in(range) {
             let end = part.end.min(self.end_at(self.strip.stretch_at(part.start)));
-            if end <= part.start || has_failed(part) {
+            if end <= part.start || failure_in(&failures, part).is_some() {
                 continue;
             }
             let (host, len) = (host + (part.start - range.start), end - part.start);
@@ -171,7 +181,7 @@ impl Batch {
         self.ends[stretch].load(Ordering::Relaxed)
     }
 
-    fn failures(&self) -> MutexGuard<'_, Vec<(ByteRange, Error)>> {
+    fn failures(&self) -> MutexGuard<'_, Failures> {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -184,12 +194,9 @@ impl Batch {
             while self.strip.stretches()[stretch].at.end <= item.at.start {
                 stretch += 1;
             }
-            let hits = |range: ByteRange| !range.intersect(item.at).is_empty();
-            // Of several the first that was noted counts.
-            let failed = failures.iter().find(|(range, _)| hits(*range));
             let end = item.at.end.min(self.end_at(stretch));
-            let result = match failed {
-                Some((_, error)) => Err(error.clone()),
+            let result = match failure_in(&failures, item.at) {
+                Some(error) => Err(error.clone()),
                 None => Ok(end.saturating_sub(item.at.start)),
             };
             (item.index, result)

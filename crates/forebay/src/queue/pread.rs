@@ -122,9 +122,9 @@ fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Err
         }
     };
     let moved = read.map_err(|_| Errno::AGAIN)?;
-    // A server may answer with no byte although there are some.
-    let has_more = || file.size().is_ok_and(|size| file.is_sized(size) && wanted.start < size);
-    if moved == 0 && has_more() { Err(Errno::AGAIN) } else { Ok(moved as u64) }
+    // A server may answer with no byte although there are some, or not say how many there are.
+    let is_end = || file.size().is_ok_and(|size| !file.is_sized(size) || wanted.start >= size);
+    if moved > 0 || is_end() { Ok(moved as u64) } else { Err(Errno::AGAIN) }
 }
 
 /// The descriptor that an op goes through.

@@ -35,6 +35,8 @@ pub(crate) struct State {
     /// the file's room is there when it is removed then.
     file: Mutex<Option<Arc<Handle>>>,
     range: ByteRange,
+    /// Bytes that are wanted of these.
+    wanted: u64,
     started: Instant,
     done: AtomicU64,
     bytes: [AtomicU64; Route::ALL.len() * Reason::ALL.len()],
@@ -84,6 +86,7 @@ impl State {
         Self {
             file: Mutex::new(Some(file)),
             range,
+            wanted: range.len(),
             started: Instant::now(),
             done: AtomicU64::new(0),
             bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
@@ -102,6 +105,7 @@ impl State {
 
     /// The same, of a transfer that reads a batch.
     pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
+        self.wanted = batch.strip().wanted_in(self.range);
         *self.batch.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(batch);
         self
     }
@@ -253,7 +257,7 @@ impl State {
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
-            let left = match (self.range.len().saturating_sub(done), done) {
+            let left = match (self.wanted.saturating_sub(done), done) {
                 (_, 0) => awake + elapsed.max(FIRST_LOOK),
                 (left, done) => elapsed.mul_f64(float(left) / float(done)),
             };
@@ -386,7 +390,10 @@ impl Transfer {
     }
 
     /// As [`wait`](Self::wait), of a transfer that owns several buffers.
-    pub(crate) fn wait_for_all(self) -> (Result<Outcome>, Vec<Buffer>) {
+    pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
+        if let Some(error) = self.forked() {
+            return (Err(error), Vec::new());
+        }
         let end = self.state.wait_for_all();
         self.state.wait_for_closing();
         end
@@ -442,7 +449,7 @@ impl Transfer {
     /// Bytes done so far, and bytes asked for.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
-        (self.state.done(), self.state.range.len())
+        (self.state.done(), self.state.wanted)
     }
 
     /// Bytes by route and reason so far.

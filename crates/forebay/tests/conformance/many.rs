@@ -151,6 +151,11 @@ pub(crate) fn pieces_without_blocking(case: &Case) {
     }
     let error = case.engine.start_read_many(&[], buffers(), &options);
     assert!(matches!(error, Err(Error::BadOption { .. })), "{error:?}");
+    let other = forebay::Engine::new(forebay::Options::default()).expect("an engine");
+    let foreign = other.open(file.path()).expect("the file opens");
+    let foreign = [Piece::new(&foreign, 0, 10, 0)];
+    let error = case.engine.start_read_many(&foreign, buffers(), &options);
+    assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
     let cancelled = case.engine.start_read_many(&pieces, buffers(), &options);
     let cancelled = cancelled.expect("a start");
     cancelled.transfer().cancel();

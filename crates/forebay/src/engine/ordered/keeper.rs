@@ -1,14 +1,16 @@
 //! The thread that fills and empties the slots of ordered transfers, and opens their gates. It
-//! makes no call of the GPU's driver: another thread may hold its locks until a gate is opened.
+//! makes no call of the GPU's driver: another thread may hold its locks until a gate is opened. Nor
+//! does it wait for drives or servers: what may hang others do.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Blocks, Track};
-use crate::engine::{Engine, File, RequestOptions};
-use crate::error::{Error, Result};
-use crate::gpu::Device;
+use crate::engine::{Engine, File, RequestOptions, resource};
+use crate::error::{Error, Place, Result};
+use crate::gpu::{Device, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
@@ -31,9 +33,15 @@ pub(crate) struct Keepers {
 struct Kept {
     /// Transfers that the thread has not taken in yet.
     new: Vec<Ordered>,
+    /// How many are about to come.
+    expected: usize,
     is_running: bool,
     spare: Vec<Track>,
 }
+
+/// A transfer that is about to come.
+#[derive(Debug)]
+pub(super) struct Expected<'a>(&'a Mutex<Kept>);
 
 /// A transfer in a stream's order.
 #[derive(Debug)]
@@ -43,6 +51,7 @@ pub(super) struct Ordered {
     direction: Direction,
     options: RequestOptions,
     blocks: Blocks,
+    device: DeviceId,
     track: Option<Track>,
     /// Blocks on their way between file and slot, oldest first.
     moving: VecDeque<Transfer>,
@@ -58,7 +67,14 @@ pub(super) struct Ordered {
     since: Instant,
     /// Whether all gates are open.
     is_open: bool,
+    /// What is known of the GPU.
+    health: Arc<AtomicU8>,
 }
+
+/// Nobody asks, somebody asks, it is gone.
+const UNKNOWN: u8 = 0;
+const ASKED: u8 = 1;
+const GONE: u8 = 2;
 
 fn lock(state: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -82,21 +98,32 @@ impl Keepers {
         Track::new(engine, device, blocks)
     }
 
-    /// Takes a transfer in, all of which is queued on the GPU.
-    pub(super) fn add(&self, ordered: Ordered) {
+    /// Has a thread run for a transfer that is about to come: what is queued for it on the GPU
+    /// waits for gates that nobody else opens.
+    pub(super) fn expect(&self) -> Result<Expected<'_>> {
         let mut kept = lock(&self.state);
-        kept.new.push(ordered);
-        if std::mem::replace(&mut kept.is_running, true) {
-            return;
+        if !kept.is_running {
+            let state = Arc::clone(&self.state);
+            let thread = std::thread::Builder::new().name("forebay-keeper".into());
+            let started = thread.spawn(move || keep(&state));
+            started.map_err(|error| resource("a thread that fills slots", &error))?;
+            kept.is_running = true;
         }
-        drop(kept);
-        let state = Arc::clone(&self.state);
-        let started =
-            std::thread::Builder::new().name("forebay-keeper".into()).spawn(move || keep(&state));
-        if started.is_err() {
-            // The GPU waits for gates that nobody else opens: this thread has to.
-            keep(&self.state);
-        }
+        kept.expected += 1;
+        Ok(Expected(&self.state))
+    }
+}
+
+impl Expected<'_> {
+    /// Takes it in, all of it queued on the GPU.
+    pub(super) fn add(self, ordered: Ordered) {
+        lock(self.0).new.push(ordered);
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        lock(self.0).expected -= 1;
     }
 }
 
@@ -107,7 +134,7 @@ fn keep(state: &Mutex<Kept>) {
     loop {
         let mut kept = lock(state);
         all.append(&mut kept.new);
-        if all.is_empty() {
+        if all.is_empty() && kept.expected == 0 {
             kept.is_running = false;
             return;
         }
@@ -138,6 +165,7 @@ impl Ordered {
             direction,
             options: *options,
             blocks,
+            device: track.device.id(),
             track: Some(track),
             moving: VecDeque::new(),
             next: 0,
@@ -148,11 +176,20 @@ impl Ordered {
             seen: 0,
             since: Instant::now(),
             is_open: false,
+            health: Arc::default(),
         }
     }
 
     fn track(&self) -> &Track {
         self.track.as_ref().expect("there until it ends")
+    }
+
+    fn bound(&self) -> Duration {
+        self.file.engine().options().watchdog
+    }
+
+    fn place(&self) -> Place {
+        self.file.handle().place(self.blocks.range.start, self.blocks.range.len())
     }
 
     /// Goes on as far as it can; whether it has ended.
@@ -164,8 +201,7 @@ impl Ordered {
             (self.passed, self.seen, self.since) = (passed, moved, Instant::now());
         }
         if self.error.is_none() && self.state.is_asked_to_stop() {
-            let place = self.file.handle().place(self.blocks.range.start, self.blocks.range.len());
-            self.fail(Error::Cancelled { place, done: self.state.done() });
+            self.fail(Error::Cancelled { place: self.place(), done: self.state.done() });
         }
         while let Some(end) = self.moving.front().and_then(Transfer::ended) {
             self.moving.pop_front();
@@ -175,7 +211,11 @@ impl Ordered {
         while self.error.is_none() && self.may_begin(passed) {
             self.begin();
         }
-        let has_all = self.error.is_some() || self.done == count;
+        let has_all = match self.error {
+            // What a drive or a server holds for too long is left to it, with the slots.
+            Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
+            None => self.done == count,
+        };
         if has_all && passed == count {
             return true;
         }
@@ -199,15 +239,13 @@ impl Ordered {
     fn begin(&mut self) {
         let part = self.blocks.range_of(self.next);
         let memory = self.track().part(self.next, part);
-        let last = self.next + 1 == self.blocks.count();
-        let mut options = RequestOptions { route: None, exact: true, ..self.options };
-        let started = match self.direction {
-            Direction::Read => self.file.start_read(part.start, memory, &options),
-            Direction::Write => {
-                options.sync = if last { self.options.sync } else { SyncMode::None };
-                self.file.start_write(part.start, memory, &options)
-            }
-        };
+        let mut options = RequestOptions { exact: true, preallocate: false, ..self.options };
+        if self.next + 1 < self.blocks.count() {
+            options.sync = SyncMode::None;
+        }
+        // The size is known: no server is asked for it here.
+        let size = self.blocks.range.end;
+        let started = self.file.start_sized(self.direction, part.start, memory, &options, size);
         match started {
             Ok(transfer) => {
                 self.moving.push_back(transfer);
@@ -237,14 +275,14 @@ impl Ordered {
         self.track().open(self.done);
     }
 
-    /// Ends it with an error: all gates open, and when the GPU has passed them it is over.
+    /// Ends it with an error: all gates open, and when the GPU has passed them, and nothing moves
+    /// any more, it is over.
     fn fail(&mut self, error: Error) {
-        self.error.get_or_insert(error);
+        if self.error.is_some() {
+            return;
+        }
+        self.error = Some(error);
         self.moving.iter().for_each(Transfer::cancel);
-        self.open_all();
-    }
-
-    fn open_all(&mut self) {
         self.is_open = true;
         self.since = Instant::now();
         self.track().open(self.blocks.count());
@@ -252,55 +290,79 @@ impl Ordered {
 
     /// Fails what has not gone on for too long.
     fn watch(&mut self) {
-        let bound = self.file.engine().options().watchdog;
+        let bound = self.bound();
+        if self.since.elapsed() < bound {
+            return;
+        }
+        if self.passed == 0 {
+            self.ask();
+        }
         // Before the first copy the GPU waits for what the caller has queued, for as long as that
         // takes.
         let waits = match self.direction {
             Direction::Read => self.moving.is_empty() && self.done > 0 && self.passed == 0,
             Direction::Write => self.moving.is_empty() && self.passed == 0,
         };
-        if self.error.is_none() && !waits && self.since.elapsed() >= bound {
-            let place = self.file.handle().place(self.blocks.range.start, self.blocks.range.len());
-            self.fail(Error::TimedOut { place, bound, done: self.state.done() });
+        if self.error.is_none() && !waits {
+            self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
     }
 
-    /// Whether the GPU does not go on although all gates are open. What the caller has queued
-    /// before may take as long as it likes.
+    /// Has somebody ask whether the GPU is still there: its driver may take long to say so.
+    fn ask(&self) {
+        if self.health.swap(ASKED, Ordering::Relaxed) == ASKED {
+            return;
+        }
+        let health = Arc::clone(&self.health);
+        let (device, event) = (Arc::clone(&self.track().device), self.track().event);
+        self.file.engine().inner.core.aside(move || {
+            let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
+            std::thread::sleep(NAPS[1]); // the next one who asks is not far
+            health.store(said, Ordering::Relaxed);
+        });
+    }
+
+    /// Whether the GPU does not go on although all gates are open, or is gone. What the caller has
+    /// queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
-        let bound = self.file.engine().options().watchdog;
-        self.is_open && self.passed > 0 && self.since.elapsed() >= bound
+        let began = self.passed > 0 && self.passed < self.blocks.count();
+        let stands = self.is_open && began && self.since.elapsed() >= self.bound();
+        stands || self.health.load(Ordering::Relaxed) == GONE
     }
 
     fn end(mut self, kept: &Mutex<Kept>) {
         let track = self.track.take().expect("there until it ends");
         let drained = track.has_passed() == self.blocks.count();
-        let (device, len) = (track.device.id(), self.blocks.range.len());
-        if drained {
-            let mut kept = lock(kept);
-            if kept.spare.len() < SPARE_MAX {
-                kept.spare.push(track);
-            }
-        } else {
+        let mut rest = None;
+        if !drained {
             let source = track.lose();
             self.state.lose_memory(&source);
-            let place = self.file.handle().place(self.blocks.range.start, len);
-            let place = Some(Box::new(place));
+            let (device, len) = (self.device, self.blocks.range.len());
+            let place = Some(Box::new(self.place()));
             self.error = Some(Error::CopyNotOver { device, len, place, source });
+        } else {
+            let mut kept = lock(kept);
+            // What still moves may touch the slots.
+            if self.moving.is_empty() && kept.spare.len() < SPARE_MAX {
+                kept.spare.push(track);
+            } else {
+                rest = Some(track);
+            }
         }
-        let got = self.bytes;
+        let (got, asked) = (self.bytes, self.state.asked());
         let result = match self.error.take() {
             Some(error) => Err(error),
-            None if self.options.exact && got < self.state.asked().len() => {
-                let asked = self.state.asked();
-                Err(Error::EndOfFile {
-                    place: self.file.handle().place(asked.start, asked.len()),
-                    got,
-                })
+            None if self.options.exact && got < asked.len() => {
+                let place = self.file.handle().place(asked.start, asked.len());
+                Err(Error::EndOfFile { place, got })
             }
             None => Ok(got),
         };
-        let engine = self.file.engine().clone();
+        drop(self.moving);
+        let (handle, engine) = self.file.into_parts();
+        // To give these back may take long, and the close of a file may hang.
+        engine.inner.core.aside(move || drop(rest));
+        engine.inner.core.aside(move || drop(handle));
         engine.end(self.state, result);
     }
 }

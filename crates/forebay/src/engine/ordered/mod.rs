@@ -21,9 +21,10 @@ use track::Track;
 
 use super::start::Call;
 use super::{File, RequestOptions, bad_request};
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceError};
 use crate::memory::{Buffer, Span};
+use crate::options::DirectIo;
 use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
 use crate::units::{ByteRange, align_down};
@@ -90,21 +91,15 @@ impl File {
         self.check_access(direction, offset, memory.len())?;
         let operation = direction.operation();
         let span = self.part(operation, offset, &memory, &(0..memory.len()))?;
-        let call =
-            Call { file: self.shared_handle(), direction, offset, span, options, is_part: false };
+        let call = Call::new(self.shared_handle(), direction, offset, span, options);
         let asked = call.range()?;
         // SAFETY: the caller's promise.
         let device = unsafe { self.check_order(&call, stream, asked) }?;
-        let range = match direction {
-            Direction::Read => {
-                let size = self.handle().size()?;
-                let sized = self.handle().is_sized(size);
-                let end = if sized { size.clamp(asked.start, asked.end) } else { asked.end };
-                ByteRange { start: asked.start, end }
-            }
-            Direction::Write => asked,
-        };
+        let range = self.prepare(direction, asked, options)?;
         let blocks = Blocks { range, len: self.engine().options().slot_size };
+        if range.is_empty() {
+            return self.start(direction, offset, memory, options); // nothing to order
+        }
         if blocks.count() > BLOCKS_MAX {
             let most = blocks.len * (BLOCKS_MAX - 1);
             let place = self.handle().place(offset, memory.len());
@@ -121,19 +116,51 @@ impl File {
             keep.into_iter().collect(),
         );
         let state = Arc::new(state);
-        let track = self.engine().keepers().track(self.engine(), &device, blocks)?;
+        let engine = self.engine();
+        engine.link(&device)?; // pinned memory is pinned for the GPUs that the engine knows
+        let expected = engine.keepers().expect()?;
+        let track = engine.keepers().track(engine, &device, blocks)?;
         // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
         // has ended, and the track keeps its own until the GPU has passed all of it.
         let queued = unsafe { queue(&track, stream, direction, address, blocks) };
-        if let Err(error) = queued {
-            track.give_up();
-            return Err(self.gpu_failed(&device, asked, error));
+        if let Err(source) = queued {
+            // Part of it may be queued, behind work of the caller's that this call cannot wait for.
+            track.open(BLOCKS_MAX);
+            let failed = source.clone();
+            engine.inner.core.aside(move || track.settle(&state, &failed));
+            let (device, len) = (device.id(), range.len());
+            let place = Some(Box::new(self.handle().place(range.start, len)));
+            return Err(Error::CopyNotOver { device, len, place, source });
         }
-        let engine = self.engine().clone();
         let ordered =
             Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
-        engine.keepers().add(ordered);
-        Ok(Transfer::new(state, engine))
+        expected.add(ordered);
+        Ok(Transfer::new(state, engine.clone()))
+    }
+
+    /// The bytes of a call that there are. Does what may hang: who goes on with it may not wait.
+    fn prepare(
+        &self,
+        direction: Direction,
+        asked: ByteRange,
+        options: &RequestOptions,
+    ) -> Result<ByteRange> {
+        if self.engine().options().direct_io == DirectIo::Auto {
+            let _ = self.handle().direct(); // whoever asks for it is told what came of it
+        }
+        if direction == Direction::Write {
+            if options.preallocate && !asked.is_empty() {
+                self.handle().preallocate(asked.start, asked.len())?;
+            }
+            return Ok(asked);
+        }
+        let size = self.handle().size()?;
+        if !self.handle().is_sized(size.max(1)) {
+            let place = self.handle().place(asked.start, asked.len());
+            let reason = "how long the file is shows only when it is read, which takes its time";
+            return Err(bad_request(Operation::Read, place, reason.into()));
+        }
+        Ok(ByteRange { start: asked.start, end: size.clamp(asked.start, asked.end) })
     }
 
     /// The GPU on which a call can keep the order of a stream.

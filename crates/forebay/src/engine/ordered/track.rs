@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
 use crate::memory::{Buffer, HostMemory};
+use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
 /// Slots of a track at most: one is copied, one is ready behind it, and two are being filled.
@@ -115,16 +116,16 @@ impl Track {
         slots.share(index % self.count * self.slot_len + skew, part.len())
     }
 
-    /// Ends what was queued in part: whatever waits goes on, and when nothing does the memory is
-    /// given back.
-    pub(super) fn give_up(self) {
-        self.open(u32::MAX as u64 / 4);
+    /// Lets whatever was queued in part go on, and waits until nothing does; else neither the
+    /// track's memory nor the transfer's is ever given back. May wait for the caller's stream.
+    pub(super) fn settle(self, state: &State, source: &DeviceError) {
         if !is_quiet(&*self.device, self.stream) {
+            state.lose_memory(source);
             std::mem::forget(self);
         }
     }
 
-    /// The same where the GPU does not go on: what it may touch is never given back.
+    /// Says that the GPU does not go on: what it may touch is never given back.
     pub(super) fn lose(self) -> DeviceError {
         let (call, name) = ("cuStreamWriteValue32", "NO_ANSWER".to_owned());
         let detail = "the GPU does not go on, though nothing holds its stream".to_owned();

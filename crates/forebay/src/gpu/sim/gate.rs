@@ -183,7 +183,10 @@ impl Timeline {
                     lock(&self.registered).let_go(number.host());
                 }
                 Held::Fill(device, ..) => self.memory.let_go(device),
-                Held::Record(..) | Held::Event(..) => {}
+                Held::Record(_, record) => {
+                    self.records.insert(record, Some(Duration::ZERO));
+                }
+                Held::Event(_) => {}
             }
         }
     }

@@ -136,7 +136,11 @@ impl Timeline {
     }
 
     pub(super) fn destroy_stream(&mut self, stream: u64) -> DeviceResult<()> {
-        self.streams.remove(&stream).map(drop).ok_or_else(|| unknown("destroy_stream", "stream"))
+        let state = self.streams.remove(&stream);
+        let state = state.ok_or_else(|| unknown("destroy_stream", "stream"))?;
+        // What waits for a number is dropped unrun, and nobody waits for it.
+        self.drop_held(state.held);
+        Ok(())
     }
 
     pub(super) fn create_event(&mut self) -> u64 {

@@ -84,6 +84,8 @@ impl Scheduler {
         let request_size = self.request_size(key);
         match (self.transfers[key].pace, self.transfers[key].request.link) {
             (Line::Cached, _) => slot_size,
+            // Each piece of a batch may be a request: few are cut at a time.
+            (_, None) if self.transfers[key].request.batch.is_some() => request_size,
             (_, None) => slot_size.min(request_size * PIECES_MAX),
             (Line::Direct, Some(link)) if self.is_ring_to_open(key) && !self.is_behind(link) => {
                 request_size
