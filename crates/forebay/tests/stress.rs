@@ -1,8 +1,10 @@
 //! Real threads on real files: reads, writes, cancels and drops at any time, by the seed.
 //!
-//! `FOREBAY_SEED=N` begins with that seed, `FOREBAY_STRESS=N` runs that many.
+//! Which seeds, `lab/seeds.rs` says.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+mod lab;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -17,6 +19,8 @@ use forebay::{
     Buffer, DirectIo, Engine, Error, File, OpenOptions, Options, RequestOptions, RingChoice, Route,
     SyncMode, Transfer,
 };
+use lab::seeds::{self, Dice, index};
+use lab::watchdog::Watchdog;
 
 /// Seeds of every run of the tests, and what each of their threads does.
 const SEEDS: u64 = 4;
@@ -28,30 +32,6 @@ const FILE_LEN: u64 = 3_000_000;
 const PART_LEN: u64 = 700_001;
 
 const KIB: u64 = 1 << 10;
-
-/// A splitmix64 generator.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[index(self.below(choices.len() as u64))]
-    }
-}
-
-fn index(number: u64) -> usize {
-    usize::try_from(number).unwrap()
-}
 
 /// `len` bytes that differ from place to place and from seed to seed.
 fn noise(seed: u64, len: u64) -> Vec<u8> {
@@ -313,13 +293,12 @@ fn run(seed: u64, folder: &Path) {
 
 #[test]
 fn random_threads_lose_nothing() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let first = number("FOREBAY_SEED").unwrap_or(0);
-    for seed in first..first + number("FOREBAY_STRESS").unwrap_or(SEEDS) {
-        println!("FOREBAY_SEED={seed} cargo test -p forebay --test stress");
+    seeds::each("stress", SEEDS, |seed| {
+        let _watchdog = Watchdog::new(Duration::from_secs(600));
         let folder = tempfile::tempdir().unwrap();
         run(seed, folder.path());
-    }
+        Some(())
+    });
 }
 
 #[test]
