@@ -66,7 +66,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
         skipped: vec!["documentation tests and the README's examples: they need cargo".into()],
     };
     say!(err, "building the tests and programs");
-    let built = executables(root)?;
+    let built = executables(root, &["--workspace"])?;
     for (name, executable) in &built {
         let file = file_name(executable);
         copy(executable, &folder.join("tests").join(&file))?;
@@ -128,16 +128,12 @@ fn clear(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests in release mode; returns `PACKAGE TARGET` and file of each executable.
-fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+/// Builds the tests that `which` names to cargo in release mode; returns `PACKAGE TARGET` and file
+/// of each executable.
+pub(crate) fn executables(root: &Path, which: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut cargo = process::cargo();
-    cargo.current_dir(root).args([
-        "test",
-        "--release",
-        "--workspace",
-        "--no-run",
-        "--message-format=json-render-diagnostics",
-    ]);
+    cargo.current_dir(root).args(["test", "--release"]).args(which);
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
     // Cargo announces them as they are built; their order must not change from bundle to bundle.
     let mut built: Vec<_> = process::output(&mut cargo)?.lines().filter_map(executable).collect();
     built.sort();

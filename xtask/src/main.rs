@@ -11,6 +11,7 @@ mod prepare;
 mod process;
 mod replay;
 mod report;
+mod soak;
 mod test;
 mod tidy;
 
@@ -27,6 +28,8 @@ usage: cargo xtask CHORE
   tidy                    checks the project's own style rules
   bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
   lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
+                          (`--help` lists the arguments)
+  soak [ARGUMENT]...      runs the engine under seeded faults for hours
                           (`--help` lists the arguments)
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
@@ -53,6 +56,7 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["tidy"] => tidy::run(&repository()?),
         ["bench", rest @ ..] => bench::run(&repository()?, rest),
         ["lab", rest @ ..] => lab::run(&repository()?, rest),
+        ["soak", rest @ ..] => soak::run(&repository()?, rest),
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {

@@ -48,9 +48,21 @@ const FAULTS: [&str; 18] = [
 ];
 
 #[test]
+fn a_seed_replays_exactly() {
+    let folder = tempfile::tempdir().unwrap();
+    for seed in 0..20 {
+        let run = || {
+            let run::Summary { steps, bytes, met } = run::Run::new(seed, folder.path()).run();
+            format!("{steps} steps, {bytes} bytes, {met}")
+        };
+        assert_eq!(run(), run(), "seed {seed}");
+    }
+}
+
+#[test]
 fn every_seed_moves_every_byte() {
     let seeds = Seeds::from_env(SEEDS);
-    let progress = if seeds.has_time_bound() { Progress::told() } else { Progress::default() };
+    let progress = if seeds.soaks() { Progress::told() } else { Progress::default() };
     let folder = tempfile::tempdir().unwrap();
     let mut failed = Vec::new();
     let mut count = 0;
@@ -58,7 +70,8 @@ fn every_seed_moves_every_byte() {
         progress.begin(seed);
         let run = catch_unwind(AssertUnwindSafe(|| run::Run::new(seed, folder.path()).run()));
         if run.is_err() {
-            println!("FOREBAY_SEED={seed} cargo test -p forebay --lib every_seed_moves_every_byte");
+            let how = "cargo test --release -p forebay --lib every_seed_moves_every_byte";
+            println!("soak-failed: FOREBAY_SEED={seed} {how}");
             failed.push(seed);
         }
         progress.end(run.ok());

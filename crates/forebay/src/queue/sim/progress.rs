@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `FOREBAY_SEED=N` | begins with this seed; alone it runs no other |
 //! | `FOREBAY_SEEDS=N` | runs so many |
-//! | `FOREBAY_SECONDS=N` | begins none after that time, however many there are |
-//! | `FOREBAY_STRIDE=N` | runs each Nth seed: others run the rest |
+//! | `FOREBAY_SOAK=N` | runs each Nth seed until the end of standard input: others run the rest |
 //!
-//! With a time it prints a line each second that begins with `soak:`, for the chore that adds up
-//! what several processes say. The last one says `end=1`.
+//! While it soaks it prints a line each second that begins with `soak:`, and one that begins with
+//! `soak-failed:` for each seed that fails, for the chore that adds up what several processes say.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::run::Summary;
 use super::tally::Tally;
@@ -23,7 +23,9 @@ pub(super) struct Seeds {
     next: u64,
     left: u64,
     stride: u64,
-    until: Option<Instant>,
+    soaks: bool,
+    /// Set when standard input has ended.
+    ended: Arc<AtomicBool>,
 }
 
 impl Seeds {
@@ -32,22 +34,31 @@ impl Seeds {
         let number = |name: &str| {
             std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a variable's number"))
         };
-        let (first, seconds) = (number("FOREBAY_SEED"), number("FOREBAY_SECONDS"));
-        let most = match (first, seconds) {
+        let (first, stride) = (number("FOREBAY_SEED"), number("FOREBAY_SOAK"));
+        let most = match (first, stride) {
             (_, Some(_)) => u64::MAX,
             (Some(_), None) => 1,
             (None, None) => most,
         };
+        let ended = Arc::new(AtomicBool::new(false));
+        if stride.is_some() {
+            let tell = Arc::clone(&ended);
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+                tell.store(true, Ordering::Relaxed);
+            });
+        }
         Self {
             next: first.unwrap_or(0),
             left: number("FOREBAY_SEEDS").unwrap_or(most),
-            stride: number("FOREBAY_STRIDE").unwrap_or(1),
-            until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            stride: stride.unwrap_or(1),
+            soaks: stride.is_some(),
+            ended,
         }
     }
 
-    pub(super) fn has_time_bound(&self) -> bool {
-        self.until.is_some()
+    pub(super) fn soaks(&self) -> bool {
+        self.soaks
     }
 }
 
@@ -55,7 +66,7 @@ impl Iterator for Seeds {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        if self.left == 0 || self.until.is_some_and(|until| Instant::now() >= until) {
+        if self.left == 0 || self.ended.load(Ordering::Relaxed) {
             return None;
         }
         let seed = self.next;
@@ -90,7 +101,7 @@ impl Progress {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
                 println!("{}", lock(&told).line());
             }
-            println!("{} end=1", lock(&told).line());
+            println!("{}", lock(&told).line());
         };
         Self { totals, teller: Some((ends, thread::spawn(tell))) }
     }
