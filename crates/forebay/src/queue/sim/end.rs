@@ -1,7 +1,8 @@
 //! How a run ends, and what must hold then.
 //!
 //! Where completions were lost, whoever does not wait for them has come to an end by itself; the
-//! rest is cancelled, and all ends that the drive does not have. What it has is never given back.
+//! rest is cancelled, and all ends that the drive does not have. What it has is never given back
+//! while the run lasts; with the run the drive is gone as well.
 
 use std::sync::Arc;
 
@@ -59,9 +60,6 @@ impl Run {
         self.look_at_files();
         let mut met = self.tools.world.borrow().tally.clone();
         self.tools.devices.iter().for_each(|device| met.add(&device.tally()));
-        for job in self.jobs {
-            std::mem::forget(job.memory); // the drive has it
-        }
         Summary { steps: self.steps, bytes: self.bytes, met }
     }
 

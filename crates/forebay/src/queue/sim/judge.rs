@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::job::{Job, Piece, UNTOUCHED};
-use super::memory::all_are;
+use super::memory::{Memory, all_are};
 use super::world::{Contents, Failure, World};
 use crate::error::{Error, Result};
 use crate::queue::Batch;
@@ -14,8 +14,8 @@ use crate::units::ByteRange;
 
 impl Job {
     /// Compares what the ended transfer reports and did with what it should have done; returns how
-    /// many bytes it moved.
-    pub(super) fn judge(mut self, world: &mut World) -> u64 {
+    /// many bytes it moved, and its memory where that is never given back.
+    pub(super) fn judge(mut self, world: &mut World) -> (u64, Option<Memory>) {
         assert!(self.state.is_done());
         let result = self.state.wait().0;
         let failures: Vec<Failure> = world
@@ -34,11 +34,11 @@ impl Job {
         if let Ok(outcome) = &result {
             self.judge_counts(outcome);
         }
-        match &result {
-            Err(Error::CopyNotOver { .. }) => std::mem::forget(self.memory),
-            _ => self.memory.free(),
+        if let Err(Error::CopyNotOver { .. }) = result {
+            return (0, Some(self.memory));
         }
-        result.map_or(0, |outcome| outcome.bytes)
+        self.memory.free();
+        (result.map_or(0, |outcome| outcome.bytes), None)
     }
 
     fn judge_error(&mut self, world: &World, failures: &[Failure], error: Option<&Error>) {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::device::FaultyDevice;
 use super::job::{Caller, Job};
+use super::memory::Memory;
 use super::ring::SimRing;
 use super::shape::{self, Shape};
 use super::start::{self, SimTools};
@@ -72,6 +73,8 @@ pub(super) struct Run {
     pub(super) gave_up: bool,
     pub(super) steps: u64,
     pub(super) bytes: u64,
+    /// Memory that a GPU may still touch.
+    kept: Vec<Memory>,
 }
 
 /// What a run did.
@@ -156,6 +159,7 @@ impl Run {
             gave_up: false,
             steps: 0,
             bytes: 0,
+            kept: Vec::new(),
             shape,
         };
         let started = run.shape.limits.readers.start();
@@ -442,7 +446,9 @@ impl Run {
             if self.jobs[index].state.is_done() && matches!(self.jobs[index].caller, Caller::Waits)
             {
                 let job = self.jobs.swap_remove(index);
-                self.bytes += job.judge(&mut self.tools.world.borrow_mut());
+                let (bytes, kept) = job.judge(&mut self.tools.world.borrow_mut());
+                self.bytes += bytes;
+                self.kept.extend(kept);
             }
         }
     }
