@@ -8,12 +8,13 @@ use forebay::Options;
 use crate::report::warnings::say;
 
 /// What the tests and the build read, which is no mistake here.
-const OF_TESTS: [&str; 6] = [
+const OF_TESTS: [&str; 7] = [
     "FOREBAY_BIN",
     "FOREBAY_COMMIT",
     "FOREBAY_REQUIRE_GPU",
     "FOREBAY_SEED",
     "FOREBAY_SEEDS",
+    "FOREBAY_SOAK",
     "FOREBAY_STRESS",
 ];
 
