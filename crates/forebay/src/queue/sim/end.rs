@@ -15,6 +15,7 @@ use crate::transfer::State;
 impl Run {
     /// Whether something goes on although nobody could make a step.
     pub(super) fn give_up(&mut self) -> bool {
+        self.judge_ended(); // a cancel may have ended one since the last step
         let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
         let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
         // Threads of the pool that were never needed were never started.

@@ -441,7 +441,7 @@ impl Run {
         }
     }
 
-    fn judge_ended(&mut self) {
+    pub(super) fn judge_ended(&mut self) {
         for index in (0..self.jobs.len()).rev() {
             if self.jobs[index].state.is_done() && matches!(self.jobs[index].caller, Caller::Waits)
             {
