@@ -13,6 +13,7 @@ use std::time::Duration;
 use forebay::gpu::{DeviceId, GpuSelector};
 use forebay::{
     Engine, Error, File, ManyOutcome, OpenOptions, Options, Piece, RequestOptions, RingChoice,
+    Target,
 };
 use lab::fuse::{Faults, Fuse};
 use lab::seeds::{self, Dice, index};
@@ -127,14 +128,14 @@ impl Actor<'_> {
         let pieces: Vec<Piece<'_>> = ranges
             .iter()
             .map(|&(offset, len)| {
-                let piece = Piece { file: &self.file, offset, len, at };
+                let piece = Piece::new(&self.file, offset, len, at);
                 at += len + 3;
                 piece
             })
             .collect();
         let mut target = vec![BEFORE; index(at)];
         let options = RequestOptions::default();
-        let read = self.engine.read_many(&pieces, target.as_mut_slice(), &options);
+        let read = self.engine.read_many(&pieces, &mut [Target::from(&mut target)], &options);
         let ManyOutcome { results, .. } = match read {
             Ok(outcome) => outcome,
             Err(error) => return may_be(&error),
