@@ -217,6 +217,24 @@ pub enum Error {
         /// What the system said.
         source: Errno,
     },
+    /// A limit of a control group leaves no room for memory. The kernel would end the process
+    /// that uses more, so nothing was tried.
+    #[error(
+        "cannot allocate {} of host memory: its control group has {} left of {}",
+        format_size(*.len),
+        format_size(*.available),
+        format_size(*.limit)
+    )]
+    MemoryLimit {
+        /// How many bytes.
+        len: u64,
+        /// How many the limit leaves now.
+        available: u64,
+        /// The limit.
+        limit: u64,
+        /// The file of the control group that holds the limit.
+        file: PathBuf,
+    },
     /// A thread or another resource of the engine itself could not be had.
     #[error("cannot start the engine's {what}")]
     Resource {
@@ -311,6 +329,11 @@ impl Error {
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
             }
+            Self::MemoryLimit { file, .. } => format!(
+                "set `FOREBAY_ARENA_SIZE` or `FOREBAY_SLOT_SIZE` to less, or raise the limit in \
+                 `{}`",
+                file.display()
+            ),
             Self::Resource { what: "io_uring", .. } => {
                 "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
             }
@@ -342,7 +365,7 @@ impl Error {
             | Self::Resource { source, .. } => {
                 matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
             }
-            Self::TimedOut { .. } => true,
+            Self::TimedOut { .. } | Self::MemoryLimit { .. } => true,
             _ => false,
         }
     }
@@ -354,6 +377,7 @@ impl Error {
             Self::Io { source, .. }
             | Self::HostMemory { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
+            Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
             _ => None,
         }
     }

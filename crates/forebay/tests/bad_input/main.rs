@@ -5,6 +5,7 @@
 mod lab;
 
 mod changing;
+mod control_groups;
 mod drives;
 mod files;
 mod limits;
