@@ -318,6 +318,11 @@ impl Error {
                  host memory is moved to and from as a slice"
                     .into()
             }
+            Self::Device { source, .. } if source.is_loss() => {
+                "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what \
+                 became of it, and start the process anew"
+                    .into()
+            }
             Self::Device { operation: Operation::Allocate, .. } => {
                 "free memory on the GPU, or move the file in parts".into()
             }

@@ -82,6 +82,28 @@ pub struct DeviceError {
     pub detail: String,
 }
 
+impl DeviceError {
+    /// Whether the GPU will answer this process with nothing but errors from now on, as the
+    /// driver's reference says of these numbers (`CUresult`).
+    pub(crate) fn is_loss(&self) -> bool {
+        let name = self.name.strip_prefix("CUDA_ERROR_").unwrap_or(&self.name);
+        matches!(
+            name,
+            "DEVICE_UNAVAILABLE"
+                | "DEINITIALIZED"
+                | "ECC_UNCORRECTABLE"
+                | "NVLINK_UNCORRECTABLE"
+                | "HARDWARE_STACK_ERROR"
+                | "ILLEGAL_ADDRESS"
+                | "LAUNCH_FAILED"
+                | "CONTEXT_IS_DESTROYED"
+                | "CONTAINED"
+                | "UNKNOWN"
+                | "SIM_ERROR_DEVICE_LOST"
+        )
+    }
+}
+
 /// A queue of work on a device. Copies on one stream run in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);

@@ -10,6 +10,7 @@ mod drives;
 mod files;
 mod limits;
 mod losses;
+mod lost_gpus;
 mod requests;
 mod rings;
 mod taken_back;
