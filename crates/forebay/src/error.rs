@@ -318,14 +318,7 @@ impl Error {
                  host memory is moved to and from as a slice"
                     .into()
             }
-            Self::Device { source, .. } if source.is_loss() => {
-                "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what \
-                 became of it, and start the process anew"
-                    .into()
-            }
-            Self::Device { operation: Operation::Allocate, .. } => {
-                "free memory on the GPU, or move the file in parts".into()
-            }
+            Self::Device { operation, source, .. } => return device_hint(*operation, source),
             Self::CopyNotOver { .. } => {
                 "its memory is lost to this process, which has to be started anew: look at the \
                  kernel's log (`dmesg`) for what became of the GPU"
@@ -354,10 +347,9 @@ impl Error {
                  opened a GPU before, start a new program (`exec`): the driver serves no child"
                     .into()
             }
-            Self::BadOption { .. }
-            | Self::Device { .. }
-            | Self::Cancelled { .. }
-            | Self::BadRequest { .. } => return None,
+            Self::BadOption { .. } | Self::Cancelled { .. } | Self::BadRequest { .. } => {
+                return None;
+            }
         })
     }
 
@@ -402,6 +394,21 @@ fn stall(operation: Operation) -> &'static str {
         Operation::Write => "it takes no more bytes, and the system names no error",
         _ => "no more bytes come, though its size says that there are some",
     }
+}
+
+fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
+    let hint = if source.is_loss() {
+        "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what became \
+         of it, and start the process anew"
+    } else if source.is_nonsense() {
+        "look whether the driver's library and its kernel module are of one version (`nvidia-smi` \
+         says so), or load another"
+    } else if operation == Operation::Allocate {
+        "free memory on the GPU, or move the file in parts"
+    } else {
+        return None;
+    };
+    Some(hint.into())
 }
 
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
