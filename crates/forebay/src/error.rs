@@ -217,6 +217,24 @@ pub enum Error {
         /// What the system said.
         source: Errno,
     },
+    /// A limit of a control group leaves no room for memory. The kernel would end the process
+    /// that uses more, so nothing was tried.
+    #[error(
+        "cannot allocate {} of host memory: its control group has {} left of {}",
+        format_size(*.len),
+        format_size(*.available),
+        format_size(*.limit)
+    )]
+    MemoryLimit {
+        /// How many bytes.
+        len: u64,
+        /// How many the limit leaves now.
+        available: u64,
+        /// The limit.
+        limit: u64,
+        /// The file of the control group that holds the limit.
+        file: PathBuf,
+    },
     /// A thread or another resource of the engine itself could not be had.
     #[error("cannot start the engine's {what}")]
     Resource {
@@ -300,9 +318,7 @@ impl Error {
                  host memory is moved to and from as a slice"
                     .into()
             }
-            Self::Device { operation: Operation::Allocate, .. } => {
-                "free memory on the GPU, or move the file in parts".into()
-            }
+            Self::Device { operation, source, .. } => return device_hint(*operation, source),
             Self::CopyNotOver { .. } => {
                 "its memory is lost to this process, which has to be started anew: look at the \
                  kernel's log (`dmesg`) for what became of the GPU"
@@ -311,6 +327,11 @@ impl Error {
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
             }
+            Self::MemoryLimit { file, .. } => format!(
+                "set `FOREBAY_ARENA_SIZE` or `FOREBAY_SLOT_SIZE` to less, or raise the limit in \
+                 `{}`",
+                file.display()
+            ),
             Self::Resource { what: "io_uring", .. } => {
                 "leave `FOREBAY_RING` at `auto`, and threads that `pread` stand in for it".into()
             }
@@ -326,10 +347,9 @@ impl Error {
                  opened a GPU before, start a new program (`exec`): the driver serves no child"
                     .into()
             }
-            Self::BadOption { .. }
-            | Self::Device { .. }
-            | Self::Cancelled { .. }
-            | Self::BadRequest { .. } => return None,
+            Self::BadOption { .. } | Self::Cancelled { .. } | Self::BadRequest { .. } => {
+                return None;
+            }
         })
     }
 
@@ -342,7 +362,7 @@ impl Error {
             | Self::Resource { source, .. } => {
                 matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
             }
-            Self::TimedOut { .. } => true,
+            Self::TimedOut { .. } | Self::MemoryLimit { .. } => true,
             _ => false,
         }
     }
@@ -354,6 +374,7 @@ impl Error {
             Self::Io { source, .. }
             | Self::HostMemory { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
+            Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
             _ => None,
         }
     }
@@ -373,6 +394,21 @@ fn stall(operation: Operation) -> &'static str {
         Operation::Write => "it takes no more bytes, and the system names no error",
         _ => "no more bytes come, though its size says that there are some",
     }
+}
+
+fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
+    let hint = if source.is_loss() {
+        "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what became \
+         of it, and start the process anew"
+    } else if source.is_nonsense() {
+        "look whether the driver's library and its kernel module are of one version (`nvidia-smi` \
+         says so), or load another"
+    } else if operation == Operation::Allocate {
+        "free memory on the GPU, or move the file in parts"
+    } else {
+        return None;
+    };
+    Some(hint.into())
 }
 
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {

@@ -51,6 +51,7 @@
 //! - `gpu/cuda/address.rs`: asks the driver what an address is
 //! - `gpu/cuda/batch.rs`: calls the driver
 //! - `gpu/cuda/capture.rs`: calls the driver
+//! - `gpu/cuda/corrupt.rs`: calls the device against a driver that answers nonsense
 //! - `gpu/cuda/device.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
 //! - `gpu/cuda/table.rs`: loads the driver's functions
@@ -61,6 +62,7 @@
 //! - `gpu/sim/table/addresses.rs`: plays what the driver knows of addresses
 //! - `gpu/sim/table/batch.rs`: plays copies in batches
 //! - `gpu/sim/table/capture.rs`: plays captures of graphs
+//! - `gpu/sim/table/corrupt.rs`: plays a driver that answers nonsense
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due

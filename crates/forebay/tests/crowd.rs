@@ -1,15 +1,18 @@
 //! Many callers at once with as little as an engine can do with: two slots, one reader, a depth of
-//! one. Whoever waits must be woken, and whoever writes beside another must lose nothing.
+//! one. Whoever waits must be woken, and whoever writes beside another must lose nothing. A
+//! thousand of them get no more threads of the engine than it may have.
 
 mod lab;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use forebay::gpu::GpuSelector;
 use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
-use lab::{FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
+use lab::{FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
 
 const SLOT: usize = 256 << 10;
 
@@ -116,5 +119,84 @@ fn neighbours_see_their_own_bytes() {
         file.sync_all().expect("a sync");
         file.evict().expect("an eviction");
         assert!(fs::read(&path).expect("a read") == before, "page cache and drive disagree");
+    }
+}
+
+/// Threads of this process that an engine has started, by their name.
+fn own_threads() -> usize {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return 0 };
+    let name =
+        |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().map(name).filter(|name| name.starts_with("forebay-")).count()
+}
+
+/// A thousand threads that read at once: each has its own bytes, and of the engine's threads there
+/// are no more than it may have.
+#[test]
+fn a_thousand_threads_read_from_one_engine() {
+    const CALLERS: usize = 1000;
+    const FILES: usize = 50;
+    const LEN: usize = 300_001;
+    const THREADS: usize = 24;
+    if child::role().is_none() {
+        child::run("a thousand"); // where no other test has threads
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let bytes: Vec<_> = (0..FILES).map(|number| pattern(number as u64, LEN)).collect();
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let mut options = Options::default();
+        options.ring = ring;
+        options.slot_size = SLOT as u64;
+        options.segment_size = 32 << 10;
+        options.threads = THREADS;
+        let engine = Engine::new(options).expect("limits that fit");
+        let wanted: GpuSelector = "sim".parse().expect("a name");
+        let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+        let open = |(number, bytes): (usize, &Vec<u8>)| {
+            let path = folder.path().join(number.to_string());
+            fs::write(&path, bytes).expect("room for a file");
+            let file = engine.open(path).expect("the file opens");
+            // Half of them come from the drive.
+            if number % 2 == 0 {
+                file.evict().expect("an eviction");
+            }
+            file
+        };
+        let files: Vec<_> = bytes.iter().enumerate().map(open).collect();
+        let together = Barrier::new(CALLERS);
+        let most = AtomicUsize::new(0);
+        let read = |caller: usize| {
+            let (file, bytes) = (&files[caller % FILES], &bytes[caller % FILES]);
+            // Of every kind: a small piece, one of a few segments, and all of the file.
+            let len = [3000, 70_001, LEN][caller / FILES % 3];
+            let at = (caller * 7919) % (LEN - len + 1);
+            together.wait();
+            let mut got = vec![0; len];
+            if caller.is_multiple_of(2) {
+                file.read_exact(at as u64, &mut got).expect("a read");
+            } else {
+                let mut buffer = engine.allocate(gpu, len as u64).expect("memory");
+                file.read_exact(at as u64, &mut buffer).expect("a read");
+                buffer.download(0, &mut got).expect("a download");
+            }
+            assert!(got == bytes[at..at + len], "caller {caller}");
+            if caller.is_multiple_of(50) {
+                most.fetch_max(own_threads(), Ordering::Relaxed);
+            }
+        };
+        thread::scope(|scope| {
+            let start = |caller: usize| {
+                let read = &read;
+                let thread = thread::Builder::new().stack_size(256 << 10);
+                thread.spawn_scoped(scope, move || read(caller)).expect("a thread")
+            };
+            let callers: Vec<_> = (0..CALLERS).map(start).collect();
+            callers.into_iter().for_each(|caller| caller.join().expect("no panic"));
+        });
+        let most = most.into_inner();
+        assert!((1..=THREADS).contains(&most), "{most} threads, {ring:?}");
+        lab::note(format!("{most} threads of the engine, {ring:?}"));
     }
 }

@@ -201,11 +201,14 @@ impl Engine {
     /// Host memory on huge pages, touched, and pinned for every kind of GPU brought in so far.
     ///
     /// # Errors
-    /// The host's or the GPU's.
+    /// The host's or the GPU's; [`Error::MemoryLimit`] where a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check(Operation::Allocate)?;
         let fail = Error::HostMemory { len, source: Errno::NOMEM };
-        let mut memory = HostMemory::map(usize::try_from(len).map_err(|_| fail)?)?;
+        let bytes = usize::try_from(len).map_err(|_| fail)?;
+        let turn = self.inner.tools.arena.room().enter(len, 0)?;
+        let mut memory = HostMemory::map(bytes)?;
+        drop(turn);
         // Registering takes long, and others want the list meanwhile.
         let known = self.links().iter().map(|link| Arc::clone(&link.device)).collect::<Vec<_>>();
         for device in &known {
@@ -279,6 +282,7 @@ impl Engine {
         notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
         notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
         notes.extend(self.inner.tools.arena.misplaced().map(misplaced));
+        notes.extend(self.inner.tools.arena.refused());
         notes.extend(self.inner.tools.seats.refusal().map(unseated));
         notes
     }

@@ -82,6 +82,36 @@ pub struct DeviceError {
     pub detail: String,
 }
 
+/// The name of the error where a driver reports success and answers what cannot be.
+pub(crate) const NONSENSE: &str = "NONSENSE";
+
+impl DeviceError {
+    /// Whether the driver contradicts itself.
+    pub(crate) fn is_nonsense(&self) -> bool {
+        self.name == NONSENSE
+    }
+
+    /// Whether the GPU will answer this process with nothing but errors from now on, as the
+    /// driver's reference says of these numbers (`CUresult`).
+    pub(crate) fn is_loss(&self) -> bool {
+        let name = self.name.strip_prefix("CUDA_ERROR_").unwrap_or(&self.name);
+        matches!(
+            name,
+            "DEVICE_UNAVAILABLE"
+                | "DEINITIALIZED"
+                | "ECC_UNCORRECTABLE"
+                | "NVLINK_UNCORRECTABLE"
+                | "HARDWARE_STACK_ERROR"
+                | "ILLEGAL_ADDRESS"
+                | "LAUNCH_FAILED"
+                | "CONTEXT_IS_DESTROYED"
+                | "CONTAINED"
+                | "UNKNOWN"
+                | "SIM_ERROR_DEVICE_LOST"
+        )
+    }
+}
+
 /// A queue of work on a device. Copies on one stream run in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);
@@ -160,6 +190,16 @@ impl AddressKind {
             Self::Device { device, .. }
             | Self::Mapping { device, .. }
             | Self::Managed { device, .. } => Some(device),
+            Self::Reserved | Self::PinnedHost | Self::Unknown => None,
+        }
+    }
+
+    /// First address and bytes of the allocation or mapping, where there is one.
+    pub(crate) const fn bounds(self) -> Option<(u64, u64)> {
+        match self {
+            Self::Device { base, len, .. }
+            | Self::Mapping { base, len, .. }
+            | Self::Managed { base, len, .. } => Some((base, len)),
             Self::Reserved | Self::PinnedHost | Self::Unknown => None,
         }
     }

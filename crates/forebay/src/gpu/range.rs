@@ -22,6 +22,10 @@ pub(crate) enum NotDeviceMemory {
     NoAccess { base: u64, len: u64, device: DeviceId },
 }
 
+/// Mappings of one range that are followed: at the usual 2 MiB they are 8 TiB. A driver that tells
+/// of shorter and shorter ones must not hold us for ever.
+const MAPPINGS_MAX: u32 = 1 << 22;
+
 /// Finds the end of each allocation or mapping in the range and looks at what follows it.
 ///
 /// # Errors
@@ -33,11 +37,17 @@ pub(crate) fn check_range(
 ) -> Result<(), NotDeviceMemory> {
     let end = address.checked_add(len).filter(|&end| end > address);
     let end = end.ok_or(NotDeviceMemory::NoRange)?;
-    let mut at = address;
+    let (mut at, mut mappings) = (address, 0);
     while at < end {
         let kind = device.address_kind(at);
+        mappings += 1;
         if let Some(other) = kind.device().filter(|&other| other != device.id()) {
             return Err(NotDeviceMemory::Elsewhere { address: at, device: other });
+        }
+        // What begins behind the address, or has no end, is no answer to what was asked.
+        let is_nonsense = |(base, len): (u64, u64)| base > at || base.checked_add(len).is_none();
+        if kind.bounds().is_some_and(is_nonsense) || mappings > MAPPINGS_MAX {
+            return Err(NotDeviceMemory::Kind { address: at, kind });
         }
         let next = match kind {
             // Its neighbours are other people's, even where they begin at its very end.

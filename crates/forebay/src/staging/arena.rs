@@ -9,7 +9,10 @@ use crate::error::{Error, Result};
 use crate::gpu::Device;
 use crate::memory::{HostMemory, Node, Parts};
 use crate::queue::Slot;
-use crate::units::MIB;
+use crate::topology::System;
+use crate::units::{MIB, format_size};
+
+use super::Room;
 
 /// Pinned bytes for each GPU in use, unless the caller sets a bound.
 const PER_LINK: u64 = 256 * MIB;
@@ -28,6 +31,10 @@ pub(crate) struct Arena {
     parts: Arc<Parts>,
     /// Why slots may lie on another NUMA node than their GPU: the first answer of the kernel.
     misplaced: OnceLock<Errno>,
+    /// What the control groups leave.
+    room: Room,
+    /// Why there are fewer slots than there may be: the first refusal.
+    refused: OnceLock<Error>,
 }
 
 #[derive(Debug)]
@@ -40,6 +47,10 @@ struct Link {
 
 impl Arena {
     pub(crate) fn new(slot_size: u64, bound: Option<u64>) -> Self {
+        Self::with_room(slot_size, bound, Room::new(System::live()))
+    }
+
+    fn with_room(slot_size: u64, bound: Option<u64>, room: Room) -> Self {
         Self {
             slot_size,
             bound,
@@ -47,7 +58,22 @@ impl Arena {
             used: AtomicU64::new(0),
             parts: Arc::default(),
             misplaced: OnceLock::new(),
+            room,
+            refused: OnceLock::new(),
         }
+    }
+
+    /// Where room for pinned memory is asked for.
+    pub(crate) fn room(&self) -> &Room {
+        &self.room
+    }
+
+    /// Why there are fewer slots than there may be, and what to do about it.
+    pub(crate) fn refused(&self) -> Option<String> {
+        let error = self.refused.get()?;
+        let used = format_size(self.used.load(Ordering::Relaxed));
+        let hint = error.hint().unwrap_or_default();
+        Some(format!("there is no more pinned memory than {used}: {error}; {hint}"))
     }
 
     /// What it has made so far; rings keep it as long as they live.
@@ -72,8 +98,8 @@ impl Arena {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes slots, as many as fit below the bound, and pins them for the GPU of `link`. A link
-    /// gets its first slot in any case: without one nothing would move.
+    /// Makes slots, as many as fit below the bound and into the host's memory, and pins them for
+    /// the GPU of `link`. A link gets its first slot in any case: without one nothing would move.
     ///
     /// # Errors
     /// The host's or the GPU's; [`Error::HostMemory`] where the bound is reached.
@@ -84,20 +110,24 @@ impl Arena {
             let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
             (Arc::clone(device), node.clone(), *has_slots, bound)
         };
-        let len = self.reserve(bound, !has_slots)?;
-        let bytes = usize::try_from(len).expect("an arena fits memory");
-        let made = HostMemory::map_near(bytes, node.as_ref()).and_then(|(mut memory, refusal)| {
-            if let Some(errno) = refusal {
-                self.misplaced.get_or_init(|| errno);
+        let mut len = self.reserve(bound, !has_slots)?;
+        let memory = loop {
+            // Two slots are what overlaps; more leave to others as much as they take.
+            let spare = if has_slots || len > 2 * self.slot_size { len } else { 0 };
+            let error = match self.make(len, spare, node.as_ref(), &device) {
+                Ok(memory) => break memory,
+                Err(error) => error,
+            };
+            let is_short = matches!(error, Error::HostMemory { .. } | Error::MemoryLimit { .. });
+            let fewer = if is_short { len / self.slot_size / 2 * self.slot_size } else { 0 };
+            self.used.fetch_sub(len - fewer, Ordering::Relaxed);
+            if is_short {
+                self.refused.get_or_init(|| error.clone());
             }
-            memory.register(&device).map(|()| memory)
-        });
-        let memory = match made {
-            Ok(memory) => memory,
-            Err(error) => {
-                self.used.fetch_sub(len, Ordering::Relaxed);
+            if fewer == 0 {
                 return Err(error);
             }
+            len = fewer;
         };
         let first = memory.address();
         let slots = (0..len / self.slot_size)
@@ -107,6 +137,25 @@ impl Arena {
         self.parts.add(memory);
         self.links()[link].has_slots = true;
         Ok(slots)
+    }
+
+    /// Memory that is pinned for a GPU, where there is room for it and `spare` bytes more.
+    fn make(
+        &self,
+        len: u64,
+        spare: u64,
+        node: Option<&Node>,
+        device: &Arc<dyn Device>,
+    ) -> Result<HostMemory> {
+        let bytes = usize::try_from(len).expect("an arena fits memory");
+        let turn = self.room.enter(len, spare)?;
+        let (mut memory, refusal) = HostMemory::map_near(bytes, node)?;
+        drop(turn);
+        if let Some(errno) = refusal {
+            self.misplaced.get_or_init(|| errno);
+        }
+        memory.register(device)?;
+        Ok(memory)
     }
 
     /// Takes the next slots' bytes out of the bound; one slot beyond it where it is `urgent`.
@@ -145,5 +194,49 @@ mod tests {
         for link in [0, 1] {
             assert!(matches!(arena.grow(link), Err(Error::HostMemory { .. })));
         }
+        assert_eq!(arena.refused(), None, "a bound that was asked for is no news");
+    }
+
+    /// An arena of slots of 1 MiB in a control group that has so many MiB left, and its link.
+    fn limited(left: u64) -> (Arena, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let group = folder.path().join("sys/fs/cgroup");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(folder.path().join("proc/self")).unwrap();
+        std::fs::write(folder.path().join("proc/self/cgroup"), "0::/\n").unwrap();
+        std::fs::write(group.join("cgroup.controllers"), "memory\n").unwrap();
+        std::fs::write(group.join("memory.max"), (100 * MIB).to_string()).unwrap();
+        std::fs::write(group.join("memory.current"), ((100 - left) * MIB).to_string()).unwrap();
+        let room = Room::new(System::at(folder.path()));
+        let arena = Arena::with_room(MIB, None, room);
+        let clock = Arc::new(SystemClock::new());
+        let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
+        arena.add_link(&device, None);
+        (arena, folder)
+    }
+
+    #[test]
+    fn a_control_group_gets_fewer_slots_before_none() {
+        // 4 MiB and a little are for what memory costs beside itself.
+        for (left, first, second) in [(50, 4, 4), (10, 2, 2), (7, 2, 1), (6, 1, 0), (5, 0, 0)] {
+            let (arena, _folder) = limited(left);
+            let made = [0, 1].map(|_| arena.grow(0).map_or(0, |slots| slots.len()));
+            assert_eq!(made, [first, second], "{left} MiB are left");
+            let used = (first + second) as u64 * MIB;
+            assert_eq!(arena.used.load(Ordering::Relaxed), used, "what was refused is not used");
+            assert_eq!(arena.refused().is_some(), left < 50);
+        }
+        let (arena, folder) = limited(5);
+        let error = arena.grow(0).unwrap_err();
+        let message = "cannot allocate 1 MiB of host memory: its control group has 5 MiB left of \
+            100 MiB";
+        assert_eq!(error.to_string(), message);
+        let hint = "set `FOREBAY_ARENA_SIZE` or `FOREBAY_SLOT_SIZE` to less, or raise the limit in \
+            `/sys/fs/cgroup/memory.max`";
+        assert_eq!(error.hint().as_deref(), Some(hint));
+        assert!(error.is_retryable() && error.errno() == Some(Errno::NOMEM.raw_os_error()));
+        // Whoever asks again once there is room gets it.
+        std::fs::write(folder.path().join("sys/fs/cgroup/memory.max"), "max").unwrap();
+        assert_eq!(arena.grow(0).unwrap().len(), 4);
     }
 }

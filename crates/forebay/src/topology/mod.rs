@@ -8,7 +8,7 @@
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
-//! them, `quota` reads what the process may use of the processors.
+//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it.
 
 mod block;
 mod btrfs;
@@ -21,10 +21,12 @@ mod dm;
 mod drive;
 mod file_systems;
 mod gpu;
+mod groups;
 mod json;
 mod loop_device;
 mod map;
 mod md;
+mod memory_limit;
 mod mount;
 mod network;
 mod nfs;
@@ -50,6 +52,7 @@ pub use distance::Distance;
 pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 pub use gpu::{Gpu, gpu_at, gpus};
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
+pub(crate) use memory_limit::MemoryLimit;
 pub use pci::{Bridge, Link, PciDevice};
 pub use placement::Piece;
 pub use probe::Extent;

@@ -4,96 +4,20 @@
 //! version 2 (the kernel's `Documentation/admin-guide/cgroup-v2.rst`), `cpu.cfs_quota_us` in
 //! version 1 (`Documentation/scheduler/sched-bwc.rst`).
 
-use std::path::{Component, Path, PathBuf};
-
-use super::mount::{self, Mount};
+use super::groups::{Group, Version};
 use super::system::System;
-
-/// Groups that are looked at above one another.
-const DEPTH_MAX: usize = 64;
-
-/// Which kind of control group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
-
-impl Version {
-    /// Where its tree usually is, for processors.
-    fn places(self) -> &'static [&'static str] {
-        match self {
-            Self::One => &["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"],
-            Self::Two => &["sys/fs/cgroup"],
-        }
-    }
-
-    fn is_of(self, mount: &Mount) -> bool {
-        match self {
-            Self::One => mount.file_system == "cgroup" && mount.option("cpu").is_some(),
-            Self::Two => mount.file_system == "cgroup2",
-        }
-    }
-
-    /// A file that each of its groups has, so that others' folders are told apart.
-    fn mark(self) -> &'static str {
-        match self {
-            Self::One => "cgroup.procs",
-            Self::Two => "cgroup.controllers",
-        }
-    }
-}
 
 impl System {
     /// Processor time that the process may use, in thousandths of a core; `None`: all there is, or
     /// nothing is told.
     pub(crate) fn cpu_quota(&self) -> Option<u64> {
-        let groups = self.own_table("cgroup").ok()?;
-        let groups = String::from_utf8_lossy(&groups);
-        let quotas = groups.lines().filter_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let version = match fields.next()? {
-                "" => Version::Two,
-                list if list.split(',').any(|name| name == "cpu") => Version::One,
-                _ => return None,
-            };
-            let path = Path::new(fields.next()?).strip_prefix("/").ok()?;
-            // A group outside of the namespace of this process is above its tree, out of sight.
-            let outside = path.components().any(|part| part == Component::ParentDir);
-            if outside { None } else { self.least_quota(version, path) }
-        });
-        quotas.min()
-    }
-
-    /// The least quota of the group at `path` and of those above it.
-    fn least_quota(&self, version: Version, path: &Path) -> Option<u64> {
-        let place = || {
-            let usual = version.places().iter().map(PathBuf::from);
-            usual
-                .map(|place| (place.clone(), place.join(path)))
-                .find(|(_, group)| self.exists(&group.join(version.mark())))
-        };
-        let (root, group) = place().or_else(|| self.mounted_at(version, path))?;
-        let groups = group.ancestors().take_while(|above| above.starts_with(&root));
-        groups.take(DEPTH_MAX).filter_map(|group| self.quota(version, group)).min()
-    }
-
-    /// The same place where the tree, or a part of it, is mounted elsewhere: the part of a
-    /// container that was not given names of its own.
-    fn mounted_at(&self, version: Version, path: &Path) -> Option<(PathBuf, PathBuf)> {
-        let table = self.own_table("mountinfo").ok()?;
-        mount::all(&table).filter(|mount| version.is_of(mount)).find_map(|mount| {
-            let inside = path.strip_prefix(mount.subtree.strip_prefix("/").ok()?).ok()?;
-            let root = mount.point.strip_prefix("/").ok()?.to_owned();
-            let group = root.join(inside);
-            self.exists(&group.join(version.mark())).then_some((root, group))
-        })
+        self.groups("cpu").iter().filter_map(|group| self.quota(group)).min()
     }
 
     /// The quota of one group.
-    fn quota(&self, version: Version, group: &Path) -> Option<u64> {
-        let text = |name: &str| self.text(&group.join(name)).ok();
-        let (time, period) = match version {
+    fn quota(&self, group: &Group) -> Option<u64> {
+        let text = |name: &str| self.text(&group.path.join(name)).ok();
+        let (time, period) = match group.version {
             Version::One => (text("cpu.cfs_quota_us")?, text("cpu.cfs_period_us")?),
             Version::Two => {
                 let text = text("cpu.max")?;
@@ -110,6 +34,7 @@ impl System {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::{Path, PathBuf};
 
     use tempfile::TempDir;
 
@@ -187,9 +112,9 @@ mod tests {
     }
 
     /// A group of this machine with a quota; removed when dropped.
-    struct Group(PathBuf);
+    struct Limited(PathBuf);
 
-    impl Group {
+    impl Limited {
         fn new() -> std::io::Result<Self> {
             let name = format!("forebay-quota-{}", std::process::id());
             let one = Path::new("/sys/fs/cgroup/cpu");
@@ -206,7 +131,7 @@ mod tests {
         }
     }
 
-    impl Drop for Group {
+    impl Drop for Limited {
         fn drop(&mut self) {
             // The child that was in it has ended.
             let _ = fs::remove_dir(&self.0);
@@ -220,7 +145,7 @@ mod tests {
             assert_eq!(System::live().cpu_quota(), Some(1_500));
             return;
         }
-        let group = match Group::new() {
+        let group = match Limited::new() {
             Ok(group) => group,
             Err(error) => return println!("skipped: no control group with a quota: {error}"),
         };

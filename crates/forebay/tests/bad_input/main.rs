@@ -5,10 +5,12 @@
 mod lab;
 
 mod changing;
+mod control_groups;
 mod drives;
 mod files;
 mod limits;
 mod losses;
+mod lost_gpus;
 mod requests;
 mod rings;
 mod taken_back;

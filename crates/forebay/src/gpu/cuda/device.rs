@@ -13,7 +13,9 @@ use std::ptr::{self, NonNull};
 use super::batch::Way;
 use super::capture::Relaxed;
 use super::handles::{Handles, InUse};
-use super::table::{Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal};
+use super::table::{
+    Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal, nonsense,
+};
 use super::{address, driver, info};
 use crate::gpu::{
     AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
@@ -74,6 +76,12 @@ impl CudaDevice {
         // SAFETY: the ordinal is the driver's, the output outlives the call; `drop` releases it.
         let status = unsafe { (cuda.primary_ctx_retain)(&raw mut context, ordinal) };
         cuda.check("cuDevicePrimaryCtxRetain", status)?;
+        if context.is_null() {
+            // Without a context every call would go to whatever is current.
+            // SAFETY: just retained, as far as the driver says.
+            let _ = unsafe { (cuda.primary_ctx_release)(ordinal) };
+            return Err(nonsense("cuDevicePrimaryCtxRetain", "gives no context"));
+        }
         let context = Context(context);
         let (streams, events) = (Handles::new(), Handles::new());
         Ok(Self { cuda, ordinal, context, info, streams, events, home: Home::here() })
@@ -191,7 +199,10 @@ impl Device for CudaDevice {
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.mem_alloc)(&raw mut address, len) };
         self.cuda.check("cuMemAlloc", status)?;
-        Ok(address)
+        match address.checked_add(len as u64) {
+            Some(_) if address != 0 => Ok(address),
+            _ => Err(nonsense("cuMemAlloc", format_args!("gives {len} bytes at {address:#x}"))),
+        }
     }
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
@@ -222,6 +233,10 @@ impl Device for CudaDevice {
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.stream_create)(&raw mut raw, STREAM_NON_BLOCKING) };
         self.cuda.check("cuStreamCreate", status)?;
+        if raw.is_null() {
+            // That is the default stream, which waits for those of others.
+            return Err(nonsense("cuStreamCreate", "gives no stream"));
+        }
         self.streams.insert(raw).map(Stream).ok_or_else(|| {
             // SAFETY: just made, and known to nobody.
             let _ = unsafe { (self.cuda.stream_destroy)(raw) };
@@ -244,6 +259,9 @@ impl Device for CudaDevice {
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.event_create)(&raw mut raw, EVENT_DISABLE_TIMING) };
         self.cuda.check("cuEventCreate", status)?;
+        if raw.is_null() {
+            return Err(nonsense("cuEventCreate", "gives no event"));
+        }
         self.events.insert(raw).map(Event).ok_or_else(|| {
             // SAFETY: just made, and known to nobody.
             let _ = unsafe { (self.cuda.event_destroy)(raw) };

@@ -5,8 +5,12 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
 
+use super::table::nonsense;
 use super::table::{CudaTable, Ordinal, Status, version_text};
 use crate::gpu::{DeviceId, DeviceInfo, DeviceKind, DeviceResult};
+
+/// The most GPUs that a driver is believed to have: far more than fit into a machine.
+const COUNT_MAX: u32 = 4096;
 
 /// All GPUs, in the driver's order.
 pub(super) fn all(cuda: &CudaTable) -> DeviceResult<Vec<DeviceInfo>> {
@@ -14,7 +18,9 @@ pub(super) fn all(cuda: &CudaTable) -> DeviceResult<Vec<DeviceInfo>> {
     // SAFETY: the output outlives the call.
     let status = unsafe { (cuda.device_get_count)(&raw mut count) };
     cuda.check("cuDeviceGetCount", status)?;
-    (0..u32::try_from(count).unwrap_or(0)).map(|index| Ok(one(cuda, index)?.1)).collect()
+    let known = u32::try_from(count).ok().filter(|&count| count <= COUNT_MAX);
+    let known = known.ok_or_else(|| nonsense("cuDeviceGetCount", format!("{count} GPUs")))?;
+    (0..known).map(|index| Ok(one(cuda, index)?.1)).collect()
 }
 
 /// The GPU of this index, and the driver's ordinal for it.
@@ -42,7 +48,7 @@ pub(super) fn one(cuda: &CudaTable, index: u32) -> DeviceResult<(Ordinal, Device
     Ok((ordinal, info))
 }
 
-/// A text about a GPU; empty where the driver has none.
+/// A text about a GPU, for people's terminals; empty where the driver has none.
 fn text(
     ask: unsafe extern "C" fn(*mut c_char, c_int, Ordinal) -> Status,
     ordinal: Ordinal,
@@ -52,7 +58,7 @@ fn text(
     // SAFETY: the driver writes at most `LEN` bytes, into the buffer.
     let status = unsafe { ask(buffer.as_mut_ptr().cast(), LEN, ordinal) };
     match CStr::from_bytes_until_nul(&buffer) {
-        Ok(text) if status == 0 => text.to_string_lossy().into_owned(),
+        Ok(text) if status == 0 => text.to_string_lossy().replace(char::is_control, ""),
         _ => String::new(),
     }
 }
@@ -79,9 +85,14 @@ fn uuid_text(kind: &str, bytes: [u8; 16]) -> String {
     text
 }
 
-/// The driver's address as the kernel writes it: lower case, a domain of four digits.
+/// The driver's address as the kernel writes it: lower case, a domain of four digits; empty where
+/// it is none, since it becomes part of a path.
 fn pci_address(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
+    let (numbers, marks) = ("0123456789abcdef", ":.");
+    if !lower.chars().all(|c| numbers.contains(c) || marks.contains(c)) || lower.contains("..") {
+        return String::new();
+    }
     match lower.split_once(':') {
         Some((domain, rest)) if domain.len() > 4 => {
             let domain = domain.trim_start_matches('0');
@@ -128,7 +139,9 @@ mod tests {
         assert_eq!(pci_address("0000:1B:00.0"), "0000:1b:00.0");
         assert_eq!(pci_address("00000000:1B:00.0"), "0000:1b:00.0");
         assert_eq!(pci_address("00010001:1B:00.0"), "10001:1b:00.0");
-        assert_eq!(pci_address(""), "");
+        for none in ["", "../../etc", "0000:1B:00.0\u{1b}", "/etc", "..", "0000:..:00"] {
+            assert_eq!(pci_address(none), "");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@
 mod address;
 mod batch;
 mod capture;
+#[cfg(test)]
+mod corrupt;
 mod device;
 mod handles;
 mod info;

@@ -9,12 +9,13 @@
 #![expect(unsafe_code, reason = "loads a library and declares its functions")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
 use std::mem;
 use std::ptr::{self, NonNull};
 
 use libloading::Library;
 
-use crate::gpu::{DeviceError, DeviceResult};
+use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
 
 /// `CUresult`.
 pub(crate) type Status = c_int;
@@ -235,6 +236,14 @@ impl Resolver {
             }
         })
     }
+}
+
+/// The error for a call that succeeds with an answer that cannot be: following it would end the
+/// process, or worse.
+#[cold]
+pub(super) fn nonsense(call: &'static str, answer: impl fmt::Display) -> DeviceError {
+    let detail = format!("the driver reports success, and {answer}");
+    DeviceError { call, code: -1, name: NONSENSE.into(), detail }
 }
 
 /// Name and meaning of the errors that come before the driver can name them itself.

@@ -10,7 +10,7 @@ use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 /// How the simulated GPU behaves.
 ///
 /// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`, `memory=8G`,
-/// `seed=7` and `copy-faults=0.01`, with commas between them.
+/// `seed=7`, `copy-faults=0.01` and `lost-after=20`, with commas between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
@@ -23,6 +23,9 @@ pub struct SimConfig {
     pub seed: u64,
     /// Share of copies that fail, 0 to 1.
     pub copy_faults: f64,
+    /// Copies that it takes before it is lost, as a GPU that falls off its bus; `None`: it never
+    /// is. What is queued by then is carried out, but nobody is told.
+    pub lost_after: Option<u64>,
 }
 
 impl Default for SimConfig {
@@ -33,17 +36,19 @@ impl Default for SimConfig {
             memory: 16 * GIB,
             seed: 0,
             copy_faults: 0.0,
+            lost_after: None,
         }
     }
 }
 
 /// Every setting, and what it may hold.
-const KEYS: [(&str, &str); 5] = [
+const KEYS: [(&str, &str); 6] = [
     ("bandwidth", "a rate above zero, such as `50GB/s`"),
     ("latency", "a time, such as `10us`"),
     ("memory", "a size above zero, such as `8G`"),
     ("seed", "a whole number"),
     ("copy-faults", "a share from 0 to 1, such as `0.01`"),
+    ("lost-after", "a number of copies"),
 ];
 
 impl SimConfig {
@@ -58,6 +63,7 @@ impl SimConfig {
                 let share: f64 = value.parse().ok()?;
                 self.copy_faults = (0.0..=1.0).contains(&share).then_some(share)?;
             }
+            "lost-after" => self.lost_after = Some(value.parse().ok()?),
             _ => return None,
         }
         Some(())
@@ -128,6 +134,9 @@ impl fmt::Display for SimConfig {
         if self.copy_faults > 0.0 {
             settings.push(format!("copy-faults={}", self.copy_faults));
         }
+        if let Some(copies) = self.lost_after {
+            settings.push(format!("lost-after={copies}"));
+        }
         let colon = if settings.is_empty() { "" } else { ":" };
         write!(f, "sim{colon}{}", settings.join(","))
     }
@@ -139,7 +148,8 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let text = "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01";
+        let text =
+            "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01,lost-after=9";
         let config: SimConfig = text.parse().expect("a full text");
         let expected = SimConfig {
             bandwidth: Some(50_000_000_000),
@@ -147,6 +157,7 @@ mod tests {
             memory: 8 * GIB,
             seed: 7,
             copy_faults: 0.01,
+            lost_after: Some(9),
         };
         assert_eq!(config, expected);
         assert_eq!(config.to_string().parse::<SimConfig>().expect("its own text"), config);
@@ -160,7 +171,7 @@ mod tests {
         assert_eq!(
             message("sim:speed=1"),
             "`sim` cannot be `speed=1`: it takes settings that start with `bandwidth=`, \
-             `latency=`, `memory=`, `seed=` or `copy-faults=`"
+             `latency=`, `memory=`, `seed=`, `copy-faults=` or `lost-after=`"
         );
         assert_eq!(
             message("sim:bandwidth=fast"),
@@ -177,6 +188,7 @@ mod tests {
             "sim:copy-faults=1.5",
             "sim:copy-faults=NaN",
             "sim:latency=5",
+            "sim:lost-after=soon",
         ] {
             assert!(bad.parse::<SimConfig>().is_err(), "{bad}");
         }

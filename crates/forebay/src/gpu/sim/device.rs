@@ -3,11 +3,12 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::config::SimConfig;
+use super::fault::Fault;
 use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
@@ -29,6 +30,9 @@ pub struct SimDevice {
     timeline: Arc<Mutex<Timeline>>,
     /// Whether a thread plays the GPU, which else is played by whoever looks.
     played: Arc<AtomicBool>,
+    /// Copies that it takes before it is lost.
+    left: AtomicU64,
+    lost: AtomicBool,
     home: Home,
 }
 
@@ -69,8 +73,10 @@ impl SimDevice {
             memory: config.memory,
             simulated: true,
         };
+        let left = AtomicU64::new(config.lost_after.unwrap_or(u64::MAX));
         let timeline = Arc::new(Mutex::new(Timeline::new(config, Arc::clone(&registered))));
-        Self { info, clock, registered, timeline, played: Arc::default(), home: Home::here() }
+        let (played, lost) = (Arc::default(), AtomicBool::new(false));
+        Self { info, clock, registered, timeline, played, left, lost, home: Home::here() }
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.
@@ -79,6 +85,30 @@ impl SimDevice {
     /// For a stream that is none of this device's.
     pub fn set_capturing(&self, stream: Stream, on: bool) -> DeviceResult<()> {
         self.timeline("set_capturing")?.set_capturing(stream.0, on)
+    }
+
+    /// Loses the device, as a GPU that falls off its bus: every call fails from now on. What is
+    /// queued is carried out all the same, so whoever gives its memory back is found out.
+    pub fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.play();
+    }
+
+    fn check_lost(&self, call: &'static str) -> DeviceResult<()> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Fault::Lost.in_call(call, "the device is gone"));
+        }
+        Ok(())
+    }
+
+    /// Counts copies, of which the last that the device takes is the end of it.
+    fn wear(&self, copies: usize) {
+        let copies = u64::try_from(copies).unwrap_or(u64::MAX);
+        let fewer = |left: u64| (left != u64::MAX).then(|| left.saturating_sub(copies));
+        let before = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        if before.is_ok_and(|before| before <= copies) {
+            self.lose();
+        }
     }
 
     /// Has a thread play the GPU while there is something under way: whoever waits for a number
@@ -123,6 +153,8 @@ impl SimDevice {
             // SAFETY: the caller's promise.
             unsafe { timeline.copy(now, stream.0, direction, group)? };
         }
+        drop(timeline);
+        self.wear(copies.len());
         Ok(())
     }
 
@@ -130,11 +162,13 @@ impl SimDevice {
     /// is not there.
     fn timeline(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Timeline>> {
         check_home(&self.home, call)?;
+        self.check_lost(call)?;
         Ok(lock(&self.timeline))
     }
 
     fn registered(&self, call: &'static str) -> DeviceResult<MutexGuard<'_, Registrations>> {
         check_home(&self.home, call)?;
+        self.check_lost(call)?;
         Ok(lock(&self.registered))
     }
 }
@@ -299,7 +333,7 @@ impl Device for SimDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
-        if !self.home.is_here() {
+        if !self.home.is_here() || self.check_lost("address_kind").is_err() {
             return AddressKind::Unknown;
         }
         if let Some((base, len)) = lock(&self.timeline).memory.holding(address) {

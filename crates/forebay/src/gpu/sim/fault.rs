@@ -25,6 +25,8 @@ pub(super) enum Fault {
     InUse,
     /// A copy that the seed chose to fail.
     CopyFailed,
+    /// The device is gone: it answers every call so from now on.
+    Lost,
 }
 
 impl Fault {
@@ -41,6 +43,7 @@ impl Fault {
             Self::AlreadyRegistered => (8, "SIM_ERROR_ALREADY_REGISTERED"),
             Self::InUse => (9, "SIM_ERROR_IN_USE"),
             Self::CopyFailed => (10, "SIM_ERROR_COPY_FAULT"),
+            Self::Lost => (11, "SIM_ERROR_DEVICE_LOST"),
         }
     }
 

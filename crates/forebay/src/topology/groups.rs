@@ -1,0 +1,106 @@
+//! The control groups that bound a process: its own, and each one above it.
+//!
+//! A machine may have the trees of both versions at once (the kernel's
+//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`), and a controller works in one of
+//! them. A container sees a part of a tree, and groups above that are out of its sight.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::mount::{self, Mount};
+use super::system::System;
+
+/// Groups that are looked at above one another.
+const DEPTH_MAX: usize = 64;
+
+/// Which kind of control group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// Where its tree usually is, for a controller.
+    fn places(self, controller: &str) -> Vec<PathBuf> {
+        let place = Path::new("sys/fs/cgroup");
+        match (self, controller) {
+            (Self::One, "cpu") => vec![place.join("cpu"), place.join("cpu,cpuacct")],
+            (Self::One, controller) => vec![place.join(controller)],
+            (Self::Two, _) => vec![place.to_owned()],
+        }
+    }
+
+    fn is_of(self, mount: &Mount, controller: &str) -> bool {
+        match self {
+            Self::One => mount.file_system == "cgroup" && mount.option(controller).is_some(),
+            Self::Two => mount.file_system == "cgroup2",
+        }
+    }
+
+    /// A file that each of its groups has, so that others' folders are told apart.
+    fn mark(self) -> &'static str {
+        match self {
+            Self::One => "cgroup.procs",
+            Self::Two => "cgroup.controllers",
+        }
+    }
+}
+
+/// A control group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) version: Version,
+    /// Its folder, below the system's root.
+    pub(super) path: PathBuf,
+}
+
+impl System {
+    /// The groups in which the process is for a controller: those of each version from its own on
+    /// upwards.
+    pub(super) fn groups(&self, controller: &str) -> Vec<Group> {
+        let Ok(table) = self.own_table("cgroup") else { return Vec::new() };
+        let table = String::from_utf8_lossy(&table);
+        let found = table.lines().filter_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let version = match fields.next()? {
+                "" => Version::Two,
+                list if list.split(',').any(|name| name == controller) => Version::One,
+                _ => return None,
+            };
+            let path = Path::new(fields.next()?).strip_prefix("/").ok()?;
+            // A group outside of the namespace of this process is above its tree, out of sight.
+            let outside = path.components().any(|part| part == Component::ParentDir);
+            (!outside).then(|| self.way_up(version, controller, path))
+        });
+        found.flatten().collect()
+    }
+
+    /// The group at `path` and those above it.
+    fn way_up(&self, version: Version, controller: &str, path: &Path) -> Vec<Group> {
+        let usual = version.places(controller).into_iter();
+        let found = usual
+            .map(|place| (place.clone(), place.join(path)))
+            .find(|(_, group)| self.exists(&group.join(version.mark())))
+            .or_else(|| self.mounted_at(version, controller, path));
+        let Some((root, own)) = found else { return Vec::new() };
+        let above = own.ancestors().take_while(|above| above.starts_with(&root)).take(DEPTH_MAX);
+        above.map(|path| Group { version, path: path.to_owned() }).collect()
+    }
+
+    /// The same place where the tree, or a part of it, is mounted elsewhere: the part of a
+    /// container that was not given names of its own.
+    fn mounted_at(
+        &self,
+        version: Version,
+        controller: &str,
+        path: &Path,
+    ) -> Option<(PathBuf, PathBuf)> {
+        let table = self.own_table("mountinfo").ok()?;
+        mount::all(&table).filter(|mount| version.is_of(mount, controller)).find_map(|mount| {
+            let inside = path.strip_prefix(mount.subtree.strip_prefix("/").ok()?).ok()?;
+            let root = mount.point.strip_prefix("/").ok()?.to_owned();
+            let group = root.join(inside);
+            self.exists(&group.join(version.mark())).then_some((root, group))
+        })
+    }
+}
