@@ -256,6 +256,29 @@ fn a_drive_that_hangs_is_given_up_after_a_while() {
 }
 
 #[test]
+fn a_gpu_that_vanishes_ends_what_is_ordered() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::with(Duration::from_millis(400));
+    let file = rig.file(&pattern(6, OFFSET + LEN));
+    let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
+    let late = rig.buffer(LEN);
+    rig.device.lose();
+    let end = rig.read(&file, late);
+    let error = end.expect_err("the GPU is gone");
+    assert!(matches!(error, Error::Device { .. } | Error::CopyNotOver { .. }), "{error:?}");
+    assert!(error.to_string().contains(&rig.device.id().to_string()), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("`dmesg`")), "{error:?}");
+    // What was queued by then may still be carried out, and its memory stays until it was.
+    let end = transfer.wait_for(BOUND).expect("it ends");
+    lab::note(format!("{end:?}"));
+    drop((transfer, file));
+    let bytes = pattern(7, LEN);
+    fs::write(rig.folder.path().join("other"), &bytes).expect("room for a file");
+    let other = rig.engine.open(rig.folder.path().join("other")).expect("the file opens");
+    assert!(other.read_whole(None).expect("all bytes").0.as_slice() == Some(&bytes[..]));
+}
+
+#[test]
 fn what_cannot_be_ordered_is_refused() {
     let rig = Rig::new();
     let file = rig.file(&pattern(5, OFFSET + LEN));

@@ -198,7 +198,8 @@ impl Engine {
         Buffer::on_device(known, len)
     }
 
-    /// Host memory on huge pages, touched, and pinned for every kind of GPU brought in so far.
+    /// Host memory on huge pages, touched, and pinned for every kind of GPU brought in so far; not
+    /// for one that is lost to this process.
     ///
     /// # Errors
     /// The host's or the GPU's; [`Error::MemoryLimit`] where a control group has no room for it.
@@ -212,7 +213,11 @@ impl Engine {
         // Registering takes long, and others want the list meanwhile.
         let known = self.links().iter().map(|link| Arc::clone(&link.device)).collect::<Vec<_>>();
         for device in &known {
-            memory.register(device)?;
+            match memory.register(device) {
+                // A GPU that is gone keeps nobody from the others.
+                Err(Error::Device { source, .. }) if source.is_loss() => {}
+                registered => registered?,
+            }
         }
         Ok(Buffer::host(memory))
     }
