@@ -156,7 +156,7 @@ impl Engine {
                 Route::Host
             }
             Some(device) => {
-                let lanes = self.lanes(device).ok()?;
+                let lanes = self.idle_lanes(device)?;
                 let done = lanes.with(self.options().small_size, |lane| {
                     // SAFETY: the lane's memory holds a small read, and nobody else has the lane.
                     if !unsafe { read_all(call, range, lane.memory.pointer()) } {
@@ -200,7 +200,7 @@ impl Engine {
                 (Route::Host, all.then_some(started)?)
             }
             Some(device) => {
-                let lanes = self.lanes(device).ok()?;
+                let lanes = self.idle_lanes(device)?;
                 let copied = lanes.with(self.options().small_size, |lane| {
                     if !lane.copy_out(call.span.address, len)? {
                         return Ok(None);

@@ -35,8 +35,9 @@ const BLOCKS_MAX: u64 = 300;
 
 impl File {
     /// Starts reading into all of `target`, after what is queued on `stream` now; what is queued
-    /// there from now on sees the bytes. The call does not wait for either. The bytes that the file
-    /// has when the call is made are read: behind them `target` stays as it is.
+    /// there from now on sees the bytes. The call does not wait for either, but the first on a GPU
+    /// takes pinned memory, for which a driver may wait for all that the GPU does. The bytes that
+    /// the file has when the call is made are read: behind them `target` stays as it is.
     ///
     /// After an error or a cancel, what is queued later runs as well, and part of `target` may hold
     /// any bytes: ask [`Transfer::wait_for`] before you trust what comes out of it.

@@ -47,6 +47,11 @@ impl Scheduler {
         }
     }
 
+    /// Whether copies are queued on a link: those of other streams wait for it to idle.
+    pub(crate) fn is_copying(&self, link: usize) -> bool {
+        self.links[link].copies > 0
+    }
+
     /// Whether a link has had as much to copy as it can be given for long. Drives answer in clumps,
     /// which keep it busy for a moment.
     pub(super) fn is_behind(&self, link: usize) -> bool {
@@ -54,18 +59,27 @@ impl Scheduler {
         copies as usize >= COPIES_QUEUED_MAX && busy_len >= BEHIND_SLOTS * self.limits.slot_size
     }
 
-    /// A full window's rest, oldest first; else, where the link would idle, the longest run.
+    /// A full window's rest, of the transfer that has waited longest for a copy, its oldest first:
+    /// a large one fills slots ahead. Else, where the link would idle, the longest run.
     fn best_run(&self, link: usize, queued: usize) -> Option<(WindowKey, Run)> {
         let mut best: Option<(WindowKey, Run)> = None;
+        let mut full: Option<(u64, WindowKey, Run)> = None;
         for &key in &self.links[link].filling {
             let window = &self.windows[key];
             let Some(run) = window.longest_run() else { continue };
             if window.is_full() {
-                return Some((key, run));
+                let turn = self.transfers[window.transfer].copied;
+                if full.is_none_or(|(other, ..)| turn < other) {
+                    full = Some((turn, key, run));
+                }
+                continue;
             }
             if best.is_none_or(|(_, other)| run.range.len() > other.range.len()) {
                 best = Some((key, run));
             }
+        }
+        if let Some((_, key, run)) = full {
+            return Some((key, run));
         }
         let is_large = |key: WindowKey, run: Run| {
             let slot = self.windows[key].slot.map_or(0, |slot| slot.len);
@@ -78,6 +92,8 @@ impl Scheduler {
         self.count_link_wait(key);
         let window = &mut self.windows[key];
         window.copies += 1;
+        self.copied += 1;
+        self.transfers[window.transfer].copied = self.copied;
         self.links[link].copies += 1;
         self.links[link].busy_len += run.range.len();
         let request = &self.transfers[window.transfer].request;

@@ -121,6 +121,8 @@ struct Active {
     slot: Option<Slot>,
     /// Ops that its drive was promised of its next window.
     promised: usize,
+    /// The number of its last copy; zero before the first.
+    copied: u64,
     /// Ops for its drive's ring.
     direct: Queue,
     /// Ops for its drive's pool: through the page cache, but they may wait for the drive.
@@ -324,8 +326,9 @@ pub(crate) struct Scheduler {
     turns: Turns,
     /// How many ops these have.
     queued: usize,
-    /// Transfers begun so far.
+    /// Transfers and copies begun so far.
     begun: u64,
+    copied: u64,
     drives: Vec<Drive>,
     rings: Vec<RingState>,
     pool: PoolState,
@@ -359,6 +362,7 @@ impl Scheduler {
             turns: Turns::default(),
             queued: 0,
             begun: 0,
+            copied: 0,
             in_flight: 0,
             busy: 0,
             sharers: Vec::new(),

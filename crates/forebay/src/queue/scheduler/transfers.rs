@@ -79,6 +79,7 @@ impl Scheduler {
             tried: 0,
             slot: None,
             promised: 0,
+            copied: 0,
             direct: Queue::default(),
             waits: Queue::default(),
             cached: Queue::default(),
