@@ -11,6 +11,7 @@ mod prepare;
 mod process;
 mod replay;
 mod report;
+mod sanitize;
 mod test;
 mod tidy;
 
@@ -23,11 +24,14 @@ const HELP: &str = "\
 usage: cargo xtask CHORE
 
   test [--all]            prepares this machine, then checks style, lints, tests, docs, examples
-                          (`--all`: slow tests, the bundle, the lab, the dependencies' licences too)
+                          (`--all`: slow tests, sanitizers, the bundle, the lab, the dependencies'
+                          licences too)
   tidy                    checks the project's own style rules
   bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
   lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
                           (`--help` lists the arguments)
+  sanitize [TOOL]...      runs the engine's tests under `address`, `thread` and `miri`, or those of
+                          them that are named (needs a nightly toolchain)
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
 ";
@@ -53,6 +57,7 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["tidy"] => tidy::run(&repository()?),
         ["bench", rest @ ..] => bench::run(&repository()?, rest),
         ["lab", rest @ ..] => lab::run(&repository()?, rest),
+        ["sanitize", rest @ ..] => sanitize::run(&repository()?, rest),
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {
