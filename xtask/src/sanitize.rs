@@ -102,8 +102,6 @@ const MIRI: [Part; 1] = [Part {
     tests: &[
         "clock::",
         "gpu::cuda::handles::",
-        "gpu::range::",
-        "memory::parts::",
         "plan::",
         "queue::closers::",
         "queue::idlers::",
