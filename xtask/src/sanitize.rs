@@ -1,0 +1,328 @@
+//! `cargo xtask sanitize [address|thread|miri]`: the engine's tests under tools that see what a
+//! test alone cannot: memory that is used wrongly or never freed, races between threads, and what
+//! the language leaves undefined.
+//!
+//! All need a nightly toolchain; what is missing is reported as skipped. Each tool first runs a
+//! program that is wrong on purpose, so that a tool that sees nothing is not taken for a program
+//! that has no fault. `xtask/sanitize` holds what the tools are told to pass over, with reasons.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{self, Result, say};
+use crate::report::{Report, TestOutput};
+use crate::test;
+
+/// The only target: sanitizers need one that is named, and the engine's tests run here.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Wrong in both ways: what it is told to do is the first argument.
+const CANARY: &str = "\
+static mut COUNT: u64 = 0;
+
+fn count() {
+    (0..1000).for_each(|_| unsafe { COUNT += 1 });
+}
+
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some(\"race\") {
+        let other = std::thread::spawn(count);
+        count();
+        other.join().unwrap();
+    } else {
+        let freed = std::hint::black_box(Box::into_raw(Box::new(7_u64)));
+        drop(unsafe { Box::from_raw(freed) });
+        println!(\"{}\", unsafe { freed.read_volatile() });
+    }
+}
+";
+
+const CANARY_MANIFEST: &str = "\
+[package]
+name = \"canary\"
+edition = \"2021\"
+
+[workspace]
+";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tool {
+    Address,
+    Thread,
+    Miri,
+}
+
+/// One call of cargo: some test executables, and which of their tests.
+struct Part {
+    /// Arguments before `--`.
+    targets: &'static [&'static str],
+    /// Arguments after it.
+    tests: &'static [&'static str],
+    /// Tests that do not run, by their whole names, each with the reason.
+    left_out: &'static [(&'static str, &'static str)],
+}
+
+/// Everything but what measures or bounds memory, of which the sanitizer takes its own share.
+const ADDRESS: [Part; 1] = [Part {
+    targets: &["--lib", "--tests"],
+    tests: &[],
+    left_out: &[
+        ("to_host_memory", "its bounds on resident memory leave nothing for the sanitizer's"),
+        ("to_the_simulated_gpu", "its bounds on resident memory leave nothing for the sanitizer's"),
+        ("limits::no_more_memory", "the sanitizer itself ends the process where memory is refused"),
+        (
+            "live::without_proc_the_device_number_still_leads_to_the_drive",
+            "leaks are looked for by way of `/proc`, which the test takes away",
+        ),
+    ],
+}];
+
+/// What hands memory from thread to thread. The simulation and the tuner have one thread.
+const THREAD: [Part; 2] = [
+    Part { targets: &["--lib"], tests: &["--skip=queue::sim::", "--skip=tune::"], left_out: &[] },
+    Part {
+        targets: &[
+            "--test=crowd",
+            "--test=gpus",
+            "--test=lifetime",
+            "--test=ordered",
+            "--test=pieces",
+            "--test=small",
+            "--test=stress",
+        ],
+        tests: &[],
+        left_out: &[],
+    },
+];
+
+/// What makes no system call that Miri does not know: the pure modules, and the locks.
+const MIRI: [Part; 1] = [Part {
+    targets: &["--lib"],
+    tests: &[
+        "clock::",
+        "gpu::cuda::handles::",
+        "plan::",
+        "queue::closers::",
+        "queue::idlers::",
+        "queue::kernel_threads::tests::rings_never_have_more_than_there_are",
+        "queue::scheduler::slots::",
+        "queue::scheduler::waiting::",
+        "queue::window::",
+        "statistics::",
+        "trace::lanes::",
+        "tune::climb::",
+        "tune::epoch::",
+        "units::",
+    ],
+    left_out: &[],
+}];
+
+impl Tool {
+    const ALL: [Self; 3] = [Self::Address, Self::Thread, Self::Miri];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Thread => "thread",
+            Self::Miri => "miri",
+        }
+    }
+
+    fn parts(self) -> &'static [Part] {
+        match self {
+            Self::Address => &ADDRESS,
+            Self::Thread => &THREAD,
+            Self::Miri => &MIRI,
+        }
+    }
+
+    /// What the canary is to do, and what the tool says of it.
+    fn canary(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Address => ("stale", "AddressSanitizer: heap-use-after-free"),
+            Self::Thread => ("race", "ThreadSanitizer: data race"),
+            Self::Miri => ("race", "Data race detected"),
+        }
+    }
+
+    /// Nightly's cargo with `verb`, and all that makes it use the tool.
+    fn cargo(self, root: &Path, target: &Path, verb: &str) -> Command {
+        let mut command = Command::new("rustup");
+        command.args(["run", "nightly", "cargo"]);
+        let list = |name: &str| root.join("xtask/sanitize").join(name).display().to_string();
+        match self {
+            Self::Address => {
+                // Else stacks of allocations lack functions, and suppressions do not find them.
+                command.env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes");
+                let options = "detect_leaks=1:detect_stack_use_after_return=1";
+                command.env("ASAN_OPTIONS", options).env(
+                    "LSAN_OPTIONS",
+                    format!("print_suppressions=0:suppressions={}", list("leaks.txt")),
+                );
+                command.args([verb, "--target", TARGET]);
+            }
+            Self::Thread => {
+                // Through the C library it sees memory mapped and unmapped. Else what comes to
+                // the same place later would race with what was there.
+                let libc = "--cfg=rustix_use_libc";
+                let flags = "-Zsanitizer=thread -Cforce-frame-pointers=yes";
+                command.env("RUSTFLAGS", format!("{flags} {libc}"));
+                let races = list("races.txt");
+                command.env("TSAN_OPTIONS", format!("history_size=4:suppressions={races}"));
+                // The standard library's own locks have to be seen, or all would be races.
+                command.args([verb, "-Zbuild-std", "--target", TARGET]);
+            }
+            Self::Miri => {
+                // Time and the seeds of random tests come from the machine; a test of properties
+                // runs a thousand times slower, so it tries few cases.
+                command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "4");
+                command.args(["miri", verb]);
+            }
+        }
+        let cache = root.join("target/test-cache");
+        command.env("CARGO_TARGET_DIR", target).env("XDG_CACHE_HOME", cache);
+        command.env("PATH", process::full_path());
+        command
+    }
+
+    /// What this machine lacks for it, if anything.
+    fn lacking(self) -> Option<String> {
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Some("only on Linux on x86-64".into());
+        }
+        let asked = ["run", "nightly", "rustc", "--print", "sysroot"];
+        let sysroot = Command::new("rustup").args(asked).output().ok();
+        let Some(sysroot) = sysroot.filter(|output| output.status.success()) else {
+            return Some("no nightly toolchain (`rustup toolchain install nightly`)".into());
+        };
+        let sysroot = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim());
+        let parts = [
+            ("rust-src", sysroot.join("lib/rustlib/src/rust/library/Cargo.lock")),
+            ("miri", sysroot.join("bin/cargo-miri")),
+        ];
+        let needed = match self {
+            Self::Address => &parts[..0],
+            Self::Thread => &parts[..1],
+            Self::Miri => &parts[..],
+        };
+        let (part, _) = needed.iter().find(|(_, file)| !file.is_file())?;
+        let remedy = format!("`rustup component add --toolchain nightly {part}`");
+        Some(format!("nightly without `{part}` ({remedy})"))
+    }
+
+    /// Runs the tests under the tool, after the program that is wrong.
+    fn run(self, report: &mut Report, root: &Path) -> Result<()> {
+        let name = self.name();
+        say!("\n== sanitize {name}");
+        if let Some(reason) = self.lacking() {
+            report.skip(format!("sanitize {name}: {reason}"));
+            return Ok(());
+        }
+        let target = test::target(root)?.join("sanitize").join(name);
+        let sees = self.sees(root, &target)?;
+        report.step(&format!("sanitize {name}: a fault made on purpose is seen"), sees);
+        if !sees {
+            return Ok(()); // what it would say of the tests is worth nothing
+        }
+        for part in self.parts() {
+            let mut cargo = self.cargo(root, &target, "test");
+            cargo.current_dir(root).args(["-p", "forebay", "--no-fail-fast"]).args(part.targets);
+            cargo.args(["--", "--show-output"]).args(part.tests);
+            if !part.left_out.is_empty() {
+                cargo.arg("--exact");
+            }
+            for (test, reason) in part.left_out {
+                cargo.args(["--skip", test]);
+                report.skip(format!("sanitize {name}: {test}: {reason}"));
+            }
+            let mut output = TestOutput::default();
+            let succeeded = output.run(&mut cargo)?;
+            report.add(&format!("sanitize {name}"), &output, succeeded);
+        }
+        Ok(())
+    }
+
+    /// Whether it sees what is wrong with the canary.
+    fn sees(self, root: &Path, target: &Path) -> Result<bool> {
+        let folder = target.join("canary");
+        let write = |file: &str, text: &str| {
+            let file = folder.join(file);
+            fs::write(&file, text)
+                .map_err(|error| format!("cannot write `{}`: {error}", file.display()))
+        };
+        fs::create_dir_all(folder.join("src"))
+            .map_err(|error| format!("cannot create `{}`: {error}", folder.display()))?;
+        write("Cargo.toml", CANARY_MANIFEST)?;
+        write("src/main.rs", CANARY)?;
+        let (fault, told) = self.canary();
+        let mut cargo = self.cargo(root, target, "run");
+        let mut lines = Vec::new();
+        let passed =
+            process::each_line(cargo.current_dir(&folder).args(["--", fault]), |_, line| {
+                lines.push(line.to_owned())
+            })?;
+        let seen = !passed && lines.iter().any(|line| line.contains(told));
+        if !seen {
+            say!(err, "error: `{told}` was expected, not:\n{}", lines.join("\n"));
+        }
+        Ok(seen)
+    }
+}
+
+/// The chore: `Ok(false)` where something was found.
+pub(crate) fn run(root: &Path, arguments: &[&str]) -> Result<bool> {
+    let tools = chosen(arguments)?;
+    let mut report = Report::default();
+    for tool in tools {
+        tool.run(&mut report, root)?;
+    }
+    Ok(report.finish())
+}
+
+/// The runs that belong to the tests: all of them.
+pub(crate) fn for_tests(report: &mut Report, root: &Path) -> Result<()> {
+    Tool::ALL.into_iter().try_for_each(|tool| tool.run(report, root))
+}
+
+/// The tools that a command line names, or all.
+fn chosen(arguments: &[&str]) -> Result<Vec<Tool>> {
+    if arguments.is_empty() {
+        return Ok(Tool::ALL.into());
+    }
+    let one = |word: &&str| {
+        let found = Tool::ALL.into_iter().find(|tool| tool.name() == *word);
+        found.ok_or_else(|| format!("no such tool: `{word}` (`address`, `thread` or `miri`)"))
+    };
+    arguments.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_are_chosen_by_name() {
+        assert_eq!(chosen(&[]), Ok(Tool::ALL.into()));
+        assert_eq!(chosen(&["miri", "thread"]), Ok(vec![Tool::Miri, Tool::Thread]));
+        let message = chosen(&["address", "memory"]).unwrap_err();
+        assert_eq!(message, "no such tool: `memory` (`address`, `thread` or `miri`)");
+    }
+
+    #[test]
+    fn what_is_passed_over_has_a_reason() {
+        let lists = [
+            ("leak", include_str!("../sanitize/leaks.txt")),
+            ("race", include_str!("../sanitize/races.txt")),
+        ];
+        for (kind, list) in lists {
+            // Each rule follows a comment, at once or after rules that share it.
+            for block in list.split("\n\n") {
+                let (reasons, rules): (Vec<&str>, _) =
+                    block.lines().partition(|line| line.starts_with('#'));
+                assert!(!reasons.is_empty(), "{block}");
+                assert!(rules.iter().all(|rule| rule.starts_with(kind)), "{block}");
+            }
+        }
+    }
+}
