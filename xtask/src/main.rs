@@ -11,11 +11,8 @@ mod prepare;
 mod process;
 mod replay;
 mod report;
-<<<<<<< HEAD
-mod soak;
-=======
 mod sanitize;
->>>>>>> sanitize
+mod soak;
 mod test;
 mod tidy;
 
@@ -34,13 +31,10 @@ usage: cargo xtask CHORE
   bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
   lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
                           (`--help` lists the arguments)
-<<<<<<< HEAD
   soak [ARGUMENT]...      runs the engine under seeded faults for hours
                           (`--help` lists the arguments)
-=======
   sanitize [TOOL]...      runs the engine's tests under `address`, `thread` and `miri`, or those of
                           them that are named (needs a nightly toolchain)
->>>>>>> sanitize
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
 ";
@@ -66,11 +60,8 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["tidy"] => tidy::run(&repository()?),
         ["bench", rest @ ..] => bench::run(&repository()?, rest),
         ["lab", rest @ ..] => lab::run(&repository()?, rest),
-<<<<<<< HEAD
         ["soak", rest @ ..] => soak::run(&repository()?, rest),
-=======
         ["sanitize", rest @ ..] => sanitize::run(&repository()?, rest),
->>>>>>> sanitize
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {

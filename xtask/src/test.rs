@@ -8,11 +8,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-<<<<<<< HEAD
-use crate::{bundle, lab, prepare, soak, tidy};
-=======
-use crate::{bundle, lab, prepare, sanitize, tidy};
->>>>>>> sanitize
+use crate::{bundle, lab, prepare, sanitize, soak, tidy};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -145,22 +141,15 @@ fn dependencies(report: &mut Report, cargo: impl Fn(&[&str]) -> Command) -> Resu
     Ok(())
 }
 
-<<<<<<< HEAD
-/// What takes minutes: ignored tests, a short soak, the dependencies' licences and advisories, the
-/// bundle with every test run from it, and the virtual machine with every kind of storage.
-fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
-    heading("slow tests");
-    tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
-    heading("soak");
-    report.step("soak", soak::for_tests(root)?);
-=======
-/// What takes minutes: ignored tests, the sanitizers, the dependencies' licences and advisories,
-/// the bundle with every test run from it, and the virtual machine with every kind of storage.
+/// What takes minutes: ignored tests, the sanitizers, a short soak, the dependencies' licences and
+/// advisories, the bundle with every test run from it, and the virtual machine with every kind of
+/// storage.
 fn slow(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     heading("slow tests");
     tests(report, "slow tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &["--ignored"])?;
     sanitize::for_tests(report, root)?;
->>>>>>> sanitize
+    heading("soak");
+    report.step("soak", soak::for_tests(root)?);
     heading("dependencies");
     dependencies(report, &cargo)?;
     heading("bundle");
