@@ -278,6 +278,23 @@ fn a_gpu_that_vanishes_ends_what_is_ordered() {
     assert!(other.read_whole(None).expect("all bytes").0.as_slice() == Some(&bytes[..]));
 }
 
+/// It would wait for the caller's own work for as long as that takes, which never ends now.
+#[test]
+fn a_gpu_that_vanishes_under_the_callers_own_work_is_found_out() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::with(Duration::from_millis(400));
+    let file = rig.file(&pattern(6, OFFSET + LEN));
+    let mut number = Number(Box::new(0));
+    std::mem::forget(rig.hold(&mut number));
+    let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
+    std::thread::sleep(Duration::from_millis(900));
+    assert!(!transfer.is_done(), "the caller's work may take long");
+    rig.device.lose();
+    let end = transfer.wait_for(BOUND).expect("it ends");
+    assert!(matches!(end, Err(Error::CopyNotOver { .. })), "{end:?}");
+    std::mem::forget(number); // what is queued may still look at it
+}
+
 #[test]
 fn what_cannot_be_ordered_is_refused() {
     let rig = Rig::new();

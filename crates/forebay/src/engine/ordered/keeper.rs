@@ -310,7 +310,8 @@ impl Ordered {
 
     /// Has somebody ask whether the GPU is still there: its driver may take long to say so.
     fn ask(&self) {
-        if self.health.swap(ASKED, Ordering::Relaxed) == ASKED {
+        let (nobody, relaxed) = (UNKNOWN, Ordering::Relaxed);
+        if self.health.compare_exchange(nobody, ASKED, relaxed, relaxed).is_err() {
             return;
         }
         let health = Arc::clone(&self.health);
