@@ -63,14 +63,13 @@ struct Part {
     left_out: &'static [(&'static str, &'static str)],
 }
 
-/// Everything but what measures or bounds memory, of which the sanitizer takes its own share.
+/// Everything but what measures memory, of which the sanitizer takes its own share.
 const ADDRESS: [Part; 1] = [Part {
     targets: &["--lib", "--tests"],
     tests: &[],
     left_out: &[
         ("to_host_memory", "its bounds on resident memory leave nothing for the sanitizer's"),
         ("to_the_simulated_gpu", "its bounds on resident memory leave nothing for the sanitizer's"),
-        ("limits::no_more_memory", "the sanitizer itself ends the process where memory is refused"),
         (
             "live::without_proc_the_device_number_still_leads_to_the_drive",
             "leaks are looked for by way of `/proc`, which the test takes away",
