@@ -98,6 +98,8 @@ fn long_help_of_the_command() {
                   whether O_DIRECT may be used
           FOREBAY_RING [default: auto]
                   how requests reach the kernel
+          FOREBAY_WATCHDOG [default: 30s]
+                  how long a transfer in a stream's order may stand still
         ");
 }
 
