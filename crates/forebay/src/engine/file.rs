@@ -388,8 +388,7 @@ impl File {
         options: &RequestOptions,
         size: u64,
     ) -> Result<Transfer> {
-        let span = self.part(direction.operation(), offset, &memory, &(0..memory.len()))?;
-        let call = Call::new(&self.handle, direction, offset, span, options);
+        let call = self.call(direction, offset, &memory, options)?;
         let call = Call { size: Some(size), ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
@@ -464,12 +463,22 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        self.check_access(direction, offset, memory.len())?;
-        let whole = 0..memory.len();
-        let span = self.part(Operation::Read, offset, &memory, &whole)?;
-        let call = Call::new(&self.handle, direction, offset, span, options);
+        let call = self.call(direction, offset, &memory, options)?;
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
+    }
+
+    /// A call that moves all of a buffer, if it may.
+    pub(super) fn call<'a>(
+        &'a self,
+        direction: Direction,
+        offset: u64,
+        memory: &Buffer,
+        options: &'a RequestOptions,
+    ) -> Result<Call<'a>> {
+        self.check_access(direction, offset, memory.len())?;
+        let span = self.part(direction.operation(), offset, memory, &(0..memory.len()))?;
+        Ok(Call::new(&self.handle, direction, offset, span, options))
     }
 }
 

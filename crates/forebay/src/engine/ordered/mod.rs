@@ -89,10 +89,7 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        self.check_access(direction, offset, memory.len())?;
-        let operation = direction.operation();
-        let span = self.part(operation, offset, &memory, &(0..memory.len()))?;
-        let call = Call::new(self.shared_handle(), direction, offset, span, options);
+        let call = self.call(direction, offset, &memory, options)?;
         let asked = call.range()?;
         // SAFETY: the caller's promise.
         let device = unsafe { self.check_order(&call, stream, asked) }?;
@@ -107,7 +104,7 @@ impl File {
             let reason = format!(
                 "a stream's queue holds the copies of {most} bytes: make several transfers"
             );
-            return Err(bad_request(operation, place, reason));
+            return Err(bad_request(direction.operation(), place, reason));
         }
         let Span { address, keep, .. } = call.span;
         let state = State::new(
