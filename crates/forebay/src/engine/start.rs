@@ -11,7 +11,7 @@ use crate::file::{Handle, Source};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route, split_write};
-use crate::queue::{Direction, Request};
+use crate::queue::{Direction, Request, now_ns};
 use crate::transfer::State;
 use crate::units::ByteRange;
 
@@ -141,8 +141,9 @@ impl Engine {
     /// Hands a request to the scheduler, and plans its first window: the caller is awake.
     pub(super) fn launch(&self, request: Request) {
         let state = Arc::clone(&request.state);
-        self.inner.core.tell_time();
+        let now = now_ns();
         let claim = self.inner.core.with(|scheduler| {
+            scheduler.tell_time(now);
             let (key, claim) = scheduler.start(request);
             state.set_key(key);
             claim

@@ -197,12 +197,6 @@ impl Core {
         &self.recorder
     }
 
-    /// Tells the scheduler the time, as those do who bring work back.
-    pub(crate) fn tell_time(&self) {
-        let now = now_ns();
-        self.lock().tell_time(now);
-    }
-
     /// Begins to record.
     pub(crate) fn start_trace(&self) {
         self.recorder.start(now_ns());
