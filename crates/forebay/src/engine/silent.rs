@@ -1,5 +1,6 @@
 //! What an engine does with a GPU that will not say whether a failed copy is over, and with one
-//! that takes for ever to copy to the host or to register memory.
+//! that takes for ever to copy to the host or to register memory, or whose driver takes nothing
+//! more while a stream stands still.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,8 +13,8 @@ use crate::clock::SystemClock;
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
-    AddressKind, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event, Stream,
-    sealed::Sealed,
+    AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
+    Stream, sealed::Sealed,
 };
 use crate::memory::Target;
 use crate::options::Options;
@@ -24,6 +25,9 @@ use crate::process::Home;
 struct Silent {
     inner: SimDevice,
     silent: AtomicBool,
+    /// Whether a copy is only queued when what was queued before is done: others have the driver's
+    /// lock, and wait for the stream.
+    locked: AtomicBool,
     /// Whether copies to the host are not done.
     held: AtomicBool,
     /// The streams of such copies.
@@ -51,6 +55,7 @@ impl Silent {
         Arc::new(Self {
             inner,
             silent: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
             held: AtomicBool::new(false),
             outward: Mutex::default(),
             waited: Mutex::default(),
@@ -125,6 +130,9 @@ impl Device for Silent {
         source: NonNull<u8>,
         len: usize,
     ) -> DeviceResult<()> {
+        if self.locked.load(Ordering::Relaxed) {
+            self.inner.synchronize(stream)?;
+        }
         // SAFETY: as above.
         let queued = unsafe { self.inner.copy_to_device(stream, target, source, len) };
         self.copies.fetch_add(1, Ordering::Relaxed);
@@ -185,6 +193,39 @@ impl Device for Silent {
     }
     fn address_kind(&self, address: u64) -> AddressKind {
         self.inner.address_kind(address)
+    }
+    fn no_gates(&self) -> Option<String> {
+        self.inner.no_gates()
+    }
+    unsafe fn wait_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        least: u32,
+    ) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.wait_number(stream, number, least) }
+    }
+    unsafe fn write_number(
+        &self,
+        stream: Stream,
+        number: NonNull<u32>,
+        value: u32,
+    ) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.write_number(stream, number, value) }
+    }
+    unsafe fn record_on_caller(&self, event: Event, stream: CallerStream) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.record_on_caller(event, stream) }
+    }
+    unsafe fn hold_caller(&self, stream: CallerStream, event: Event) -> DeviceResult<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.hold_caller(stream, event) }
+    }
+    unsafe fn is_capturing(&self, stream: CallerStream) -> DeviceResult<bool> {
+        // SAFETY: as above.
+        unsafe { self.inner.is_capturing(stream) }
     }
 }
 
@@ -320,6 +361,36 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
     let mut bytes = vec![0; 8 << 20];
     buffer.download(0, &mut bytes).unwrap();
     assert_eq!(bytes, vec![6; 8 << 20]);
+}
+
+/// A driver whose lock another thread has, who waits until our stream has nothing queued: the
+/// stream goes on although not all is queued.
+#[test]
+fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
+    let gpu = Silent::new("sim");
+    let engine = Engine::new(Options { slot_size: 1 << 20, ..Options::default() }).unwrap();
+    let device: Arc<dyn Device> = Arc::clone(&gpu) as _;
+    engine.add_device(&device).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 10 << 20]).unwrap();
+    let file = engine.open(&path).unwrap();
+    let buffer = engine.allocate(device.id(), 10 << 20).unwrap();
+    let stream = CallerStream(device.create_stream().unwrap().0);
+    gpu.locked.store(true, Ordering::Relaxed);
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let options = RequestOptions::exactly();
+        // SAFETY: the stream is the test's and alive.
+        let transfer = unsafe { file.start_read_on(stream, 0, buffer, &options) }.unwrap();
+        sender.send(transfer.wait())
+    });
+    // The bound only tells late from never.
+    let (end, buffer) = done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    assert_eq!(end.unwrap().bytes, 10 << 20);
+    let mut bytes = vec![0; 10 << 20];
+    buffer.unwrap().download(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 7));
 }
 
 #[test]

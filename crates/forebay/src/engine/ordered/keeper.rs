@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Blocks, Track};
+use super::{Blocks, Queued, Track};
 use crate::engine::{Engine, File, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
-use crate::gpu::{Device, DeviceId};
+use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
@@ -52,7 +52,9 @@ pub(super) struct Ordered {
     options: RequestOptions,
     blocks: Blocks,
     device: DeviceId,
-    track: Option<Track>,
+    /// Its caller has a share of it until all is queued.
+    track: Option<Arc<Track>>,
+    queued: Arc<Queued>,
     /// Blocks on their way between file and slot, oldest first.
     moving: VecDeque<Transfer>,
     /// The next one to begin.
@@ -115,7 +117,7 @@ impl Keepers {
 }
 
 impl Expected<'_> {
-    /// Takes it in, all of it queued on the GPU.
+    /// Takes it in.
     pub(super) fn add(self, ordered: Ordered) {
         lock(self.0).new.push(ordered);
     }
@@ -156,7 +158,7 @@ impl Ordered {
         file: File,
         direction: Direction,
         options: &RequestOptions,
-        track: Track,
+        (track, queued): (Arc<Track>, Arc<Queued>),
         blocks: Blocks,
     ) -> Self {
         Self {
@@ -167,6 +169,7 @@ impl Ordered {
             blocks,
             device: track.device.id(),
             track: Some(track),
+            queued,
             moving: VecDeque::new(),
             next: 0,
             done: 0,
@@ -200,6 +203,10 @@ impl Ordered {
         if (passed, moved) != (self.passed, self.seen) {
             (self.passed, self.seen, self.since) = (passed, moved, Instant::now());
         }
+        if let Some(Err(source)) = self.queued.get() {
+            let source = source.clone();
+            self.fail(self.not_over(source));
+        }
         if self.error.is_none() && self.state.is_asked_to_stop() {
             self.fail(Error::Cancelled { place: self.place(), done: self.state.done() });
         }
@@ -216,11 +223,18 @@ impl Ordered {
             Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
             None => self.done == count,
         };
-        if has_all && passed == count {
-            return true;
+        match self.queued.get() {
+            Some(Err(_)) => return has_all,
+            Some(Ok(())) if has_all && passed == count => return true,
+            _ => self.watch(),
         }
-        self.watch();
-        self.is_lost()
+        // Who still queues uses the track.
+        self.queued.get().is_some() && self.is_lost()
+    }
+
+    fn not_over(&self, source: DeviceError) -> Error {
+        let (device, len) = (self.device, self.blocks.range.len());
+        Error::CopyNotOver { device, len, place: Some(Box::new(self.place())), source }
     }
 
     /// Whether the next block may begin.
@@ -298,11 +312,10 @@ impl Ordered {
             self.ask();
         }
         // Before the first copy the GPU waits for what the caller has queued, for as long as that
-        // takes.
-        let waits = match self.direction {
-            Direction::Read => self.moving.is_empty() && self.done > 0 && self.passed == 0,
-            Direction::Write => self.moving.is_empty() && self.passed == 0,
-        };
+        // takes, and so may the driver before it takes the rest.
+        let began = self.direction == Direction::Write || self.done > 0;
+        let first = self.passed == 0 || self.queued.get().is_none();
+        let waits = self.moving.is_empty() && began && first;
         if self.error.is_none() && !waits {
             self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
@@ -332,15 +345,21 @@ impl Ordered {
     }
 
     fn end(mut self, kept: &Mutex<Kept>) {
-        let track = self.track.take().expect("there until it ends");
+        let track = self.track.take().and_then(Arc::into_inner);
+        let track = track.expect("whoever had a share has queued all");
+        if let Some(Err(source)) = self.queued.get().cloned() {
+            let state = Arc::clone(&self.state);
+            let core = &self.file.engine().inner.core;
+            core.aside(move || track.settle(&state, &source));
+            let (handle, engine) = self.file.into_parts();
+            return engine.inner.core.aside(move || drop(handle));
+        }
         let drained = track.has_passed() == self.blocks.count();
         let mut rest = None;
         if !drained {
             let source = track.lose();
             self.state.lose_memory(&source);
-            let (device, len) = (self.device, self.blocks.range.len());
-            let place = Some(Box::new(self.place()));
-            self.error = Some(Error::CopyNotOver { device, len, place, source });
+            self.error = Some(self.not_over(source));
         } else {
             let mut kept = lock(kept);
             // What still moves may touch the slots.

@@ -5,15 +5,16 @@
 //! worth a wait until the host has opened its gate, a copy, and a number by which the GPU says that
 //! the copy is done. Both streams are tied by events, so that every order between tasks of the GPU
 //! is one that CUDA knows; a gate only waits for the host, which fills (or empties) slots by
-//! transfers to (or from) host memory and makes no call for it. Failures, cancels and a watchdog
-//! open all gates, so no stream waits for ever.
+//! transfers to (or from) host memory and makes no call for it. Gates open while the rest is still
+//! being queued: a call of the driver may wait for another thread, which waits for our stream.
+//! Failures, cancels and a watchdog open all gates, so no stream waits for ever.
 
 #![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
 
 mod keeper;
 mod track;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub(super) use keeper::Keepers;
 use keeper::Ordered;
@@ -117,22 +118,21 @@ impl File {
         let engine = self.engine();
         engine.link(&device)?; // pinned memory is pinned for the GPUs that the engine knows
         let expected = engine.keepers().expect()?;
-        let track = engine.keepers().track(engine, &device, blocks)?;
+        let track = Arc::new(engine.keepers().track(engine, &device, blocks)?);
+        let queued = Arc::new(Queued::new());
+        let (of, shares) = (Arc::clone(&state), (Arc::clone(&track), Arc::clone(&queued)));
+        expected.add(Ordered::new(of, self.clone(), direction, options, shares, blocks));
         // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
         // has ended, and the track keeps its own until the GPU has passed all of it.
-        let queued = unsafe { queue(&track, stream, direction, address, blocks) };
-        if let Err(source) = queued {
+        let result = unsafe { queue(&track, stream, direction, address, blocks) };
+        drop(track); // before the keeper is told
+        queued.set(result.clone()).expect("it is told once");
+        if let Err(source) = result {
             // Part of it may be queued, behind work of the caller's that this call cannot wait for.
-            track.open(BLOCKS_MAX);
-            let failed = source.clone();
-            engine.inner.core.aside(move || track.settle(&state, &failed));
             let (device, len) = (device.id(), range.len());
             let place = Some(Box::new(self.handle().place(range.start, len)));
             return Err(Error::CopyNotOver { device, len, place, source });
         }
-        let ordered =
-            Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
-        expected.add(ordered);
         Ok(Transfer::new(state, engine.clone()))
     }
 
@@ -225,6 +225,9 @@ impl Blocks {
         ByteRange::at(start, self.len).intersect(self.range)
     }
 }
+
+/// What came of queueing, once all of it is queued, or one call for it has failed.
+type Queued = OnceLock<Result<(), DeviceError>>;
 
 /// Queues all that the GPU has to do.
 ///
