@@ -100,7 +100,8 @@ pub(crate) fn threads(lab: &Lab) -> Result<Measured, Stop> {
     }
     let outcome = file.read_exact(0, &mut whole)?;
     verify(&whole, THREADS * each)?;
-    let sides = ["link", "forebay, 16 threads", "forebay, one call"].map(str::to_owned);
+    let sides = ["link", "forebay, 16 threads", "forebay, one call", "forebay, 16 started by one"]
+        .map(str::to_owned);
     let len = THREADS * each;
     // Several rounds in one sample: one takes 20 ms.
     let rounds = 8;
@@ -109,16 +110,65 @@ pub(crate) fn threads(lab: &Lab) -> Result<Measured, Stop> {
         1 => timed(rounds * len, || {
             (0..rounds).try_for_each(|_| read_at_once(&file, &mut parts, each))
         }),
-        _ => timed(rounds * len, || {
+        2 => timed(rounds * len, || {
             (0..rounds).try_for_each(|_| Ok(file.read_exact(0, &mut whole).map(drop)?))
+        }),
+        _ => timed(rounds * len, || {
+            (0..rounds).try_for_each(|_| start_at_once(&file, &mut parts, each))
         }),
     })?;
     let share = series[1].rate() / series[0].best_rate();
+    let mut notes = vec![format!("16 × {}, {}", format_size(each), routes(&outcome))];
+    for n in 0..2 {
+        gpu.engine.keep_statistics(false);
+        gpu.engine.keep_statistics(true);
+        if n == 0 {
+            (0..rounds).try_for_each(|_| read_at_once(&file, &mut parts, each))?;
+        } else {
+            (0..rounds).try_for_each(|_| Ok::<(), Stop>(file.read_exact(0, &mut whole).map(drop)?))?;
+        }
+        let s = gpu.engine.statistics();
+        for (name, h) in
+            [("file", &s.file), ("slot_wait", &s.slot_wait), ("link_wait", &s.link_wait), ("copy", &s.copy)]
+        {
+            notes.push(format!(
+                "{n} {name}: {} p10 {:?} p50 {:?} p90 {:?} p99 {:?} sum {:?} max {:?}",
+                h.count(), h.quantile(0.1), h.quantile(0.5), h.quantile(0.9), h.quantile(0.99), h.sum(), h.max()
+            ));
+        }
+    }
+    if let Ok(path) = std::env::var("FOREBAY_BAR_TRACE") {
+        for n in 0..3 {
+            gpu.engine.start_trace();
+            if n == 2 {
+                start_at_once(&file, &mut parts, each)?;
+            } else {
+                read_at_once(&file, &mut parts, each)?;
+            }
+            let trace = gpu.engine.end_trace();
+            let mut out = fs::File::create(format!("{path}-{n}.json"))?;
+            trace.write_json(&mut out)?;
+        }
+    }
     Ok(Measured {
         checks: vec![Check::new("share of the link in sum", share, Bound::AtLeast(0.95))],
-        notes: vec![format!("16 × {}, {}", format_size(each), routes(&outcome))],
+        notes,
         series,
     })
+}
+
+fn start_at_once(file: &File, parts: &mut Vec<Buffer>, each: u64) -> Result<(), Stop> {
+    let options = RequestOptions::exactly();
+    let mut started = Vec::new();
+    for (number, part) in (0..).zip(parts.drain(..)) {
+        started.push(file.start_read(number * each, part, &options)?);
+    }
+    for transfer in started {
+        let (end, part) = transfer.wait();
+        end?;
+        parts.extend(part);
+    }
+    Ok(())
 }
 
 /// Each part by a thread of its own.

@@ -383,7 +383,7 @@ fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
         let options = RequestOptions::exactly();
         // SAFETY: the stream is the test's and alive.
         let transfer = unsafe { file.start_read_on(stream, 0, buffer, &options) }.unwrap();
-        sender.send(transfer.wait())
+        drop(sender.send(transfer.wait()));
     });
     // The bound only tells late from never.
     let (end, buffer) = done.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
