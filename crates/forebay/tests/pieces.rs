@@ -4,7 +4,8 @@ mod lab;
 
 use forebay::units::KIB;
 use forebay::{
-    Engine, Error, Options, Piece, RequestOptions, Result, RingChoice, Target, gpu::GpuSelector,
+    Engine, Error, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice, Source, Target,
+    gpu::GpuSelector,
 };
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
@@ -82,4 +83,54 @@ fn check_failure(result: &Result<u64>, at: usize) {
     let range = place.offset..place.offset + place.len.max(1);
     let meets = range.start < (at + PIECE) as u64 && range.end > at as u64;
     assert!(meets, "an error of another place: {place:?}");
+}
+
+/// A drive that takes no more at one place: the pieces that lie there are errors, all else is
+/// written, from the host and from a GPU.
+#[test]
+fn a_piece_that_is_not_written_is_the_only_one() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(1, LEN);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    let bad = 20 * PIECE + 5000;
+    fuse.set(|faults| {
+        faults.fail_writes_at = Some((bad as u64, libc::ENOSPC));
+        faults.uncached = true;
+    });
+    let source = pattern(2, LEN);
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        for on_gpu in [false, true] {
+            lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
+            let engine = engine(ring);
+            let wanted: GpuSelector = "sim".parse().expect("a name");
+            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+            let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+            let mut memory = match on_gpu {
+                true => engine.allocate(gpu, LEN as u64),
+                false => engine.allocate_pinned(LEN as u64),
+            }
+            .expect("memory");
+            memory.upload(0, &source).expect("an upload");
+            let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
+            // From the other end of the memory.
+            let from = |at: usize| LEN - PIECE - at;
+            let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, from(at) as u64);
+            let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
+            let outcome = engine
+                .write_many(&pieces, &[Source::from(&memory)], &RequestOptions::default())
+                .expect("one failure is not all");
+            let there = fuse.content();
+            for (&at, result) in places.iter().zip(&outcome.results) {
+                if (at..at + PIECE).contains(&bad) {
+                    check_failure(result, at);
+                    continue;
+                }
+                assert_eq!(*result.as_ref().expect("a write"), PIECE as u64);
+                assert!(there[at..at + PIECE] == source[from(at)..from(at) + PIECE], "at {at}");
+                let between = at + PIECE..at + 2 * PIECE;
+                assert!(there[between.clone()] == bytes[between], "behind the piece at {at}");
+            }
+            assert_eq!(outcome.whole.bytes, ((places.len() - 1) * PIECE) as u64);
+        }
+    }
 }

@@ -2,6 +2,8 @@
 //! transfer, and many files written.
 
 use std::fs::{self, OpenOptions};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use crate::bar::{Bound, Check, Measured, Stop};
 use crate::data;
 use crate::device::Plain;
 use crate::lab::{Gpu, Lab, Place, routes, verify};
-use crate::sample::{Series, interleave, timed};
+use crate::sample::{Sample, Series, interleave, timed};
 use crate::write::{plain, source};
 
 /// Bytes of a piece.
@@ -100,89 +102,67 @@ pub(crate) fn threads(lab: &Lab) -> Result<Measured, Stop> {
     }
     let outcome = file.read_exact(0, &mut whole)?;
     verify(&whole, THREADS * each)?;
-    let sides = ["link", "forebay, 16 threads", "forebay, one call", "forebay, 16 started by one"]
-        .map(str::to_owned);
+    let sides = ["link", "forebay, 16 threads", "forebay, one call"].map(str::to_owned);
     let len = THREADS * each;
     // Several rounds in one sample: one takes 20 ms.
     let rounds = 8;
     let series = interleave(lab.rounds(9), &sides, |side| match side {
         0 => timed(len, || (0..THREADS).try_for_each(|_| link.copy(&mut whole, each))),
-        1 => timed(rounds * len, || {
-            (0..rounds).try_for_each(|_| read_at_once(&file, &mut parts, each))
-        }),
-        2 => timed(rounds * len, || {
-            (0..rounds).try_for_each(|_| Ok(file.read_exact(0, &mut whole).map(drop)?))
-        }),
+        1 => read_at_once(&file, &mut parts, each, rounds),
         _ => timed(rounds * len, || {
-            (0..rounds).try_for_each(|_| start_at_once(&file, &mut parts, each))
+            (0..rounds).try_for_each(|_| Ok(file.read_exact(0, &mut whole).map(drop)?))
         }),
     })?;
     let share = series[1].rate() / series[0].best_rate();
-    let mut notes = vec![format!("16 × {}, {}", format_size(each), routes(&outcome))];
-    for n in 0..2 {
-        gpu.engine.keep_statistics(false);
-        gpu.engine.keep_statistics(true);
-        if n == 0 {
-            (0..rounds).try_for_each(|_| read_at_once(&file, &mut parts, each))?;
-        } else {
-            (0..rounds).try_for_each(|_| Ok::<(), Stop>(file.read_exact(0, &mut whole).map(drop)?))?;
-        }
-        let s = gpu.engine.statistics();
-        for (name, h) in
-            [("file", &s.file), ("slot_wait", &s.slot_wait), ("link_wait", &s.link_wait), ("copy", &s.copy)]
-        {
-            notes.push(format!(
-                "{n} {name}: {} p10 {:?} p50 {:?} p90 {:?} p99 {:?} sum {:?} max {:?}",
-                h.count(), h.quantile(0.1), h.quantile(0.5), h.quantile(0.9), h.quantile(0.99), h.sum(), h.max()
-            ));
-        }
-    }
-    if let Ok(path) = std::env::var("FOREBAY_BAR_TRACE") {
-        for n in 0..3 {
-            gpu.engine.start_trace();
-            if n == 2 {
-                start_at_once(&file, &mut parts, each)?;
-            } else {
-                read_at_once(&file, &mut parts, each)?;
-            }
-            let trace = gpu.engine.end_trace();
-            let mut out = fs::File::create(format!("{path}-{n}.json"))?;
-            trace.write_json(&mut out)?;
-        }
-    }
     Ok(Measured {
         checks: vec![Check::new("share of the link in sum", share, Bound::AtLeast(0.95))],
-        notes,
+        notes: vec![format!("16 × {}, {}", format_size(each), routes(&outcome))],
         series,
     })
 }
 
-fn start_at_once(file: &File, parts: &mut Vec<Buffer>, each: u64) -> Result<(), Stop> {
-    let options = RequestOptions::exactly();
-    let mut started = Vec::new();
-    for (number, part) in (0..).zip(parts.drain(..)) {
-        started.push(file.start_read(number * each, part, &options)?);
-    }
-    for transfer in started {
-        let (end, part) = transfer.wait();
-        end?;
-        parts.extend(part);
-    }
-    Ok(())
-}
-
-/// Each part by a thread of its own.
-fn read_at_once(file: &File, parts: &mut [Buffer], each: u64) -> Result<(), Stop> {
-    thread::scope(|scope| {
-        let start = |(number, part): (u64, &mut Buffer)| {
-            let offset = number * each;
-            file.read_exact(offset, part).map(drop)
-        };
-        let started: Vec<_> =
-            (0..).zip(parts).map(|part| scope.spawn(move || start(part))).collect();
-        let mut joined = started.into_iter().map(|thread| thread.join());
-        joined.try_for_each(|end| Ok(end.map_err(|_| Stop::Fail("a thread panicked".into()))??))
-    })
+/// Each part by a thread of its own, all at once, and again in each round. A round's time is that
+/// from the first thread's start to the last one's end: to start the threads is no part of it.
+fn read_at_once(file: &File, parts: &mut [Buffer], each: u64, rounds: u64) -> Result<Sample, Stop> {
+    let bytes = rounds * parts.len() as u64 * each;
+    let (awake, threads) = (Barrier::new(parts.len()), parts.len() as u64);
+    let ready = AtomicU64::new(0);
+    let run = |(number, part): (u64, &mut Buffer)| {
+        let (mut spans, mut ended) = (Vec::new(), Ok(()));
+        for round in 1..=rounds {
+            awake.wait();
+            // That wakes one after the other.
+            ready.fetch_add(1, Ordering::AcqRel);
+            while ready.load(Ordering::Acquire) < round * threads {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            let read = file.read_exact(number * each, &mut *part);
+            spans.push((start, Instant::now()));
+            ended = ended.and(read.map(drop));
+        }
+        ended.map(|()| spans)
+    };
+    let mut all: Vec<Vec<(Instant, Instant)>> = Vec::new();
+    let sample = timed(bytes, || {
+        thread::scope(|scope| {
+            let run = &run;
+            let started: Vec<_> =
+                (0..).zip(parts).map(|part| scope.spawn(move || run(part))).collect();
+            for thread in started {
+                all.push(thread.join().map_err(|_| Stop::Fail("a thread panicked".into()))??);
+            }
+            Ok(())
+        })
+    })?;
+    let took = |round: usize| {
+        let first = all.iter().map(|spans| spans[round].0).min();
+        let last = all.iter().map(|spans| spans[round].1).max();
+        first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first)
+    };
+    let rounds = usize::try_from(rounds).unwrap_or(0);
+    let seconds = (0..rounds).map(took).sum::<Duration>().as_secs_f64();
+    Ok(Sample { seconds, ..sample })
 }
 
 /// 64 KiB reads beside a transfer of 8 GiB, both of resident files.
@@ -248,7 +228,7 @@ pub(crate) fn small_beside_large(lab: &Lab) -> Result<Measured, Stop> {
 }
 
 fn series(name: &str, seconds: &[f64]) -> Series {
-    let sample = |&seconds: &f64| crate::sample::Sample { seconds, bytes: PIECE_LEN, cpu_s: 0.0 };
+    let sample = |&seconds: &f64| Sample { seconds, bytes: PIECE_LEN, cpu_s: 0.0 };
     Series { name: name.into(), samples: seconds.iter().map(sample).collect() }
 }
 

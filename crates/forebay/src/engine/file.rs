@@ -273,12 +273,7 @@ impl File {
     ) -> Result<Outcome> {
         let source = source.into();
         let span = match &source {
-            Source::Host(bytes) => Span {
-                address: bytes.as_ptr() as u64,
-                len: bytes.len() as u64,
-                gpu: None,
-                keep: None,
-            },
+            Source::Host(bytes) => Span::of_host_source(bytes),
             Source::Buffer(buffer, range) => self.part(Operation::Write, offset, buffer, range)?,
         };
         self.run(Direction::Write, offset, span, options)

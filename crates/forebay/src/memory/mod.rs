@@ -429,6 +429,12 @@ impl Span {
         Self { address, len, gpu: None, keep: None }
     }
 
+    /// The same of bytes that are only read.
+    pub(crate) fn of_host_source(bytes: &[u8]) -> Self {
+        let (address, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
+        Self { address, len, gpu: None, keep: None }
+    }
+
     pub(crate) fn of(buffer: &Buffer, range: &Range<u64>) -> Option<Self> {
         if range.start > range.end || range.end > buffer.len() {
             return None;

@@ -6,5 +6,5 @@ mod strip;
 mod window;
 
 pub use route::{Reason, Route};
-pub(crate) use strip::{Part, Stretch, Strip, Wanted, cut_parts};
+pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, Wanted, cut_parts};
 pub(crate) use window::{Alignment, Io, Layout, Segment, Split, cut_read, cut_write, split_write};

@@ -11,7 +11,7 @@ use crate::units::{ByteRange, KIB, align_up};
 
 /// Bytes between two ranges that are read with them: a request of their own costs as much as the
 /// copy of so many out of the page cache (0.4 µs), and drives read no less than this.
-const GAP_MAX: u64 = 4 * KIB;
+pub(crate) const GAP_MAX: u64 = 4 * KIB;
 
 /// One range of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,11 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// Lays out what is `wanted`, source by source; `unit` is a power of two. Ranges without bytes
-    /// have no place in it. `None`: it would be longer than any file may be.
-    pub(crate) fn new(wanted: &[Wanted], unit: u64) -> Option<Self> {
-        let mut order: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].len > 0).collect();
-        order.sort_unstable_by_key(|&i| (wanted[i].source, wanted[i].offset, i));
+    /// Lays out what is `wanted`, source by source; `unit` is a power of two. Ranges with up to
+    /// `gap` bytes between them are one stretch, those without bytes have no place in it. `None`:
+    /// it would be longer than any file may be.
+    pub(crate) fn new(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
+        let order = in_order(wanted)?;
         let mut strip = Self { stretches: Vec::new(), items: Vec::with_capacity(order.len()) };
         for index in order {
             let Wanted { source, offset, len, address } = wanted[index];
@@ -68,7 +68,7 @@ impl Strip {
             let start = match strip
                 .stretches
                 .last_mut()
-                .filter(|stretch| stretch.takes(source, offset))
+                .filter(|stretch| stretch.takes(source, offset, gap))
             {
                 Some(stretch) => {
                     let start = stretch.at.start + (offset - stretch.offset);
@@ -143,12 +143,27 @@ impl Strip {
     }
 }
 
+/// The numbers of those with bytes by source, offset and number; `None`: there are too many. As
+/// keys in a row they are sorted faster than by way of their numbers.
+fn in_order(wanted: &[Wanted]) -> Option<impl ExactSizeIterator<Item = usize>> {
+    let mut keys: Vec<u128> = Vec::with_capacity(wanted.len());
+    for (index, &Wanted { source, offset, len, .. }) in wanted.iter().enumerate() {
+        let (source, index) = (u32::try_from(source).ok()?, u32::try_from(index).ok()?);
+        if len > 0 {
+            keys.push(u128::from(source) << 96 | u128::from(offset) << 32 | u128::from(index));
+        }
+    }
+    keys.sort_unstable();
+    let index = |key: u128| usize::try_from(key & u128::from(u32::MAX)).expect("it was one");
+    Some(keys.into_iter().map(index))
+}
+
 impl Stretch {
-    /// Whether it takes in what begins at `offset`: nothing that it has already, and nothing far
-    /// behind its end.
-    fn takes(&self, source: usize, offset: u64) -> bool {
+    /// Whether it takes in what begins at `offset`: nothing that it has already, and nothing that
+    /// more than `gap` bytes are missing before.
+    fn takes(&self, source: usize, offset: u64, gap: u64) -> bool {
         let end = self.offset + self.at.len();
-        self.source == source && offset >= end && offset - end <= GAP_MAX
+        self.source == source && offset >= end && offset - end <= gap
     }
 
     /// Where the byte at `position` of the strip is in the source.
@@ -216,7 +231,7 @@ mod tests {
     fn neighbours_are_read_together() {
         let all = [(0, 0, 100), (1, 0, 100), (0, 100, 50), (0, 5000, 10), (0, 4000, 200)];
         let all = all.map(|(source, offset, len)| wanted(source, offset, len));
-        let strip = Strip::new(&all, 512).unwrap();
+        let strip = Strip::new(&all, 512, GAP_MAX).unwrap();
         let stretches: Vec<(usize, u64, ByteRange)> = strip
             .stretches()
             .iter()
@@ -231,7 +246,7 @@ mod tests {
     #[test]
     fn what_overlaps_or_lies_apart_is_read_on_its_own() {
         let all = [wanted(0, 0, 100), wanted(0, 50, 100), wanted(0, 10_000, 7), wanted(0, 3, 0)];
-        let strip = Strip::new(&all, 512).unwrap();
+        let strip = Strip::new(&all, 512, GAP_MAX).unwrap();
         let stretches: Vec<ByteRange> =
             strip.stretches().iter().map(|stretch| stretch.at).collect();
         // 50 % 512 and 10,000 % 512 behind the next units.
@@ -242,10 +257,10 @@ mod tests {
 
     #[test]
     fn what_no_file_could_hold_is_refused() {
-        assert!(Strip::new(&[wanted(0, u64::MAX, 2)], 1).is_none());
+        assert!(Strip::new(&[wanted(0, u64::MAX, 2)], 1, 0).is_none());
         let half = i64::MAX.cast_unsigned();
-        assert!(Strip::new(&[wanted(0, 0, half), wanted(1, 0, half)], 4096).is_none());
-        assert_eq!(Strip::new(&[], 1).unwrap().len(), 0);
+        assert!(Strip::new(&[wanted(0, 0, half), wanted(1, 0, half)], 4096, 0).is_none());
+        assert_eq!(Strip::new(&[], 1, 0).unwrap().len(), 0);
     }
 
     proptest! {
@@ -253,6 +268,7 @@ mod tests {
         fn every_wanted_byte_has_its_place(
             all in proptest::collection::vec((0_usize..3, 0_u64..60_000, 0_u64..9000), 0..40),
             unit in prop::sample::select(vec![1_u64, 512, 4096]),
+            gap in prop::sample::select(vec![0, GAP_MAX]),
             cut in 1_u64..50_000,
         ) {
             let mut address = 0;
@@ -260,12 +276,13 @@ mod tests {
                 address += 10_000;
                 Wanted { source, offset, len, address }
             }).collect();
-            let strip = Strip::new(&all, unit).unwrap();
+            let strip = Strip::new(&all, unit, gap).unwrap();
             for two in strip.stretches().windows(2) {
                 prop_assert!(align_up(two[0].at.end, unit) <= align_down(two[1].at.start, unit));
             }
             for stretch in strip.stretches() {
                 prop_assert_eq!(stretch.at.start % unit, stretch.offset % unit);
+                prop_assert!(gap > 0 || strip.wanted_in(stretch.at) == stretch.at.len());
             }
             // Cut anywhere, the parts of each range are all of it, from the right place.
             let mut got = vec![0; all.len()];

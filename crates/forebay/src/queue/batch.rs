@@ -1,11 +1,11 @@
-//! Many reads of one call: which file each part of their strip is read from, where it goes, and
-//! what came of it.
+//! Many reads or writes of one call: which file each part of their strip belongs to, where its
+//! bytes go or come from, and what came of it.
 //!
 //! To the scheduler such a transfer is one of the strip, cut in windows and segments as a file is.
-//! What one read fails with, or the end of its file, is noted here and stops none of the others.
+//! What one of them fails with, or the end of its file, is noted here and stops none of the others.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::op::Op;
@@ -18,16 +18,20 @@ use crate::units::ByteRange;
 #[derive(Debug)]
 pub(crate) struct Batch {
     strip: Strip,
-    /// What its stretches are read from, by their sources' numbers.
+    /// The files of its stretches, by their sources' numbers.
     files: Vec<Arc<Handle>>,
     /// What O_DIRECT demands of each.
     alignments: Vec<Option<Alignment>>,
     /// For each stretch where its file was found to end, in the strip.
     ends: Box<[AtomicU64]>,
-    /// Whether it is read to the caller's memory without a slot between.
+    /// Whether something ended early or went wrong.
+    is_partial: AtomicBool,
+    /// Whether it moves the caller's host memory without a slot between.
     on_host: bool,
     /// What went wrong, by where its bytes begin; no two have bytes in common.
     failures: Mutex<Failures>,
+    /// Of files that could not be synced, by their sources' numbers, why not.
+    unsynced: Mutex<BTreeMap<usize, Error>>,
 }
 
 /// Where each one's bytes end, and the error.
@@ -39,12 +43,12 @@ fn failure_in(failures: &Failures, range: ByteRange) -> Option<&Error> {
     (*end > range.start).then_some(error)
 }
 
-/// Bytes in a slot that go to one place.
+/// Bytes in a slot that go to one place, or come from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scatter {
     /// Where they lie in host memory.
     pub(crate) host: u64,
-    /// Where they go.
+    /// The other place.
     pub(crate) address: u64,
     pub(crate) len: u64,
 }
@@ -59,7 +63,16 @@ impl Batch {
     ) -> Self {
         let (files, alignments) = files.into_iter().unzip();
         let ends = strip.stretches().iter().map(|stretch| AtomicU64::new(stretch.at.end)).collect();
-        Self { strip, files, alignments, ends, on_host, failures: Mutex::default() }
+        Self {
+            strip,
+            files,
+            alignments,
+            ends,
+            is_partial: AtomicBool::new(false),
+            on_host,
+            failures: Mutex::default(),
+            unsynced: Mutex::default(),
+        }
     }
 
     pub(crate) fn strip(&self) -> &Strip {
@@ -92,15 +105,30 @@ impl Batch {
         self.alignments[self.stretch_at(position).source]
     }
 
-    /// Where the byte at `position` is to go.
+    /// Where the byte at `position` goes or comes from.
     pub(crate) fn address_of(&self, position: u64) -> u64 {
         let first = self.strip.items_in(ByteRange::at(position, 1)).next();
         first.map_or(0, |(_, address)| address)
     }
 
-    /// Whether one request can read all of a range.
+    /// Whether one request can move all of a range.
     pub(crate) fn is_one(&self, range: ByteRange) -> bool {
-        self.reads(range).nth(1).is_none()
+        self.parts(range).nth(1).is_none()
+    }
+
+    /// Its files, each once.
+    pub(crate) fn files(&self) -> &[Arc<Handle>] {
+        &self.files
+    }
+
+    /// Notes that what was written to a file may not be on its drive.
+    pub(crate) fn fail_sync(&self, file: &Arc<Handle>, error: Error) {
+        self.is_partial.store(true, Ordering::Relaxed);
+        let mut unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have been opened several times: the kernel tells only one of them.
+        let same = |other: &Arc<Handle>| other.identity() == file.identity();
+        let sources = (0..).zip(&self.files).filter(|(_, other)| same(other));
+        unsynced.extend(sources.map(|(source, _)| (source, error.clone())));
     }
 
     /// The file of a source.
@@ -129,17 +157,19 @@ impl Batch {
     /// Notes that a file ends where `position` would be read.
     pub(crate) fn ends_at(&self, position: u64) {
         let stretch = self.strip.stretch_at(position);
+        self.is_partial.store(true, Ordering::Relaxed);
         self.ends[stretch].fetch_min(position, Ordering::Relaxed);
     }
 
     /// Notes that nothing came of what is wanted in a range.
     pub(crate) fn fail(&self, range: ByteRange, error: Error) {
+        self.is_partial.store(true, Ordering::Relaxed);
         self.failures().entry(range.start).or_insert((range.end, error));
     }
 
-    /// Cuts a range where its bytes are to be read one after the other, no part across two
+    /// Cuts a range where its bytes are to be moved one after the other, no part across two
     /// stretches; with the host address of each where that is the caller's.
-    pub(crate) fn reads(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Option<u64>)> {
+    pub(crate) fn parts(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Option<u64>)> {
         let to_slot = (!self.on_host).then(|| self.strip.stretches_in(range));
         let to_host = self.on_host.then(|| self.strip.items_in(range));
         let to_slot = to_slot.into_iter().flatten().map(|(_, part)| (part, None));
@@ -149,12 +179,12 @@ impl Batch {
     /// The same of what is left of an op, with all addresses.
     pub(crate) fn targets(&self, op: &Op) -> impl Iterator<Item = (ByteRange, u64)> {
         let (first, in_slot) = (op.segment.covered.start, op.address);
-        self.reads(op.rest())
+        self.parts(op.rest())
             .map(move |(part, host)| (part, host.unwrap_or(in_slot + (part.start - first))))
     }
 
-    /// What of a range has come, which begins at host address `host`, by where it is to go;
-    /// neighbours there and here are one.
+    /// What of a range, which begins at host address `host`, goes where or comes from where, but
+    /// for bytes that have not come; neighbours there and here are one.
     pub(crate) fn scattered(&self, range: ByteRange, host: u64) -> Vec<Scatter> {
         let failures = self.failures();
         let mut scattered: Vec<Scatter> = Vec::new();
@@ -185,17 +215,26 @@ impl Batch {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nothing went wrong and nothing ended early, so that each result is what was wanted.
+    /// For transfers that have ended.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.is_partial.load(Ordering::Relaxed)
+    }
+
     /// What came of each wanted range that has bytes, with its index: bytes, fewer than asked for
     /// only at the end of its file. For transfers that have ended.
     pub(crate) fn results(&self) -> impl Iterator<Item = (usize, Result<u64, Error>)> {
         let failures = self.failures().clone();
+        let unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut stretch = 0;
         self.strip.items().iter().map(move |item| {
             while self.strip.stretches()[stretch].at.end <= item.at.start {
                 stretch += 1;
             }
             let end = item.at.end.min(self.end_at(stretch));
-            let result = match failure_in(&failures, item.at) {
+            let source = self.strip.stretches()[stretch].source;
+            let failure = failure_in(&failures, item.at).or_else(|| unsynced.get(&source));
+            let result = match failure {
                 Some(error) => Err(error.clone()),
                 None => Ok(end.saturating_sub(item.at.start)),
             };
@@ -203,8 +242,11 @@ impl Batch {
         })
     }
 
-    /// Bytes of all reads that nothing was wrong with.
+    /// Bytes of all that nothing was wrong with.
     pub(crate) fn got(&self) -> u64 {
+        if self.is_whole() {
+            return self.strip.wanted_in(ByteRange::at(0, self.strip.len()));
+        }
         self.results().filter_map(|(_, result)| result.ok()).sum()
     }
 }

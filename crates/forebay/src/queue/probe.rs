@@ -85,11 +85,15 @@ impl Planner {
         batch: &Batch,
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
-        let parts: Vec<_> = batch.reads(claim.range).collect();
+        let parts: Vec<_> = batch.parts(claim.range).collect();
         let way_of = |(part, _): &(ByteRange, _)| way_of(claim, batch, *part, &is_resident);
         let ways: Vec<(Io, Reason)> = parts.iter().map(way_of).collect();
         let all_in_memory = ways.iter().all(|(_, reason)| reason.is_in_memory());
-        let piece = if all_in_memory { self.cached_piece(claim) } else { self.drive_piece(claim) };
+        let piece = match claim.direction {
+            Direction::Write => self.segment,
+            Direction::Read if all_in_memory => self.cached_piece(claim),
+            Direction::Read => self.drive_piece(claim),
+        };
         let parts = parts.into_iter().zip(ways).map(|((range, host), way)| {
             let layout = host.map_or(Layout::Slot, Layout::Caller);
             Part { range, layout, way }

@@ -244,9 +244,7 @@ impl Submitter {
         // which the transfer keeps; both are handed back only after the event.
         let queued = unsafe {
             match copy.direction {
-                Direction::Read if let Some(batch) = &copy.batch => {
-                    self.scatter(stream, copy, batch)
-                }
+                _ if let Some(batch) = &copy.batch => self.copy_batch(stream, copy, batch),
                 Direction::Read => self.device.copy_to_device(stream, copy.device, host, len),
                 Direction::Write => self.device.copy_to_host(stream, host, copy.device, len),
             }
@@ -260,11 +258,11 @@ impl Submitter {
         }
     }
 
-    /// Queues the copies of a batch to where its bytes are to go.
+    /// Queues the copies of a batch to where its bytes are to go, or from where they come.
     ///
     /// # Safety
-    /// As for a copy to the device, for all of them.
-    unsafe fn scatter(&self, stream: Stream, copy: &Copy, batch: &Batch) -> DeviceResult<()> {
+    /// As for a copy to or from the device, for all of them.
+    unsafe fn copy_batch(&self, stream: Stream, copy: &Copy, batch: &Batch) -> DeviceResult<()> {
         let one = |Scatter { host, address, len }| DeviceCopy {
             host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
             device: address,
@@ -274,11 +272,15 @@ impl Submitter {
             batch.scattered(copy.run.range, copy.host).into_iter().map(one).collect();
         // SAFETY: the caller's promise.
         unsafe {
-            match *copies.as_slice() {
-                [DeviceCopy { host, device, len }] => {
+            match (copy.direction, copies.as_slice()) {
+                (Direction::Read, &[DeviceCopy { host, device, len }]) => {
                     self.device.copy_to_device(stream, device, host, len)
                 }
-                ref several => self.device.copy_batch_to_device(stream, several),
+                (Direction::Write, &[DeviceCopy { host, device, len }]) => {
+                    self.device.copy_to_host(stream, host, device, len)
+                }
+                (Direction::Read, several) => self.device.copy_batch_to_device(stream, several),
+                (Direction::Write, several) => self.device.copy_batch_to_host(stream, several),
             }
         }
     }

@@ -37,6 +37,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("many pieces and early ends", many::pieces_that_end_early),
     ("many pieces without blocking", many::pieces_without_blocking),
     ("targets of two kinds", many::targets_of_two_kinds),
+    ("many pieces written", many::pieces_written),
+    ("many pieces written without blocking", many::pieces_written_without_blocking),
     ("overwriting", writes::overwriting),
     ("growing", writes::growing),
     ("holes", writes::holes),

@@ -1,10 +1,13 @@
-//! What every combination must read in one call.
+//! What every combination must read or write in one call.
 
 use std::fs;
 
-use forebay::{Error, File, ManyOutcome, Piece, RequestOptions, Result, Target};
+use forebay::{
+    Error, File, ManyOutcome, OpenOptions, Piece, RequestOptions, Result, Route, Source, SyncMode,
+    Target,
+};
 
-use crate::case::{BEFORE, Case, Memory, SIZE, SLOT, bring_in, make_cold};
+use crate::case::{BEFORE, Case, Memory, SIZE, SLOT, assert_holds, bring_in, make_cold};
 use crate::lab::{note, pattern};
 
 /// A file, its bytes, and the ranges that are wanted of it.
@@ -176,4 +179,140 @@ pub(crate) fn targets_of_two_kinds(case: &Case) {
     let mut targets = [Target::from(&mut on_host), Target::from(&mut on_gpu)];
     let error = case.engine.read_many(&pieces, &mut targets, &RequestOptions::default());
     assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
+}
+
+/// A piece of a file that is written: which file, where, and from where in the source.
+struct Written {
+    file: usize,
+    offset: usize,
+    len: usize,
+    at: usize,
+}
+
+/// Pieces of all sizes for two files, of which some touch, none overlap and some lie behind the
+/// end, in no order; and how long their source is.
+fn some_to_write(seed: u64, is_one_file: bool) -> (Vec<Written>, usize) {
+    let random = pattern(seed + 9, 4 * 2000);
+    let mut random = random.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four));
+    let mut below = |most: usize| random.next().expect("there are enough") as usize % most;
+    let mut ends = [0, 0];
+    let mut pieces: Vec<Written> = Vec::new();
+    for _ in 0..100 {
+        let file = below(2);
+        let end = &mut ends[if is_one_file { 0 } else { file }];
+        let len = [0, 1, 100, 4096, 5000, 65_536, 70_001, SLOT + 9][below(8)];
+        let offset = *end + [0, 0, 0, 1, 300, 4096, 9000][below(7)];
+        *end = offset + len;
+        pieces.push(Written { file, offset, len, at: 0 });
+    }
+    for last in (1..pieces.len()).rev() {
+        pieces.swap(last, below(last + 1));
+    }
+    let mut at = 3;
+    for piece in &mut pieces {
+        piece.at = at;
+        at += piece.len + [0, 0, 1, 5000][below(4)];
+    }
+    (pieces, at + 7)
+}
+
+/// Puts what is written of `source` into the models of the files.
+fn expect_written(pieces: &[Written], source: &[u8], models: &mut [Vec<u8>], is_one_file: bool) {
+    for &Written { file, offset, len, at } in pieces.iter().filter(|piece| piece.len > 0) {
+        let model = &mut models[if is_one_file { 0 } else { file }];
+        model.resize(model.len().max(offset + len), 0);
+        model[offset..offset + len].copy_from_slice(&source[at..at + len]);
+    }
+}
+
+pub(crate) fn pieces_written(case: &Case) {
+    for (seed, sync) in (0..).zip([SyncMode::None, SyncMode::Data, SyncMode::All]) {
+        note(format!("pieces to write, seed {seed}"));
+        let files = [case.random_file("one", SIZE), case.random_file("two", SIZE)];
+        let is_one_file = files[0].0.path() == files[1].0.path();
+        let (written, len) = some_to_write(seed, is_one_file);
+        let source = pattern(seed + 77, len);
+        let piece = |&Written { file, offset, len, at }: &Written| {
+            Piece::new(&files[file].0, offset as u64, len as u64, at as u64)
+        };
+        let pieces: Vec<Piece<'_>> = written.iter().map(piece).collect();
+        let mut options = RequestOptions::default().synced(sync);
+        if sync == SyncMode::All {
+            options = options.preallocated();
+        }
+        let outcome = if case.memory == Memory::Slice {
+            case.engine.write_many(&pieces, &[Source::from(&source)], &options)
+        } else {
+            let mut buffer = case.buffer(len);
+            buffer.upload(0, &source).expect("an upload");
+            let outcome = case.engine.write_many(&pieces, &[Source::from(&buffer)], &options);
+            assert!(case.content(&buffer) == source, "the source of a write has changed");
+            outcome
+        };
+        let outcome = outcome.expect("a write");
+        for (result, piece) in outcome.results.iter().zip(&written) {
+            assert_eq!(*result.as_ref().expect("a write"), piece.len as u64);
+        }
+        let sum: u64 = written.iter().map(|piece| piece.len as u64).sum();
+        let shares: u64 = outcome.whole.routes.iter().map(|share| share.bytes).sum();
+        assert_eq!((outcome.whole.bytes, shares), (sum, sum), "{:?}", outcome.whole);
+        let mut models = files.each_ref().map(|(_, bytes)| bytes.clone());
+        expect_written(&written, &source, &mut models, is_one_file);
+        for ((file, _), model) in files.iter().zip(&models).take(if is_one_file { 1 } else { 2 }) {
+            assert_holds(file, model);
+        }
+    }
+}
+
+pub(crate) fn pieces_written_without_blocking(case: &Case) {
+    if case.memory == Memory::Slice {
+        return;
+    }
+    const LEN: usize = 5_000;
+    let (file, mut model) = case.random_file("later", SIZE);
+    let sources = [pattern(1, 100 * LEN), pattern(2, 100 * LEN)];
+    let buffers = || {
+        let filled = sources.each_ref().map(|bytes| {
+            let mut buffer = case.buffer(bytes.len());
+            buffer.upload(0, bytes).expect("an upload");
+            buffer
+        });
+        Vec::from(filled)
+    };
+    let piece = |n: usize| {
+        Piece::new(&file, (n * 7001) as u64, LEN as u64, (n / 2 * LEN) as u64).from(n % 2)
+    };
+    let pieces: Vec<Piece<'_>> = (0..(SIZE / 7001).min(200)).map(piece).collect();
+    let options = RequestOptions::default();
+    let transfer = case.engine.start_write_many(&pieces, buffers(), &options).expect("a start");
+    let (end, back) = transfer.wait();
+    assert_eq!(end.expect("a write").whole.bytes, (pieces.len() * LEN) as u64);
+    assert_eq!(back.len(), 2);
+    for n in 0..pieces.len() {
+        let from = &sources[n % 2][n / 2 * LEN..][..LEN];
+        model[n * 7001..][..LEN].copy_from_slice(from);
+    }
+    assert_holds(&file, &model);
+    let read_only = case.engine.open_with(file.path(), &OpenOptions::default()).expect("it opens");
+    for (wrong, words) in [
+        (Piece::new(&file, 0, 10, 100 * LEN as u64 - 5), "outside the source of"),
+        (Piece::new(&file, u64::MAX - 3, 10, 0), "no file reaches so far"),
+        (Piece::new(&file, 0, 10, 0).from(2), "there are 2 sources, none with the index 2"),
+        (Piece::new(&read_only, 0, 10, 0), "open for reading only"),
+    ] {
+        let error = case.engine.start_write_many(&[wrong], buffers(), &options).expect_err(words);
+        assert!(matches!(error, Error::BadRequest { .. }), "{error:?}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let staged = RequestOptions::by_route(Route::Staged);
+    let error = case.engine.start_write_many(&pieces, buffers(), &staged);
+    assert!(matches!(error, Err(Error::RouteUnavailable { .. })), "{error:?}");
+    let cancelled = case.engine.start_write_many(&pieces, buffers(), &options).expect("a start");
+    cancelled.transfer().cancel();
+    match cancelled.wait() {
+        (Ok(_) | Err(Error::Cancelled { .. }), back) => assert_eq!(back.len(), 2),
+        other => panic!("{other:?}"),
+    }
+    // What was written by then are the same bytes.
+    assert_holds(&file, &model);
 }

@@ -1,15 +1,24 @@
-//! What is different where a transfer reads a batch: what goes wrong with one of its reads is that
+//! What is different where a transfer moves a batch: what goes wrong with one of its pieces is that
 //! one's alone.
 
 use std::sync::Arc;
 
 use super::{Request, Scheduler};
 use crate::error::{Error, Place};
+use crate::file::Handle;
 use crate::plan::{Alignment, Io, Reason, Segment};
-use crate::queue::op::{Op, Owner};
+use crate::queue::op::{Op, Owner, Work};
 use crate::units::ByteRange;
 
 impl Request {
+    /// The files that it moves bytes of.
+    pub(super) fn files(&self) -> &[Arc<Handle>] {
+        match &self.batch {
+            Some(batch) => batch.files(),
+            None => std::slice::from_ref(&self.file),
+        }
+    }
+
     /// Where it moves bytes, as an error names it.
     pub(super) fn place(&self) -> Place {
         self.place_of(self.range)
@@ -47,9 +56,10 @@ impl Request {
 }
 
 impl Scheduler {
-    /// Fails the transfer of an op, or of a batch the reads that it was for.
+    /// Fails the transfer of an op, or of a batch the pieces that it was for.
     pub(super) fn fail_one(&mut self, key: usize, op: &Op, error: Error) {
         match &self.transfers[key].request.batch {
+            Some(batch) if matches!(op.work, Work::Sync { .. }) => batch.fail_sync(&op.file, error),
             Some(batch) => batch.fail(op.segment.wanted, error),
             None => self.fail(key, error),
         }

@@ -156,12 +156,8 @@ impl Scheduler {
             let filling = windows().filter(|(_, w)| has_slot(w)).count();
             assert_eq!(filling, link.filling.len(), "windows that are filled on link {index}");
             for key in link.waiting.first() {
-                let (drive, len) = (self.transfers[key].request.drive, self.next_window_len(key));
-                let in_flight = self.may_fly(key);
-                assert!(
-                    !link.slots.has(drive, len, in_flight),
-                    "a slot is free and {key} waits for one"
-                );
+                let (drive, need) = (self.transfers[key].request.drive, self.need(key));
+                assert!(!link.slots.has(drive, need), "a slot is free and {key} waits for one");
             }
         }
     }

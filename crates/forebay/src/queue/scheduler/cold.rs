@@ -5,8 +5,9 @@
 //! holds one request, and is planned by the worker of the drive's ring when the drive may have one
 //! more in flight, not before. So nothing but what is in flight holds memory.
 
+use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
-use super::{Active, Claim, Request, Scheduler, slots};
+use super::{Active, Claim, Request, Scheduler};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line};
 use crate::queue::window::PIECES_MAX;
@@ -67,10 +68,8 @@ impl Scheduler {
     /// more slots than these need are not taken. There is no bound for what is urgent, nor for
     /// windows shorter than a request, whose parts are mostly empty.
     pub(super) fn may_fly(&self, key: usize) -> u64 {
-        let Active { request, cursor, .. } = &self.transfers[key];
-        let Request { drive, direction, priority, .. } = *request;
-        let left = request.parts.front().map_or(0, |part| part.0.end.saturating_sub(*cursor));
-        let is_short = left < self.request_size(key);
+        let Request { drive, direction, priority, .. } = self.transfers[key].request;
+        let is_short = self.left_of_part(key) < self.request_size(key);
         if !self.is_ring_to_open(key) || is_short || priority == Priority::Urgent {
             return u64::MAX;
         }
@@ -78,11 +77,28 @@ impl Scheduler {
         requests.saturating_mul(self.request_size(key))
     }
 
-    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them.
+    /// Bytes of a transfer's part that are in no window yet, with those before them in their unit.
+    fn left_of_part(&self, key: usize) -> u64 {
+        let Active { request, cursor, .. } = &self.transfers[key];
+        let base = align_down(*cursor, request.alignment.map_or(1, |alignment| alignment.offset));
+        request.parts.front().map_or(0, |part| part.0.end.saturating_sub(base))
+    }
+
+    /// What a transfer's next window asks of the slots.
+    pub(super) fn need(&self, key: usize) -> Need {
+        let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+        let is_first = !self.transfers[key].has_opened && len < self.limits.slot_size;
+        Need { len, in_flight, is_first }
+    }
+
+    /// Bytes of a transfer's next window at most: parts of slots where a drive fills them, or where
+    /// they hold all that is left.
     pub(super) fn next_window_len(&self, key: usize) -> u64 {
         let slot_size = self.limits.slot_size;
         let request_size = self.request_size(key);
+        let left = self.left_of_part(key);
         match (self.transfers[key].pace, self.transfers[key].request.link) {
+            (Line::Cached, Some(_)) if left <= slot_size / slots::PARTS => left,
             (Line::Cached, _) => slot_size,
             // Each piece of a batch may be a request: few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => request_size,

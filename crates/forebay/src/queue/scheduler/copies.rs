@@ -213,10 +213,10 @@ impl Scheduler {
         let idles = link.copies == 0 && link.unloading.is_empty();
         let helps = |key: usize| {
             let Active { pace, request, .. } = &self.transfers[key];
-            let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+            let need = self.need(key);
             // Those that have as much as they may would not take more.
-            (idles || link.slots.is_split() || *pace != Line::Cached)
-                && link.slots.admits(request.drive, len, in_flight)
+            (idles || link.slots.is_split() || *pace != Line::Cached || need.is_first)
+                && link.slots.admits(request.drive, need)
         };
         may && link.waiting.first().any(helps)
     }

@@ -99,8 +99,9 @@ struct Active {
     next: usize,
     /// Next byte of the first part that is in no window yet.
     cursor: u64,
-    /// Windows that are not closed.
+    /// Windows that are not closed, and whether there has been one.
     open: u32,
+    has_opened: bool,
     /// Where a read found the end of the file, if before the range's.
     end: u64,
     error: Option<Error>,

@@ -460,6 +460,9 @@ impl Scheduler {
         let (operation, range) = match op.work {
             Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
             Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
+            Work::Sync { .. } if self.transfers[key].request.batch.is_some() => {
+                return (Operation::Sync, op.file.place(0, 0));
+            }
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
         };
         (operation, op.file.place(op.offset_of(range.start), range.len()))

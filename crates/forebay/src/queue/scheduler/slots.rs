@@ -8,7 +8,9 @@
 //! and larger ones are made whole again, or split, only where none of the wanted size is free.
 //! Where none can be had so and no more slots can be made, smaller ones must do: a drive that hangs
 //! may hold a part of each. A drive may hold as much as it leaves to the others, so that one that
-//! hangs never holds all: alone half of the slots, beside another a third.
+//! hangs never holds all: alone half of the slots, beside another a third. A slot's worth of parts
+//! more is there for transfers that have nothing yet, so that a short one need not wait until a
+//! long one gives something back.
 
 use crate::queue::window::Slot;
 
@@ -33,6 +35,18 @@ pub(super) struct Slots {
     /// The same of parts that were taken with a bound.
     parts: Vec<u64>,
     used: u64,
+}
+
+/// What a window asks for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    /// Bytes, at least.
+    pub(super) len: u64,
+    /// Bytes that the drive may have in flight, for windows that its ring fills; `u64::MAX`: no
+    /// bound.
+    pub(super) in_flight: u64,
+    /// Whether its transfer is short and has nothing yet.
+    pub(super) is_first: bool,
 }
 
 /// Parts that a drive may have beside those that hold what may be in flight, for what is copied;
@@ -66,11 +80,12 @@ impl Slots {
 
     /// Whether `drive` may hold `len` more bytes. Two slots are never refused: with fewer nothing
     /// overlaps.
-    fn is_share(&self, drive: usize, len: u64) -> bool {
+    fn is_share(&self, drive: usize, len: u64, is_first: bool) -> bool {
         let all = self.most as u64 * self.size;
         let left = all.saturating_sub(self.used + len);
         let held = self.held.get(drive).copied().unwrap_or(0);
-        held + len <= left.max(2 * self.size)
+        let spare = if is_first { self.size } else { 0 };
+        held + len <= left.max(2 * self.size) + spare
     }
 
     /// Whether `drive` may hold one more part of `len` bytes, where no more than `in_flight` bytes
@@ -81,10 +96,10 @@ impl Slots {
         len == self.size || self.parts.get(drive).copied().unwrap_or(0) + len <= most
     }
 
-    /// Whether `drive` would get `len` bytes if there were enough.
-    pub(super) fn admits(&self, drive: usize, len: u64, in_flight: u64) -> bool {
-        let len = self.index_of(len).map_or(0, |index| len_of(self.size, index));
-        self.is_share(drive, len) && self.is_needed(drive, len, in_flight)
+    /// Whether `drive` would get what it needs if there were enough.
+    pub(super) fn admits(&self, drive: usize, need: Need) -> bool {
+        let len = self.index_of(need.len).map_or(0, |index| len_of(self.size, index));
+        self.is_share(drive, len, need.is_first) && self.is_needed(drive, len, need.in_flight)
     }
 
     /// The smallest size that holds `len` bytes.
@@ -102,21 +117,20 @@ impl Slots {
         self.free[1..].iter().any(|parts| !parts.is_empty())
     }
 
-    /// Takes a slot, or the smallest part of one that holds `len` bytes; where there is none and
-    /// none will be made, a smaller one. `in_flight`: bytes that the drive may have in flight, for
-    /// windows that its ring fills; `u64::MAX`: no bound.
-    pub(super) fn take(&mut self, drive: usize, len: u64, in_flight: u64) -> Option<Slot> {
-        if !self.admits(drive, len, in_flight) {
+    /// Takes a slot, or the smallest part of one that holds what is needed; where there is none and
+    /// none will be made, a smaller one.
+    pub(super) fn take(&mut self, drive: usize, need: Need) -> Option<Slot> {
+        if !self.admits(drive, need) {
             return None;
         }
-        let index = self.index_of(len)?;
+        let index = self.index_of(need.len)?;
         let mut slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
         if self.held.len() <= drive {
             self.held.resize(drive + 1, 0);
             self.parts.resize(drive + 1, 0);
         }
         self.held[drive] += slot.len;
-        slot.counted = slot.len < self.size && in_flight != u64::MAX;
+        slot.counted = slot.len < self.size && need.in_flight != u64::MAX;
         self.parts[drive] += if slot.counted { slot.len } else { 0 };
         self.used += slot.len;
         Some(slot)
@@ -188,10 +202,10 @@ impl Slots {
         self.free.iter().flatten()
     }
 
-    /// Whether a window of `drive` would get `len` bytes now.
+    /// Whether a window of `drive` would get what it needs now.
     #[cfg(test)]
-    pub(super) fn has(&self, drive: usize, len: u64, in_flight: u64) -> bool {
-        self.clone().take(drive, len, in_flight).is_some()
+    pub(super) fn has(&self, drive: usize, need: Need) -> bool {
+        self.clone().take(drive, need).is_some()
     }
 }
 
@@ -211,55 +225,59 @@ mod tests {
         slots
     }
 
+    fn need(len: u64, in_flight: u64) -> Need {
+        Need { len, in_flight, is_first: false }
+    }
+
     #[test]
     fn parts_come_from_one_slot_and_become_one_again() {
         let mut slots = slots(4, 1);
-        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, 1, u64::MAX).unwrap()).collect();
+        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, need(1, u64::MAX)).unwrap()).collect();
         assert!(parts.iter().all(|part| part.whole == 48 && part.len == 1));
         let places: Vec<u64> = parts.iter().map(|part| part.address).collect();
         assert_eq!(places, (48..64).collect::<Vec<_>>(), "in the order of memory");
         parts.iter().for_each(|&part| slots.give(0, part));
         assert_eq!(
-            slots.take(0, 1, u64::MAX),
+            slots.take(0, need(1, u64::MAX)),
             Some(parts[15]),
             "the last to come is the first to go"
         );
         slots.give(0, parts[15]);
-        let quarter = slots.take(0, 3, u64::MAX).unwrap();
+        let quarter = slots.take(0, need(3, u64::MAX)).unwrap();
         assert_eq!((quarter.whole, quarter.len), (48, 4));
         slots.give(0, quarter);
         let whole: Vec<u64> =
-            (0..4).map(|drive| slots.take(drive, 16, u64::MAX).unwrap().address).collect();
+            (0..4).map(|drive| slots.take(drive, need(16, u64::MAX)).unwrap().address).collect();
         assert_eq!(whole, [32, 16, 0, 48]);
         assert!(slots.is_empty());
     }
 
     #[test]
     fn nothing_is_smaller_than_a_segment() {
-        assert_eq!(slots(1, 4).take(0, 1, u64::MAX).unwrap().len, 4);
-        assert_eq!(slots(1, 5).take(0, 1, u64::MAX).unwrap().len, 16);
-        assert_eq!(slots(1, 16).take(0, 16, u64::MAX).unwrap().len, 16);
+        assert_eq!(slots(1, 4).take(0, need(1, u64::MAX)).unwrap().len, 4);
+        assert_eq!(slots(1, 5).take(0, need(1, u64::MAX)).unwrap().len, 16);
+        assert_eq!(slots(1, 16).take(0, need(16, u64::MAX)).unwrap().len, 16);
     }
 
     #[test]
     fn parts_serve_where_nothing_is_whole() {
         let mut slots = slots(4, 1);
-        let held = [0, 0, 1].map(|drive| slots.take(drive, 16, u64::MAX).unwrap());
-        let part = slots.take(2, 1, u64::MAX).unwrap();
-        assert_eq!(slots.take(3, 16, u64::MAX).unwrap().len, 4, "the largest that is free");
+        let held = [0, 0, 1].map(|drive| slots.take(drive, need(16, u64::MAX)).unwrap());
+        let part = slots.take(2, need(1, u64::MAX)).unwrap();
+        assert_eq!(slots.take(3, need(16, u64::MAX)).unwrap().len, 4, "the largest that is free");
         slots.give(2, part);
         slots.give(1, held[2]);
-        assert_eq!(slots.take(3, 16, u64::MAX).unwrap().len, 16);
+        assert_eq!(slots.take(3, need(16, u64::MAX)).unwrap().len, 16);
         let mut grows = Slots::new(16, 1, 2);
         grows.add(&[Slot::whole(0, 16)]);
-        assert!(grows.take(0, 1, u64::MAX).is_some());
-        assert_eq!(grows.take(1, 16, u64::MAX), None, "another will be made");
+        assert!(grows.take(0, need(1, u64::MAX)).is_some());
+        assert_eq!(grows.take(1, need(16, u64::MAX)), None, "another will be made");
     }
 
     #[test]
     fn nobody_holds_more_than_is_left() {
         let mut slots = slots(16, 1);
-        let mut take = |drive| std::iter::from_fn(|| slots.take(drive, 16, u64::MAX)).count();
+        let mut take = |drive| std::iter::from_fn(|| slots.take(drive, need(16, u64::MAX))).count();
         assert_eq!((take(0), take(1), take(2), take(3), take(4)), (8, 4, 2, 2, 0));
     }
 
@@ -267,15 +285,33 @@ mod tests {
     fn no_more_parts_than_are_needed() {
         let mut slots = slots(4, 1);
         // Six bytes in flight and the four parts that are spare.
-        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, 1, 6)).collect();
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(1, 6))).collect();
         assert_eq!(held.len(), 10);
-        assert!(!slots.admits(0, 1, 6) && slots.admits(0, 1, 7) && slots.admits(1, 1, 6));
-        assert!(slots.admits(0, 16, 6), "whole slots are for what is resident");
-        assert!(slots.take(0, 1, u64::MAX).is_some() && slots.take(1, 1, u64::MAX).is_some());
+        assert!(
+            !slots.admits(0, need(1, 6))
+                && slots.admits(0, need(1, 7))
+                && slots.admits(1, need(1, 6))
+        );
+        assert!(slots.admits(0, need(16, 6)), "whole slots are for what is resident");
+        assert!(
+            slots.take(0, need(1, u64::MAX)).is_some()
+                && slots.take(1, need(1, u64::MAX)).is_some()
+        );
         slots.give(0, held[9]);
-        assert_eq!(slots.take(0, 1, 6), Some(held[9]));
+        assert_eq!(slots.take(0, need(1, 6)), Some(held[9]));
         // Of parts that hold several requests as many as these need.
-        let quarters = std::iter::from_fn(|| slots.take(1, 3, 6)).count();
+        let quarters = std::iter::from_fn(|| slots.take(1, need(3, 6))).count();
         assert_eq!(quarters, 2 + 4);
+    }
+
+    #[test]
+    fn who_has_nothing_yet_gets_a_part_beyond_the_share() {
+        let mut slots = slots(8, 1);
+        let whole = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).count();
+        assert_eq!((whole, slots.take(0, need(1, u64::MAX))), (4, None));
+        let first = Need { len: 1, in_flight: u64::MAX, is_first: true };
+        let parts = std::iter::from_fn(|| slots.take(0, first)).count();
+        assert_eq!(parts, 8, "what it has then is one slot more than what it leaves");
+        assert_eq!(std::iter::from_fn(|| slots.take(1, need(16, u64::MAX))).count(), 2);
     }
 }

@@ -209,14 +209,22 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
 }
 
 #[test]
-fn what_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
-    for (cold, part) in [(true, 16), (false, 1)] {
+fn what_is_short_or_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
+    for (cold, share, part) in [(true, 1, 16), (false, 1, 1), (false, 5, 4), (false, 16, 16)] {
         let mut rig = Rig::new();
         let link = rig.add_ring_and_link();
-        let request = rig.request(Some(link), Reason::NotResident, Priority::Normal);
-        let claim = rig.scheduler.start(Request { cold, ..request }).1.expect("a slot is there");
+        let whole = rig.scheduler.limits.slot_size;
+        let range = ByteRange::at(0, whole / share);
+        let request = Request {
+            cold,
+            range,
+            end: range.end,
+            parts: [(range, Io::Buffered, Reason::NotResident)].into(),
+            ..rig.request(Some(link), Reason::NotResident, Priority::Normal)
+        };
+        let claim = rig.scheduler.start(request).1.expect("a slot is there");
         let slot = rig.scheduler.windows[claim.window].slot.expect("the link needs one");
-        assert_eq!(slot.len, rig.scheduler.limits.slot_size / part, "cold: {cold}");
+        assert_eq!(slot.len, whole / part, "cold: {cold}, a share of {share}");
     }
 }
 

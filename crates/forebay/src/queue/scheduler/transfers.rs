@@ -41,8 +41,8 @@ impl Scheduler {
             None => None,
             Some(link) => {
                 // Whoever waits for one may not have it.
-                let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
-                let slot = self.links[link].slots.take(drive, len, in_flight);
+                let need = self.need(key);
+                let slot = self.links[link].slots.take(drive, need);
                 if slot.is_none() {
                     self.list(key);
                     return (key, None);
@@ -68,6 +68,7 @@ impl Scheduler {
             next,
             cursor,
             open: 0,
+            has_opened: false,
             end,
             error: None,
             stopped: false,
@@ -120,8 +121,10 @@ impl Scheduler {
     fn drop_queued(&mut self, key: usize) {
         let dropped = self.drain_ops(key);
         let request = &self.transfers[key].request;
-        let (drive, file) = (request.drive, request.file.identity());
-        if let Some(waiting) = self.writers.get_mut(&file) {
+        let (drive, direction) = (request.drive, request.direction);
+        let files: Vec<_> = request.files().iter().map(|file| file.identity()).collect();
+        for file in files.iter().filter(|_| direction == Direction::Write) {
+            let Some(waiting) = self.writers.get_mut(file) else { continue };
             let is_of = |op: &Op| match op.owner {
                 Owner::Piece(window, _) => self.windows[window].transfer == key,
                 Owner::Transfer(other) => other == key,
@@ -237,29 +240,7 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
             active.synced = true;
-            active.open += 1;
-            let at = ByteRange::at(active.request.range.start, 0);
-            let op = Op {
-                owner: Owner::Transfer(key),
-                file: Arc::clone(&active.request.file),
-                shift: 0,
-                batch: None,
-                work: Work::Sync { metadata: active.request.sync == SyncMode::All },
-                segment: Segment {
-                    wanted: at,
-                    covered: at,
-                    io: Io::Buffered,
-                    reason: Reason::Demanded,
-                    bounce: false,
-                },
-                address: 0,
-                moved: 0,
-                empty: 0,
-                again: 0,
-                counted: None,
-            };
-            self.queue(key, op);
-            return;
+            return self.queue_syncs(key);
         }
         let active = self.transfers.remove(key);
         let start = active.request.range.start;
@@ -274,6 +255,32 @@ impl Scheduler {
         self.effects.finished.push((active.request.state, result));
         if self.has_ended() {
             self.call_all();
+        }
+    }
+
+    /// Queues the sync of each of a transfer's files.
+    fn queue_syncs(&mut self, key: usize) {
+        let request = &self.transfers[key].request;
+        let files = request.files().to_vec();
+        let at = ByteRange::at(request.range.start, 0);
+        let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
+        let work = Work::Sync { metadata: request.sync == SyncMode::All };
+        self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
+        for file in files {
+            let op = Op {
+                owner: Owner::Transfer(key),
+                file,
+                shift: 0,
+                batch: None,
+                work,
+                segment: Segment { wanted: at, covered: at, io, reason, bounce },
+                address: 0,
+                moved: 0,
+                empty: 0,
+                again: 0,
+                counted: None,
+            };
+            self.queue(key, op);
         }
     }
 }

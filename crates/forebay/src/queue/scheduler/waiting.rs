@@ -2,26 +2,29 @@
 //!
 //! Which one is next is asked for every slot that is given back, so no more than the first of each
 //! line is looked at: where that one may not have more, those behind it may not either. Who has no
-//! bound stands in another line than those that do, since slots that these may not have are there.
+//! bound, or nothing yet, stands in another line, since there are slots that others may not have.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
+use super::slots::Need;
 use super::turns::Priority;
 
-/// Who stands in one line: what is urgent, or may have only so many slots, or neither, on a drive.
+/// Who stands in one line: what is urgent, may have only so many slots, has none yet, on a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
     /// Urgent ones stand before others, whenever they came.
     pub(super) is_normal: bool,
     pub(super) drive: usize,
     pub(super) is_bounded: bool,
+    pub(super) is_first: bool,
 }
 
 impl Class {
-    pub(super) fn new(drive: usize, priority: Priority, in_flight: u64) -> Self {
+    pub(super) fn new(drive: usize, priority: Priority, need: Need) -> Self {
         let is_normal = priority == Priority::Normal;
-        Self { is_normal, drive, is_bounded: in_flight != u64::MAX }
+        let Need { in_flight, is_first, .. } = need;
+        Self { is_normal, drive, is_bounded: in_flight != u64::MAX, is_first }
     }
 }
 
@@ -111,7 +114,7 @@ mod tests {
     use super::*;
 
     fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
-        Class::new(drive, priority, in_flight)
+        Class::new(drive, priority, Need { len: 1, in_flight, is_first: false })
     }
 
     /// Who is served, where those in `refused` are not.

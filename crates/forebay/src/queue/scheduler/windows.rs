@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::turns::Turns;
+use super::turns::{Priority, Turns};
 use super::waiting::Class;
 use super::{Claim, Link, Request, Scheduler};
 use crate::plan::{Io, Layout, Reason, Segment};
@@ -26,7 +26,7 @@ impl Scheduler {
     /// Opens a window of a transfer that was just taken off its list; where it has to wait for a
     /// slot, `None`.
     pub(super) fn claim_of(&mut self, key: usize) -> Option<Claim> {
-        let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+        let need = self.need(key);
         let active = &mut self.transfers[key];
         active.listed = false;
         let drive = active.request.drive;
@@ -34,7 +34,7 @@ impl Scheduler {
             None => None,
             Some(link) => match active.slot.take() {
                 Some(slot) => Some(slot),
-                None => match self.links[link].slots.take(drive, len, in_flight) {
+                None => match self.links[link].slots.take(drive, need) {
                     Some(slot) => Some(slot),
                     None => {
                         self.wait_for_slot(key, link);
@@ -54,7 +54,7 @@ impl Scheduler {
         active.waits_since_ns = now;
         let promised = std::mem::take(&mut active.promised);
         let Request { drive, priority, .. } = active.request;
-        let line = Class::new(drive, priority, self.may_fly(key));
+        let line = Class::new(drive, priority, self.need(key));
         self.links[link].waiting.push(line, key);
         self.drives[drive].promised -= promised;
         self.open_for(drive);
@@ -74,6 +74,7 @@ impl Scheduler {
         let range = ByteRange { start: active.cursor, end: part.end.min(base.saturating_add(len)) };
         active.cursor = range.end;
         active.open += 1;
+        active.has_opened = true;
         if range.end == part.end {
             request.parts.pop_front();
             if let Some(next) = request.parts.front() {
@@ -254,13 +255,13 @@ impl Scheduler {
         while !self.links[link].slots.is_empty()
             && let Some((key, line)) = heads.next()
         {
-            let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
+            let need = self.need(key);
             let Request { drive, priority, .. } = self.transfers[key].request;
             let Link { slots, waiting, .. } = &mut self.links[link];
-            let now = Class::new(drive, priority, in_flight);
+            let now = Class::new(drive, priority, need);
             if now != line {
                 waiting.change(line, now, &mut heads);
-            } else if let Some(slot) = slots.take(drive, len, in_flight) {
+            } else if let Some(slot) = slots.take(drive, need) {
                 waiting.serve(line, &mut heads);
                 self.give_waited_for(key, slot);
             }
@@ -274,7 +275,13 @@ impl Scheduler {
         if self.is_ring_to_open(key) {
             self.offer_to_ring(key, Turns::push_first);
         } else {
-            self.openable.push_front(key);
+            // Before those who wait for no slot, but behind urgent ones.
+            let urgent = |key: &&usize| self.transfers[**key].request.priority == Priority::Urgent;
+            let at = match self.transfers[key].request.priority {
+                Priority::Urgent => 0,
+                Priority::Normal => self.openable.iter().take_while(urgent).count(),
+            };
+            self.openable.insert(at, key);
             self.effects.work += 1;
         }
     }

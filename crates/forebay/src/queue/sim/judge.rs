@@ -23,13 +23,23 @@ impl Job {
             .extract_if(.., |failure| Arc::ptr_eq(&failure.state, &self.state))
             .collect();
         self.judge_error(world, &failures, result.as_ref().err());
-        match (self.direction, self.batch.clone()) {
-            (Direction::Read, None) => self.judge_read(&result),
-            (Direction::Read, Some(batch)) => {
-                let ended = result.as_ref().ok().map(|outcome| (&*batch, outcome));
-                self.judge_batch(world, &failures, ended);
+        let results = match (&self.batch, &result) {
+            (Some(batch), Ok(outcome)) => {
+                Some(self.piece_results(world, &failures, batch, outcome))
             }
-            (Direction::Write, _) => self.judge_write(&mut world.files, &result),
+            _ => None,
+        };
+        match (self.direction, self.batch.is_some()) {
+            (Direction::Read, false) => self.judge_read(&result),
+            (Direction::Read, true) => self.judge_batch(results.as_ref()),
+            (Direction::Write, is_batch) => {
+                let is_done = |index| match &results {
+                    // A piece without bytes has no result.
+                    Some(results) => results.get(&index).is_none_or(Result::is_ok),
+                    None => !is_batch && result.is_ok(),
+                };
+                self.judge_write(&mut world.files, is_done);
+            }
         }
         if let Ok(outcome) = &result {
             self.judge_counts(outcome);
@@ -80,60 +90,57 @@ impl Job {
         piece.judge(got, self.memory.bytes());
     }
 
-    /// Each piece of a batch for itself; `ended` where nothing stopped all of it.
-    fn judge_batch(&self, world: &World, failures: &[Failure], ended: Option<(&Batch, &Outcome)>) {
+    /// What came of each piece of a batch that nothing stopped.
+    fn piece_results(
+        &self,
+        world: &World,
+        failures: &[Failure],
+        batch: &Batch,
+        outcome: &Outcome,
+    ) -> HashMap<usize, Result<u64>> {
         let mut results: HashMap<usize, Result<u64>> = HashMap::new();
-        if let Some((batch, outcome)) = ended {
-            let places: HashMap<usize, ByteRange> =
-                batch.strip().items().iter().map(|item| (item.index, item.at)).collect();
-            for (index, result) in batch.results() {
-                let hits =
-                    |failure: &&Failure| !failure.wanted.intersect(places[&index]).is_empty();
-                match &result {
-                    Ok(_) => assert!(!failures.iter().any(|f| hits(&f)), "{index}: {failures:?}"),
-                    Err(error) => judge_failure(world, failures.iter().filter(hits), error),
-                }
-                results.insert(index, result);
+        let places: HashMap<usize, ByteRange> =
+            batch.strip().items().iter().map(|item| (item.index, item.at)).collect();
+        for (index, result) in batch.results() {
+            let hits = |failure: &&Failure| match failure.synced {
+                Some(file) => self.pieces[index].file == file,
+                None => !failure.wanted.intersect(places[&index]).is_empty(),
+            };
+            match &result {
+                Ok(_) => assert!(!failures.iter().any(|f| hits(&f)), "{index}: {failures:?}"),
+                Err(error) => judge_failure(world, failures.iter().filter(hits), error),
             }
-            let sum: u64 = results.values().flatten().sum();
-            assert_eq!(sum, outcome.bytes, "{results:?}");
-            assert_eq!(results.len(), places.len());
+            results.insert(index, result);
         }
+        let sum: u64 = results.values().flatten().sum();
+        assert_eq!(sum, outcome.bytes, "{results:?}");
+        assert_eq!(results.len(), places.len());
+        results
+    }
+
+    /// Each piece of a batch that was read for itself; `results` where nothing stopped all of it.
+    fn judge_batch(&self, results: Option<&HashMap<usize, Result<u64>>>) {
         let (bytes, mut at) = (self.memory.bytes(), 0);
         for (index, piece) in self.pieces.iter().enumerate() {
             let end = piece.at + usize::try_from(piece.range.len()).expect("a small piece");
             assert!(all_are(&bytes[at..piece.at], UNTOUCHED), "bytes between two pieces");
-            let got = match results.get(&index) {
+            let got = results.and_then(|results| match results.get(&index) {
                 Some(result) => result.as_ref().ok().copied(),
-                None => ended.map(|_| 0),
-            };
+                None => Some(0),
+            });
             piece.judge(got, &bytes[piece.at..end]);
             at = end;
         }
         assert!(all_are(&bytes[at..], UNTOUCHED), "bytes behind the last piece");
     }
 
-    fn judge_write(&self, files: &mut [Contents], result: &Result<Outcome>) {
-        let piece = &self.pieces[0];
-        let file = &mut files[piece.file];
-        assert!(self.memory.bytes() == piece.bytes, "the source of a write has changed");
-        let start = usize::try_from(piece.range.start).expect("a small file");
-        let end = (start + piece.bytes.len()).min(file.bytes.len());
-        if result.is_ok() {
-            let there = file.bytes.get(start..start + piece.bytes.len());
-            assert!(there.is_none_or(|there| there == piece.bytes), "other bytes were written");
-            assert!(there.is_some() || piece.bytes.is_empty(), "bytes are missing");
-        }
-        file.expected.resize(file.expected.len().max(end), 0);
-        if start < end && file.bytes[start..end] == piece.bytes[..end - start] {
-            file.expected[start..end].copy_from_slice(&file.bytes[start..end]);
-            return;
-        }
-        for index in start..end {
-            let (byte, old) = (file.bytes[index], file.expected[index]);
-            let new = piece.bytes[index - start];
-            assert!(byte == new || byte == old, "byte {index} of the file is neither old nor new");
-            file.expected[index] = byte;
+    /// `is_done`: whether a piece was reported as written.
+    fn judge_write(&self, files: &mut [Contents], is_done: impl Fn(usize) -> bool) {
+        let memory = self.memory.bytes();
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let source = &memory[piece.at..piece.at + piece.bytes.len()];
+            assert!(source == piece.bytes, "the source of a write has changed");
+            piece.judge_written(&mut files[piece.file], is_done(index));
         }
     }
 
@@ -154,6 +161,28 @@ impl Job {
 }
 
 impl Piece {
+    /// Compares what is in a file with what was, and with what was written there.
+    fn judge_written(&self, file: &mut Contents, is_done: bool) {
+        let start = usize::try_from(self.range.start).expect("a small file");
+        let end = (start + self.bytes.len()).min(file.bytes.len());
+        if is_done {
+            let there = file.bytes.get(start..start + self.bytes.len());
+            assert!(there.is_none_or(|there| there == self.bytes), "other bytes were written");
+            assert!(there.is_some() || self.bytes.is_empty(), "bytes are missing");
+        }
+        file.expected.resize(file.expected.len().max(end), 0);
+        if start < end && file.bytes[start..end] == self.bytes[..end - start] {
+            file.expected[start..end].copy_from_slice(&file.bytes[start..end]);
+            return;
+        }
+        for index in start..end {
+            let (byte, old) = (file.bytes[index], file.expected[index]);
+            let new = self.bytes[index - start];
+            assert!(byte == new || byte == old, "byte {index} of the file is neither old nor new");
+            file.expected[index] = byte;
+        }
+    }
+
     /// Whether bytes of it may have been missing.
     fn is_cut(&self) -> bool {
         self.size_min < self.range.start + self.bytes.len() as u64

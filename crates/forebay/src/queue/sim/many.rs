@@ -1,16 +1,16 @@
 //! How a simulated batch begins: many ranges of a few files, which touch, overlap, lie behind the
-//! end of their file, or have no bytes.
+//! end of their file, or have no bytes. Those of writes overlap nothing.
 
 use std::sync::Arc;
 
 use super::job::{Job, Piece, UNTOUCHED, note_races};
 use super::memory::Memory;
 use super::shape::Shape;
-use super::start::{PAGE, SimTools, Way, begin, drives, way};
-use super::world::{World, below};
+use super::start::{PAGE, SimTools, Way, begin, drives, sync, way};
+use super::world::{World, below, noise};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
-use crate::plan::{Alignment, Io, Strip, Wanted};
+use crate::plan::{Alignment, GAP_MAX, Io, Reason, Strip, Wanted};
 use crate::queue::op::Direction;
 use crate::queue::{Batch, Core, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
@@ -24,25 +24,36 @@ struct Source {
     way: Way,
 }
 
-/// Up to three handles of files, in the order of the engine: those first that are read by the same
-/// drive in the same way.
-fn sources(world: &mut World, shape: &Shape) -> Vec<Source> {
+/// Up to three handles of files, in the order of the engine: those first that are moved by the same
+/// drive in the same way. Files that others cut are not written.
+fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source> {
     let World { dice, files, .. } = world;
+    let writes = direction == Direction::Write;
     let mut sources: Vec<Source> = (0..=below(dice, 3))
         .map(|_| {
             let index = usize::try_from(below(dice, files.len() as u64)).expect("few files");
             let file = &files[index];
             let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
-            let way = way(dice, shape, file, false);
+            let way = match writes {
+                true => Err(Reason::WriteThroughCache),
+                false => way(dice, shape, file, false),
+            };
             Source { file: index, handle, drive: index % shape.drives.len(), way }
         })
+        .filter(|source| !(writes && files[source.file].shrinks))
         .collect();
     sources.sort_by_key(|source| (source.drive, source.way.is_ok()));
     sources
 }
 
-/// The ranges, each with the number of its source.
-fn pieces(world: &mut World, shape: &Shape, sources: &[Source]) -> Vec<(usize, Piece)> {
+/// The ranges, each with the number of its source. No range of a write `meets` another write.
+fn pieces(
+    world: &mut World,
+    shape: &Shape,
+    sources: &[Source],
+    direction: Direction,
+    meets: impl Fn(&Piece) -> bool,
+) -> Vec<(usize, Piece)> {
     let World { dice, files, .. } = world;
     let slot = shape.limits.slot_size;
     let most = [1, 6, 50][usize::try_from(below(dice, 3)).expect("small")];
@@ -65,8 +76,16 @@ fn pieces(world: &mut World, shape: &Shape, sources: &[Source]) -> Vec<(usize, P
         };
         let (index, range) = (sources[number].file, ByteRange::at(start, len));
         let file = &files[index];
-        let bytes = file.part(range).to_vec();
+        let bytes = match direction {
+            Direction::Read => file.part(range).to_vec(),
+            Direction::Write => noise(dice, len),
+        };
         let piece = Piece::new(index, range, bytes, file.bytes.len() as u64);
+        if direction == Direction::Write
+            && (meets(&piece) || pieces.iter().any(|(_, other)| other.meets(&piece)))
+        {
+            continue;
+        }
         let place = usize::try_from(at).expect("a small transfer");
         pieces.push((number, Piece { at: place, ..piece }));
         at += len;
@@ -86,61 +105,43 @@ fn beside(dice: &mut Dice, last: ByteRange) -> u64 {
 /// Starts a batch of the seed's choice; `None` where there is no memory for it.
 pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Job]) -> Option<Job> {
     let mut world = tools.world.borrow_mut();
-    let sources = sources(&mut world, shape);
+    let writes = world.dice.roll(shape.writes);
+    let direction = if writes { Direction::Write } else { Direction::Read };
+    let sources = sources(&mut world, shape, direction);
+    if sources.is_empty() {
+        return None;
+    }
+    let written = jobs.iter().filter(|job| job.direction == Direction::Write);
+    let written: Vec<&Piece> = written.flat_map(|job| &job.pieces).collect();
+    let meets = |piece: &Piece| written.iter().any(|other| other.meets(piece));
     let (numbers, mut pieces): (Vec<usize>, Vec<Piece>) =
-        pieces(&mut world, shape, &sources).into_iter().unzip();
-    note_races(jobs, Direction::Read, &mut pieces);
+        pieces(&mut world, shape, &sources, direction, meets).into_iter().unzip();
+    let last = pieces.last()?;
+    let end = last.at + usize::try_from(last.range.len()).expect("a small piece");
+    note_races(jobs, direction, &mut pieces);
     let dice = &mut world.dice;
     let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
         .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
     let skew = if dice.roll(0.5) { 0 } else { below(dice, PAGE) };
     let behind = usize::try_from(below(dice, 100)).expect("small");
-    let last = pieces.last().expect("one at least");
-    let len = last.at + usize::try_from(last.range.len()).expect("a small piece") + behind;
     let device = link.map(|link| &tools.devices[link]);
     let skew = usize::try_from(skew).expect("below a page");
-    let memory = Memory::new(&vec![UNTOUCHED; len], skew, device)?;
-    let batch = batch(&sources, &numbers, &pieces, &memory, link.is_none());
-    let range = ByteRange::at(0, batch.strip().len());
-    let first = &sources[0];
-    let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
-    let state = Arc::new(state.of_batch(Arc::clone(&batch)));
-    let mut shares = Share::of_strip(batch.strip(), |number| {
-        let Source { drive, way, .. } = sources[number];
-        match way {
-            Ok((_, reason)) => (drive, Io::Direct, reason),
-            Err(reason) => (drive, Io::Buffered, reason),
-        }
-    });
-    let none = Share { drive: first.drive, parts: Vec::new().into() };
-    let share = if shares.is_empty() { none } else { shares.remove(0) };
-    let request = Request {
-        state: Arc::clone(&state),
-        file: Arc::clone(&first.handle),
-        batch: Some(Arc::clone(&batch)),
-        direction: Direction::Read,
-        range,
-        end: range.end,
-        is_sized: false,
-        address: memory.address(),
-        link,
-        drive: share.drive,
-        parts: share.parts,
-        beside: shares,
-        alignment: alignment(&sources),
-        cold: dice.roll(0.5),
-        exact: false,
-        sync: SyncMode::None,
-        priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
-    };
-    let blocking = dice.roll(shape.blocking);
+    let mut bytes = vec![UNTOUCHED; end + behind];
+    for piece in pieces.iter().filter(|_| writes) {
+        bytes[piece.at..piece.at + piece.bytes.len()].copy_from_slice(&piece.bytes);
+    }
+    let memory = Memory::new(&bytes, skew, device)?;
+    let batch = batch(&sources, &numbers, &pieces, &memory, (link.is_none(), direction));
+    let request = request(&mut world.dice, &sources, &batch, direction);
+    let request = Request { address: memory.address(), link, ..request };
+    let blocking = world.dice.roll(shape.blocking);
     drop(world);
     let drives = drives(&request);
     Some(Job {
-        state,
+        state: Arc::clone(&request.state),
         pieces,
         batch: Some(batch),
-        direction: Direction::Read,
+        direction,
         drives,
         memory,
         on_gpu: link.is_some(),
@@ -150,6 +151,46 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         cancelled: false,
         error: None,
     })
+}
+
+/// The request of a batch, to no place yet.
+fn request(
+    dice: &mut Dice,
+    sources: &[Source],
+    batch: &Arc<Batch>,
+    direction: Direction,
+) -> Request {
+    let range = ByteRange::at(0, batch.strip().len());
+    let first = &sources[0];
+    let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
+    let mut shares = Share::of_strip(batch.strip(), |number| {
+        let Source { drive, way, .. } = sources[number];
+        match way {
+            Ok((_, reason)) => (drive, Io::Direct, reason),
+            Err(reason) => (drive, Io::Buffered, reason),
+        }
+    });
+    let none = Share { drive: first.drive, parts: Vec::new().into() };
+    let share = if shares.is_empty() { none } else { shares.remove(0) };
+    Request {
+        state: Arc::new(state.of_batch(Arc::clone(batch))),
+        file: Arc::clone(&first.handle),
+        batch: Some(Arc::clone(batch)),
+        direction,
+        range,
+        end: range.end,
+        is_sized: false,
+        address: 0,
+        link: None,
+        drive: share.drive,
+        parts: share.parts,
+        beside: shares,
+        alignment: alignment(sources),
+        cold: dice.roll(0.5),
+        exact: false,
+        sync: if direction == Direction::Write { sync(dice) } else { SyncMode::None },
+        priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
+    }
 }
 
 /// What O_DIRECT demands of the strip.
@@ -164,7 +205,7 @@ fn batch(
     numbers: &[usize],
     pieces: &[Piece],
     memory: &Memory,
-    on_host: bool,
+    (on_host, direction): (bool, Direction),
 ) -> Arc<Batch> {
     let wanted = pieces.iter().zip(numbers).map(|(piece, &source)| Wanted {
         source,
@@ -174,7 +215,8 @@ fn batch(
     });
     let wanted: Vec<Wanted> = wanted.collect();
     let unit = alignment(sources).map_or(1, |alignment| alignment.offset);
-    let strip = Strip::new(&wanted, unit).expect("small files");
+    let gap = if direction == Direction::Read { GAP_MAX } else { 0 };
+    let strip = Strip::new(&wanted, unit, gap).expect("small files");
     let alignment = |source: &Source| source.way.ok().map(|(alignment, _)| alignment);
     let files = sources.iter().map(|source| (Arc::clone(&source.handle), alignment(source)));
     Arc::new(Batch::new(strip, files, on_host))

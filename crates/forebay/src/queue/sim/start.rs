@@ -142,11 +142,7 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
     let link = (shape.gpus > 0 && dice.roll(shape.on_gpu))
         .then(|| usize::try_from(below(dice, shape.gpus as u64)).expect("few GPUs"));
     let way = way(dice, shape, file, writes);
-    let sync = match below(dice, 4) {
-        0 => SyncMode::Data,
-        1 => SyncMode::All,
-        _ => SyncMode::None,
-    };
+    let sync = sync(dice);
     Some(Wish {
         file: index,
         direction,
@@ -167,6 +163,15 @@ fn wish(world: &mut World, shape: &Shape, jobs: &[Job]) -> Option<Wish> {
             Vec::new()
         },
     })
+}
+
+/// What a write waits for.
+pub(super) fn sync(dice: &mut Dice) -> SyncMode {
+    match below(dice, 4) {
+        0 => SyncMode::Data,
+        1 => SyncMode::All,
+        _ => SyncMode::None,
+    }
 }
 
 /// How a file is read or written.

@@ -97,6 +97,8 @@ pub(super) struct Failure {
     pub(super) errno: Errno,
     /// What the op was to bring, in its transfer.
     pub(super) wanted: ByteRange,
+    /// The file that could not be synced.
+    pub(super) synced: Option<usize>,
 }
 
 /// Memory that an op in flight reads or writes.
@@ -280,7 +282,9 @@ impl World {
 
     fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
         let wanted = op.segment.wanted;
-        self.failed.push(Failure { state: Arc::clone(state), errno, wanted });
+        let is_sync = matches!(op.work, Work::Sync { .. });
+        let synced = is_sync.then(|| self.index_of(&op.file));
+        self.failed.push(Failure { state: Arc::clone(state), errno, wanted, synced });
     }
 
     /// A reader's read of one of several stretches.

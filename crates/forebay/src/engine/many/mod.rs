@@ -1,0 +1,313 @@
+//! Many reads or writes in one call.
+
+mod start;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::file::{Borrowed, RequestOptions};
+use super::{Engine, File};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, Source, Span, Target};
+use crate::plan::Wanted;
+use crate::queue::{Batch, Direction};
+use crate::transfer::{Outcome, Transfer};
+use start::Many;
+
+/// One of many reads or writes: `len` bytes at `offset` of `file`, and those from the byte `at` on
+/// of one of the call's targets or sources.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'a> {
+    /// The file, of the engine that is called.
+    pub file: &'a File,
+    /// Where the bytes begin in it.
+    pub offset: u64,
+    /// How many there are.
+    pub len: u64,
+    /// The target that they go to, or the source that they come from, by its place in the call's
+    /// list.
+    pub target: usize,
+    /// Where they begin there.
+    pub at: u64,
+}
+
+impl<'a> Piece<'a> {
+    /// For a call with one target or source.
+    #[must_use]
+    pub fn new(file: &'a File, offset: u64, len: u64, at: u64) -> Self {
+        Self { file, offset, len, target: 0, at }
+    }
+
+    /// The same, to another target.
+    #[must_use]
+    pub fn to(self, target: usize) -> Self {
+        Self { target, ..self }
+    }
+
+    /// The same, from another source.
+    #[must_use]
+    pub fn from(self, source: usize) -> Self {
+        Self { target: source, ..self }
+    }
+}
+
+/// What many reads or writes came to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ManyOutcome {
+    /// For each its bytes, fewer than asked for only where a read met the end of its file, or what
+    /// went wrong with it.
+    pub results: Vec<Result<u64>>,
+    /// What the transfer of all of them did.
+    pub whole: Outcome,
+}
+
+/// Many reads or writes on their way. Dropping it is as dropping a [`Transfer`].
+#[derive(Debug)]
+pub struct ManyTransfer {
+    transfer: Transfer,
+    /// There until it is dropped.
+    results: Option<Results>,
+    engine: Engine,
+}
+
+impl Drop for ManyTransfer {
+    fn drop(&mut self) {
+        // It may hold the last share in its files, whose close may hang.
+        let results = self.results.take();
+        if self.engine.inner.home.is_here() {
+            self.engine.inner.core.aside(move || drop(results));
+        } else {
+            std::mem::forget(results); // the parent's
+        }
+    }
+}
+
+/// What is needed to say what each piece came to.
+#[derive(Debug)]
+struct Results {
+    batch: Arc<Batch>,
+    /// What the files had of each when they were asked; of a write all.
+    there: Vec<Wanted>,
+    /// The lengths of those that were to be longer, by their numbers.
+    longer: Vec<(usize, u64)>,
+    exact: bool,
+}
+
+impl ManyTransfer {
+    /// The transfer of all of them, to ask, to wait for and to cancel.
+    #[must_use]
+    pub fn transfer(&self) -> &Transfer {
+        &self.transfer
+    }
+
+    /// Waits for the end. The buffers come back, after an error as well.
+    ///
+    /// # Errors
+    /// As [`Engine::read_many`] and [`Engine::write_many`]. Only [`Error::CopyNotOver`] comes
+    /// without the buffers.
+    pub fn wait(self) -> (Result<ManyOutcome>, Vec<Buffer>) {
+        let (end, buffers) = self.transfer.wait_for_all();
+        let results = self.results.as_ref().expect("there until it is dropped");
+        (end.map(|whole| results.outcome(whole)), buffers)
+    }
+}
+
+impl Results {
+    fn outcome(&self, whole: Outcome) -> ManyOutcome {
+        let mut results: Vec<Result<u64>> = self.there.iter().map(|there| Ok(there.len)).collect();
+        if !self.batch.is_whole() {
+            self.batch.results().for_each(|(index, result)| results[index] = result);
+        }
+        if self.exact && !(self.batch.is_whole() && self.longer.is_empty()) {
+            self.refuse_short(&mut results);
+        }
+        ManyOutcome { results, whole }
+    }
+
+    /// Makes an error of each that has fewer bytes than it was to have.
+    fn refuse_short(&self, results: &mut [Result<u64>]) {
+        let mut longer = self.longer.iter().peekable();
+        for (index, (result, there)) in results.iter_mut().zip(&self.there).enumerate() {
+            let of_this = longer.next_if(|longer| longer.0 == index);
+            let len = of_this.map_or(there.len, |longer| longer.1);
+            if let Ok(got) = *result
+                && got < len
+            {
+                let place = self.batch.file(there.source).place(there.offset, len);
+                *result = Err(match got < there.len {
+                    true => Error::FileChanged { place, got },
+                    false => Error::EndOfFile { place, got },
+                });
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Reads many pieces of files into `targets`, all of them on one GPU or on the host, and
+    /// returns when all bytes are there. What belongs together is read together: neighbours in a
+    /// file are one request, and what goes to scattered places on a GPU leaves in batches. Tens of
+    /// thousands of pieces are one call's work.
+    ///
+    /// Where pieces meet in a target, it holds bytes of either.
+    ///
+    /// ```
+    /// use forebay::{Engine, Options, Piece, RequestOptions, Target};
+    ///
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("experts.bin");
+    /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    /// let engine = Engine::new(Options::from_env()?)?;
+    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+    /// let file = engine.open(&path)?;
+    /// let mut memory = engine.allocate(gpu, 256 << 10)?;
+    /// // Every second 8 KiB of the file, one behind the other.
+    /// let pieces: Vec<Piece> =
+    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 8 << 10, n * (8 << 10))).collect();
+    /// let mut targets = [Target::from(&mut memory)];
+    /// let outcome = engine.read_many(&pieces, &mut targets, &RequestOptions::exactly())?;
+    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(8192))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
+    /// with one piece is in its own result.
+    pub fn read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        targets: &mut [Target<'_>],
+        options: &RequestOptions,
+    ) -> Result<ManyOutcome> {
+        let direction = Direction::Read;
+        let spans = targets.iter_mut().map(|target| match target {
+            Target::Host(bytes) => Ok(Span::of_host(bytes)),
+            Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
+        });
+        let spans = spans.collect::<Result<Vec<Span>>>()?;
+        self.run_many(&Many { direction, pieces, spans: &spans, options })
+    }
+
+    /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
+    /// returns when all are written: through the page cache, as [`File::write`] does, and on the
+    /// drive where `options` say so ([`SyncMode`](crate::SyncMode)). What comes from scattered
+    /// places on a GPU is fetched in batches, neighbours in a file are one request, and each file
+    /// is written by one thread at a time.
+    ///
+    /// Where pieces meet in a file, it holds bytes of either.
+    ///
+    /// ```
+    /// use forebay::{Engine, OpenOptions, Options, Piece, RequestOptions, Source};
+    ///
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("cache.bin");
+    /// let engine = Engine::new(Options::from_env()?)?;
+    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+    /// let file = engine.open_with(&path, &OpenOptions::new_file())?;
+    /// let mut cache = engine.allocate(gpu, 1 << 20)?;
+    /// cache.fill(7)?;
+    /// // Every second block of the cache, one behind the other.
+    /// let pieces: Vec<Piece> =
+    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 16 << 10, n * (32 << 10))).collect();
+    /// let sources = [Source::from(&cache)];
+    /// let outcome = engine.write_many(&pieces, &sources, &RequestOptions::default())?;
+    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(16384))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
+    /// with one piece is in its own result, and what goes wrong with a file's sync in those of all
+    /// its pieces.
+    pub fn write_many(
+        &self,
+        pieces: &[Piece<'_>],
+        sources: &[Source<'_>],
+        options: &RequestOptions,
+    ) -> Result<ManyOutcome> {
+        let direction = Direction::Write;
+        let spans = sources.iter().map(|source| match source {
+            Source::Host(bytes) => Ok(Span::of_host_source(bytes)),
+            Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
+        });
+        let spans = spans.collect::<Result<Vec<Span>>>()?;
+        self.run_many(&Many { direction, pieces, spans: &spans, options })
+    }
+
+    fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
+        if many.pieces.is_empty() {
+            return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
+        }
+        let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
+        let (state, results) = self.start_many(many, Vec::new())?;
+        let borrowed = Borrowed(state);
+        self.help(&borrowed.0);
+        let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
+        Ok(results.outcome(end?))
+    }
+
+    /// Starts reading many pieces into `targets`, which the transfer owns until it is waited for.
+    ///
+    /// # Errors
+    /// What can be known at once, and a call without pieces; the rest comes from
+    /// [`ManyTransfer::wait`].
+    pub fn start_read_many(
+        &self,
+        pieces: &[Piece<'_>],
+        targets: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        self.start_owned(Direction::Read, pieces, targets, options)
+    }
+
+    /// Starts writing many pieces of `sources`, which the transfer owns until it is waited for.
+    ///
+    /// # Errors
+    /// What can be known at once, and a call without pieces; the rest comes from
+    /// [`ManyTransfer::wait`].
+    pub fn start_write_many(
+        &self,
+        pieces: &[Piece<'_>],
+        sources: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        self.start_owned(Direction::Write, pieces, sources, options)
+    }
+
+    fn start_owned(
+        &self,
+        direction: Direction,
+        pieces: &[Piece<'_>],
+        buffers: Vec<Buffer>,
+        options: &RequestOptions,
+    ) -> Result<ManyTransfer> {
+        if pieces.is_empty() {
+            let (name, value) = ("pieces".into(), "none".into());
+            return Err(Error::BadOption { name, value, expected: "one at least".into() });
+        }
+        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
+        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
+        let many = Many { direction, pieces, spans: &spans, options };
+        let (state, results) = self.start_many(&many, buffers)?;
+        let transfer = Transfer::new(state, self.clone());
+        Ok(ManyTransfer { transfer, results: Some(results), engine: self.clone() })
+    }
+}
+
+/// A part of a buffer, as the pieces of a call use it; without pieces nobody does.
+fn part(
+    direction: Direction,
+    pieces: &[Piece<'_>],
+    buffer: &Buffer,
+    range: &Range<u64>,
+) -> Result<Span> {
+    match pieces.first() {
+        Some(first) => first.file.part(direction.operation(), first.offset, buffer, range),
+        None => Ok(Span { address: 0, len: 0, gpu: None, keep: None }),
+    }
+}

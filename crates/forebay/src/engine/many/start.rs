@@ -1,0 +1,273 @@
+//! From a call of many pieces to one transfer of a strip.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use super::{Piece, Results};
+use crate::engine::file::RequestOptions;
+use crate::engine::start::{Call, Way};
+use crate::engine::{Engine, bad_request};
+use crate::error::{Error, Result};
+use crate::file::Handle;
+use crate::gpu::Device;
+use crate::memory::{Buffer, Span};
+use crate::plan::{Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
+use crate::queue::{Batch, Direction, Request, Share};
+use crate::transfer::{State, SyncMode};
+use crate::units::ByteRange;
+
+/// Pieces are no closer to each other in the strip, so that a segment of 1 MiB never has more than
+/// 2,048 of them: some are taken apart under the scheduler's lock.
+const UNIT_MIN: u64 = 512;
+
+/// A call, as it came.
+pub(super) struct Many<'a> {
+    pub(super) direction: Direction,
+    pub(super) pieces: &'a [Piece<'a>],
+    /// The memory that pieces name by its place here.
+    pub(super) spans: &'a [Span],
+    pub(super) options: &'a RequestOptions,
+}
+
+/// A file of a call, and how its bytes are moved.
+struct Source {
+    file: Arc<Handle>,
+    way: Way,
+    drive: usize,
+    /// Where a read meets its end, where that is known before.
+    end: u64,
+}
+
+impl Source {
+    /// What tells a part of a transfer from others: its drive and its way.
+    fn part(&self) -> (usize, bool) {
+        (self.drive, self.way.is_ok())
+    }
+
+    fn file_and_alignment(&self) -> (Arc<Handle>, Option<Alignment>) {
+        (Arc::clone(&self.file), self.way.ok().map(|(alignment, _)| alignment))
+    }
+
+    fn drive_and_way(&self) -> (usize, Io, Reason) {
+        match self.way {
+            Ok((_, reason)) => (self.drive, Io::Direct, reason),
+            Err(reason) => (self.drive, Io::Buffered, reason),
+        }
+    }
+}
+
+impl Engine {
+    /// Starts what `many` asks; the transfer owns `buffers` until it has drained.
+    pub(super) fn start_many(
+        &self,
+        many: &Many<'_>,
+        buffers: Vec<Buffer>,
+    ) -> Result<(Arc<State>, Results)> {
+        many.pieces.iter().try_for_each(|piece| self.check_piece(many, piece))?;
+        let gpu = many.one_memory()?;
+        let (sources, source_of) = self.sources(many, gpu)?;
+        let (wanted, batch) = many.lay_out(&sources, &source_of, gpu.is_none())?;
+        let strip = batch.strip();
+        if many.direction == Direction::Write && many.options.preallocate {
+            strip.stretches().iter().try_for_each(|stretch| {
+                let (file, len) = (&sources[stretch.source].file, stretch.at.len());
+                file.preallocate(stretch.offset, len).map(drop)
+            })?;
+        }
+        let mut shares = Share::of_strip(strip, |number| sources[number].drive_and_way());
+        let range = ByteRange::at(0, strip.len());
+        let link = gpu.map(|device| self.ready_link(device)).transpose()?;
+        self.start_readers()?;
+        let file = Arc::clone(&sources[0].file);
+        let keep = many.spans.iter().filter_map(|span| span.keep.clone()).collect();
+        let state = State::new(Arc::clone(&file), range, buffers, keep);
+        let state = Arc::new(state.of_batch(Arc::clone(&batch)));
+        let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
+        let first = if shares.is_empty() { none } else { shares.remove(0) };
+        let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::Direct);
+        self.launch(Request {
+            state: Arc::clone(&state),
+            file,
+            batch: Some(Arc::clone(&batch)),
+            direction: many.direction,
+            range,
+            end: range.end,
+            is_sized: false, // each file for itself
+            address: 0,      // each piece has its own
+            link,
+            drive: first.drive,
+            cold: begins_direct && batch.begins_cold(),
+            parts: first.parts,
+            beside: shares,
+            alignment: alignment(&sources),
+            exact: false, // each read for itself
+            sync: many.sync(),
+            priority: many.options.priority,
+        });
+        Ok((state, many.results(wanted, batch)))
+    }
+
+    fn check_piece(&self, many: &Many<'_>, piece: &Piece<'_>) -> Result<()> {
+        // Another engine's numbers of drives are not ours.
+        if !std::ptr::eq(&*piece.file.engine().inner, &*self.inner) {
+            let reason = "the file was opened by another engine: open it with this one";
+            return Err(many.refusal(piece, reason.into()));
+        }
+        piece.file.check_access(many.direction, piece.offset, piece.len)?;
+        many.check(piece)
+    }
+
+    /// The files of a call, in an order in which those of one drive follow each other, and of
+    /// these those that are moved in the same way, and for each piece the number of its own.
+    fn sources(
+        &self,
+        many: &Many<'_>,
+        gpu: Option<&Arc<dyn Device>>,
+    ) -> Result<(Vec<Source>, Vec<usize>)> {
+        let mut sources: Vec<Source> = Vec::new();
+        let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
+        let mut source_of: Vec<usize> = Vec::with_capacity(many.pieces.len());
+        let mut last = None;
+        for piece in many.pieces {
+            let file = Arc::as_ptr(piece.file.shared_handle());
+            let number = match last {
+                Some((same, number)) if same == file => number,
+                _ => match numbers.entry(file) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        sources.push(self.source(many, piece, gpu)?);
+                        *new.insert(sources.len() - 1)
+                    }
+                },
+            };
+            last = Some((file, number));
+            source_of.push(number);
+        }
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|&number| sources[number].part());
+        let mut place = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(new, &old)| place[old] = new);
+        source_of.iter_mut().for_each(|number| *number = place[*number]);
+        let mut sorted: Vec<(usize, Source)> = place.into_iter().zip(sources).collect();
+        sorted.sort_by_key(|(place, _)| *place);
+        Ok((sorted.into_iter().map(|(_, source)| source).collect(), source_of))
+    }
+
+    fn source(
+        &self,
+        many: &Many<'_>,
+        piece: &Piece<'_>,
+        gpu: Option<&Arc<dyn Device>>,
+    ) -> Result<Source> {
+        let file = piece.file.shared_handle();
+        let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
+        let call = Call::new(file, many.direction, piece.offset, span, many.options);
+        let call = Call { is_part: true, ..call };
+        let mut way = self.way(&call)?;
+        let mut end = u64::MAX;
+        if many.direction == Direction::Write {
+            if way.is_ok() {
+                let reason = "pieces of one call are written through the page cache: write each \
+                              by a call of its own";
+                return Err(call.unavailable(Route::Staged, reason.into()));
+            }
+        } else {
+            let size = file.size()?;
+            let is_sized = file.is_sized(size);
+            if !is_sized && !matches!(way, Ok((_, Reason::Demanded))) {
+                way = Err(Reason::NoDirectIo); // that would end where the size says
+            }
+            end = if is_sized { size } else { u64::MAX };
+        }
+        let drive = self.drive(file, way.is_ok())?;
+        Ok(Source { file: Arc::clone(file), way, drive, end })
+    }
+}
+
+/// The most that O_DIRECT demands of any file.
+fn alignment(sources: &[Source]) -> Option<Alignment> {
+    let alignments = sources.iter().filter_map(|source| source.way.ok());
+    alignments.map(|(alignment, _)| alignment).reduce(Alignment::max)
+}
+
+impl<'a> Many<'a> {
+    fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {
+        let place = piece.file.handle().place(piece.offset, piece.len);
+        bad_request(self.direction.operation(), place, reason)
+    }
+
+    fn check(&self, piece: &Piece<'_>) -> Result<()> {
+        let Piece { offset, len, target, at, .. } = *piece;
+        let end = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok());
+        let name = match self.direction {
+            Direction::Read => "target",
+            Direction::Write => "source",
+        };
+        let count = self.spans.len();
+        let reason = match (end, self.spans.get(target), at.checked_add(len)) {
+            (None, ..) => "no file reaches so far".to_owned(),
+            (_, None, _) => format!("there are {count} {name}s, none with the index {target}"),
+            (_, Some(span), Some(end)) if end <= span.len => return Ok(()),
+            (_, Some(span), _) => {
+                format!("{len} bytes at {at} lie outside the {name} of {} bytes", span.len)
+            }
+        };
+        Err(self.refusal(piece, reason))
+    }
+
+    /// The GPU that all memory lies on; `None`: it is the host's.
+    fn one_memory(&self) -> Result<Option<&'a Arc<dyn Device>>> {
+        let spans = self.spans;
+        let id = |span: &Span| span.gpu.as_ref().map(|gpu| gpu.id());
+        let first = spans.first().map(id);
+        if spans.iter().all(|span| Some(id(span)) == first) {
+            return Ok(spans.first().and_then(|span| span.gpu.as_ref()));
+        }
+        let reason = "memory on several GPUs, or on one and the host: make a call for each";
+        Err(self.refusal(&self.pieces[0], reason.into()))
+    }
+
+    /// Which sync the files need: reads none, whatever is demanded of writes.
+    fn sync(&self) -> SyncMode {
+        match self.direction {
+            Direction::Read => SyncMode::None,
+            Direction::Write => self.options.sync,
+        }
+    }
+
+    /// What is needed to say what came of each; `there` is what the files have of them.
+    fn results(&self, there: Vec<Wanted>, batch: Arc<Batch>) -> Results {
+        let of = self.pieces.iter().zip(&there).enumerate();
+        let longer = of.filter(|(_, (piece, there))| piece.len > there.len);
+        let longer = longer.map(|(index, (piece, _))| (index, piece.len)).collect();
+        Results { batch, there, longer, exact: self.options.exact }
+    }
+
+    /// Lays the pieces out in a strip. What lies between two pieces may be read with them, but not
+    /// written.
+    fn lay_out(
+        &self,
+        sources: &[Source],
+        source_of: &[usize],
+        on_host: bool,
+    ) -> Result<(Vec<Wanted>, Arc<Batch>)> {
+        let wanted = |(piece, &source): (&Piece<'_>, &usize)| {
+            let Piece { offset, len, target, at, .. } = *piece;
+            let len = len.min(sources[source].end.saturating_sub(offset));
+            Wanted { source, offset, len, address: self.spans[target].address + at }
+        };
+        let wanted: Vec<Wanted> = self.pieces.iter().zip(source_of).map(wanted).collect();
+        let unit = alignment(sources).map_or(1, |alignment| alignment.offset).max(UNIT_MIN);
+        let gap = match self.direction {
+            Direction::Read => GAP_MAX,
+            Direction::Write => 0,
+        };
+        let Some(strip) = Strip::new(&wanted, unit, gap) else {
+            let reason = "together the pieces are too long";
+            return Err(self.refusal(&self.pieces[0], reason.into()));
+        };
+        let files = sources.iter().map(Source::file_and_alignment);
+        Ok((wanted, Arc::new(Batch::new(strip, files, on_host))))
+    }
+}
