@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, drives, first, host, many, map, memlock, memory, resident, small, write};
+use crate::{
+    cold, drives, first, host, many, map, memlock, memory, resident, small, statistics, write,
+};
 
 /// One bar.
 #[derive(Clone, Copy)]
@@ -51,6 +53,8 @@ pub(crate) const BARS: [Bar; 29] = [
     Bar { name: "pread-direct-1M", setting: Setting::Host, run: host::pread_direct },
     Bar { name: "pread-resident", setting: Setting::Host, run: host::pread_resident },
     Bar { name: "host-memlock", setting: Setting::Host, run: memlock::run },
+    Bar { name: "statistics-resident", setting: Setting::Host, run: statistics::resident },
+    Bar { name: "statistics-random", setting: Setting::Host, run: statistics::random },
     Bar { name: "memory-host", setting: Setting::Any, run: memory::host },
     Bar { name: "memory-sim", setting: Setting::Any, run: memory::sim },
     Bar { name: "map-resolve", setting: Setting::Any, run: map::resolve },

@@ -33,6 +33,7 @@ mod ring;
 mod sample;
 mod scratch;
 mod small;
+mod statistics;
 mod write;
 
 use std::io::Write as _;
