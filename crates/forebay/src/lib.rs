@@ -33,6 +33,7 @@
 //! transfer   what the caller waits for: progress, bytes by route, the first error
 //! statistics how long the stages take
 //! trace      what all of these did and when, where somebody asks
+//! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
 //! ```
 //!
@@ -95,6 +96,7 @@ pub mod clock;
 mod direct;
 mod engine;
 pub mod error;
+mod events;
 mod file;
 pub mod gpu;
 mod memory;

@@ -379,7 +379,7 @@ impl File {
         (self.handle, self.engine)
     }
 
-    /// Starts a transfer with a file whose size is known.
+    /// Starts a block of a transfer, with a file whose size is known.
     pub(super) fn start_sized(
         &self,
         direction: Direction,
@@ -389,7 +389,7 @@ impl File {
         size: u64,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &memory, options)?;
-        let call = Call { size: Some(size), ..call };
+        let call = Call { size: Some(size), is_block: true, ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }

@@ -39,6 +39,7 @@ use rustix::io::Errno;
 
 use self::threads::ReaderTools;
 use crate::error::{Error, Operation, Place, Result};
+use crate::events;
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
@@ -114,6 +115,7 @@ impl Engine {
             let readers = Bell::List(Arc::clone(&bell));
             Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
         });
+        events::engine_made(&options, readers.start());
         Ok(Self {
             inner: Kept::new(Inner {
                 home: Home::here(),
@@ -205,6 +207,15 @@ impl Engine {
     /// The host's or the GPU's; [`Error::MemoryLimit`] where a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check(Operation::Allocate)?;
+        let made = self.pinned(len);
+        match &made {
+            Ok(_) => events::memory_made(len, None),
+            Err(error) => events::memory_refused(error),
+        }
+        made
+    }
+
+    fn pinned(&self, len: u64) -> Result<Buffer> {
         let fail = Error::HostMemory { len, source: Errno::NOMEM };
         let bytes = usize::try_from(len).map_err(|_| fail)?;
         let turn = self.inner.tools.arena.room().enter(len, 0)?;
@@ -274,6 +285,7 @@ impl Engine {
         if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
             let _ = handle.direct(); // whoever asks for it is told what came of it
         }
+        handle.tell_opened();
         File::new(Arc::new(handle), self.clone())
     }
 
@@ -319,6 +331,7 @@ impl Engine {
         if !self.inner.home.is_here() {
             return; // the parent's transfer is none of a child's business
         }
+        state.tell_cancel();
         state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
@@ -337,6 +350,8 @@ impl Engine {
             inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
         links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
+        drop(links);
+        events::gpu_found(device.info());
         Ok(index)
     }
 
@@ -359,12 +374,17 @@ impl Engine {
         let index = self.link(device)?;
         let mut links = self.links();
         let link = links.iter_mut().find(|link| link.index == index).expect("added above");
-        if !link.has_slots {
-            let slots = self.inner.tools.arena.grow(index)?;
-            self.inner.core.with(|scheduler| scheduler.add_slots(index, &slots));
+        if link.has_slots {
+            return Ok(index);
+        }
+        let grown = self.inner.tools.arena.grow(index);
+        if let Ok(slots) = &grown {
+            self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
             link.has_slots = true;
         }
-        Ok(index)
+        drop(links);
+        self.inner.tools.arena.tell_grown(index, &grown);
+        grown.map(|_| index)
     }
 
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
@@ -396,7 +416,7 @@ impl Drop for Inner {
             let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
             self.core.aside(move || drives.remember(&core));
         }
-        self.threads.wait();
+        events::engine_ended(self.threads.wait());
     }
 }
 

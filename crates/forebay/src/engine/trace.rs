@@ -3,6 +3,7 @@
 use super::Engine;
 use super::start::Call;
 use crate::error::Result;
+use crate::events;
 use crate::queue::now_ns;
 use crate::statistics::Statistics;
 use crate::trace::{Span, Trace, What};
@@ -45,11 +46,13 @@ impl Engine {
         }
     }
 
-    /// Records a small transfer that has just ended.
+    /// Records a small transfer that has just ended, and tells subscribers of it.
     pub(super) fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
+        let bytes = (call.offset, call.span.len);
+        events::small_ended(call.direction.name(), call.file.path(), bytes, done);
         self.inner.core.recorder().note_small(|| {
             let took = done.as_ref().map_or(0, |outcome| outcome.elapsed.as_nanos());
-            let (end_ns, bytes) = (now_ns(), (call.offset, call.span.len));
+            let end_ns = now_ns();
             let start_ns = end_ns.saturating_sub(u64::try_from(took).unwrap_or(0));
             Span { start_ns, end_ns, what: What::Small { name: call.direction.name(), bytes } }
         });

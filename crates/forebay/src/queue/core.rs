@@ -14,6 +14,7 @@ use super::scheduler::{Depth, Effects, Scheduler};
 use super::spans;
 use super::uring::Waker;
 use crate::error::Error;
+use crate::events;
 use crate::trace::{Recorder, Trace};
 use crate::transfer::{State, Unused};
 
@@ -153,11 +154,15 @@ impl Core {
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
                 self.with(|scheduler| scheduler.cannot_start(errno));
+                events::thread_refused("thread that waits for drives", &errno);
             }
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
             effects.links.iter().for_each(|&link| bells[link].ring_times(1));
+        }
+        for (path, reason) in &effects.refused {
+            events::direct_refused(path, reason, true);
         }
         if effects.finished.is_empty() {
             return;

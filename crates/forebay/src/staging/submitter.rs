@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use crate::error::{Error, Operation};
+use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
@@ -56,6 +57,8 @@ pub(crate) struct Submitter {
     track: Track,
     /// The slots that copies touch; never given back once one may not be over.
     arena: Option<Arc<Arena>>,
+    /// Whether subscribers know that the GPU is lost.
+    lost_told: bool,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
@@ -87,6 +90,7 @@ impl Submitter {
             done: Vec::new(),
             track: Track::default(),
             arena: None,
+            lost_told: false,
             asleep: false,
         })
     }
@@ -204,14 +208,18 @@ impl Submitter {
     }
 
     /// What a failed copy means. The memory of one that may still run is never given back.
-    fn failure(&self, copy: &Copy, source: DeviceError) -> CopyFailure {
+    fn failure(&mut self, copy: &Copy, source: DeviceError) -> CopyFailure {
         let (device, len) = (self.device.id(), copy.run.range.len());
+        if source.is_loss() && !std::mem::replace(&mut self.lost_told, true) {
+            events::gpu_lost(device, &source);
+        }
         let place = None; // the scheduler knows it
         if self.settle() {
             let operation = Operation::Copy;
             let error = Error::Device { operation, device, len, place, source };
             return CopyFailure { error, lost: None };
         }
+        events::copy_not_over(device, &source);
         std::mem::forget(self.arena.clone());
         let lost = Some((device, source.clone()));
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Blocks, Track};
 use crate::engine::{Engine, File, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
+use crate::events;
 use crate::gpu::{Device, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
@@ -304,6 +305,7 @@ impl Ordered {
             Direction::Write => self.moving.is_empty() && self.passed == 0,
         };
         if self.error.is_none() && !waits {
+            events::watchdog_fired(self.file.path(), bound);
             self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
     }
@@ -337,6 +339,7 @@ impl Ordered {
         let mut rest = None;
         if !drained {
             let source = track.lose();
+            events::copy_not_over(self.device, &source);
             self.state.lose_memory(&source);
             let (device, len) = (self.device, self.blocks.range.len());
             let place = Some(Box::new(self.place()));

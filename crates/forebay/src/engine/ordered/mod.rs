@@ -106,6 +106,7 @@ impl File {
             );
             return Err(bad_request(direction.operation(), place, reason));
         }
+        let begin = call.begin(None);
         let Span { address, keep, .. } = call.span;
         let state = State::new(
             Arc::clone(self.shared_handle()),
@@ -130,6 +131,7 @@ impl File {
             let place = Some(Box::new(self.handle().place(range.start, len)));
             return Err(Error::CopyNotOver { device, len, place, source });
         }
+        state.tell_begin(self.handle(), &begin);
         let ordered =
             Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
         expected.add(ordered);
