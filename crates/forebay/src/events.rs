@@ -77,7 +77,8 @@ pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
 
 pub(crate) fn gpu_found(info: &DeviceInfo) {
     let DeviceInfo { id, name, pci_address, driver, memory, simulated, .. } = info;
-    let (gpu, name, pci_address) = (display(id), name.as_str(), pci_address.as_str());
+    let (gpu, name) = (display(id), name.as_str());
+    let pci_address = Some(pci_address.as_str()).filter(|address| !address.is_empty());
     let (driver, memory, simulated) = (driver.as_str(), *memory, *simulated);
     debug!(target: GPU, gpu, name, pci_address, driver, memory, simulated, "GPU brought in");
 }

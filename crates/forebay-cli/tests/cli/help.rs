@@ -100,6 +100,11 @@ fn long_help_of_the_command() {
                   how requests reach the kernel
           FOREBAY_WATCHDOG [default: 30s]
                   how long a transfer in a stream's order may stand still
+
+        Variables of the command:
+          FOREBAY_LOG [default: off]
+                  what the engine decides and what befalls it, line by line on stderr: `off`,
+                  `warn`, `info` or `debug`
         ");
 }
 
