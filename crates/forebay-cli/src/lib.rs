@@ -1,7 +1,7 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails, `log`
+//! [`tune`], [`read`], `manual`), [`report`] shows results, [`failure`] is how a verb fails, `log`
 //! shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
@@ -20,7 +20,7 @@ mod interrupt;
 mod log;
 mod manual;
 pub mod map;
-mod read;
+pub mod read;
 pub mod report;
 pub mod tune;
 mod usage;

@@ -264,6 +264,13 @@ fn long_help_of_read() {
                   track of its own, with an arrow from each request to the copy that took its
                   bytes away.
 
+              --stages
+                  Show how long the stages took: requests, copies, and the waits for slots and for
+                  the link
+
+              --json
+                  Print JSON, with the stages; docs/json-schema.md describes it
+
           -h, --help
                   Print help (see a summary with '-h')
 
@@ -271,6 +278,7 @@ fn long_help_of_read() {
           forebay read model.safetensors
           forebay read model.safetensors --offset 8 --len 1M --checksum
           forebay read /dev/nvme0n1 --len 1G --gpu 0
+          forebay read model.safetensors --stages
           forebay read model.safetensors --trace read.json
           forebay read model.safetensors --offset 4K --len 4K --output - | xxd
         ");
