@@ -164,6 +164,13 @@ pub(crate) struct Begin {
     pub(crate) way: Option<(Route, Reason)>,
 }
 
+impl Begin {
+    /// A read of so many pieces.
+    pub(crate) fn of_pieces(pieces: usize, gpu: Option<DeviceId>) -> Self {
+        Self { direction: "read", pieces: Some(pieces), gpu, way: None }
+    }
+}
+
 /// What belongs to a transfer that was told of, until it ends.
 #[derive(Debug)]
 pub(crate) struct Told {

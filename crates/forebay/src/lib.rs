@@ -80,6 +80,9 @@
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
+//! - `trace/nvtx.rs`: loads the library of a tool, and calls it
+//! - `trace/nvtx_tests.rs`: plays a tool
+//! - `examples/nvtx_tool.rs`: is a tool, for tests
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory

@@ -38,7 +38,9 @@ fn short_help_of_the_command() {
 
 #[test]
 fn long_help_of_the_command() {
-    insta::assert_snapshot!(stdout(&["--help"]), @"
+    let text = stdout(&["--help"]);
+    let (text, _) = text.split_once("\nVariables that set").unwrap();
+    insta::assert_snapshot!(text, @"
         Moves bytes between files and GPU memory at the speed of the slowest link on the way
 
         Usage: forebay <COMMAND>
@@ -74,7 +76,14 @@ fn long_help_of_the_command() {
 
         Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
         NO_COLOR switches colours off.
+        ");
+}
 
+#[test]
+fn long_help_tells_of_every_variable() {
+    let text = stdout(&["--help"]);
+    let (_, variables) = text.split_once("NO_COLOR switches colours off.\n\n").unwrap();
+    insta::assert_snapshot!(variables, @"
         Variables that set limits of the engine; none needs to be set:
           FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
                   pinned memory at most, over the whole engine
@@ -100,6 +109,8 @@ fn long_help_of_the_command() {
                   how requests reach the kernel
           FOREBAY_WATCHDOG [default: 30s]
                   how long a transfer in a stream's order may stand still
+          FOREBAY_NVTX [default: auto]
+                  whether an attached tool is shown NVTX ranges
 
         Variables of the command:
           FOREBAY_LOG [default: off]

@@ -282,9 +282,8 @@ impl Engine {
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
         let state = State::new(Arc::clone(&file), range, targets, keep);
         let state = Arc::new(state.of_batch(Arc::clone(&batch)));
-        let direction = Direction::Read.name();
-        let (pieces_len, gpu) = (Some(pieces.len()), gpu.map(|gpu| gpu.id()));
-        state.tell_begin(&file, &Begin { direction, pieces: pieces_len, gpu, way: None });
+        let begin = Begin::of_pieces(pieces.len(), gpu.map(|gpu| gpu.id()));
+        state.tell_begin(self.ranges(), &file, &begin);
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
         self.launch(Request {

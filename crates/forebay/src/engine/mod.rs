@@ -48,6 +48,7 @@ use crate::process::{Home, Housed, Kept};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
+use crate::trace::{self as tracks, Ranges};
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -109,14 +110,17 @@ impl Engine {
             pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
+        let tool = if options.nvtx { tracks::attached() } else { Ok(Ranges::default()) };
+        let ranges = tool.unwrap_or_default();
         let bell = Arc::<Idlers>::default();
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
-            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
+            let (pool, closers) = (Bell::Pool(pool), threads.closers());
+            Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
         });
         events::engine_made(&options, readers.start());
-        Ok(Self {
+        let engine = Self {
             inner: Kept::new(Inner {
                 home: Home::here(),
                 core: Arc::clone(&core),
@@ -136,7 +140,11 @@ impl Engine {
                 keepers: ordered::Keepers::default(),
                 options,
             }),
-        })
+        };
+        if let Err(reason) = tool {
+            engine.note(format!("the tool that is to show NVTX ranges cannot be used: {reason}"));
+        }
+        Ok(engine)
     }
 
     /// The limits that it was made with.

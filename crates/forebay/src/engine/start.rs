@@ -132,7 +132,7 @@ impl Engine {
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            state.tell_begin(call.file, &call.begin(Some(way)));
+            state.tell_begin(self.ranges(), call.file, &call.begin(Some(way)));
         }
         self.launch(Request {
             state: Arc::clone(&state),

@@ -17,7 +17,7 @@ use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
-use crate::trace::{Recorder, Span, Track, What};
+use crate::trace::{Kind, Range, Ranges, Recorder, Span, Track, What};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -35,6 +35,8 @@ struct Queued {
     copy: Copy,
     event: Event,
     since: Instant,
+    #[expect(dead_code, reason = "held until the copy is done")]
+    range: Range,
 }
 
 /// The copies of one direction, which are done in turn.
@@ -139,7 +141,7 @@ impl Submitter {
                 (next, !idle && scheduler.nothing_to_fill(link), ended)
             });
             match next {
-                Some(copy) => self.queue(copy),
+                Some(copy) => self.queue(copy, core.recorder().ranges()),
                 None if ended => return Pause::Stop,
                 None if self.asleep => return Pause::Wait,
                 None if last && self.is_fresh() => return Pause::Watch,
@@ -225,11 +227,16 @@ impl Submitter {
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
-    fn queue(&mut self, copy: Copy) {
+    fn queue(&mut self, copy: Copy, ranges: Ranges) {
+        let name = match copy.direction {
+            Direction::Read => c"copy to the GPU",
+            Direction::Write => c"copy from the GPU",
+        };
+        let range = ranges.begin(Kind::Copy, name, copy.run.range.len());
         match self.start(&copy) {
             Ok(event) => {
                 let direction = copy.direction;
-                let queued = Queued { copy, event, since: Instant::now() };
+                let queued = Queued { copy, event, since: Instant::now(), range };
                 self.lane(direction).queued.push_back(queued);
             }
             Err(source) => {

@@ -18,6 +18,7 @@ use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
+use crate::trace::Range;
 use crate::units::ByteRange;
 use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
@@ -58,7 +59,7 @@ pub(crate) struct State {
     end: Mutex<End>,
     bell: Condvar,
     /// There from when subscribers were told that it begins until they are told that it ends.
-    told: Mutex<Option<Told>>,
+    told: Mutex<Option<(Told, Range)>>,
 }
 
 /// How a transfer ended, and the memory that it owns until then.

@@ -1,4 +1,5 @@
-//! What subscribers of `tracing` are told of a transfer, from its beginning to its end.
+//! What subscribers of `tracing`, and an attached tool, are told of a transfer, from its beginning
+//! to its end.
 
 use std::sync::PoisonError;
 
@@ -6,12 +7,20 @@ use super::{Outcome, State};
 use crate::error::Result;
 use crate::events::{self, Begin};
 use crate::file::Handle;
+use crate::trace::{Kind, Ranges};
 
 impl State {
     /// Tells that it begins. Of one that is not told of its end is not told either.
-    pub(crate) fn tell_begin(&self, file: &Handle, begin: &Begin) {
+    pub(crate) fn tell_begin(&self, ranges: Ranges, file: &Handle, begin: &Begin) {
         let told = events::transfer_begins(file.path(), self.range, self.wanted, begin);
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+        let range = ranges.begin_with(Kind::Transfer, self.wanted, || {
+            let (path, start) = (file.path().display(), self.range.start);
+            match begin.pieces {
+                None => format!("{} {path} at {start}+{}", begin.direction, self.wanted),
+                Some(pieces) => format!("{} {path}, {pieces} pieces", begin.direction),
+            }
+        });
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, range));
     }
 
     /// Tells that it was asked to stop, if it has not ended.
@@ -28,7 +37,7 @@ impl State {
     /// Tells how it ended, before anybody who waits for it can know.
     pub(super) fn tell_end(&self, file: &Handle, result: &Result<Outcome>) {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(told) = told {
+        if let Some((told, _range)) = told {
             events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
         }
     }

@@ -131,7 +131,7 @@ impl File {
             let place = Some(Box::new(self.handle().place(range.start, len)));
             return Err(Error::CopyNotOver { device, len, place, source });
         }
-        state.tell_begin(self.handle(), &begin);
+        state.tell_begin(engine.ranges(), self.handle(), &begin);
         let ordered =
             Ordered::new(Arc::clone(&state), self.clone(), direction, options, track, blocks);
         expected.add(ordered);
