@@ -290,10 +290,10 @@ impl Engine {
     }
 
     fn file(&self, handle: Handle) -> File {
+        handle.tell_opened();
         if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
             let _ = handle.direct(); // whoever asks for it is told what came of it
         }
-        handle.tell_opened();
         File::new(Arc::new(handle), self.clone())
     }
 

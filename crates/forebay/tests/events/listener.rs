@@ -47,7 +47,7 @@ pub(crate) struct Listener {
     spans: Mutex<BTreeMap<u64, Known>>,
     next: AtomicU64,
     /// Engines that are asked at each event; none of them is dropped meanwhile.
-    asked: RwLock<Vec<Engine>>,
+    asked: RwLock<BTreeMap<u64, Engine>>,
 }
 
 thread_local! {
@@ -88,9 +88,10 @@ impl Listener {
 
     /// Asks `engine` from within each event while `step` runs.
     pub(crate) fn asking<T>(&self, engine: &Engine, step: impl FnOnce() -> T) -> T {
-        self.asked.write().expect("nobody panics with it").push(engine.clone());
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.asked.write().expect("nobody panics with it").insert(number, engine.clone());
         let answer = step();
-        self.asked.write().expect("nobody panics with it").clear();
+        self.asked.write().expect("nobody panics with it").remove(&number);
         answer
     }
 }
@@ -131,7 +132,7 @@ impl Subscriber for &'static Listener {
             fields: fields.0,
             spans: spans_of,
         });
-        for engine in &*self.asked.read().expect("nobody panics with it") {
+        for engine in self.asked.read().expect("nobody panics with it").values() {
             let _ = (engine.statistics(), engine.notes());
         }
     }

@@ -1,5 +1,6 @@
 //! What a subscriber of `tracing` is told of an engine, by all tests of this program at once.
 
+mod faults;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod listener;
