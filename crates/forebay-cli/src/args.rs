@@ -169,6 +169,7 @@ pub struct BenchArgs {
     forebay read model.safetensors\n  \
     forebay read model.safetensors --offset 8 --len 1M --checksum\n  \
     forebay read /dev/nvme0n1 --len 1G --gpu 0\n  \
+    forebay read model.safetensors --stages\n  \
     forebay read model.safetensors --trace read.json\n  \
     forebay read model.safetensors --offset 4K --len 4K --output - | xxd")]
 pub struct ReadArgs {
@@ -211,6 +212,14 @@ pub struct ReadArgs {
     /// own, with an arrow from each request to the copy that took its bytes away.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+
+    /// Show how long the stages took: requests, copies, and the waits for slots and for the link
+    #[arg(long)]
+    pub stages: bool,
+
+    /// Print JSON, with the stages; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `forebay map` takes.

@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], `read`, `manual`), [`report`] shows results, [`failure`] is how a verb fails. Data go
-//! to stdout, talk to stderr.
+//! [`tune`], [`read`], `manual`), [`report`] shows results, [`failure`] is how a verb fails, `log`
+//! shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -17,9 +17,10 @@ pub mod args;
 pub mod bench;
 pub mod failure;
 mod interrupt;
+mod log;
 mod manual;
 pub mod map;
-mod read;
+pub mod read;
 pub mod report;
 pub mod tune;
 mod usage;
@@ -50,6 +51,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_)) {
         variables::warn_of_unknown();
+    }
+    let is_about_us = matches!(parsed.verb, Verb::Completions { .. } | Verb::Man);
+    if !is_about_us && let Err(failure) = log::begin() {
+        return end(Err(failure));
     }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(&arguments)),

@@ -7,6 +7,25 @@ use forebay::Options;
 
 use crate::report::warnings::say;
 
+/// A variable of the command itself.
+pub(crate) struct OfCommand {
+    pub(crate) name: &'static str,
+    about: &'static str,
+    default: &'static str,
+    pub(crate) takes: &'static str,
+}
+
+/// How much of what the engine tells is shown.
+pub(crate) const LOG: OfCommand = OfCommand {
+    name: "FOREBAY_LOG",
+    about: "what the engine decides and what befalls it, line by line on stderr",
+    default: "off",
+    takes: "`off`, `warn`, `info` or `debug`",
+};
+
+/// All of them.
+const OF_COMMAND: [OfCommand; 1] = [LOG];
+
 /// What the tests and the build read, which is no mistake here.
 const OF_TESTS: [&str; 7] = [
     "FOREBAY_BIN",
@@ -18,13 +37,17 @@ const OF_TESTS: [&str; 7] = [
     "FOREBAY_STRESS",
 ];
 
-/// The engine's variables, for the long help.
+/// The engine's variables and the command's, for the long help.
 pub(crate) fn help() -> String {
     let mut text = "Variables that set limits of the engine; none needs to be set:".to_owned();
     for variable in Options::VARIABLES {
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  {} [default: {}]", variable.name, variable.default);
         let _ = write!(text, "\n          {}", variable.about);
+    }
+    text.push_str("\n\nVariables of the command:");
+    for OfCommand { name, about, default, takes } in OF_COMMAND {
+        let _ = write!(text, "\n  {name} [default: {default}]\n          {about}: {takes}");
     }
     text
 }
@@ -41,7 +64,8 @@ pub(crate) fn warn_of_unknown() {
 
 fn is_unknown(name: &str) -> bool {
     let known = || Options::VARIABLES.iter().any(|variable| variable.name == name);
-    name.starts_with("FOREBAY_") && !OF_TESTS.contains(&name) && !known()
+    let ours = || OF_COMMAND.iter().any(|variable| variable.name == name);
+    name.starts_with("FOREBAY_") && !OF_TESTS.contains(&name) && !ours() && !known()
 }
 
 #[cfg(test)]
@@ -60,14 +84,18 @@ mod tests {
         }
         assert!(PAGE.contains(&rows), "docs/variables.md should hold these rows:\n{rows}");
         let listed = PAGE.lines().filter(|line| line.starts_with("| `FOREBAY_")).count();
-        assert_eq!(listed, Options::VARIABLES.len() + OF_TESTS.len());
+        assert_eq!(listed, Options::VARIABLES.len() + OF_COMMAND.len() + OF_TESTS.len());
+        for OfCommand { name, about, default, takes } in OF_COMMAND {
+            let row = format!("| `{name}` | {about} | {default} | {takes} |\n");
+            assert!(PAGE.contains(&row), "docs/variables.md should hold this row:\n{row}");
+        }
         assert!(OF_TESTS.iter().all(|name| PAGE.contains(&format!("| `{name}` |"))));
     }
 
     #[test]
     fn only_what_looks_like_ours_is_unknown() {
         assert!(is_unknown("FOREBAY_DEPHT"));
-        for name in ["FOREBAY_DEPTH", "FOREBAY_BIN", "PATH", "MY_FOREBAY_DEPTH"] {
+        for name in ["FOREBAY_DEPTH", "FOREBAY_BIN", "FOREBAY_LOG", "PATH", "MY_FOREBAY_DEPTH"] {
             assert!(!is_unknown(name), "{name}");
         }
     }

@@ -33,6 +33,7 @@
 //! transfer   what the caller waits for: progress, bytes by route, the first error
 //! statistics how long the stages take
 //! trace      what all of these did and when, where somebody asks
+//! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
 //! ```
 //!
@@ -79,12 +80,16 @@
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
+//! - `trace/nvtx.rs`: loads the library of a tool, and calls it
+//! - `trace/nvtx_tests.rs`: plays a tool
+//! - `examples/nvtx_tool.rs`: is a tool, for tests
 //! - `tests/bad_input/rings.rs`: sends signals to its threads
 //! - `tests/cuda.rs`: calls a real GPU's driver
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
 //! - `tests/cuda/capture.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/cuda_processes.rs`: asks a real GPU's driver for a context
+//! - `tests/events/faults.rs`: queues a copy on a stream, as a caller would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/lab/fork.rs`: forks, and ends the child
@@ -95,6 +100,7 @@ pub mod clock;
 mod direct;
 mod engine;
 pub mod error;
+mod events;
 mod file;
 pub mod gpu;
 mod memory;

@@ -80,6 +80,10 @@ pub struct Options {
     /// How long a transfer in the order of a stream may stand still before it is given up
     /// (`FOREBAY_WATCHDOG`): the stream waits for it, and with it the GPU.
     pub watchdog: Duration,
+    /// Whether transfers, requests and copies are ranges for a tool of NVIDIA's (Nsight Systems)
+    /// that is attached to the process (`FOREBAY_NVTX`: `auto`, `off`): one whose library
+    /// `NVTX_INJECTION64_PATH` names. Without a tool that costs a branch for each.
+    pub nvtx: bool,
 }
 
 impl Default for Options {
@@ -97,6 +101,7 @@ impl Default for Options {
             direct_io: DirectIo::Auto,
             ring: RingChoice::Auto,
             watchdog: Duration::from_secs(30),
+            nvtx: true,
         }
     }
 }
@@ -278,6 +283,15 @@ impl Options {
             takes: "a time from 100ms to 1h, such as `30s`",
             set: |options, text| parse_duration(text).map(|time| options.watchdog = time),
         },
+        Variable {
+            name: "FOREBAY_NVTX",
+            about: "whether an attached tool is shown NVTX ranges",
+            default: "auto",
+            takes: "`auto` or `off`",
+            set: |options, text| {
+                choice(text, &[("auto", true), ("off", false)]).map(|on| options.nvtx = on)
+            },
+        },
     ];
 }
 
@@ -322,6 +336,7 @@ mod tests {
         let watchdog = from("FOREBAY_WATCHDOG", "2s").unwrap().watchdog;
         assert_eq!(watchdog, Duration::from_secs(2));
         assert_eq!(from("FOREBAY_DIRECT_IO", "off").unwrap().direct_io, DirectIo::Off);
+        assert!(!from("FOREBAY_NVTX", "off").unwrap().nvtx);
         assert_eq!(from("FOREBAY_RING", "pread").unwrap().ring, RingChoice::Pread);
     }
 

@@ -34,7 +34,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 29] = [
+pub(crate) const BARS: [Bar; 31] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },

@@ -44,6 +44,7 @@ use self::target::Target;
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::log;
 use crate::report::json::{Cache, Direction, Report, SCHEMA};
 use crate::report::table;
 use crate::report::warnings::{self, Warning};
@@ -308,7 +309,7 @@ fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
 
 /// Shows that scratch is being made, where it is and somebody watches.
 fn spinner(scratch: bool, len: u64) -> ProgressBar {
-    if !scratch {
+    if !scratch || log::is_on() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new_spinner();
@@ -317,8 +318,12 @@ fn spinner(scratch: bool, len: u64) -> ProgressBar {
     bar
 }
 
-/// A bar that shows how far `steps` have come. Hidden where stderr is no terminal.
+/// A bar that shows how far `steps` have come. Hidden where stderr is no terminal, or has other
+/// lines.
 fn progress(steps: u64) -> ProgressBar {
+    if log::is_on() {
+        return ProgressBar::hidden();
+    }
     ProgressBar::new(steps).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),

@@ -151,7 +151,7 @@ fn table(rows: &[&Row]) -> String {
 }
 
 /// The lines of a table, without the blanks at their ends.
-pub(super) fn lines(table: &Table) -> String {
+pub(crate) fn lines(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

@@ -32,6 +32,7 @@ use crate::args::TuneArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::log;
 use crate::map::look::Look;
 use crate::report::json::Direction;
 use crate::report::warnings::say;
@@ -218,6 +219,9 @@ impl Tune<'_> {
 
     /// Shows how far a search is, where somebody watches.
     fn bar(&self, direction: Direction) -> ProgressBar {
+        if log::is_on() {
+            return ProgressBar::hidden();
+        }
         // Hidden where stderr is no terminal.
         let bar = ProgressBar::new(STEPS).with_style(
             ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")

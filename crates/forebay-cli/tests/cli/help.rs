@@ -38,7 +38,9 @@ fn short_help_of_the_command() {
 
 #[test]
 fn long_help_of_the_command() {
-    insta::assert_snapshot!(stdout(&["--help"]), @"
+    let text = stdout(&["--help"]);
+    let (text, _) = text.split_once("\nVariables that set").unwrap();
+    insta::assert_snapshot!(text, @"
         Moves bytes between files and GPU memory at the speed of the slowest link on the way
 
         Usage: forebay <COMMAND>
@@ -74,7 +76,14 @@ fn long_help_of_the_command() {
 
         Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
         NO_COLOR switches colours off.
+        ");
+}
 
+#[test]
+fn long_help_tells_of_every_variable() {
+    let text = stdout(&["--help"]);
+    let (_, variables) = text.split_once("NO_COLOR switches colours off.\n\n").unwrap();
+    insta::assert_snapshot!(variables, @"
         Variables that set limits of the engine; none needs to be set:
           FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
                   pinned memory at most, over the whole engine
@@ -100,6 +109,13 @@ fn long_help_of_the_command() {
                   how requests reach the kernel
           FOREBAY_WATCHDOG [default: 30s]
                   how long a transfer in a stream's order may stand still
+          FOREBAY_NVTX [default: auto]
+                  whether an attached tool is shown NVTX ranges
+
+        Variables of the command:
+          FOREBAY_LOG [default: off]
+                  what the engine decides and what befalls it, line by line on stderr: `off`,
+                  `warn`, `info` or `debug`
         ");
 }
 
@@ -259,6 +275,13 @@ fn long_help_of_read() {
                   track of its own, with an arrow from each request to the copy that took its
                   bytes away.
 
+              --stages
+                  Show how long the stages took: requests, copies, and the waits for slots and for
+                  the link
+
+              --json
+                  Print JSON, with the stages; docs/json-schema.md describes it
+
           -h, --help
                   Print help (see a summary with '-h')
 
@@ -266,6 +289,7 @@ fn long_help_of_read() {
           forebay read model.safetensors
           forebay read model.safetensors --offset 8 --len 1M --checksum
           forebay read /dev/nvme0n1 --len 1G --gpu 0
+          forebay read model.safetensors --stages
           forebay read model.safetensors --trace read.json
           forebay read model.safetensors --offset 4K --len 4K --output - | xxd
         ");

@@ -7,6 +7,7 @@
 mod help;
 mod interrupt;
 mod limits;
+mod log;
 mod map;
 mod paths;
 mod program;

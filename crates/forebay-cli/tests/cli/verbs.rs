@@ -7,6 +7,7 @@ use std::process::Output;
 
 use crate::program::program;
 use assert_cmd::Command;
+use forebay_cli::read::json::{ReadReport, Stages};
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
 use twox_hash::XxHash3_64;
 
@@ -158,6 +159,32 @@ fn a_trace_shows_readers_slots_and_copies() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot create `file`"));
     assert_eq!(fs::metadata(folder.path().join("file")).unwrap().len(), LEN as u64);
+}
+
+#[test]
+fn stages_are_a_table_and_part_of_the_json() {
+    const LEN: usize = 40_000_001;
+    let folder = folder_with(LEN);
+    let read = ["read", "file", "--gpu", "sim", "--route", "cached"];
+    let text = good(folder.path(), &[&read[..], &["--stages"]].concat());
+    for stage in ["wait for a slot ", "request ", "wait for the link ", "copy "] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(stage)).count(), 1, "{text}");
+    }
+    let json = good(folder.path(), &[&read[..], &["--json", "--checksum"]].concat());
+    let report: ReadReport = serde_json::from_str(&json).unwrap();
+    assert_eq!((report.bytes, report.target.as_str()), (LEN as u64, "sim:0"));
+    let hash = format!("{:016x}", XxHash3_64::oneshot(&bytes(LEN)));
+    assert_eq!(report.xxh3_64, Some(hash));
+    assert_eq!(report.routes.iter().map(|share| share.bytes).sum::<u64>(), LEN as u64);
+    assert_eq!(report.routes[0].route, "cached");
+    let Stages { file, copy, .. } = report.stages;
+    for stage in [file, copy] {
+        assert!(stage.count > 0 && stage.p50_s <= stage.p99_s && stage.p99_s <= stage.max_s);
+        assert!(stage.max_s.unwrap() <= stage.sum_s, "{stage:?}");
+    }
+    // A small one has none.
+    let text = good(folder.path(), &["read", "file", "--gpu", "none", "--len", "1", "--stages"]);
+    assert_eq!(text.lines().filter(|line| line.starts_with("stage")).count(), 1, "{text}");
 }
 
 #[test]

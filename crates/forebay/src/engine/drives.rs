@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::overdue::Overdue;
 use super::{Engine, Inner};
 use crate::error::Result;
+use crate::events::{self, Found};
 use crate::file::Handle;
 use crate::options::Options;
 use crate::queue::{Core, Depth, Direction};
@@ -66,16 +67,22 @@ impl Drives {
     pub(super) fn remember(&self, core: &Core) {
         let mut known = self.lock();
         let Known { queues, memory, .. } = &mut *known;
+        let mut found = Vec::new();
         for (id, queue) in &*queues {
             let learned = core.lock().learned(queue.index);
             for (direction, learned) in [Direction::Read, Direction::Write].iter().zip(learned) {
                 if let Some(learned) = learned {
                     memory.note(id.as_str(), *direction, learned);
+                    found.push((queue.index, direction.name(), learned));
                 }
             }
         }
         // What cannot be kept is found anew.
-        memory.save();
+        let saved = memory.save() && memory.is_kept();
+        drop(known);
+        for (queue, direction, learned) in found {
+            events::depth_found(queue, direction, learned, saved);
+        }
     }
 
     /// Keeps what somebody else has found about the drive of a file. False: it is not kept.
@@ -162,7 +169,7 @@ impl Engine {
         // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
         // is when an error has to name it.
         let _ = handle.drive();
-        let DriveQueue { index, ring_tried } = self.queue(&below.queue, below);
+        let DriveQueue { index, ring_tried } = self.queue(&below.queue, below, handle);
         if needs_ring {
             self.give_ring(index)?;
         }
@@ -172,8 +179,8 @@ impl Engine {
         Ok(index)
     }
 
-    /// A queue, which has no ring at first.
-    pub(super) fn queue(&self, queue: &Queue, below: &Below) -> DriveQueue {
+    /// A queue, which has no ring at first; `handle`: a file that it serves.
+    pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> DriveQueue {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.lock();
         let Known { queues, hardware, memory } = &mut *known;
@@ -188,6 +195,17 @@ impl Engine {
         let (depth, most) = (depth(options, queue, below, memory), most(options, queue));
         let new = DriveQueue { index: core.add_drive(depth, most, &pieces), ring_tried: false };
         queues.insert(queue.id.clone(), new);
+        let remembered = |way| memory.recall(queue.id.as_str(), way).map(|learned| learned.depth);
+        let depths = [Direction::Read, Direction::Write].map(remembered);
+        drop(known);
+        events::drive_found(&Found {
+            queue: new.index,
+            drive: handle.drive().name(),
+            layout: queue.layout.name(),
+            members: queue.members.len(),
+            depth_max: most,
+            depths,
+        });
         new
     }
 
@@ -199,6 +217,7 @@ impl Engine {
         let Some(queue) = queue.filter(|queue| !queue.ring_tried) else { return Ok(()) };
         let note = threads.give_ring(core, index, options, tools.arena.parts())?;
         queue.ring_tried = true;
+        drop(known);
         note.into_iter().for_each(|note| self.note(note));
         Ok(())
     }
@@ -207,7 +226,9 @@ impl Engine {
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if !notes.contains(&note) {
-            notes.push(note);
+            notes.push(note.clone());
+            drop(notes);
+            events::note(&note);
         }
     }
 }

@@ -83,7 +83,7 @@ impl Engine {
         }
         let mut queues = vec![None; row.queues.len()];
         let mut queue = |member: usize| {
-            let number = || self.queue(&row.queues[member], below).index;
+            let number = || self.queue(&row.queues[member], below, file).index;
             *queues[member].get_or_insert_with(number)
         };
         Some(told?.into_iter().map(|(range, member)| (range, queue(member))).collect())

@@ -374,7 +374,7 @@ impl File {
         (self.handle, self.engine)
     }
 
-    /// Starts a transfer with a file whose size is known.
+    /// Starts a block of a transfer, with a file whose size is known.
     pub(super) fn start_sized(
         &self,
         direction: Direction,
@@ -384,7 +384,7 @@ impl File {
         size: u64,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &memory, options)?;
-        let call = Call { size: Some(size), ..call };
+        let call = Call { size: Some(size), is_block: true, ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }
@@ -441,8 +441,7 @@ impl File {
     ) -> Result<Outcome> {
         self.check_access(direction, offset, span.len)?;
         let call = Call::new(&self.handle, direction, offset, span, options);
-        if let Some(done) = self.engine.move_small(&call) {
-            self.engine.trace_small(&call, &done);
+        if let Some(done) = self.engine.move_small_traced(&call) {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();

@@ -39,6 +39,7 @@ use rustix::io::Errno;
 
 use self::threads::ReaderTools;
 use crate::error::{Error, Operation, Place, Result};
+use crate::events;
 use crate::file::Handle;
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::{Buffer, HostMemory};
@@ -47,6 +48,7 @@ use crate::process::{Home, Housed, Kept};
 use crate::queue::{Bell, Core, Idlers, Limits, Planner, PreadRing, Reader, Scheduler};
 use crate::staging::Arena;
 use crate::topology::System;
+use crate::trace::{self as tracks, Ranges};
 use crate::transfer::{State, Transfer};
 
 /// Windows of one transfer to or from host memory that are open at once: enough to keep the
@@ -108,13 +110,17 @@ impl Engine {
             pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
+        let tool = if options.nvtx { tracks::attached() } else { Ok(Ranges::default()) };
+        let ranges = tool.unwrap_or_default();
         let bell = Arc::<Idlers>::default();
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
             let readers = Bell::List(Arc::clone(&bell));
-            Core::new(Scheduler::new(limits), readers, Bell::Pool(pool), threads.closers())
+            let (pool, closers) = (Bell::Pool(pool), threads.closers());
+            Core::new(Scheduler::new(limits), readers, pool, closers).with_ranges(ranges)
         });
-        Ok(Self {
+        events::engine_made(&options, readers.start());
+        let engine = Self {
             inner: Kept::new(Inner {
                 home: Home::here(),
                 core: Arc::clone(&core),
@@ -134,7 +140,11 @@ impl Engine {
                 keepers: ordered::Keepers::default(),
                 options,
             }),
-        })
+        };
+        if let Err(reason) = tool {
+            engine.note(format!("the tool that is to show NVTX ranges cannot be used: {reason}"));
+        }
+        Ok(engine)
     }
 
     /// The limits that it was made with.
@@ -205,6 +215,15 @@ impl Engine {
     /// The host's or the GPU's; [`Error::MemoryLimit`] where a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check(Operation::Allocate)?;
+        let made = self.pinned(len);
+        match &made {
+            Ok(_) => events::memory_made(len, None),
+            Err(error) => events::memory_refused(error),
+        }
+        made
+    }
+
+    fn pinned(&self, len: u64) -> Result<Buffer> {
         let fail = Error::HostMemory { len, source: Errno::NOMEM };
         let bytes = usize::try_from(len).map_err(|_| fail)?;
         let turn = self.inner.tools.arena.room().enter(len, 0)?;
@@ -271,6 +290,7 @@ impl Engine {
     }
 
     fn file(&self, handle: Handle) -> File {
+        handle.tell_opened();
         if self.inner.options.direct_io == DirectIo::Auto && handle.opens_slowly() {
             let _ = handle.direct(); // whoever asks for it is told what came of it
         }
@@ -319,6 +339,7 @@ impl Engine {
         if !self.inner.home.is_here() {
             return; // the parent's transfer is none of a child's business
         }
+        state.tell_cancel();
         state.ask_to_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
@@ -337,6 +358,8 @@ impl Engine {
             inner.threads.start_submitter(&inner.core, device, &inner.tools.arena, slots_max)?;
         let lanes = Arc::new(small::Lanes::new(Arc::clone(device)));
         links.push(Link { device: Arc::clone(device), index, has_slots: false, lanes });
+        drop(links);
+        events::gpu_found(device.info());
         Ok(index)
     }
 
@@ -359,12 +382,17 @@ impl Engine {
         let index = self.link(device)?;
         let mut links = self.links();
         let link = links.iter_mut().find(|link| link.index == index).expect("added above");
-        if !link.has_slots {
-            let slots = self.inner.tools.arena.grow(index)?;
-            self.inner.core.with(|scheduler| scheduler.add_slots(index, &slots));
+        if link.has_slots {
+            return Ok(index);
+        }
+        let grown = self.inner.tools.arena.grow(index);
+        if let Ok(slots) = &grown {
+            self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
             link.has_slots = true;
         }
-        Ok(index)
+        drop(links);
+        self.inner.tools.arena.tell_grown(index, &grown);
+        grown.map(|_| index)
     }
 
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
@@ -396,7 +424,7 @@ impl Drop for Inner {
             let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
             self.core.aside(move || drives.remember(&core));
         }
-        self.threads.wait();
+        events::engine_ended(self.threads.wait());
     }
 }
 

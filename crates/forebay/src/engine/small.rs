@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::Engine;
 use super::start::Call;
 use crate::error::{Error, Result};
+use crate::events;
 use crate::file::{Source, read_at_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
 use crate::memory::HostMemory;
@@ -235,6 +236,7 @@ impl Engine {
 fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> Error {
     call.span.keep.iter().for_each(|keep| keep.lose(&source));
     let (device, len) = (device.id(), call.span.len);
+    events::copy_not_over(device, &source);
     let place = Some(Box::new(call.file.place(call.offset, len)));
     Error::CopyNotOver { device, len, place, source }
 }

@@ -7,6 +7,7 @@ use super::file::RequestOptions;
 use super::{Engine, bad_request};
 use crate::direct;
 use crate::error::{Error, Operation, Result};
+use crate::events::Begin;
 use crate::file::{Handle, Source};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
@@ -26,6 +27,8 @@ pub(super) struct Call<'a> {
     pub(super) is_part: bool,
     /// The file's size, where that is known.
     pub(super) size: Option<u64>,
+    /// Whether it moves a part of what subscribers are told of as a whole.
+    pub(super) is_block: bool,
 }
 
 impl<'a> Call<'a> {
@@ -36,8 +39,9 @@ impl<'a> Call<'a> {
         span: Span,
         options: &'a RequestOptions,
     ) -> Self {
-        Self { file, direction, offset, span, options, is_part: false, size: None }
+        Self { file, direction, offset, span, options, is_part: false, size: None, is_block: false }
     }
+
     fn operation(&self) -> Operation {
         self.direction.operation()
     }
@@ -63,6 +67,17 @@ impl<'a> Call<'a> {
             Ok(_) => is_told && !self.file.is_resident(first),
             Err(_) => false,
         }
+    }
+
+    /// What subscribers are told of it.
+    pub(super) fn begin(&self, way: Option<Way>) -> Begin {
+        let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
+        let way = way.map(|way| match (way, gpu) {
+            (Ok((_, reason)) | Err(reason), None) => (Route::Host, reason),
+            (Ok((_, reason)), Some(_)) => (Route::Staged, reason),
+            (Err(reason), Some(_)) => (Route::Cached, reason),
+        });
+        Begin { direction: self.direction.name(), pieces: None, gpu, way }
     }
 
     pub(super) fn unavailable(&self, route: Route, reason: String) -> Error {
@@ -116,6 +131,9 @@ impl Engine {
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
+        if !call.is_block {
+            state.tell_begin(self.ranges(), call.file, &call.begin(Some(way)));
+        }
         self.launch(Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::resource;
 use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
+use crate::events;
 use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
@@ -73,7 +74,9 @@ impl Tools for ReaderTools {
 
     fn grow(&self, link: usize) -> Vec<Slot> {
         // Where no more memory can be had, the slots that there are must do.
-        self.arena.grow(link).unwrap_or_default()
+        let grown = self.arena.grow(link);
+        self.arena.tell_grown(link, &grown);
+        grown.unwrap_or_default()
     }
 
     fn hire(&self) -> bool {
@@ -179,13 +182,13 @@ impl Threads {
         &self.kernel
     }
 
-    /// Waits for all threads to end, for a bounded time.
-    pub(super) fn wait(&self) {
+    /// Waits for all threads to end, for a bounded time; whether they have.
+    pub(super) fn wait(&self) -> bool {
         let waited = self
             .alive
             .none
             .wait_timeout_while(self.alive.lock(), END_BOUND, |count| *count != [0, 0]);
-        drop(waited);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Starts the first readers, `count` of them, at the first call; at least one must start.
@@ -195,23 +198,34 @@ impl Threads {
             return Ok(());
         }
         tools.seats.allow();
-        while *started < count {
+        let mut refusal = None;
+        while refusal.is_none() && *started < count {
             match self.spawn_reader(tools, *started) {
                 Err(error) if *started == 0 => return Err(error),
-                Err(_) => break,
+                Err(error) => refusal = Some(error),
                 Ok(()) => *started += 1,
             }
         }
-        tools.core.with(|scheduler| scheduler.hired(*started));
+        let count = *started;
+        drop(started);
+        tools.core.with(|scheduler| scheduler.hired(count));
+        events::readers_started(count);
+        refusal.iter().for_each(|error| events::thread_refused("reader", error));
         Ok(())
     }
 
     /// Starts one more.
     fn start_reader(&self, tools: &ReaderTools) -> Result<()> {
         let mut started = self.readers_started();
-        self.spawn_reader(tools, *started)?;
-        *started += 1;
-        Ok(())
+        let spawned = self.spawn_reader(tools, *started);
+        *started += usize::from(spawned.is_ok());
+        let count = *started;
+        drop(started);
+        match &spawned {
+            Ok(()) => events::reader_hired(count),
+            Err(error) => events::thread_refused("reader", error),
+        }
+        spawned
     }
 
     fn readers_started(&self) -> MutexGuard<'_, usize> {
@@ -354,6 +368,7 @@ impl Threads {
             };
             let index = core.add_ring(Bell::Ring(waker));
             answer.send(Ok(index)).unwrap_or(());
+            events::ring_made(index);
             RingWorker::new(Crew::Ring(index), ring).run(&core, planner, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))

@@ -3,9 +3,10 @@
 use super::Engine;
 use super::start::Call;
 use crate::error::Result;
+use crate::events;
 use crate::queue::now_ns;
 use crate::statistics::Statistics;
-use crate::trace::{Span, Trace, What};
+use crate::trace::{Kind, Ranges, Span, Trace, What};
 use crate::transfer::Outcome;
 
 impl Engine {
@@ -45,11 +46,30 @@ impl Engine {
         }
     }
 
-    /// Records a small transfer that has just ended.
-    pub(super) fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
+    /// Where ranges of an attached tool begin.
+    pub(super) fn ranges(&self) -> Ranges {
+        self.inner.core.recorder().ranges()
+    }
+
+    /// Makes a small transfer here and now, if it can be, and says so to all who want to know.
+    #[inline]
+    pub(super) fn move_small_traced(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
+        let (ranges, len) = (self.ranges(), call.span.len);
+        let is_small = ranges.are_on() && len <= self.options().small_size;
+        let range = is_small.then(|| ranges.begin(Kind::Transfer, c"small", len));
+        let done = self.move_small(call);
+        drop(range);
+        done.iter().for_each(|done| self.trace_small(call, done));
+        done
+    }
+
+    /// Records a small transfer that has just ended, and tells subscribers of it.
+    fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
+        let bytes = (call.offset, call.span.len);
+        events::small_ended(call.direction.name(), call.file.path(), bytes, done);
         self.inner.core.recorder().note_small(|| {
             let took = done.as_ref().map_or(0, |outcome| outcome.elapsed.as_nanos());
-            let (end_ns, bytes) = (now_ns(), (call.offset, call.span.len));
+            let end_ns = now_ns();
             let start_ns = end_ns.saturating_sub(u64::try_from(took).unwrap_or(0));
             Span { start_ns, end_ns, what: What::Small { name: call.direction.name(), bytes } }
         });

@@ -27,6 +27,7 @@ pub use residency::Residency;
 pub(crate) use residency::Source;
 
 use crate::error::{Error, Operation, Place, Result};
+use crate::events;
 use crate::topology::{BlockDevice, System};
 use crate::units::ByteRange;
 
@@ -232,11 +233,26 @@ impl Handle {
         }
         let kept = match self.direct.get() {
             Some(kept) => kept,
-            None => match Direct::open(self) {
-                Ok(direct) => self.direct.get_or_init(|| Ok(direct)),
-                Err(Refusal::Lasting(reason)) => self.direct.get_or_init(|| Err(reason)),
-                Err(Refusal::Passing(reason)) => return Err(reason),
-            },
+            None => {
+                let found = match Direct::open(self) {
+                    Ok(direct) => Ok(direct),
+                    Err(Refusal::Lasting(reason)) => Err(reason),
+                    Err(Refusal::Passing(reason)) => {
+                        events::direct_refused(&self.path, reason, false);
+                        return Err(reason);
+                    }
+                };
+                let is_news = self.direct.set(found).is_ok();
+                let kept = self.direct.get().expect("set above, or by another");
+                match kept {
+                    Ok(direct) if is_news => {
+                        events::direct_opened(&self.path, direct.alignment().offset);
+                    }
+                    Err(reason) if is_news => events::direct_refused(&self.path, reason, true),
+                    _ => {}
+                }
+                kept
+            }
         };
         kept.as_ref().map_err(String::as_str)
     }
@@ -254,9 +270,16 @@ impl Handle {
         Ok(direct)
     }
 
-    /// Notes that the file system has answered a request with O_DIRECT so; returns what that means.
-    pub(crate) fn refuse_direct(&self, errno: Errno) -> &str {
-        self.refused.get_or_init(|| direct::failed(errno))
+    /// Notes that the file system has answered a request with O_DIRECT so; returns what that means,
+    /// and whether it is news.
+    pub(crate) fn refuse_direct(&self, errno: Errno) -> (&str, bool) {
+        let is_news = self.refused.set(direct::failed(errno)).is_ok();
+        (self.refused.get().expect("set above, or before"), is_news)
+    }
+
+    /// Tells subscribers that it was opened.
+    pub(crate) fn tell_opened(&self) {
+        events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());
     }
 
     /// Whether [`direct`](Self::direct) has its answer already.

@@ -61,9 +61,9 @@ impl Parts {
         self.list().pieces.get(known..).unwrap_or_default().to_vec()
     }
 
-    /// Notes that the kernel would not register a piece.
-    pub(crate) fn refuse(&self, errno: Errno) {
-        self.refusal.get_or_init(|| errno);
+    /// Notes that the kernel would not register a piece; whether that is news.
+    pub(crate) fn refuse(&self, errno: Errno) -> bool {
+        self.refusal.set(errno).is_ok()
     }
 
     /// Why a piece is not registered with a ring that has seen it; the first reason there was.

@@ -14,7 +14,8 @@ use super::scheduler::{Depth, Effects, Scheduler};
 use super::spans;
 use super::uring::Waker;
 use crate::error::Error;
-use crate::trace::{Recorder, Trace};
+use crate::events;
+use crate::trace::{Ranges, Recorder, Trace};
 use crate::transfer::{State, Unused};
 
 /// Tries to get the lock before sleeping on it. It is held for about a microsecond, and a thread
@@ -153,11 +154,15 @@ impl Core {
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
                 self.with(|scheduler| scheduler.cannot_start(errno));
+                events::thread_refused("thread that waits for drives", &errno);
             }
         }
         if !effects.links.is_empty() {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
             effects.links.iter().for_each(|&link| bells[link].ring_times(1));
+        }
+        for (path, reason) in &effects.refused {
+            events::direct_refused(path, reason, true);
         }
         if effects.finished.is_empty() {
             return;
@@ -190,6 +195,11 @@ impl Core {
                 waited_for.upgrade().iter().for_each(|state| state.closed());
             });
         }
+    }
+
+    /// The same, with `ranges` for a tool.
+    pub(crate) fn with_ranges(self, ranges: Ranges) -> Self {
+        Self { recorder: Recorder::with(ranges), ..self }
     }
 
     /// Where its threads record what they do.

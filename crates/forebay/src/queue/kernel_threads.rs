@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 use io_uring::IoUring;
 use rustix::io::Errno;
 
+use crate::events;
+
 /// One in so many of those that are left, so that later rings have some as well.
 const PART: usize = 4;
 
@@ -78,8 +80,10 @@ impl Lent {
         if self.more.is_none() {
             let more = self.all.take();
             self.more = Some(more);
-            if let Err(errno) = bound(ring, 1 + more) {
-                self.all.refusal.get_or_init(|| errno);
+            if let Err(errno) = bound(ring, 1 + more)
+                && self.all.refusal.set(errno).is_ok()
+            {
+                events::refused("to bound its own threads for io_uring", errno);
             }
         }
     }

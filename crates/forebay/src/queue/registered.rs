@@ -12,6 +12,7 @@ use std::sync::Arc;
 use io_uring::IoUring;
 use rustix::io::Errno;
 
+use crate::events;
 use crate::memory::Parts;
 use crate::units::ByteRange;
 
@@ -68,7 +69,10 @@ impl Registered {
                 Ok(()) => {
                     self.known.insert(piece.start, (piece.end, index));
                 }
-                Err(errno) => self.parts.refuse(errno),
+                Err(errno) if self.parts.refuse(errno) => {
+                    events::refused("to keep pinned memory registered with io_uring", errno);
+                }
+                Err(_) => {}
             }
         }
     }

@@ -11,7 +11,7 @@ use super::probe::Planner;
 use super::scheduler::{Claim, Crew, DriveWork, Post, ReaderWork, Scheduler};
 use super::spans;
 use crate::plan::Segment;
-use crate::trace::Track;
+use crate::trace::{Recorder, Track};
 use crate::transfer::State;
 use crate::units::KIB;
 
@@ -92,11 +92,11 @@ impl<R: Ring> RingWorker<R> {
         if waits {
             // The drive gets its next requests before those who wait for the last are woken: they
             // may take this thread's core.
-            self.submit();
+            self.submit(core.recorder());
             core.act(effects);
         } else {
             core.act(effects);
-            self.submit();
+            self.submit(core.recorder());
         }
         if ended {
             return Next::Stop;
@@ -143,9 +143,10 @@ impl<R: Ring> RingWorker<R> {
     /// the others are prepared; later flushes are twice as far apart each, since each is a system
     /// call. Large requests go one by one: of neighbours that come together the kernel makes one,
     /// and then the drive has fewer in flight than it could use.
-    fn submit(&mut self) {
+    fn submit(&mut self, to: &Recorder) {
         for (index, op) in self.taken.drain(..).enumerate() {
             let alone = op.segment.covered.len() >= ALONE;
+            spans::submitted(&mut self.track, to, &op);
             self.ring.submit(op);
             if alone || (index + 1).is_power_of_two() {
                 self.ring.flush();
@@ -249,7 +250,10 @@ impl<R: Ring> Reader<R> {
 
     fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
         match work {
-            ReaderWork::Op(op) => self.ring.submit(op),
+            ReaderWork::Op(op) => {
+                spans::submitted(&mut self.track, core.recorder(), &op);
+                self.ring.submit(op);
+            }
             ReaderWork::Open(claim) => {
                 let (track, to) = (&mut self.track, core.recorder());
                 let plan = spans::planned(track, to, false, &claim, |claim| tools.plan(claim));

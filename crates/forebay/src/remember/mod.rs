@@ -82,6 +82,11 @@ impl Memory {
         }
     }
 
+    /// Whether anything is kept at all.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.folder.is_some()
+    }
+
     /// Writes what was noted. False: it could not be, and is tried again with the next call.
     pub(crate) fn save(&mut self) -> bool {
         if let Some(folder) = &self.folder

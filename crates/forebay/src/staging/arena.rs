@@ -1,11 +1,12 @@
 //! The pinned memory of an engine, in slots, under one bound for all its GPUs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::events;
 use crate::gpu::Device;
 use crate::memory::{HostMemory, Node, Parts};
 use crate::queue::Slot;
@@ -31,10 +32,13 @@ pub(crate) struct Arena {
     parts: Arc<Parts>,
     /// Why slots may lie on another NUMA node than their GPU: the first answer of the kernel.
     misplaced: OnceLock<Errno>,
+    misplaced_told: AtomicBool,
     /// What the control groups leave.
     room: Room,
     /// Why there are fewer slots than there may be: the first refusal.
     refused: OnceLock<Error>,
+    /// Whether subscribers know of that.
+    refused_told: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -58,8 +62,10 @@ impl Arena {
             used: AtomicU64::new(0),
             parts: Arc::default(),
             misplaced: OnceLock::new(),
+            misplaced_told: AtomicBool::new(false),
             room,
             refused: OnceLock::new(),
+            refused_told: AtomicBool::new(false),
         }
     }
 
@@ -137,6 +143,26 @@ impl Arena {
         self.parts.add(memory);
         self.links()[link].has_slots = true;
         Ok(slots)
+    }
+
+    /// Tells subscribers what came of [`grow`](Self::grow), whose callers may hold locks.
+    pub(crate) fn tell_grown(&self, link: usize, grown: &Result<Vec<Slot>>) {
+        if let Ok(slots) = grown
+            && !slots.is_empty()
+        {
+            let gpu = self.links()[link].device.id();
+            events::memory_made(slots.iter().map(|slot| slot.len).sum(), Some(gpu));
+        }
+        if let Some(error) = self.refused.get()
+            && !self.refused_told.swap(true, Ordering::Relaxed)
+        {
+            events::memory_refused(error);
+        }
+        if let Some(errno) = self.misplaced()
+            && !self.misplaced_told.swap(true, Ordering::Relaxed)
+        {
+            events::refused("to place pinned memory near its GPU", errno);
+        }
     }
 
     /// Memory that is pinned for a GPU, where there is room for it and `spare` bytes more.

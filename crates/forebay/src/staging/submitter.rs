@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::Arena;
 use crate::error::{Error, Operation};
+use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
 use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
-use crate::trace::{Recorder, Span, Track, What};
+use crate::trace::{Kind, Range, Ranges, Recorder, Span, Track, What};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
 /// third less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -34,6 +35,8 @@ struct Queued {
     copy: Copy,
     event: Event,
     since: Instant,
+    #[expect(dead_code, reason = "held until the copy is done")]
+    range: Range,
 }
 
 /// The copies of one direction, which are done in turn.
@@ -56,6 +59,8 @@ pub(crate) struct Submitter {
     track: Track,
     /// The slots that copies touch; never given back once one may not be over.
     arena: Option<Arc<Arena>>,
+    /// Whether subscribers know that the GPU is lost.
+    lost_told: bool,
     /// Whether the scheduler counts it as asleep.
     asleep: bool,
 }
@@ -87,6 +92,7 @@ impl Submitter {
             done: Vec::new(),
             track: Track::default(),
             arena: None,
+            lost_told: false,
             asleep: false,
         })
     }
@@ -135,7 +141,7 @@ impl Submitter {
                 (next, !idle && scheduler.nothing_to_fill(link), ended)
             });
             match next {
-                Some(copy) => self.queue(copy),
+                Some(copy) => self.queue(copy, core.recorder().ranges()),
                 None if ended => return Pause::Stop,
                 None if self.asleep => return Pause::Wait,
                 None if last && self.is_fresh() => return Pause::Watch,
@@ -204,24 +210,33 @@ impl Submitter {
     }
 
     /// What a failed copy means. The memory of one that may still run is never given back.
-    fn failure(&self, copy: &Copy, source: DeviceError) -> CopyFailure {
+    fn failure(&mut self, copy: &Copy, source: DeviceError) -> CopyFailure {
         let (device, len) = (self.device.id(), copy.run.range.len());
+        if source.is_loss() && !std::mem::replace(&mut self.lost_told, true) {
+            events::gpu_lost(device, &source);
+        }
         let place = None; // the scheduler knows it
         if self.settle() {
             let operation = Operation::Copy;
             let error = Error::Device { operation, device, len, place, source };
             return CopyFailure { error, lost: None };
         }
+        events::copy_not_over(device, &source);
         std::mem::forget(self.arena.clone());
         let lost = Some((device, source.clone()));
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
-    fn queue(&mut self, copy: Copy) {
+    fn queue(&mut self, copy: Copy, ranges: Ranges) {
+        let name = match copy.direction {
+            Direction::Read => c"copy to the GPU",
+            Direction::Write => c"copy from the GPU",
+        };
+        let range = ranges.begin(Kind::Copy, name, copy.run.range.len());
         match self.start(&copy) {
             Ok(event) => {
                 let direction = copy.direction;
-                let queued = Queued { copy, event, since: Instant::now() };
+                let queued = Queued { copy, event, since: Instant::now(), range };
                 self.lane(direction).queued.push_back(queued);
             }
             Err(source) => {

@@ -2,6 +2,7 @@
 //! done.
 
 mod outcome;
+mod told;
 
 use std::fmt;
 use std::path::Path;
@@ -11,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Place, Result};
+use crate::events::Told;
 use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
+use crate::trace::Range;
 use crate::units::ByteRange;
 use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
@@ -55,6 +58,8 @@ pub(crate) struct State {
     ended: AtomicBool,
     end: Mutex<End>,
     bell: Condvar,
+    /// There from when subscribers were told that it begins until they are told that it ends.
+    told: Mutex<Option<(Told, Range)>>,
 }
 
 /// How a transfer ended, and the memory that it owns until then.
@@ -100,6 +105,7 @@ impl State {
             stop: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
+            told: Mutex::default(),
         }
     }
 
@@ -213,6 +219,7 @@ impl State {
         let keep = std::mem::take(&mut *self.keep());
         drop(keep);
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        file.iter().for_each(|file| self.tell_end(file, &result));
         let file = file.and_then(Arc::into_inner);
         let batch = batch.and_then(Arc::into_inner);
         let unused = (file.is_some() || batch.is_some()).then_some(Unused { file, batch });

@@ -4,6 +4,7 @@
 //! The child is this very test program, told to run one test; the test asks [`role`] which of the
 //! two it is.
 
+use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,12 +26,18 @@ pub(crate) fn may_start() -> bool {
 
 /// Starts the running test again, in a process with this role.
 pub(crate) fn start(role: &str) -> Child {
+    start_with(role, &[])
+}
+
+/// The same, with these variables.
+pub(crate) fn start_with(role: &str, variables: &[(&str, &OsStr)]) -> Child {
     let thread = std::thread::current();
     let test = thread.name().expect("the harness names a test's thread after it");
     let program = std::env::current_exe().expect("this program has a path");
     Command::new(program)
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

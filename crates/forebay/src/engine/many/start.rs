@@ -9,6 +9,7 @@ use crate::engine::file::RequestOptions;
 use crate::engine::start::{Call, Way};
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
+use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
@@ -83,6 +84,9 @@ impl Engine {
         let keep = many.spans.iter().filter_map(|span| span.keep.clone()).collect();
         let state = State::new(Arc::clone(&file), range, buffers, keep);
         let state = Arc::new(state.of_batch(Arc::clone(&batch)));
+        let id = gpu.map(|gpu| gpu.id());
+        let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
+        state.tell_begin(self.ranges(), &file, &begin);
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
         let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::Direct);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Blocks, Queued, Track};
 use crate::engine::{Engine, File, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
+use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
@@ -317,6 +318,7 @@ impl Ordered {
         let first = self.passed == 0 || self.queued.get().is_none();
         let waits = self.moving.is_empty() && began && first;
         if self.error.is_none() && !waits {
+            events::watchdog_fired(self.file.path(), bound);
             self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
     }
@@ -348,6 +350,8 @@ impl Ordered {
         let track = self.track.take().and_then(Arc::into_inner);
         let track = track.expect("whoever had a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
+            events::copy_not_over(self.device, &source);
+            self.state.tell_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
             let core = &self.file.engine().inner.core;
             core.aside(move || track.settle(&state, &source));
@@ -358,6 +362,7 @@ impl Ordered {
         let mut rest = None;
         if !drained {
             let source = track.lose();
+            events::copy_not_over(self.device, &source);
             self.state.lose_memory(&source);
             self.error = Some(self.not_over(source));
         } else {

@@ -107,6 +107,7 @@ impl File {
             );
             return Err(bad_request(direction.operation(), place, reason));
         }
+        let begin = call.begin(None);
         let Span { address, keep, .. } = call.span;
         let state = State::new(
             Arc::clone(self.shared_handle()),
@@ -120,6 +121,7 @@ impl File {
         let expected = engine.keepers().expect()?;
         let track = Arc::new(engine.keepers().track(engine, &device, blocks)?);
         let queued = Arc::new(Queued::new());
+        state.tell_begin(engine.ranges(), self.handle(), &begin);
         let (of, shares) = (Arc::clone(&state), (Arc::clone(&track), Arc::clone(&queued)));
         expected.add(Ordered::new(of, self.clone(), direction, options, shares, blocks));
         // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it

@@ -30,6 +30,7 @@ mod waiting;
 mod windows;
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 
 use slab::Slab;
@@ -226,6 +227,8 @@ pub(crate) struct Effects {
     pub(crate) links: Vec<usize>,
     /// Slots that were taken and given back, where that is traced.
     pub(crate) slots: Vec<SlotUse>,
+    /// Files that take no O_DIRECT after all, and why.
+    pub(crate) refused: Vec<(Box<Path>, String)>,
     /// Transfers that ended.
     pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
 }

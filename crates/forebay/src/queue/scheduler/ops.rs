@@ -408,7 +408,11 @@ impl Scheduler {
     /// A file system that takes O_DIRECT when a file is opened has refused a request with it. What
     /// nobody demanded goes through the page cache from now on.
     fn refuse_direct(&mut self, key: usize, op: Op, errno: Errno) {
-        let reason = op.file.refuse_direct(errno).to_owned();
+        let (reason, is_news) = op.file.refuse_direct(errno);
+        let reason = reason.to_owned();
+        if is_news {
+            self.effects.refused.push((op.file.path().into(), reason.clone()));
+        }
         if op.segment.reason != Reason::Demanded {
             return self.requeue(op.through_cache(Reason::NoDirectIo));
         }

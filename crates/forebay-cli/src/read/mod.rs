@@ -1,14 +1,18 @@
 //! `forebay read`: moves a range of a file to the target by the engine, and says how.
 
+pub mod json;
+mod stages;
+
 use std::fs::File;
 use std::hash::Hasher as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Engine, Options, Outcome, Place, RequestOptions, Trace};
+use forebay::{Engine, Options, Outcome, Place, RequestOptions, RouteShare, Trace};
 use twox_hash::XxHash3_64;
 
+use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
 use crate::bench::memory::{Memory, whole};
 use crate::bench::methods::forebay::routes;
@@ -64,8 +68,17 @@ pub(crate) fn command(args: &ReadArgs) -> Result<()> {
     let mut sums = Sums { hash: args.checksum.then(XxHash3_64::new), output };
     sums.take(&memory, len)?;
     let to_stdout = matches!(sums.output, Some(Output::Stdout));
-    let mut text = summary(args, &target, &outcome, &sums.finish()?);
-    text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
+    let sum = sums.finish()?;
+    let text = match args.json {
+        true => report(args, &engine, &target, &outcome, sum).to_text().map_err(not_json)?,
+        false => {
+            let mut text = summary(args, &target, &outcome, sum);
+            text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
+            let stages = || stages::render(&Stages::of(&engine.statistics()));
+            text.extend(args.stages.then(stages));
+            text
+        }
+    };
     // Where the bytes themselves are the data, what is said about them is talk.
     if to_stdout {
         let _ = anstream::stderr().write_all(text.as_bytes());
@@ -231,7 +244,39 @@ fn trace_line(path: &Path, left_out: u64) -> String {
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
 }
 
-fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: &Option<u64>) -> String {
+fn report(
+    args: &ReadArgs,
+    engine: &Engine,
+    target: &Target,
+    outcome: &Outcome,
+    sum: Option<u64>,
+) -> ReadReport {
+    let share = |share: &RouteShare| Share {
+        route: share.route.to_string(),
+        reason: share.reason.to_string(),
+        bytes: share.bytes,
+    };
+    ReadReport {
+        schema: SCHEMA,
+        path: args.file.display().to_string(),
+        offset: args.offset,
+        bytes: outcome.bytes,
+        target: target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string()),
+        simulated: target.is_simulated(),
+        routes: outcome.routes.iter().map(share).collect(),
+        seconds: outcome.elapsed.as_secs_f64(),
+        xxh3_64: sum.map(|sum| format!("{sum:016x}")),
+        stages: Stages::of(&engine.statistics()),
+        notes: engine.notes(),
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn not_json(error: serde_json::Error) -> Failure {
+    Failure::new("cannot write the report").because(error.to_string())
+}
+
+fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>) -> String {
     let to = match (&target.device, &target.reason) {
         (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
         (Some(device), _) => format!("{}, {}", device.id(), device.info().name),

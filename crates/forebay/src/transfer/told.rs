@@ -1,0 +1,50 @@
+//! What subscribers of `tracing`, and an attached tool, are told of a transfer, from its beginning
+//! to its end.
+
+use std::sync::PoisonError;
+
+use super::{Outcome, State};
+use crate::error::{Error, Result};
+use crate::events::{self, Begin};
+use crate::file::Handle;
+use crate::trace::{Kind, Ranges};
+
+impl State {
+    /// Tells that it begins. Of one that is not told of its end is not told either.
+    pub(crate) fn tell_begin(&self, ranges: Ranges, file: &Handle, begin: &Begin) {
+        let told = events::transfer_begins(file.path(), self.range, self.wanted, begin);
+        let range = ranges.begin_with(Kind::Transfer, self.wanted, || {
+            let (path, start) = (file.path().display(), self.range.start);
+            match begin.pieces {
+                None => format!("{} {path} at {start}+{}", begin.direction, self.wanted),
+                Some(pieces) => format!("{} {path}, {pieces} pieces", begin.direction),
+            }
+        });
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, range));
+    }
+
+    /// Tells that it was asked to stop, if it has not ended.
+    pub(crate) fn tell_cancel(&self) {
+        let is_told = self.told.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_told
+            && events::hears_cancels()
+            && let Some((path, range, _)) = self.described()
+        {
+            events::cancel_asked(&path, range, self.done());
+        }
+    }
+
+    /// Tells that it could not be started after all.
+    pub(crate) fn tell_refused(&self, error: &Error) {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.iter().for_each(|file| self.tell_end(file, &Err(error.clone())));
+    }
+
+    /// Tells how it ended, before anybody who waits for it can know.
+    pub(super) fn tell_end(&self, file: &Handle, result: &Result<Outcome>) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((told, _range)) = told {
+            events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
+        }
+    }
+}

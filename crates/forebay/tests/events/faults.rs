@@ -1,0 +1,106 @@
+//! What is told where something is missing or hangs.
+
+#![expect(unsafe_code, reason = "queues a copy on a stream, as a caller would")]
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::SimDevice;
+use forebay::gpu::{CallerStream, Device};
+use forebay::{Engine, Error, Options, RequestOptions};
+use tracing::Level;
+
+use crate::lab::{self, fuse::Fuse, or_skip, pattern, watchdog::Watchdog};
+use crate::listener::{Told, listener};
+use crate::{LEN, file_of, gpu, messages, transfers};
+
+/// The number of `io_uring_setup` on every architecture.
+const SETUP: i64 = 425;
+
+#[test]
+fn a_file_system_that_refuses_the_first_request_is_told_of_once() {
+    let _watchdog = Watchdog::start();
+    let listener = listener();
+    let Some(fuse) = or_skip(Fuse::new(pattern(2, LEN))) else { return };
+    fuse.set(|faults| faults.no_direct_reads = true);
+    let path = fuse.path();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    listener.asking(&engine, || {
+        let gpu = gpu(&engine, 60, "sim");
+        let file = engine.open(&path).expect("the file opens");
+        for _ in 0..2 {
+            file.read_whole(Some(gpu)).expect("all bytes, through the page cache");
+        }
+    });
+    let told = listener.about("path", path.to_str().expect("plain letters"));
+    let of_file: Vec<Told> =
+        told.into_iter().filter(|event| event.target == "forebay::file").collect();
+    let expected = ["file opened", "O_DIRECT opened", "no O_DIRECT, through the page cache"];
+    assert_eq!(messages(&of_file), expected);
+    assert_eq!(of_file[2].level, Level::INFO);
+    let reason = of_file[2].get("reason").expect("a reason");
+    assert!(reason.starts_with("a request with O_DIRECT failed: "), "{reason}");
+}
+
+#[test]
+fn what_the_engine_does_without_is_told_once() {
+    let _watchdog = Watchdog::start();
+    let listener = listener();
+    let (_folder, path) = file_of(LEN);
+    let asked = lab::without_call(SETUP, libc::EPERM, || {
+        let engine = Engine::new(Options::default()).expect("the defaults fit");
+        listener.asking(&engine, || {
+            for _ in 0..2 {
+                let file = engine.open(&path).expect("the file opens");
+                file.evict().expect("its pages are clean");
+                file.read_whole(None).expect("all bytes");
+            }
+            engine.notes()
+        })
+    });
+    let Some(notes) = or_skip(asked) else { return };
+    let told = listener.with("the engine does without something");
+    let refused = |event: &&Told| {
+        event.get("note").is_some_and(|note| note.starts_with("io_uring is refused here"))
+    };
+    // A folder without O_DIRECT needs no ring.
+    let noted = notes.iter().filter(|note| note.starts_with("io_uring")).count();
+    assert_eq!(told.iter().filter(refused).count(), noted, "{told:?}");
+    assert!(told.iter().all(|event| event.level == Level::INFO));
+}
+
+#[test]
+fn a_transfer_that_its_stream_waits_for_in_vain_is_told_of() {
+    let _watchdog = Watchdog::start();
+    let listener = listener();
+    let Some(fuse) = or_skip(Fuse::new(pattern(4, LEN))) else { return };
+    fuse.set(|faults| faults.hang_from = Some(5 << 20));
+    let mut options = Options::default();
+    options.slot_size = 1 << 20;
+    options.watchdog = Duration::from_millis(400);
+    let engine = Engine::new(options).expect("limits that fit");
+    let config = "sim".parse().expect("a configuration");
+    let device = Arc::new(SimDevice::new(61, config, Arc::new(SystemClock::new())));
+    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+    let path = fuse.path();
+    let end = listener.asking(&engine, || {
+        engine.add_device(&shared).expect("a new GPU");
+        let stream = device.create_stream().expect("a stream");
+        let file = engine.open(&path).expect("the file opens");
+        let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
+        let options = RequestOptions::default();
+        // SAFETY: the stream is this device's and alive.
+        let reading = unsafe { file.start_read_on(CallerStream(stream.0), 0, buffer, &options) };
+        reading.expect("a start").wait().0
+    });
+    fuse.set(|faults| faults.hang_from = None);
+    assert!(matches!(end, Err(Error::TimedOut { .. })), "{end:?}");
+    let told = transfers(path.to_str().expect("plain letters"));
+    // Its blocks are none of a subscriber's business.
+    assert_eq!(messages(&told), ["transfer begins", "watchdog fired", "transfer failed"]);
+    assert_eq!(told[1].get("bound_ns"), Some("400000000"));
+    assert!(told[1..].iter().all(|event| event.level == Level::WARN));
+    assert_eq!(fs::metadata(&path).expect("it answers again").len(), LEN as u64);
+}

@@ -1,0 +1,173 @@
+//! A subscriber that keeps what it is told, and asks engines something each time it is told: an
+//! event under the lock of one would never come to an end.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, RwLock};
+
+use forebay::Engine;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// An event as it was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) level: Level,
+    pub(crate) target: String,
+    pub(crate) fields: BTreeMap<String, String>,
+    /// The name of the span that it belongs to, and of that one's parent.
+    pub(crate) spans: [Option<String>; 2],
+}
+
+impl Told {
+    pub(crate) fn message(&self) -> &str {
+        self.get("message").unwrap_or_default()
+    }
+
+    pub(crate) fn get(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).map(String::as_str)
+    }
+}
+
+/// A span: its name, its parent, and whether it is closed.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    parent: Option<u64>,
+    is_closed: bool,
+}
+
+/// See the module's own text.
+#[derive(Default)]
+pub(crate) struct Listener {
+    told: Mutex<Vec<Told>>,
+    spans: Mutex<BTreeMap<u64, Known>>,
+    next: AtomicU64,
+    /// Engines that are asked at each event; none of them is dropped meanwhile.
+    asked: RwLock<BTreeMap<u64, Engine>>,
+}
+
+thread_local! {
+    static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the subscriber of this program hears; the first call makes it.
+pub(crate) fn listener() -> &'static Listener {
+    static LISTENER: OnceLock<&'static Listener> = OnceLock::new();
+    LISTENER.get_or_init(|| {
+        let listener: &'static Listener = Box::leak(Box::default());
+        tracing::subscriber::set_global_default(listener).expect("there is no other");
+        listener
+    })
+}
+
+impl Listener {
+    /// What it was told of so far, of `field` with `value`.
+    pub(crate) fn about(&self, field: &str, value: &str) -> Vec<Told> {
+        let told = self.told.lock().expect("nobody panics with it");
+        told.iter().filter(|event| event.get(field) == Some(value)).cloned().collect()
+    }
+
+    /// Those of them with this message.
+    pub(crate) fn with(&self, message: &str) -> Vec<Told> {
+        self.about("message", message)
+    }
+
+    /// How many spans of this name are open.
+    pub(crate) fn open_spans(&self, parent: &str) -> usize {
+        let spans = self.spans.lock().expect("nobody panics with it");
+        let is_of = |known: &&Known| {
+            let above = known.parent.and_then(|id| spans.get(&id));
+            above.is_some_and(|above| above.name == parent) && !known.is_closed
+        };
+        spans.values().filter(is_of).count()
+    }
+
+    /// Asks `engine` from within each event while `step` runs.
+    pub(crate) fn asking<T>(&self, engine: &Engine, step: impl FnOnce() -> T) -> T {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.asked.write().expect("nobody panics with it").insert(number, engine.clone());
+        let answer = step();
+        self.asked.write().expect("nobody panics with it").remove(&number);
+        answer
+    }
+}
+
+impl Subscriber for &'static Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("forebay::") || metadata.target() == "events"
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let current = ENTERED.with_borrow(|entered| entered.last().copied());
+        let parent = span.parent().map(Id::into_u64).or(current.filter(|_| span.is_contextual()));
+        let name = span.metadata().name().to_owned();
+        self.spans
+            .lock()
+            .expect("nobody panics with it")
+            .insert(id, Known { name, parent, is_closed: false });
+        Id::from_u64(id)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let spans = self.spans.lock().expect("nobody panics with it");
+        let own = event.parent().and_then(|id| spans.get(&id.into_u64()));
+        let above = own.and_then(|own| own.parent).and_then(|id| spans.get(&id));
+        let spans_of = [own, above].map(|known| known.map(|known| known.name.clone()));
+        drop(spans);
+        let metadata = event.metadata();
+        self.told.lock().expect("nobody panics with it").push(Told {
+            level: *metadata.level(),
+            target: metadata.target().to_owned(),
+            fields: fields.0,
+            spans: spans_of,
+        });
+        for engine in self.asked.read().expect("nobody panics with it").values() {
+            let _ = (engine.statistics(), engine.notes());
+        }
+    }
+
+    fn enter(&self, span: &Id) {
+        ENTERED.with_borrow_mut(|entered| entered.push(span.into_u64()));
+    }
+
+    fn exit(&self, _span: &Id) {
+        ENTERED.with_borrow_mut(|entered| entered.pop());
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        if let Some(known) =
+            self.spans.lock().expect("nobody panics with it").get_mut(&id.into_u64())
+        {
+            known.is_closed = true;
+        }
+        true
+    }
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<String, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.to_owned());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.0.insert(field.name().to_owned(), value.to_string());
+    }
+}

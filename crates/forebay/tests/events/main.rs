@@ -1,0 +1,206 @@
+//! What a subscriber of `tracing` is told of an engine, by all tests of this program at once.
+
+mod faults;
+#[path = "../lab/mod.rs"]
+mod lab;
+mod listener;
+
+use std::fs;
+use std::sync::Arc;
+
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::SimDevice;
+use forebay::gpu::{Device, DeviceId};
+use forebay::{Engine, Error, Options, Piece, RequestOptions, Target};
+use tempfile::TempDir;
+use tracing::Level;
+
+use lab::{pattern, watchdog::Watchdog};
+use listener::{Told, listener};
+
+const LEN: usize = 12_000_001;
+
+/// A file whose path no other test has, and its name.
+fn file_of(len: usize) -> (TempDir, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, pattern(7, len)).expect("room for a file");
+    let path = path.to_str().expect("plain letters").to_owned();
+    (folder, path)
+}
+
+fn gpu(engine: &Engine, index: u32, settings: &str) -> DeviceId {
+    let config = settings.parse().expect("a configuration");
+    let device: Arc<dyn Device> =
+        Arc::new(SimDevice::new(index, config, Arc::new(SystemClock::new())));
+    engine.add_device(&device).expect("a new GPU");
+    device.id()
+}
+
+fn messages(told: &[Told]) -> Vec<&str> {
+    told.iter().map(Told::message).collect()
+}
+
+/// What was told of transfers of a file.
+fn transfers(path: &str) -> Vec<Told> {
+    let mut told = listener().about("path", path);
+    told.retain(|event| event.target == "forebay::transfer");
+    told
+}
+
+#[test]
+fn the_life_of_an_engine_and_a_transfer() {
+    let _watchdog = Watchdog::start();
+    let listener = listener();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let gpu = gpu(&engine, 50, "sim");
+    let (_folder, path) = file_of(LEN);
+    let caller = tracing::debug_span!(target: "events", "life");
+    let outcome = caller.in_scope(|| {
+        let file = engine.open(&path).expect("the file opens");
+        file.read_whole(Some(gpu)).expect("all bytes").1
+    });
+    drop(engine);
+    let told = transfers(&path);
+    assert_eq!(messages(&told), ["transfer begins", "transfer ended"]);
+    for event in &told {
+        assert_eq!((event.level, event.get("direction")), (Level::DEBUG, Some("read")));
+        assert_eq!(event.spans, [Some("transfer".to_owned()), Some("life".to_owned())]);
+    }
+    assert_eq!(told[0].get("offset"), Some("0"));
+    assert_eq!(told[0].get("len"), Some("12000001"));
+    assert_eq!(told[0].get("gpu"), Some("sim:50"));
+    assert!(["staged", "cached"].contains(&told[0].get("route").expect("a route")));
+    assert_eq!(told[1].get("bytes"), Some("12000001"));
+    let share = &outcome.routes[0];
+    let routes = told[1].get("routes").expect("routes");
+    assert!(routes.starts_with(&format!("{} {}: ", share.bytes, share.route)), "{routes}");
+    assert_eq!(listener.open_spans("life"), 0, "the span of a transfer ends with it");
+    for message in ["engine made", "readers started", "drive found", "engine ended"] {
+        assert!(!listener.with(message).is_empty(), "{message}");
+    }
+    let of_gpu = listener.about("gpu", "sim:50");
+    for message in ["GPU brought in", "pinned memory made"] {
+        assert!(messages(&of_gpu).contains(&message), "{message}: {of_gpu:?}");
+    }
+    let opened = listener.about("path", &path);
+    assert_eq!(messages(&opened)[0], "file opened");
+    // Twelve requests, and as many copies perhaps, but an event for none of them.
+    assert!(opened.len() <= 4, "{opened:?}");
+}
+
+#[test]
+fn a_file_without_o_direct_falls_back_and_says_why() {
+    let _watchdog = Watchdog::start();
+    listener();
+    let path = "/proc/self/maps";
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let file = engine.open(path).expect("the file opens");
+    let mut bytes = vec![0; 1 << 20];
+    file.read(0, &mut bytes).expect("what there is");
+    file.read(0, &mut bytes).expect("what there is");
+    let told = listener().about("path", path);
+    let refused: Vec<&Told> =
+        told.iter().filter(|event| event.message().starts_with("no O_DIRECT")).collect();
+    assert_eq!((refused.len(), refused[0].level), (1, Level::INFO), "{told:?}");
+    assert_eq!(refused[0].target, "forebay::file");
+    assert!(refused[0].get("reason").is_some_and(|reason| !reason.is_empty()), "{told:?}");
+    let begins = transfers(path);
+    assert_eq!(begins[0].get("reason"), Some("no O_DIRECT on this file"));
+    let ends = messages(&begins).into_iter().filter(|message| *message == "transfer ended");
+    assert_eq!(ends.count(), 2);
+}
+
+#[test]
+fn a_cancel_is_told_and_what_came_of_it() {
+    let _watchdog = Watchdog::start();
+    listener();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let gpu = gpu(&engine, 51, "sim:bandwidth=1MB/s");
+    let (_folder, path) = file_of(LEN);
+    let file = engine.open(&path).expect("the file opens");
+    let buffer = engine.allocate(gpu, LEN as u64).expect("memory");
+    let reading = file.start_read(0, buffer, &RequestOptions::exactly()).expect("it begins");
+    reading.cancel();
+    let (result, _) = reading.wait();
+    assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
+    let told = transfers(&path);
+    let expected = ["transfer begins", "cancel asked for", "transfer ended early"];
+    assert_eq!(messages(&told), expected);
+    assert!(told[2].get("error").is_some_and(|error| error.contains(&path)), "{told:?}");
+    assert!(told.iter().all(|event| event.level == Level::DEBUG));
+}
+
+#[test]
+fn a_lost_gpu_is_told_once_and_each_transfer_that_fails() {
+    let _watchdog = Watchdog::start();
+    listener();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let gpu = gpu(&engine, 52, "sim:bandwidth=300MB/s,lost-after=1");
+    let (_folder, path) = file_of(LEN);
+    let file = engine.open(&path).expect("the file opens");
+    let buffers = [0, 1].map(|_| engine.allocate(gpu, LEN as u64).expect("memory"));
+    let start = |buffer| file.start_read(0, buffer, &RequestOptions::exactly());
+    let reading = buffers.map(|buffer| start(buffer).expect("it is there yet"));
+    for transfer in reading {
+        transfer.wait().0.expect_err("the GPU vanished");
+    }
+    let told = listener().about("gpu", "sim:52");
+    let lost: Vec<&Told> = told.iter().filter(|event| event.message() == "GPU lost").collect();
+    assert_eq!((lost.len(), lost[0].level), (1, Level::WARN), "{told:?}");
+    assert!(lost[0].get("error").is_some(), "{lost:?}");
+    let failed = transfers(&path);
+    let failed: Vec<_> = failed.iter().filter(|one| one.message() == "transfer failed").collect();
+    assert_eq!((failed.len(), failed[0].level), (2, Level::WARN), "{failed:?}");
+}
+
+#[test]
+fn small_and_many_reads_are_one_transfer_each() {
+    let _watchdog = Watchdog::start();
+    listener();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let (_folder, path) = file_of(LEN);
+    let file = engine.open(&path).expect("the file opens");
+    let mut bytes = vec![0; 4096];
+    file.read(4096, &mut bytes[..]).expect("some bytes");
+    let small = transfers(&path);
+    // Where nobody knows what is resident it goes the long way.
+    if small.len() == 1 {
+        assert_eq!((small[0].message(), small[0].get("small")), ("transfer ended", Some("true")));
+        assert_eq!(small[0].get("offset"), Some("4096"));
+    }
+    let pieces: Vec<Piece<'_>> =
+        (0..4).map(|n| Piece::new(&file, n * 9000, 1000, n * 1000)).collect();
+    let mut targets = [Target::from(&mut bytes[..])];
+    engine.read_many(&pieces, &mut targets, &RequestOptions::exactly()).expect("all of them");
+    let told = transfers(&path);
+    let many = &told[small.len()..];
+    assert_eq!(messages(many), ["transfer begins", "transfer ended"]);
+    assert_eq!((many[0].get("pieces"), many[0].get("len")), (Some("4"), Some("4000")));
+    assert_eq!(many[0].get("offset"), None);
+}
+
+#[test]
+fn a_subscriber_may_ask_the_engine() {
+    let _watchdog = Watchdog::start();
+    let listener = listener();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let (_folder, path) = file_of(LEN);
+    listener.asking(&engine, || {
+        let lost = gpu(&engine, 53, "sim:bandwidth=300MB/s,lost-after=2");
+        let slow = gpu(&engine, 54, "sim:bandwidth=1MB/s");
+        let file = engine.open(&path).expect("the file opens");
+        file.evict().expect("its pages are clean");
+        file.read_whole(None).expect("all bytes");
+        file.read(0, &mut [0; 100][..]).expect("some bytes");
+        file.read_whole(Some(lost)).expect_err("the GPU vanished");
+        let buffer = engine.allocate(slow, LEN as u64).expect("memory");
+        drop(file.start_read(0, buffer, &RequestOptions::exactly()).expect("it begins"));
+        engine.allocate_pinned(1 << 20).expect("memory");
+        engine.allocate_pinned(u64::MAX).expect_err("nobody has so much");
+    });
+    drop(engine);
+    assert!(!listener.with("pinned memory refused").is_empty());
+    let told = transfers(&path);
+    assert!(messages(&told).contains(&"transfer failed"), "{told:?}");
+}
