@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::gpu::{Device, GpuSelector, absence_reason, open};
 use forebay::{Engine, Error, File, Options, RequestOptions, Transfer};
@@ -23,11 +23,14 @@ use rustix::process::{Pid, Signal, kill_process};
 const LEN: usize = 32 << 20;
 const ENGINES: usize = 300;
 
-/// Runs the test in a process of its own where there is a GPU. Whether this is that process.
+/// Runs the test in a process of its own where there is a GPU, one after the other: what one holds
+/// on the GPU another would count. Whether this is that process.
 fn is_alone() -> bool {
+    static TURN: Mutex<()> = Mutex::new(());
     if child::role().is_some() {
         return true;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if has_gpu() {
         child::run("alone");
     }

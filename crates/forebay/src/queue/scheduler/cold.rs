@@ -84,6 +84,19 @@ impl Scheduler {
         request.parts.front().map_or(0, |part| part.0.end.saturating_sub(base))
     }
 
+    /// Whether a transfer's next window, a whole slot of what is resident, fills no sooner if it is
+    /// opened now: others are being filled for its link, with pieces left for every reader. Many
+    /// callers who each fill a slot of their own fill more memory than a cache holds.
+    pub(super) fn can_wait(&self, key: usize) -> bool {
+        let Active { pace, request, .. } = &self.transfers[key];
+        let is_busy = |link: usize| !self.links[link].filling.is_empty();
+        *pace == Line::Cached
+            && request.direction == Direction::Read
+            && request.link.is_some_and(is_busy)
+            && self.queued >= self.posts.count()
+            && self.next_window_len(key) >= self.limits.slot_size
+    }
+
     /// What a transfer's next window asks of the slots.
     pub(super) fn need(&self, key: usize) -> Need {
         let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));

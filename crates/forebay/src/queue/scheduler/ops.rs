@@ -85,6 +85,7 @@ impl Scheduler {
         // Wherever its work stands in line: those before it may wait for a file that hangs.
         if active.cached.ops.is_empty()
             && active.waits.ops.is_empty()
+            && !self.can_wait(key)
             && let Some(at) = self.openable.iter().position(|&other| other == key)
         {
             self.openable.remove(at);

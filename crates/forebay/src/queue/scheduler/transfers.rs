@@ -37,6 +37,10 @@ impl Scheduler {
             return (key, None); // nothing to move; its sync is under way
         }
         let (link, drive) = (active.request.link, active.request.drive);
+        if self.can_wait(key) {
+            self.list(key);
+            return (key, None); // a reader opens it
+        }
         let slot = match link {
             None => None,
             Some(link) => {
