@@ -42,6 +42,8 @@ pub(crate) struct Window {
     pub(crate) slot: Option<Slot>,
     /// Ops that its drive was promised while it is being planned.
     pub(crate) promised: usize,
+    /// Whether readers are to fill it, while it is being planned.
+    pub(crate) for_readers: bool,
     /// Ops of each piece that are queued or running: up to one for each 64 KiB of a slot of 1 GiB.
     left: [u32; PIECES],
     /// Sum of `left`, and one while the window is being planned.
@@ -81,6 +83,7 @@ impl Window {
             piece: 1,
             slot,
             promised: 0,
+            for_readers: false,
             left: [0; PIECES],
             outstanding: 1,
             filled: 0,

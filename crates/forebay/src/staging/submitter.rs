@@ -70,8 +70,8 @@ pub(crate) struct Submitter {
 pub(crate) enum Pause {
     /// A copy is under way: look again after a nap.
     Nap,
-    /// The last copies of all reads are under way: look again at once. A nap of 20 µs was up to
-    /// 500 late on a virtual machine where nothing else ran.
+    /// The last copies of all reads are under way, or a short transfer waits behind a long one:
+    /// look again at once. A nap of 20 µs was up to 600 late on virtual machines.
     Watch,
     /// Nothing is queued: wait until something is filled.
     Wait,
@@ -123,7 +123,7 @@ impl Submitter {
             let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
             let idle = inward + outward == 0;
             let crew = Crew::Link(link);
-            let (next, last, ended) = core.with(|scheduler| {
+            let (next, soon, ended) = core.with(|scheduler| {
                 if std::mem::take(&mut self.asleep) {
                     scheduler.wakes(crew);
                 }
@@ -138,13 +138,13 @@ impl Submitter {
                     scheduler.sleeps(crew);
                     self.asleep = true;
                 }
-                (next, !idle && scheduler.nothing_to_fill(link), ended)
+                (next, !idle && scheduler.is_waited_for(link), ended)
             });
             match next {
                 Some(copy) => self.queue(copy, core.recorder().ranges()),
                 None if ended => return Pause::Stop,
                 None if self.asleep => return Pause::Wait,
-                None if last && self.is_fresh() => return Pause::Watch,
+                None if soon && self.is_fresh() => return Pause::Watch,
                 None => return Pause::Nap,
             }
         }

@@ -100,6 +100,8 @@ impl Scheduler {
         }
         let queued: usize = self.transfers.iter().map(|(_, a)| a.cached.ops.len()).sum();
         assert_eq!(queued, self.queued, "ops for readers");
+        let planned = self.windows.iter().filter(|(_, w)| w.for_readers).count();
+        assert_eq!(planned, self.planned, "windows for readers that are being planned");
         let in_flight: usize = self.drives.iter().map(Drive::in_flight).sum();
         let busy = self.drives.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, busy), (self.in_flight, self.busy));

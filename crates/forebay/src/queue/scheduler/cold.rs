@@ -90,11 +90,18 @@ impl Scheduler {
     pub(super) fn can_wait(&self, key: usize) -> bool {
         let Active { pace, request, .. } = &self.transfers[key];
         let is_busy = |link: usize| !self.links[link].filling.is_empty();
+        // A window that is being planned will have a slot's worth of pieces.
+        let pieces = usize::try_from(self.limits.slot_size / self.limits.segment).unwrap_or(1);
         *pace == Line::Cached
             && request.direction == Direction::Read
             && request.link.is_some_and(is_busy)
-            && self.queued >= self.posts.count()
+            && self.queued + self.planned * pieces >= self.posts.count()
             && self.next_window_len(key) >= self.limits.slot_size
+    }
+
+    /// Whether a quarter of a slot holds all of a transfer.
+    pub(super) fn is_short(&self, key: usize) -> bool {
+        self.transfers[key].request.range.len() <= self.limits.slot_size / slots::PARTS
     }
 
     /// What a transfer's next window asks of the slots.

@@ -197,13 +197,17 @@ impl Scheduler {
         self.fail(key, Error::Device { operation: Operation::Copy, device, len, place, source });
     }
 
-    /// Whether the reads of a link have nothing left but the copies that are queued.
-    pub(crate) fn nothing_to_fill(&self, link: usize) -> bool {
+    /// Whether somebody waits for the end of a copy: the reads of a link have nothing left but those
+    /// that are queued, or a short one is on its way between those of a long one.
+    pub(crate) fn is_waited_for(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
+        let is_sent =
+            |&key: &WindowKey| self.windows[key].is_full() && self.windows[key].all_sent();
+        let is_short = |&key: &WindowKey| self.is_short(self.windows[key].transfer);
+        let first_is_short = filling.first().map(is_short);
         !filling.is_empty()
-            && filling
-                .iter()
-                .all(|&key| self.windows[key].is_full() && self.windows[key].all_sent())
+            && (filling.iter().all(is_sent)
+                || filling.iter().any(|key| Some(is_short(key)) != first_is_short))
     }
 
     /// Whether more slots would help a link: a transfer waits for one while nothing is copied,

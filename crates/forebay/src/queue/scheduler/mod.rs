@@ -330,6 +330,8 @@ pub(crate) struct Scheduler {
     turns: Turns,
     /// How many ops these have.
     queued: usize,
+    /// Windows for them that are being planned.
+    planned: usize,
     /// Transfers and copies begun so far.
     begun: u64,
     copied: u64,
@@ -365,6 +367,7 @@ impl Scheduler {
             openable: VecDeque::new(),
             turns: Turns::default(),
             queued: 0,
+            planned: 0,
             begun: 0,
             copied: 0,
             in_flight: 0,

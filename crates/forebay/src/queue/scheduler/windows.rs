@@ -75,6 +75,8 @@ impl Scheduler {
         active.cursor = range.end;
         active.open += 1;
         active.has_opened = true;
+        let for_readers = active.pace == Line::Cached && request.direction == Direction::Read;
+        self.planned += usize::from(for_readers);
         if range.end == part.end {
             request.parts.pop_front();
             if let Some(next) = request.parts.front() {
@@ -87,6 +89,7 @@ impl Scheduler {
             None => Layout::Caller(request.address + (range.start - request.range.start)),
         };
         let mut window = Window::new(key, request.direction, range, base, slot);
+        window.for_readers = for_readers;
         window.promised = std::mem::take(&mut active.promised);
         window.filled_ns = now;
         let window = self.windows.insert(window);
@@ -122,6 +125,7 @@ impl Scheduler {
         let state = &mut self.windows[window];
         state.piece = piece;
         let (key, promised) = (state.transfer, std::mem::take(&mut state.promised));
+        self.planned -= usize::from(std::mem::take(&mut state.for_readers));
         let Request { drive, link, .. } = self.transfers[key].request;
         let start = state.range.start;
         // Nobody may come to what waits for a drive that hangs, so what is not wanted never does.
