@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay::gpu::{Device, GpuSelector, absence_reason, open};
 use forebay::{Engine, Error, File, Options, RequestOptions, Transfer};
@@ -23,15 +23,19 @@ use rustix::process::{Pid, Signal, kill_process};
 const LEN: usize = 32 << 20;
 const ENGINES: usize = 300;
 
-/// Runs the test in a process of its own where there is a GPU, one after the other: what one holds
-/// on the GPU another would count. Whether this is that process.
-fn is_alone() -> bool {
+/// One process after the other: what one holds on the GPU another would count.
+fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the test in a process of its own where there is a GPU. Whether this is that process.
+fn is_alone() -> bool {
     if child::role().is_some() {
         return true;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     if has_gpu() {
+        let _turn = turn();
         child::run("alone");
     }
     false
@@ -150,6 +154,7 @@ fn engines_leave_no_context_and_no_memory_behind() {
 /// How a process ends that has reads under way; `act` is done to it then.
 fn end_of(act: impl FnOnce(Pid)) -> ExitStatus {
     let _watchdog = Watchdog::start();
+    let _turn = turn();
     let mut child = child::start("ends");
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();

@@ -225,9 +225,11 @@ impl Scheduler {
         may && link.waiting.first().any(helps)
     }
 
-    /// A link that wants more slots.
-    pub(super) fn link_to_grow(&mut self) -> Option<usize> {
-        let found = self.links.iter().position(|link| self.wants_slots(link))?;
+    /// A link that wants more slots; `at_once`: for a short transfer that has nothing yet, which
+    /// should not wait until there is nothing else to do.
+    pub(super) fn link_to_grow(&mut self, at_once: bool) -> Option<usize> {
+        let wants = |link: &Link| (!at_once || link.waiting.has_first()) && self.wants_slots(link);
+        let found = self.links.iter().position(wants)?;
         self.links[found].growing = true;
         Some(found)
     }

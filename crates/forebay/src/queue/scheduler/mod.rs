@@ -155,7 +155,7 @@ pub(crate) struct Claim {
     pub(crate) alignment: Option<Alignment>,
     /// The way that the part takes, for a write.
     pub(crate) way: (Io, Reason),
-    /// Whether it is the first or the last of its transfer.
+    /// Whether it is the first or the last of a transfer that is alone on its link.
     pub(crate) edge: bool,
     /// Bytes of one request to its drive.
     pub(crate) request_size: u64,

@@ -40,6 +40,9 @@ impl Scheduler {
     }
 
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
+        if let Some(link) = self.link_to_grow(true) {
+            return Some(ReaderWork::Grow(link));
+        }
         // Windows are opened ahead, while the other readers still have pieces to fill.
         if self.queued < self.posts.count()
             && let Some(claim) = self.claim()
@@ -51,7 +54,8 @@ impl Scheduler {
                 return Some(ReaderWork::Op(op));
             }
         }
-        self.claim().map(ReaderWork::Open).or_else(|| self.link_to_grow().map(ReaderWork::Grow))
+        let open = self.claim().map(ReaderWork::Open);
+        open.or_else(|| self.link_to_grow(false).map(ReaderWork::Grow))
     }
 
     /// What a thread that waits for one transfer can do for it; `None`: nothing, or other transfers

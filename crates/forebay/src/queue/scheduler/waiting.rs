@@ -61,6 +61,11 @@ impl Waiting {
         self.lines.retain(|_, line| !line.is_empty());
     }
 
+    /// Whether somebody waits who has nothing yet.
+    pub(super) fn has_first(&self) -> bool {
+        self.lines.keys().any(|line| line.is_first)
+    }
+
     /// The first of each line, in no order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
         self.lines.values().filter_map(|line| Some(line.front()?.1))

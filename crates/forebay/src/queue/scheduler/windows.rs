@@ -84,6 +84,10 @@ impl Scheduler {
             }
         }
         let last = request.parts.is_empty();
+        // The link has something to copy before, and behind.
+        let alone = request.link.is_none_or(|link| {
+            self.links[link].filling.iter().all(|&other| self.windows[other].transfer == key)
+        });
         let layout = match slot {
             Some(_) => Layout::Slot,
             None => Layout::Caller(request.address + (range.start - request.range.start)),
@@ -108,7 +112,7 @@ impl Scheduler {
             layout,
             alignment: request.alignment,
             way: (io, reason),
-            edge: first || last,
+            edge: (first || last) && alone,
             request_size,
             readers: self.posts.count(),
         };
