@@ -98,7 +98,7 @@ impl Rig {
     /// Hands in a plan of four segments.
     fn opened(&mut self, claim: &Claim) {
         let segment = |index: u64| {
-            let range = ByteRange::at(index * (LEN / 4), LEN / 4);
+            let range = ByteRange::at(claim.range.start + index * (LEN / 4), LEN / 4);
             let (io, reason) = claim.way;
             Segment { wanted: range, covered: range, io, reason, bounce: false }
         };
@@ -309,4 +309,86 @@ fn a_drive_takes_few_parts_but_for_short_reads() {
         });
         assert_eq!(claims.count(), expected, "reads of {len} bytes");
     }
+}
+
+/// A resident read of so many bytes to a link.
+fn start_resident(rig: &mut Rig, link: usize, len: u64) -> (Arc<State>, Option<Claim>) {
+    let range = ByteRange::at(0, len);
+    let state = Arc::new(State::new(Arc::clone(&rig.file), range, Vec::new(), Vec::new()));
+    let request = Request {
+        state: Arc::clone(&state),
+        range,
+        end: len,
+        parts: [(range, Io::Buffered, Reason::Resident)].into(),
+        ..rig.request(Some(link), Reason::Resident, Priority::Normal)
+    };
+    let (key, claim) = rig.scheduler.start(request);
+    state.set_key(key);
+    (state, claim)
+}
+
+#[test]
+fn callers_fill_no_slots_of_their_own_while_others_are_filled() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let len = rig.scheduler.limits.slot_size;
+    rig.scheduler.add_slots(link, &[Slot::whole(2 * len, len)]);
+    let (first, claim) = start_resident(&mut rig, link, len);
+    let claim = claim.expect("a slot is there");
+    let (second, none) = start_resident(&mut rig, link, len);
+    assert!(none.is_none(), "the first is planned, and has enough for the reader");
+    rig.opened(&claim);
+    assert!(rig.scheduler.take_work_of(&second).is_none(), "and when it is being filled");
+    while let Some(ReaderWork::Op(op)) = rig.scheduler.take_work_of(&first) {
+        rig.complete(op, Ok(LEN / 4));
+    }
+    let work = rig.scheduler.take_work_of(&second);
+    assert!(matches!(work, Some(ReaderWork::Open(_))), "nothing is left of the first: {work:?}");
+}
+
+#[test]
+fn slots_are_made_at_once_for_a_short_transfer() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let len = rig.scheduler.limits.slot_size;
+    let (_long, claim) = start_resident(&mut rig, link, 4 * len);
+    rig.opened(&claim.expect("a slot is there"));
+    let (short, none) = start_resident(&mut rig, link, LEN);
+    assert!(none.is_none(), "the only slot is taken");
+    // There are ops of the long one, and more of it could be opened.
+    let work = rig.scheduler.take_reader_work();
+    assert!(matches!(work, Some(ReaderWork::Grow(_))), "{work:?}");
+    rig.scheduler.add_slots(link, &[Slot::whole(2 * len, len)]);
+    let Some(ReaderWork::Open(claim)) = rig.scheduler.take_work_of(&short) else {
+        panic!("the short one has its part");
+    };
+    let slot = rig.scheduler.windows[claim.window].slot.expect("the link needs one");
+    assert_eq!(slot.len, len / 16);
+}
+
+#[test]
+fn full_slots_are_copied_in_turn() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let len = rig.scheduler.limits.slot_size;
+    rig.scheduler.add_slots(link, &[2, 3, 4].map(|at| Slot::whole(at * len, len)));
+    let fill = |rig: &mut Rig, claim: &Claim| {
+        rig.opened(claim);
+        for _ in 0..4 {
+            let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() else {
+                panic!("there are four")
+            };
+            rig.complete(op, Ok(LEN / 4));
+        }
+    };
+    let (_long, claim) = start_resident(&mut rig, link, 4 * len);
+    fill(&mut rig, &claim.expect("a slot is there"));
+    let Some(first) = rig.scheduler.next_copy(link, 0, 0) else { panic!("it is full") };
+    let key = rig.scheduler.windows[first.window].transfer;
+    let claim = rig.scheduler.claim_of(key).expect("a slot is there");
+    fill(&mut rig, &claim);
+    let (short, claim) = start_resident(&mut rig, link, LEN);
+    fill(&mut rig, &claim.expect("a part is there"));
+    let Some(second) = rig.scheduler.next_copy(link, 1, 0) else { panic!("two are full") };
+    assert_eq!(rig.scheduler.windows[second.window].transfer, short.key(), "it came last");
 }

@@ -47,8 +47,13 @@ impl Scheduler {
                 // Whoever waits for one may not have it.
                 let need = self.need(key);
                 let slot = self.links[link].slots.take(drive, need);
+                match slot {
+                    // Nobody may come to the list of those who open windows for a while.
+                    None if need.is_first => self.wait_for_slot(key, link),
+                    None => self.list(key),
+                    Some(_) => {}
+                }
                 if slot.is_none() {
-                    self.list(key);
                     return (key, None);
                 }
                 slot

@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Puts a transfer in line for a slot, urgent ones first. Its drive serves others meanwhile.
-    fn wait_for_slot(&mut self, key: usize, link: usize) {
+    pub(super) fn wait_for_slot(&mut self, key: usize, link: usize) {
         let now = self.now_ns();
         let active = &mut self.transfers[key];
         active.listed = true;
