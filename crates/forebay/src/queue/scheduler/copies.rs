@@ -197,8 +197,8 @@ impl Scheduler {
         self.fail(key, Error::Device { operation: Operation::Copy, device, len, place, source });
     }
 
-    /// Whether somebody waits for the end of a copy: the reads of a link have nothing left but those
-    /// that are queued, or a short one is on its way between those of a long one.
+    /// Whether somebody waits for the end of a copy: the reads of a link have nothing left but what
+    /// is queued, or a short one is on its way between the copies of a long one.
     pub(crate) fn is_waited_for(&self, link: usize) -> bool {
         let filling = &self.links[link].filling;
         let is_sent =
