@@ -149,7 +149,7 @@ impl Archive {
         self.records.push(record);
         let Some(folder) = &self.folder else { return Ok(()) };
         write_json(&folder.join("environment.json"), &self.environment)?;
-        write_json(&folder.join("samples.json"), &self.records)?;
+        write(&folder.join("samples.json"), &lines(&self.records)?)?;
         write(&folder.join("summary.md"), &self.summary())
     }
 
@@ -202,6 +202,14 @@ fn free(parent: &Path, label: &str) -> PathBuf {
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_string_pretty(value).map_err(|error| error.to_string())?;
     write(path, &(text + "\n"))
+}
+
+/// A list in JSON, one record on each line: there may be thousands of samples in each.
+fn lines(records: &[impl Serialize]) -> Result<String, String> {
+    let lines: serde_json::Result<Vec<String>> =
+        records.iter().map(serde_json::to_string).collect();
+    let lines = lines.map_err(|error| error.to_string())?;
+    Ok(format!("[\n{}\n]\n", lines.join(",\n")))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
