@@ -90,6 +90,11 @@ struct Link {
     lanes: Arc<small::Lanes>,
 }
 
+/// How often, and how many times, a caller looks whether readers have begun with its transfer
+/// before it does so itself. Beside 15 others of 64 MiB it takes them up to 5 ms.
+const LOOKS_EVERY: Duration = Duration::from_millis(5);
+const PATIENCE: usize = 4;
+
 impl Engine {
     /// An engine with these limits. Nothing is started yet.
     ///
@@ -400,6 +405,14 @@ impl Engine {
     pub(crate) fn help(&self, state: &Arc<State>) {
         let Inner { core, tools, .. } = &*self.inner;
         let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
+        while reader.step_for(core, tools, state) {}
+        for _ in 0..PATIENCE {
+            if !core.lock().is_left_to_readers(state) || state.wait_for(LOOKS_EVERY).is_some() {
+                return;
+            }
+        }
+        // Others have their turn before, or the readers hang in their files.
+        core.with(|scheduler| scheduler.insist(state));
         while reader.step_for(core, tools, state) {}
     }
 

@@ -20,12 +20,14 @@ pub(crate) struct Slot {
     pub(crate) len: u64,
     /// Whether it counts among the parts that its drive's ring may have.
     pub(crate) counted: bool,
+    /// Whether it is of those for short transfers that have nothing yet.
+    pub(crate) is_first: bool,
 }
 
 impl Slot {
     /// A whole slot.
     pub(crate) fn whole(address: u64, len: u64) -> Self {
-        Self { address, whole: address, len, counted: false }
+        Self { address, whole: address, len, counted: false, is_first: false }
     }
 }
 

@@ -341,7 +341,7 @@ impl State {
         }
     }
 
-    fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
+    pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
         let pending = |end: &mut End| end.result.is_none();
         let mut end = self.lock();
         end.waiting += 1;

@@ -5,12 +5,15 @@
 //! holds one request, and is planned by the worker of the drive's ring when the drive may have one
 //! more in flight, not before. So nothing but what is in flight holds memory.
 
+use std::sync::Arc;
+
 use super::slots::{self, Need};
 use super::turns::{Priority, Turn, Turns};
 use super::{Active, Claim, Request, Scheduler};
 use crate::plan::{Io, Reason, Segment};
-use crate::queue::op::{Direction, Line};
+use crate::queue::op::{Direction, Line, WindowKey};
 use crate::queue::window::PIECES_MAX;
+use crate::transfer::State;
 use crate::units::align_down;
 
 impl Scheduler {
@@ -88,15 +91,37 @@ impl Scheduler {
     /// opened now: others are being filled for its link, with pieces left for every reader. Many
     /// callers who each fill a slot of their own fill more memory than a cache holds.
     pub(super) fn can_wait(&self, key: usize) -> bool {
-        let Active { pace, request, .. } = &self.transfers[key];
-        let is_busy = |link: usize| !self.links[link].filling.is_empty();
+        let Active { pace, request, insists, .. } = &self.transfers[key];
+        // Readers may wait in files that cannot be asked not to.
+        let is_quick = |&other: &WindowKey| {
+            let files = self.transfers[self.windows[other].transfer].request.files();
+            files.iter().all(|file| file.is_memory() || file.supports_nowait())
+        };
+        let is_busy = |link: usize| {
+            let filling = &self.links[link].filling;
+            !filling.is_empty() && filling.iter().all(is_quick)
+        };
         // A window that is being planned will have a slot's worth of pieces.
         let pieces = usize::try_from(self.limits.slot_size / self.limits.segment).unwrap_or(1);
         *pace == Line::Cached
+            && !insists
+            && request.priority == Priority::Normal
             && request.direction == Direction::Read
             && request.link.is_some_and(is_busy)
             && self.queued + self.planned * pieces >= self.posts.count()
             && self.next_window_len(key) >= self.limits.slot_size
+    }
+
+    /// Whether nobody has opened a window of a transfer yet, whose caller has left that to readers.
+    pub(crate) fn is_left_to_readers(&self, state: &Arc<State>) -> bool {
+        self.shares_of(state).any(|key| !self.transfers[key].has_opened && self.can_wait(key))
+    }
+
+    /// Has a transfer's caller open its windows whatever readers do: all of them may hang.
+    pub(crate) fn insist(&mut self, state: &Arc<State>) {
+        for key in self.shares_of(state) {
+            self.transfers[key].insists = true;
+        }
     }
 
     /// Whether a quarter of a slot holds all of a transfer.
@@ -107,8 +132,12 @@ impl Scheduler {
     /// What a transfer's next window asks of the slots.
     pub(super) fn need(&self, key: usize) -> Need {
         let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
-        let is_first = !self.transfers[key].has_opened && len < self.limits.slot_size;
-        Need { len, in_flight, is_first }
+        let Active { has_opened, request, .. } = &self.transfers[key];
+        let is_first = !has_opened && self.is_short(key);
+        let waiting = request.link.map(|link| &self.links[link].waiting);
+        let others_wait =
+            is_first && waiting.is_some_and(|waiting| waiting.has_others(request.drive));
+        Need { len, in_flight, is_first, others_wait }
     }
 
     /// Bytes of a transfer's next window at most: parts of slots where a drive fills them, or where

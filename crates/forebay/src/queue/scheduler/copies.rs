@@ -204,10 +204,13 @@ impl Scheduler {
         let is_sent =
             |&key: &WindowKey| self.windows[key].is_full() && self.windows[key].all_sent();
         let is_short = |&key: &WindowKey| self.is_short(self.windows[key].transfer);
-        let first_is_short = filling.first().map(is_short);
-        !filling.is_empty()
-            && (filling.iter().all(is_sent)
-                || filling.iter().any(|key| Some(is_short(key)) != first_is_short))
+        let is_ready = |key: &WindowKey| {
+            let window = &self.windows[*key];
+            is_short(key) && (window.is_full() || window.copies > 0)
+        };
+        let is_between =
+            || filling.iter().any(is_ready) && filling.iter().any(|key| !is_short(key));
+        !filling.is_empty() && (filling.iter().all(is_sent) || is_between())
     }
 
     /// Whether more slots would help a link: a transfer waits for one while nothing is copied,

@@ -103,6 +103,8 @@ struct Active {
     /// Windows that are not closed, and whether there has been one.
     open: u32,
     has_opened: bool,
+    /// Whether its caller opens windows although readers could.
+    insists: bool,
     /// Where a read found the end of the file, if before the range's.
     end: u64,
     error: Option<Error>,

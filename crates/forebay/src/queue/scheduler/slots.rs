@@ -9,8 +9,9 @@
 //! Where none can be had so and no more slots can be made, smaller ones must do: a drive that hangs
 //! may hold a part of each. A drive may hold as much as it leaves to the others, so that one that
 //! hangs never holds all: alone half of the slots, beside another a third. A slot's worth of parts
-//! more is there for transfers that have nothing yet, so that a short one need not wait until a
-//! long one gives something back.
+//! more is there for short transfers that have nothing yet, so that these need not wait until a
+//! long one gives something back. While a long one waits they have no more than that, or they would
+//! take whatever is given back before it is a whole slot.
 
 use crate::queue::window::Slot;
 
@@ -34,6 +35,8 @@ pub(super) struct Slots {
     held: Vec<u64>,
     /// The same of parts that were taken with a bound.
     parts: Vec<u64>,
+    /// What each drive has of those for the first of short transfers; not among `held`.
+    firsts: Vec<u64>,
     used: u64,
 }
 
@@ -47,6 +50,8 @@ pub(super) struct Need {
     pub(super) in_flight: u64,
     /// Whether its transfer is short and has nothing yet.
     pub(super) is_first: bool,
+    /// Whether others of the drive wait, who are not.
+    pub(super) others_wait: bool,
 }
 
 /// Parts that a drive may have beside those that hold what may be in flight, for what is copied;
@@ -64,6 +69,7 @@ impl Slots {
             most,
             held: Vec::new(),
             parts: Vec::new(),
+            firsts: Vec::new(),
             used: 0,
         }
     }
@@ -80,12 +86,18 @@ impl Slots {
 
     /// Whether `drive` may hold `len` more bytes. Two slots are never refused: with fewer nothing
     /// overlaps.
-    fn is_share(&self, drive: usize, len: u64, is_first: bool) -> bool {
+    fn is_share(&self, drive: usize, len: u64) -> bool {
         let all = self.most as u64 * self.size;
         let left = all.saturating_sub(self.used + len);
         let held = self.held.get(drive).copied().unwrap_or(0);
-        let spare = if is_first { self.size } else { 0 };
-        held + len <= left.max(2 * self.size) + spare
+        held + len <= left.max(2 * self.size)
+    }
+
+    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: there is
+    /// nothing of that where a drive may have two of three slots anyway.
+    fn is_kept(&self, drive: usize, len: u64) -> bool {
+        let firsts = self.firsts.get(drive).copied().unwrap_or(0);
+        self.most > 3 && len < self.size && firsts + len <= self.size
     }
 
     /// Whether `drive` may hold one more part of `len` bytes, where no more than `in_flight` bytes
@@ -99,7 +111,11 @@ impl Slots {
     /// Whether `drive` would get what it needs if there were enough.
     pub(super) fn admits(&self, drive: usize, need: Need) -> bool {
         let len = self.index_of(need.len).map_or(0, |index| len_of(self.size, index));
-        self.is_share(drive, len, need.is_first) && self.is_needed(drive, len, need.in_flight)
+        let may = match need.is_first {
+            true => self.is_kept(drive, len) || (!need.others_wait && self.is_share(drive, len)),
+            false => self.is_share(drive, len),
+        };
+        may && self.is_needed(drive, len, need.in_flight)
     }
 
     /// The smallest size that holds `len` bytes.
@@ -128,8 +144,11 @@ impl Slots {
         if self.held.len() <= drive {
             self.held.resize(drive + 1, 0);
             self.parts.resize(drive + 1, 0);
+            self.firsts.resize(drive + 1, 0);
         }
-        self.held[drive] += slot.len;
+        slot.is_first = need.is_first && self.is_kept(drive, slot.len);
+        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
+        held[drive] += slot.len;
         slot.counted = slot.len < self.size && need.in_flight != u64::MAX;
         self.parts[drive] += if slot.counted { slot.len } else { 0 };
         self.used += slot.len;
@@ -142,7 +161,13 @@ impl Slots {
         }
         let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
         let len = len_of(self.size, index);
-        let part = |number| Slot { address: address + number * len, whole, len, counted: false };
+        let part = |number| Slot {
+            address: address + number * len,
+            whole,
+            len,
+            counted: false,
+            is_first: false,
+        };
         // The first is taken first.
         self.free[index].extend((1..PARTS).rev().map(part));
         Some(part(0))
@@ -164,7 +189,13 @@ impl Slots {
             of_it.count() as u64 == PARTS
         };
         let found = self.free[parts].iter().rev().find(|part| is_free(whole_of(part)))?;
-        let slot = Slot { address: whole_of(found), whole: found.whole, len, counted: false };
+        let slot = Slot {
+            address: whole_of(found),
+            whole: found.whole,
+            len,
+            counted: false,
+            is_first: false,
+        };
         self.free[parts].retain(|part| whole_of(part) != slot.address);
         Some(slot)
     }
@@ -178,7 +209,8 @@ impl Slots {
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
         self.count_back(drive, slot);
         let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
-        self.free[index.expect("it was taken here")].push(Slot { counted: false, ..slot });
+        let slot = Slot { counted: false, is_first: false, ..slot };
+        self.free[index.expect("it was taken here")].push(slot);
     }
 
     /// Never gives a slot out again: something may still write into it. Of a split one the other
@@ -191,7 +223,8 @@ impl Slots {
     }
 
     fn count_back(&mut self, drive: usize, slot: Slot) {
-        self.held[drive] -= slot.len;
+        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
+        held[drive] -= slot.len;
         self.parts[drive] -= if slot.counted { slot.len } else { 0 };
         self.used -= slot.len;
     }
@@ -226,7 +259,7 @@ mod tests {
     }
 
     fn need(len: u64, in_flight: u64) -> Need {
-        Need { len, in_flight, is_first: false }
+        Need { len, in_flight, is_first: false, others_wait: false }
     }
 
     #[test]
@@ -307,11 +340,19 @@ mod tests {
     #[test]
     fn who_has_nothing_yet_gets_a_part_beyond_the_share() {
         let mut slots = slots(8, 1);
-        let whole = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).count();
-        assert_eq!((whole, slots.take(0, need(1, u64::MAX))), (4, None));
-        let first = Need { len: 1, in_flight: u64::MAX, is_first: true };
-        let parts = std::iter::from_fn(|| slots.take(0, first)).count();
-        assert_eq!(parts, 8, "what it has then is one slot more than what it leaves");
-        assert_eq!(std::iter::from_fn(|| slots.take(1, need(16, u64::MAX))).count(), 2);
+        let whole: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).collect();
+        assert_eq!((whole.len(), slots.take(0, need(1, u64::MAX))), (4, None));
+        let first = Need { len: 1, in_flight: u64::MAX, is_first: true, others_wait: true };
+        let parts: Vec<Slot> = std::iter::from_fn(|| slots.take(0, first)).collect();
+        assert_eq!(parts.len(), 16, "one slot's worth");
+        // Whatever is given back is the long one's.
+        slots.give(0, whole[0]);
+        assert_eq!(slots.take(0, first), None);
+        assert!(slots.take(0, need(16, u64::MAX)).is_none(), "as much as is left");
+        parts.iter().for_each(|&part| slots.give(0, part));
+        assert!(slots.take(0, need(16, u64::MAX)).is_some());
+        let alone = Need { others_wait: false, ..first };
+        let parts = std::iter::from_fn(|| slots.take(1, alone)).count();
+        assert_eq!(parts, 16 + 32, "those and the two slots that are never refused");
     }
 }

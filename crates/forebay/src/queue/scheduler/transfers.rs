@@ -78,6 +78,7 @@ impl Scheduler {
             cursor,
             open: 0,
             has_opened: false,
+            insists: false,
             end,
             error: None,
             stopped: false,

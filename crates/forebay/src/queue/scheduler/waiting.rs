@@ -66,6 +66,11 @@ impl Waiting {
         self.lines.keys().any(|line| line.is_first)
     }
 
+    /// Whether somebody waits for a drive who has something, or is not short.
+    pub(super) fn has_others(&self, drive: usize) -> bool {
+        self.lines.keys().any(|line| line.drive == drive && !line.is_first)
+    }
+
     /// The first of each line, in no order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
         self.lines.values().filter_map(|line| Some(line.front()?.1))
@@ -119,7 +124,7 @@ mod tests {
     use super::*;
 
     fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
-        Class::new(drive, priority, Need { len: 1, in_flight, is_first: false })
+        Class::new(drive, priority, Need { len: 1, in_flight, is_first: false, others_wait: false })
     }
 
     /// Who is served, where those in `refused` are not.

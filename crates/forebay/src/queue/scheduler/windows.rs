@@ -259,6 +259,13 @@ impl Scheduler {
     /// Gives free slots to the transfers that have waited longest, of those whose drives may hold
     /// more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
+        // Where nobody else waits any more, short ones may have more.
+        while self.admit_heads(link) && self.links[link].waiting.has_first() {}
+    }
+
+    /// The same, of those who wait now; whether somebody got a slot who is not short.
+    fn admit_heads(&mut self, link: usize) -> bool {
+        let mut served_others = false;
         let mut heads = self.links[link].waiting.heads();
         while !self.links[link].slots.is_empty()
             && let Some((key, line)) = heads.next()
@@ -271,9 +278,11 @@ impl Scheduler {
                 waiting.change(line, now, &mut heads);
             } else if let Some(slot) = slots.take(drive, need) {
                 waiting.serve(line, &mut heads);
+                served_others |= !line.is_first;
                 self.give_waited_for(key, slot);
             }
         }
+        served_others
     }
 
     /// Gives a transfer the slot that it has waited for.
