@@ -20,6 +20,8 @@ pub(crate) struct Batch {
     strip: Strip,
     /// The files of its stretches, by their sources' numbers.
     files: Vec<Arc<Handle>>,
+    /// The queue of each one's drive.
+    drives: Vec<usize>,
     /// What O_DIRECT demands of each.
     alignments: Vec<Option<Alignment>>,
     /// For each stretch where its file was found to end, in the strip.
@@ -54,18 +56,24 @@ pub(crate) struct Scatter {
 }
 
 impl Batch {
-    /// For a strip whose sources are `files`, with what O_DIRECT demands of those that are read
-    /// with it, and whose addresses are those of host memory or not.
+    /// For a strip whose sources are `files`, with the queue of each one's drive and what O_DIRECT
+    /// demands of those that are read with it, and whose addresses are those of host memory or not.
     pub(crate) fn new(
         strip: Strip,
-        files: impl IntoIterator<Item = (Arc<Handle>, Option<Alignment>)>,
+        files: impl IntoIterator<Item = (Arc<Handle>, usize, Option<Alignment>)>,
         on_host: bool,
     ) -> Self {
-        let (files, alignments) = files.into_iter().unzip();
+        let (mut handles, mut drives, mut alignments) = (Vec::new(), Vec::new(), Vec::new());
+        for (file, drive, alignment) in files {
+            handles.push(file);
+            drives.push(drive);
+            alignments.push(alignment);
+        }
         let ends = strip.stretches().iter().map(|stretch| AtomicU64::new(stretch.at.end)).collect();
         Self {
             strip,
-            files,
+            files: handles,
+            drives,
             alignments,
             ends,
             is_partial: AtomicBool::new(false),
@@ -119,6 +127,18 @@ impl Batch {
     /// Its files, each once.
     pub(crate) fn files(&self) -> &[Arc<Handle>] {
         &self.files
+    }
+
+    /// Those of one drive.
+    pub(crate) fn files_on(&self, drive: usize) -> Vec<Arc<Handle>> {
+        let of = self.files.iter().zip(&self.drives).filter(|(_, other)| **other == drive);
+        of.map(|(file, _)| Arc::clone(file)).collect()
+    }
+
+    /// Why what was written to a source may not be on its drive.
+    pub(crate) fn unsynced(&self, source: usize) -> Option<Error> {
+        let unsynced = self.unsynced.lock().unwrap_or_else(PoisonError::into_inner);
+        unsynced.get(&source).cloned()
     }
 
     /// Notes that what was written to a file may not be on its drive.

@@ -1,6 +1,7 @@
 //! What subscribers of `tracing`, and an attached tool, are told of a transfer, from its beginning
 //! to its end.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
 use super::{Outcome, State};
@@ -36,7 +37,7 @@ impl State {
 
     /// Tells that it could not be started after all.
     pub(crate) fn tell_refused(&self, error: &Error) {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).clone();
         file.iter().for_each(|file| self.tell_end(file, &Err(error.clone())));
     }
 
@@ -44,7 +45,10 @@ impl State {
     pub(super) fn tell_end(&self, file: &Handle, result: &Result<Outcome>) {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((told, _range)) = told {
-            events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
+            let tell =
+                || events::transfer_ended(&told, file.path(), self.started.elapsed(), result);
+            // A subscriber that panics would take those with it who wait for the transfer.
+            drop(catch_unwind(AssertUnwindSafe(tell)));
         }
     }
 }

@@ -118,6 +118,12 @@ impl Results {
         let mut results: Vec<Result<u64>> = self.there.iter().map(|there| Ok(there.len)).collect();
         if !self.batch.is_whole() {
             self.batch.results().for_each(|(index, result)| results[index] = result);
+            // Those without bytes have no place in the strip, but may have asked for a sync.
+            let empty = self.there.iter().enumerate().filter(|(_, there)| there.len == 0);
+            for (index, there) in empty {
+                let unsynced = self.batch.unsynced(there.source);
+                unsynced.into_iter().for_each(|error| results[index] = Err(error));
+            }
         }
         if self.exact && !(self.batch.is_whole() && self.longer.is_empty()) {
             self.refuse_short(&mut results);
@@ -194,8 +200,8 @@ impl Engine {
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
     /// returns when all are written: through the page cache, as [`File::write`] does, and on the
     /// drive where `options` say so ([`SyncMode`](crate::SyncMode)). What comes from scattered
-    /// places on a GPU is fetched in batches, neighbours in a file are one request, and each file
-    /// is written by one thread at a time.
+    /// places on a GPU is fetched in batches, and neighbours in a file are one request then; from
+    /// the host each piece is one. Each file is written by one thread at a time.
     ///
     /// Where pieces meet in a file, it holds bytes of either.
     ///
@@ -223,7 +229,8 @@ impl Engine {
     /// # Errors
     /// What is wrong with the call, and what stops all of it: the GPU, a cancel. What goes wrong
     /// with one piece is in its own result, and what goes wrong with a file's sync in those of all
-    /// its pieces.
+    /// its pieces. Room that is to be reserved first
+    /// ([`preallocated`](RequestOptions::preallocated)) is reserved for all, or the call fails.
     pub fn write_many(
         &self,
         pieces: &[Piece<'_>],

@@ -46,8 +46,8 @@ impl Source {
         (self.drive, self.way.is_ok())
     }
 
-    fn file_and_alignment(&self) -> (Arc<Handle>, Option<Alignment>) {
-        (Arc::clone(&self.file), self.way.ok().map(|(alignment, _)| alignment))
+    fn of_batch(&self) -> (Arc<Handle>, usize, Option<Alignment>) {
+        (Arc::clone(&self.file), self.drive, self.way.ok().map(|(alignment, _)| alignment))
     }
 
     fn drive_and_way(&self) -> (usize, Io, Reason) {
@@ -77,6 +77,11 @@ impl Engine {
             })?;
         }
         let mut shares = Share::of_strip(strip, |number| sources[number].drive_and_way());
+        if many.sync() != SyncMode::None {
+            // Each drive syncs its own files, also those of which no byte is written.
+            let drives = sources.iter().map(|source| source.drive);
+            shares.extend(Share::of_nothing(&shares, drives));
+        }
         let range = ByteRange::at(0, strip.len());
         let link = gpu.map(|device| self.ready_link(device)).transpose()?;
         self.start_readers()?;
@@ -271,7 +276,7 @@ impl<'a> Many<'a> {
             let reason = "together the pieces are too long";
             return Err(self.refusal(&self.pieces[0], reason.into()));
         };
-        let files = sources.iter().map(Source::file_and_alignment);
+        let files = sources.iter().map(Source::of_batch);
         Ok((wanted, Arc::new(Batch::new(strip, files, on_host))))
     }
 }

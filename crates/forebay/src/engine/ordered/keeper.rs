@@ -68,8 +68,9 @@ pub(super) struct Ordered {
     passed: u64,
     seen: u64,
     since: Instant,
-    /// Whether all gates are open.
+    /// Whether all gates are open, and whether all was queued at the last look.
     is_open: bool,
+    was_queued: bool,
     /// What is known of the GPU.
     health: Arc<AtomicU8>,
 }
@@ -180,6 +181,7 @@ impl Ordered {
             seen: 0,
             since: Instant::now(),
             is_open: false,
+            was_queued: false,
             health: Arc::default(),
         }
     }
@@ -207,6 +209,10 @@ impl Ordered {
         if let Some(Err(source)) = self.queued.get() {
             let source = source.clone();
             self.fail(self.not_over(source));
+        }
+        if !std::mem::replace(&mut self.was_queued, self.queued.get().is_some()) && self.was_queued
+        {
+            self.since = Instant::now(); // the GPU has it from now on
         }
         if self.error.is_none() && self.state.is_asked_to_stop() {
             self.fail(Error::Cancelled { place: self.place(), done: self.state.done() });
@@ -350,7 +356,6 @@ impl Ordered {
         let track = self.track.take().and_then(Arc::into_inner);
         let track = track.expect("whoever had a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
-            events::copy_not_over(self.device, &source);
             self.state.tell_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
             let core = &self.file.engine().inner.core;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Blocks;
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
+use crate::events;
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
 use crate::memory::{Buffer, HostMemory};
 use crate::transfer::State;
@@ -120,6 +121,7 @@ impl Track {
     /// track's memory nor the transfer's is ever given back. May wait for the caller's stream.
     pub(super) fn settle(self, state: &State, source: &DeviceError) {
         if !is_quiet(&*self.device, self.stream) {
+            events::copy_not_over(self.device.id(), source);
             state.lose_memory(source);
             std::mem::forget(self);
         }

@@ -7,8 +7,11 @@ use super::{Request, Scheduler};
 use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::plan::{Alignment, Io, Reason, Segment};
-use crate::queue::op::{Op, Owner, Work};
+use crate::queue::op::{Direction, Op, Owner, Work};
 use crate::units::ByteRange;
+
+/// Stretches of a window that is written at most: to queue them takes a tenth of a millisecond.
+const STRETCHES_MAX: usize = 512;
 
 impl Request {
     /// The files that it moves bytes of.
@@ -17,6 +20,17 @@ impl Request {
             Some(batch) => batch.files(),
             None => std::slice::from_ref(&self.file),
         }
+    }
+
+    /// Where a window that begins at `cursor` has to end, for what is written of it to be few
+    /// requests: they are queued together.
+    pub(super) fn end_of_writes(&self, cursor: u64) -> u64 {
+        let Some(batch) = self.batch.as_ref().filter(|_| self.direction == Direction::Write) else {
+            return u64::MAX;
+        };
+        let strip = batch.strip();
+        let behind = strip.stretches().get(strip.stretch_at(cursor) + STRETCHES_MAX);
+        behind.map_or(u64::MAX, |stretch| stretch.at.start)
     }
 
     /// Where it moves bytes, as an error names it.

@@ -3,7 +3,8 @@
 //! nothing but their own drives.
 //!
 //! The shares of a transfer stand in a ring, of which most are alone. The first error and a cancel
-//! stop all of them, and whichever ends last ends the transfer.
+//! stop all of them, and whichever ends last ends the transfer. Writes of one call to several drives
+//! have shares as well, each of which syncs its own files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::units::ByteRange;
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     pub(crate) drive: usize,
-    /// What must be read, from the first byte on.
+    /// What must be moved, from the first byte on.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
 }
 
@@ -42,6 +43,17 @@ impl Share {
             last = Some(this);
         }
         shares
+    }
+}
+
+impl Share {
+    /// One without bytes for each of `drives` that has none.
+    pub(crate) fn of_nothing(shares: &[Self], drives: impl Iterator<Item = usize>) -> Vec<Self> {
+        let mut missing: Vec<usize> =
+            drives.filter(|drive| shares.iter().all(|share| share.drive != *drive)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing.into_iter().map(|drive| Self { drive, parts: VecDeque::new() }).collect()
     }
 }
 

@@ -93,8 +93,8 @@ impl Slots {
         held + len <= left.max(2 * self.size)
     }
 
-    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: there is
-    /// nothing of that where a drive may have two of three slots anyway.
+    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: nothing is
+    /// where a drive may have two of three slots anyway.
     fn is_kept(&self, drive: usize, len: u64) -> bool {
         let firsts = self.firsts.get(drive).copied().unwrap_or(0);
         self.most > 3 && len < self.size && firsts + len <= self.size

@@ -31,6 +31,7 @@ impl Scheduler {
         self.finish_if_done(key);
         for other in self.others(key) {
             self.list(other);
+            self.finish_if_done(other);
         }
         let Some(active) = self.transfers.get(key) else { return (key, None) };
         if active.request.parts.is_empty() {
@@ -244,13 +245,15 @@ impl Scheduler {
     pub(super) fn finish_if_done(&mut self, key: usize) {
         let Some(active) = self.transfers.get_mut(key) else { return };
         let more = !active.request.parts.is_empty() && !active.stopped;
-        if more || active.open > 0 || !self.leave_others(key) {
+        if more || active.open > 0 {
             return;
         }
-        let active = &mut self.transfers[key];
         if active.request.sync != SyncMode::None && !active.synced && active.error.is_none() {
             active.synced = true;
             return self.queue_syncs(key);
+        }
+        if !self.leave_others(key) {
+            return;
         }
         let active = self.transfers.remove(key);
         let start = active.request.range.start;
@@ -268,10 +271,13 @@ impl Scheduler {
         }
     }
 
-    /// Queues the sync of each of a transfer's files.
+    /// Queues the sync of each of a share's files.
     fn queue_syncs(&mut self, key: usize) {
         let request = &self.transfers[key].request;
-        let files = request.files().to_vec();
+        let files = match &request.batch {
+            Some(batch) => batch.files_on(request.drive),
+            None => vec![Arc::clone(&request.file)],
+        };
         let at = ByteRange::at(request.range.start, 0);
         let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         let work = Work::Sync { metadata: request.sync == SyncMode::All };

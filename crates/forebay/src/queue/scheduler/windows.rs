@@ -71,7 +71,8 @@ impl Scheduler {
         let unit = request.alignment.map_or(1, |a| a.offset);
         let first = active.cursor == request.range.start;
         let base = align_down(active.cursor, unit);
-        let range = ByteRange { start: active.cursor, end: part.end.min(base.saturating_add(len)) };
+        let end = part.end.min(base.saturating_add(len)).min(request.end_of_writes(active.cursor));
+        let range = ByteRange { start: active.cursor, end };
         active.cursor = range.end;
         active.open += 1;
         active.has_opened = true;

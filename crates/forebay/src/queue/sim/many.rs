@@ -170,6 +170,10 @@ fn request(
             Err(reason) => (drive, Io::Buffered, reason),
         }
     });
+    let sync = if direction == Direction::Write { sync(dice) } else { SyncMode::None };
+    if sync != SyncMode::None {
+        shares.extend(Share::of_nothing(&shares, sources.iter().map(|source| source.drive)));
+    }
     let none = Share { drive: first.drive, parts: Vec::new().into() };
     let share = if shares.is_empty() { none } else { shares.remove(0) };
     Request {
@@ -188,7 +192,7 @@ fn request(
         alignment: alignment(sources),
         cold: dice.roll(0.5),
         exact: false,
-        sync: if direction == Direction::Write { sync(dice) } else { SyncMode::None },
+        sync,
         priority: if dice.roll(0.3) { Priority::Urgent } else { Priority::Normal },
     }
 }
@@ -217,7 +221,9 @@ fn batch(
     let unit = alignment(sources).map_or(1, |alignment| alignment.offset);
     let gap = if direction == Direction::Read { GAP_MAX } else { 0 };
     let strip = Strip::new(&wanted, unit, gap).expect("small files");
-    let alignment = |source: &Source| source.way.ok().map(|(alignment, _)| alignment);
-    let files = sources.iter().map(|source| (Arc::clone(&source.handle), alignment(source)));
+    let files = sources.iter().map(|source| {
+        let alignment = source.way.ok().map(|(alignment, _)| alignment);
+        (Arc::clone(&source.handle), source.drive, alignment)
+    });
     Arc::new(Batch::new(strip, files, on_host))
 }
