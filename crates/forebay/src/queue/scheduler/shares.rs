@@ -3,8 +3,8 @@
 //! nothing but their own drives.
 //!
 //! The shares of a transfer stand in a ring, of which most are alone. The first error and a cancel
-//! stop all of them, and whichever ends last ends the transfer. Writes of one call to several drives
-//! have shares as well, each of which syncs its own files.
+//! stop all of them, and whichever ends last ends the transfer. Writes of one call to several
+//! drives have shares as well, each of which syncs its own files.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

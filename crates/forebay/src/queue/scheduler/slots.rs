@@ -93,7 +93,7 @@ impl Slots {
         held + len <= left.max(2 * self.size)
     }
 
-    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: nothing is
+    /// Whether `drive` may have `len` bytes of what is kept for those who have nothing yet: none is
     /// where a drive may have two of three slots anyway.
     fn is_kept(&self, drive: usize, len: u64) -> bool {
         let firsts = self.firsts.get(drive).copied().unwrap_or(0);
