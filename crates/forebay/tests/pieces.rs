@@ -4,8 +4,8 @@ mod lab;
 
 use forebay::units::KIB;
 use forebay::{
-    Engine, Error, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice, Source, Target,
-    gpu::GpuSelector,
+    Buffer, Engine, Error, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice, Source,
+    Target, gpu::GpuSelector,
 };
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
@@ -22,6 +22,23 @@ fn engine(ring: RingChoice) -> Engine {
     Engine::new(options).expect("limits that fit")
 }
 
+/// With each ring, and with `LEN` bytes of the host and of a GPU.
+fn on_each_way(check: impl Fn(&Engine, Buffer)) {
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        for on_gpu in [false, true] {
+            lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
+            let engine = engine(ring);
+            let wanted: GpuSelector = "sim".parse().expect("a name");
+            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+            let memory = match on_gpu {
+                true => engine.allocate(gpu, LEN as u64),
+                false => engine.allocate_pinned(LEN as u64),
+            };
+            check(&engine, memory.expect("memory"));
+        }
+    }
+}
+
 /// A drive that fails at one place: what lies there is an error, all else is read, on the host and
 /// on a GPU, and no byte of the piece that failed shows up.
 #[test]
@@ -34,48 +51,36 @@ fn a_piece_that_fails_is_the_only_one() {
         faults.fail_at = Some(bad as u64);
         faults.uncached = true;
     });
-    for ring in [RingChoice::Auto, RingChoice::Pread] {
-        for on_gpu in [false, true] {
-            lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
-            let engine = engine(ring);
-            let wanted: GpuSelector = "sim".parse().expect("a name");
-            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
-            let file = engine.open(fuse.path()).expect("the file opens");
-            let mut memory = match on_gpu {
-                true => engine.allocate(gpu, LEN as u64),
-                false => engine.allocate_pinned(LEN as u64),
+    on_each_way(|engine, mut memory| {
+        let file = engine.open(fuse.path()).expect("the file opens");
+        memory.fill(0xee).expect("a fill");
+        // Every second piece, so that no two are one request.
+        let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
+        let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
+        let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
+        let mut targets = [Target::from(&mut memory)];
+        let outcome = engine
+            .read_many(&pieces, &mut targets, &RequestOptions::default())
+            .expect("one failure is not all");
+        let mut got = vec![0; LEN];
+        memory.download(0, &mut got).expect("a download");
+        for (&at, result) in places.iter().zip(&outcome.results) {
+            let piece = &got[at..at + PIECE];
+            let holds = at..at + PIECE;
+            if holds.contains(&bad) {
+                check_failure(result, at);
+                let is_own = piece.iter().zip(&bytes[at..]).all(|(is, of)| is == of || *is == 0xee);
+                assert!(is_own, "bytes of another piece at {at}");
+            } else {
+                assert_eq!(*result.as_ref().expect("a read"), PIECE as u64);
+                assert!(piece == &bytes[at..at + PIECE], "piece at {at}");
             }
-            .expect("memory");
-            memory.fill(0xee).expect("a fill");
-            // Every second piece, so that no two are one request.
-            let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
-            let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
-            let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
-            let mut targets = [Target::from(&mut memory)];
-            let outcome = engine
-                .read_many(&pieces, &mut targets, &RequestOptions::default())
-                .expect("one failure is not all");
-            let mut got = vec![0; LEN];
-            memory.download(0, &mut got).expect("a download");
-            for (&at, result) in places.iter().zip(&outcome.results) {
-                let piece = &got[at..at + PIECE];
-                let holds = at..at + PIECE;
-                if holds.contains(&bad) {
-                    check_failure(result, at);
-                    let is_own =
-                        piece.iter().zip(&bytes[at..]).all(|(is, of)| is == of || *is == 0xee);
-                    assert!(is_own, "bytes of another piece at {at}");
-                } else {
-                    assert_eq!(*result.as_ref().expect("a read"), PIECE as u64);
-                    assert!(piece == &bytes[at..at + PIECE], "piece at {at}");
-                }
-                let between = &got[at + PIECE..at + 2 * PIECE];
-                assert!(between.iter().all(|&byte| byte == 0xee), "behind the piece at {at}");
-            }
-            let whole = (places.len() - 1) * PIECE;
-            assert_eq!(outcome.whole.bytes, whole as u64);
+            let between = &got[at + PIECE..at + 2 * PIECE];
+            assert!(between.iter().all(|&byte| byte == 0xee), "behind the piece at {at}");
         }
-    }
+        let whole = (places.len() - 1) * PIECE;
+        assert_eq!(outcome.whole.bytes, whole as u64);
+    });
 }
 
 fn check_failure(result: &Result<u64>, at: usize) {
@@ -98,39 +103,53 @@ fn a_piece_that_is_not_written_is_the_only_one() {
         faults.uncached = true;
     });
     let source = pattern(2, LEN);
-    for ring in [RingChoice::Auto, RingChoice::Pread] {
-        for on_gpu in [false, true] {
-            lab::note(format!("{ring:?}, on a GPU: {on_gpu}"));
-            let engine = engine(ring);
-            let wanted: GpuSelector = "sim".parse().expect("a name");
-            let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
-            let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
-            let mut memory = match on_gpu {
-                true => engine.allocate(gpu, LEN as u64),
-                false => engine.allocate_pinned(LEN as u64),
+    on_each_way(|engine, mut memory| {
+        let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+        memory.upload(0, &source).expect("an upload");
+        let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
+        // From the other end of the memory.
+        let from = |at: usize| LEN - PIECE - at;
+        let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, from(at) as u64);
+        let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
+        let outcome = engine
+            .write_many(&pieces, &[Source::from(&memory)], &RequestOptions::default())
+            .expect("one failure is not all");
+        let there = fuse.content();
+        for (&at, result) in places.iter().zip(&outcome.results) {
+            if (at..at + PIECE).contains(&bad) {
+                check_failure(result, at);
+                continue;
             }
-            .expect("memory");
-            memory.upload(0, &source).expect("an upload");
-            let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
-            // From the other end of the memory.
-            let from = |at: usize| LEN - PIECE - at;
-            let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, from(at) as u64);
-            let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
-            let outcome = engine
-                .write_many(&pieces, &[Source::from(&memory)], &RequestOptions::default())
-                .expect("one failure is not all");
-            let there = fuse.content();
-            for (&at, result) in places.iter().zip(&outcome.results) {
-                if (at..at + PIECE).contains(&bad) {
-                    check_failure(result, at);
-                    continue;
-                }
-                assert_eq!(*result.as_ref().expect("a write"), PIECE as u64);
-                assert!(there[at..at + PIECE] == source[from(at)..from(at) + PIECE], "at {at}");
-                let between = at + PIECE..at + 2 * PIECE;
-                assert!(there[between.clone()] == bytes[between], "behind the piece at {at}");
-            }
-            assert_eq!(outcome.whole.bytes, ((places.len() - 1) * PIECE) as u64);
+            assert_eq!(*result.as_ref().expect("a write"), PIECE as u64);
+            assert!(there[at..at + PIECE] == source[from(at)..from(at) + PIECE], "at {at}");
+            let between = at + PIECE..at + 2 * PIECE;
+            assert!(there[between.clone()] == bytes[between], "behind the piece at {at}");
         }
-    }
+        assert_eq!(outcome.whole.bytes, ((places.len() - 1) * PIECE) as u64);
+    });
+}
+
+/// More stretches than are queued at a time, in one slot.
+#[test]
+fn thousands_of_tiny_pieces_are_written() {
+    let _watchdog = Watchdog::start();
+    const COUNT: usize = 3000;
+    let source = pattern(5, LEN);
+    on_each_way(|engine, mut memory| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tiny");
+        std::fs::write(&path, vec![0xee; COUNT * 20]).expect("room for a file");
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("it opens");
+        memory.upload(0, &source).expect("an upload");
+        let piece = |n: usize| Piece::new(&file, n as u64 * 20, 7, (n * 31) as u64);
+        let pieces: Vec<Piece<'_>> = (0..COUNT).map(piece).collect();
+        let sources = [Source::from(&memory)];
+        let outcome = engine.write_many(&pieces, &sources, &RequestOptions::default());
+        assert_eq!(outcome.expect("a write").whole.bytes, 7 * COUNT as u64);
+        let there = std::fs::read(&path).expect("a read");
+        for n in 0..COUNT {
+            assert!(there[n * 20..][..7] == source[n * 31..][..7], "piece {n}");
+            assert!(there[n * 20 + 7..][..13] == [0xee; 13], "behind piece {n}");
+        }
+    });
 }

@@ -124,12 +124,7 @@ impl Batch {
         self.parts(range).nth(1).is_none()
     }
 
-    /// Its files, each once.
-    pub(crate) fn files(&self) -> &[Arc<Handle>] {
-        &self.files
-    }
-
-    /// Those of one drive.
+    /// Its files on one drive.
     pub(crate) fn files_on(&self, drive: usize) -> Vec<Arc<Handle>> {
         let of = self.files.iter().zip(&self.drives).filter(|(_, other)| **other == drive);
         of.map(|(file, _)| Arc::clone(file)).collect()

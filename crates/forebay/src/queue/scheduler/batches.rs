@@ -10,16 +10,22 @@ use crate::plan::{Alignment, Io, Reason, Segment};
 use crate::queue::op::{Direction, Op, Owner, Work};
 use crate::units::ByteRange;
 
-/// Stretches of a window that is written at most: to queue them takes a tenth of a millisecond.
+/// Stretches of a window that is written at most: each is a request, and all of them are queued in
+/// one section of the scheduler's lock.
 const STRETCHES_MAX: usize = 512;
 
 impl Request {
-    /// The files that it moves bytes of.
-    pub(super) fn files(&self) -> &[Arc<Handle>] {
+    /// The files that it writes, as far as they lie on its drive.
+    pub(super) fn files(&self) -> Vec<Arc<Handle>> {
         match &self.batch {
-            Some(batch) => batch.files(),
-            None => std::slice::from_ref(&self.file),
+            Some(batch) => batch.files_on(self.drive),
+            None => vec![Arc::clone(&self.file)],
         }
+    }
+
+    /// The file of the byte at `position`.
+    pub(super) fn file_at(&self, position: u64) -> &Handle {
+        self.batch.as_ref().map_or(&self.file, |batch| batch.source_of(position).0)
     }
 
     /// Where a window that begins at `cursor` has to end, for what is written of it to be few

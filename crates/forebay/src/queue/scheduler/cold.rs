@@ -94,8 +94,9 @@ impl Scheduler {
         let Active { pace, request, insists, .. } = &self.transfers[key];
         // Readers may wait in files that cannot be asked not to.
         let is_quick = |&other: &WindowKey| {
-            let files = self.transfers[self.windows[other].transfer].request.files();
-            files.iter().all(|file| file.is_memory() || file.supports_nowait())
+            let window = &self.windows[other];
+            let file = self.transfers[window.transfer].request.file_at(window.range.start);
+            file.is_memory() || file.supports_nowait()
         };
         let is_busy = |link: usize| {
             let filling = &self.links[link].filling;
@@ -107,9 +108,9 @@ impl Scheduler {
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
-            && request.link.is_some_and(is_busy)
             && self.queued + self.planned * pieces >= self.posts.count()
             && self.next_window_len(key) >= self.limits.slot_size
+            && request.link.is_some_and(is_busy)
     }
 
     /// Whether nobody has opened a window of a transfer yet, whose caller has left that to readers.

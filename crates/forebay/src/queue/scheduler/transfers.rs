@@ -133,9 +133,12 @@ impl Scheduler {
         let dropped = self.drain_ops(key);
         let request = &self.transfers[key].request;
         let (drive, direction) = (request.drive, request.direction);
-        let files: Vec<_> = request.files().iter().map(|file| file.identity()).collect();
-        for file in files.iter().filter(|_| direction == Direction::Write) {
-            let Some(waiting) = self.writers.get_mut(file) else { continue };
+        let files = match direction {
+            Direction::Read => Vec::new(),
+            Direction::Write => request.files(),
+        };
+        for file in files {
+            let Some(waiting) = self.writers.get_mut(&file.identity()) else { continue };
             let is_of = |op: &Op| match op.owner {
                 Owner::Piece(window, _) => self.windows[window].transfer == key,
                 Owner::Transfer(other) => other == key,
@@ -274,10 +277,7 @@ impl Scheduler {
     /// Queues the sync of each of a share's files.
     fn queue_syncs(&mut self, key: usize) {
         let request = &self.transfers[key].request;
-        let files = match &request.batch {
-            Some(batch) => batch.files_on(request.drive),
-            None => vec![Arc::clone(&request.file)],
-        };
+        let files = request.files();
         let at = ByteRange::at(request.range.start, 0);
         let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
         let work = Work::Sync { metadata: request.sync == SyncMode::All };
