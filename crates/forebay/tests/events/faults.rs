@@ -1,20 +1,11 @@
 //! What is told where something is missing or hangs.
 
-#![expect(unsafe_code, reason = "queues a copy on a stream, as a caller would")]
-
-use std::fs;
-use std::sync::Arc;
-use std::time::Duration;
-
-use forebay::clock::SystemClock;
-use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{CallerStream, Device};
-use forebay::{Engine, Error, Options, RequestOptions};
+use forebay::{Engine, Options};
 use tracing::Level;
 
 use crate::lab::{self, fuse::Fuse, or_skip, pattern, watchdog::Watchdog};
 use crate::listener::{Told, listener};
-use crate::{LEN, file_of, gpu, messages, transfers};
+use crate::{LEN, file_of, gpu, messages};
 
 /// The number of `io_uring_setup` on every architecture.
 const SETUP: i64 = 425;
@@ -69,38 +60,4 @@ fn what_the_engine_does_without_is_told_once() {
     let noted = notes.iter().filter(|note| note.starts_with("io_uring")).count();
     assert_eq!(told.iter().filter(refused).count(), noted, "{told:?}");
     assert!(told.iter().all(|event| event.level == Level::INFO));
-}
-
-#[test]
-fn a_transfer_that_its_stream_waits_for_in_vain_is_told_of() {
-    let _watchdog = Watchdog::start();
-    let listener = listener();
-    let Some(fuse) = or_skip(Fuse::new(pattern(4, LEN))) else { return };
-    fuse.set(|faults| faults.hang_from = Some(5 << 20));
-    let mut options = Options::default();
-    options.slot_size = 1 << 20;
-    options.watchdog = Duration::from_millis(400);
-    let engine = Engine::new(options).expect("limits that fit");
-    let config = "sim".parse().expect("a configuration");
-    let device = Arc::new(SimDevice::new(61, config, Arc::new(SystemClock::new())));
-    let shared: Arc<dyn Device> = Arc::clone(&device) as _;
-    let path = fuse.path();
-    let end = listener.asking(&engine, || {
-        engine.add_device(&shared).expect("a new GPU");
-        let stream = device.create_stream().expect("a stream");
-        let file = engine.open(&path).expect("the file opens");
-        let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
-        let options = RequestOptions::default();
-        // SAFETY: the stream is this device's and alive.
-        let reading = unsafe { file.start_read_on(CallerStream(stream.0), 0, buffer, &options) };
-        reading.expect("a start").wait().0
-    });
-    fuse.set(|faults| faults.hang_from = None);
-    assert!(matches!(end, Err(Error::TimedOut { .. })), "{end:?}");
-    let told = transfers(path.to_str().expect("plain letters"));
-    // Its blocks are none of a subscriber's business.
-    assert_eq!(messages(&told), ["transfer begins", "watchdog fired", "transfer failed"]);
-    assert_eq!(told[1].get("bound_ns"), Some("400000000"));
-    assert!(told[1..].iter().all(|event| event.level == Level::WARN));
-    assert_eq!(fs::metadata(&path).expect("it answers again").len(), LEN as u64);
 }

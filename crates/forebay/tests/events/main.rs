@@ -4,6 +4,7 @@ mod faults;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod listener;
+mod streams;
 
 use std::fs;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Blocks, Queued, Track};
+use super::{BLOCKS_MAX, Blocks, Queued, Track};
 use crate::engine::{Engine, File, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
 use crate::events;
@@ -15,13 +15,14 @@ use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
 use crate::transfer::{Outcome, State, SyncMode, Transfer};
+use crate::units::ByteRange;
 
 /// Time between two looks: a full slot takes 300 µs. While nothing goes on, since the caller's
 /// stream has other work for example, looks are farther apart: by a sixteenth of the time that
 /// this has taken.
 const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
-/// Tracks that are kept for transfers to come.
+/// Tracks that are kept for transfers to come, where no more were asked for.
 const SPARE_MAX: usize = 2;
 
 /// See the module's own text.
@@ -38,6 +39,8 @@ struct Kept {
     expected: usize,
     is_running: bool,
     spare: Vec<Track>,
+    /// How many were asked for.
+    prepared: usize,
 }
 
 /// A transfer that is about to come.
@@ -100,6 +103,25 @@ impl Keepers {
         }
         drop(kept);
         Track::new(engine, device, blocks)
+    }
+
+    /// Has so many tracks of full length wait for transfers on a GPU.
+    pub(super) fn prepare(
+        &self,
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        tracks: usize,
+    ) -> Result<()> {
+        let len = engine.options().slot_size;
+        let blocks = Blocks { range: ByteRange { start: 0, end: len * BLOCKS_MAX }, len };
+        let serves = |kept: &Kept| kept.spare.iter().filter(|t| t.serves(device, blocks)).count();
+        while serves(&lock(&self.state)) < tracks {
+            let track = Track::new(engine, device, blocks)?;
+            let mut kept = lock(&self.state);
+            kept.spare.push(track);
+            kept.prepared = kept.prepared.max(kept.spare.len());
+        }
+        Ok(())
     }
 
     /// Has a thread run for a transfer that is about to come: what is queued for it on the GPU
@@ -373,7 +395,7 @@ impl Ordered {
         } else {
             let mut kept = lock(kept);
             // What still moves may touch the slots.
-            if self.moving.is_empty() && kept.spare.len() < SPARE_MAX {
+            if self.moving.is_empty() && kept.spare.len() < kept.prepared.max(SPARE_MAX) {
                 kept.spare.push(track);
             } else {
                 rest = Some(track);

@@ -21,7 +21,7 @@ use keeper::Ordered;
 use track::Track;
 
 use super::start::Call;
-use super::{File, RequestOptions, bad_request};
+use super::{Engine, File, RequestOptions, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceError};
 use crate::memory::{Buffer, Span};
@@ -34,11 +34,31 @@ use crate::units::{ByteRange, align_down};
 /// 1,024 before a call blocks.
 const BLOCKS_MAX: u64 = 300;
 
+impl Engine {
+    /// Takes the pinned memory that so many `transfers` in the order of streams need on `device` at
+    /// once, four slots for each, so that none of them has to: a driver may wait for all that the
+    /// GPU does before it gives any. It is kept until the engine ends.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where streams cannot wait for the host; what
+    /// [`allocate_pinned`](Self::allocate_pinned) says.
+    pub fn prepare_ordered(&self, device: &Arc<dyn Device>, transfers: usize) -> Result<()> {
+        self.check(Operation::Allocate)?;
+        if let Some(reason) = device.no_gates() {
+            let reason = format!("its streams cannot wait for the host: {reason}");
+            return Err(Error::NoDevice { wanted: device.id().to_string(), reason });
+        }
+        self.link(device)?; // pinned memory is pinned for the GPUs that the engine knows
+        self.keepers().prepare(self, device, transfers)
+    }
+}
+
 impl File {
     /// Starts reading into all of `target`, after what is queued on `stream` now; what is queued
-    /// there from now on sees the bytes. The call does not wait for either, but the first on a GPU
-    /// takes pinned memory, for which a driver may wait for all that the GPU does. The bytes that
-    /// the file has when the call is made are read: behind them `target` stays as it is.
+    /// there from now on sees the bytes. The call does not wait for either, but where more are on
+    /// their way at once than before it takes pinned memory, for which a driver may wait for all
+    /// that the GPU does: [`Engine::prepare_ordered`] takes it beforehand. The bytes that the file
+    /// has when the call is made are read: behind them `target` stays as it is.
     ///
     /// After an error or a cancel, what is queued later runs as well, and part of `target` may hold
     /// any bytes: ask [`Transfer::wait_for`] before you trust what comes out of it.
