@@ -211,8 +211,8 @@ impl Scheduler {
     /// Whether a drive may have one more op of a line in flight: up to its depth, and while there
     /// are as many in all as there may be, up to its share; beside others on the same hardware as
     /// many as these may; beside its other line up to half; of the pool as many threads as it
-    /// leaves to others. But one in any case, so that nothing that others do can hold it up; a
-    /// caller who helps needs none, since the pool has one.
+    /// leaves to others. But one of each line in any case, so that nothing that others do can hold
+    /// it up; a caller who helps needs none beside others, since the pool has one.
     pub(super) fn has_room(&self, drive: usize, line: Line) -> bool {
         let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.drives[drive];
