@@ -43,6 +43,7 @@
 //!
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
+//! - `engine/interrupt.rs`: looks at streams of others
 //! - `engine/ordered/mod.rs`: queues copies and waits on streams
 //! - `engine/ordered/track.rs`: shares two numbers with the GPU
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's

@@ -134,6 +134,22 @@ impl Options {
         Ok(options)
     }
 
+    /// Sets one limit as its `FOREBAY_` variable would, without the others' check
+    /// ([`check`](Self::check)).
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for a name that is none, and a value that it cannot hold.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let bad = |expected: String| {
+            Err(Error::BadOption { name: name.into(), value: value.into(), expected })
+        };
+        let Some(known) = Self::VARIABLES.iter().find(|known| known.name == name) else {
+            let names: Vec<_> = Self::VARIABLES.iter().map(|known| known.name).collect();
+            return bad(format!("nothing: there are {}", names.join(", ")));
+        };
+        (known.set)(self, value).map_or_else(|| bad(known.takes.into()), Ok)
+    }
+
     /// Whether all limits fit together.
     ///
     /// # Errors

@@ -227,6 +227,15 @@ impl File {
     /// # Errors
     /// As [`read_exact`](Self::read_exact), also where the file shrinks meanwhile.
     pub fn read_whole(&self, device: Option<DeviceId>) -> Result<(Buffer, Outcome)> {
+        self.read_whole_by(device, &mut |buffer, options| self.read_with(0, buffer, options))
+    }
+
+    /// The same, by another way to read.
+    pub(super) fn read_whole_by(
+        &self,
+        device: Option<DeviceId>,
+        read: &mut dyn FnMut(&mut Buffer, &RequestOptions) -> Result<Outcome>,
+    ) -> Result<(Buffer, Outcome)> {
         let len = self.len()?;
         let allocate = |len| match device {
             Some(device) => self.engine.allocate(device, len),
@@ -234,7 +243,7 @@ impl File {
         };
         if self.handle.is_sized(len) {
             let mut buffer = allocate(len)?;
-            return match self.read_exact(0, &mut buffer) {
+            return match read(&mut buffer, &RequestOptions::exactly()) {
                 Ok(outcome) => Ok((buffer, outcome)),
                 // It held as many a moment ago.
                 Err(Error::EndOfFile { place, got }) => Err(Error::FileChanged { place, got }),
@@ -244,7 +253,7 @@ impl File {
         let mut room = ROOM;
         loop {
             let mut buffer = allocate(room)?;
-            let outcome = self.read(0, &mut buffer)?;
+            let outcome = read(&mut buffer, &RequestOptions::default())?;
             if outcome.bytes < room {
                 return Ok((buffer.split_at(outcome.bytes).0, outcome));
             }

@@ -11,6 +11,7 @@ mod borrow;
 mod drives;
 mod extents;
 mod file;
+mod interrupt;
 mod learn;
 mod many;
 mod ordered;

@@ -10,6 +10,7 @@ mod host;
 mod node;
 mod parts;
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -41,8 +42,19 @@ pub struct Buffer {
 }
 
 /// What a buffer's bytes live in; given back with the last buffer that was split from it.
-enum Allocation {
+struct Allocation {
+    memory: Memory,
+    /// Whatever keeps memory that is not ours: dropped with the last share.
+    owner: Option<Box<dyn Any + Send + Sync>>,
+}
+
+enum Memory {
     Host(HostMemory),
+    /// Memory of the process that somebody else owns.
+    Lent {
+        address: u64,
+        home: Home,
+    },
     Device {
         device: Arc<dyn Device>,
         address: u64,
@@ -55,16 +67,17 @@ enum Allocation {
 
 impl Allocation {
     fn home(&self) -> &Home {
-        match self {
-            Self::Host(memory) => memory.home(),
-            Self::Device { device, .. } => device.home(),
+        match &self.memory {
+            Memory::Host(memory) => memory.home(),
+            Memory::Lent { home, .. } => home,
+            Memory::Device { device, .. } => device.home(),
         }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Self::Device { device, address, ours: true, lost } = self
+        if let Memory::Device { device, address, ours: true, lost } = &self.memory
             && device.home().is_here()
             && lost.get().is_none()
         {
@@ -81,7 +94,29 @@ impl Drop for Allocation {
 impl Buffer {
     pub(crate) fn host(memory: HostMemory) -> Self {
         let len = memory.len() as u64;
-        Self { allocation: Arc::new(Allocation::Host(memory)), start: 0, len }
+        Self::of(Memory::Host(memory), len)
+    }
+
+    /// Memory of this process that others own, and keep as [`borrowed`](Self::borrowed) says.
+    pub(crate) fn lent(address: u64, len: u64) -> Self {
+        Self::of(Memory::Lent { address, home: Home::here() }, len)
+    }
+
+    fn of(memory: Memory, len: u64) -> Self {
+        Self { allocation: Arc::new(Allocation { memory, owner: None }), start: 0, len }
+    }
+
+    /// The same, with what keeps memory that others own: it is dropped when the buffer and all
+    /// that was split from it are gone and no transfer can touch the memory any more, by whichever
+    /// thread lets go of it last.
+    ///
+    /// # Panics
+    /// Where it has been split.
+    #[must_use]
+    pub fn kept_by(mut self, owner: impl Any + Send + Sync) -> Self {
+        let allocation = Arc::get_mut(&mut self.allocation).expect("it has not been split");
+        allocation.owner = Some(Box::new(owner));
+        self
     }
 
     pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
@@ -101,9 +136,7 @@ impl Buffer {
     }
 
     fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
-        let lost = OnceLock::new();
-        let allocation = Arc::new(Allocation::Device { device, address, ours, lost });
-        Self { allocation, start: 0, len }
+        Self::of(Memory::Device { device, address, ours, lost: OnceLock::new() }, len)
     }
 
     /// Bytes it holds.
@@ -125,18 +158,18 @@ impl Buffer {
     }
 
     pub(crate) fn gpu(&self) -> Option<&Arc<dyn Device>> {
-        match &*self.allocation {
-            Allocation::Host(_) => None,
-            Allocation::Device { device, .. } => Some(device),
+        match &self.allocation.memory {
+            Memory::Host(_) | Memory::Lent { .. } => None,
+            Memory::Device { device, .. } => Some(device),
         }
     }
 
     /// Address of its first byte, on the host or on its GPU.
     #[must_use]
     pub fn address(&self) -> u64 {
-        match &*self.allocation {
-            Allocation::Host(memory) => memory.address() + self.start,
-            Allocation::Device { address, .. } => address + self.start,
+        match &self.allocation.memory {
+            Memory::Host(memory) => memory.address() + self.start,
+            Memory::Lent { address, .. } | Memory::Device { address, .. } => address + self.start,
         }
     }
 
@@ -161,7 +194,8 @@ impl Buffer {
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
     }
 
-    /// Its bytes, where it lies on the host; `None` in a forked child, which has not got them.
+    /// Its bytes, where it lies on the host and is ours; `None` in a forked child, which has not
+    /// got them.
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         let (pointer, len) = self.host_part()?;
@@ -170,7 +204,8 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
-    /// Its bytes, where it lies on the host; `None` in a forked child, which has not got them.
+    /// Its bytes, where it lies on the host and is ours; `None` in a forked child, which has not
+    /// got them.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let (pointer, len) = self.host_part()?;
@@ -178,14 +213,22 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts_mut(pointer, len) })
     }
 
+    /// The first of its bytes on the host, whosever it is.
+    fn host_pointer(&self) -> Option<*mut u8> {
+        match &self.allocation.memory {
+            Memory::Host(_) | Memory::Lent { .. } => Some(self.address() as *mut u8),
+            Memory::Device { .. } => None,
+        }
+    }
+
     fn host_part(&self) -> Option<(*mut u8, usize)> {
-        match &*self.allocation {
-            Allocation::Host(memory) if memory.home().is_here() => {
+        match &self.allocation.memory {
+            Memory::Host(memory) if memory.home().is_here() => {
                 let start = usize::try_from(self.start).expect("inside one mapping");
                 let len = usize::try_from(self.len).expect("inside one mapping");
                 Some((memory.pointer().as_ptr().wrapping_add(start), len))
             }
-            Allocation::Host(_) | Allocation::Device { .. } => None,
+            Memory::Host(_) | Memory::Lent { .. } | Memory::Device { .. } => None,
         }
     }
 
@@ -195,11 +238,14 @@ impl Buffer {
     /// The GPU's.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         self.check_usable(None)?;
-        if let Some(bytes) = self.as_mut_slice() {
-            bytes.fill(byte);
+        let (address, len) = (self.address(), self.len);
+        if let Some(start) = self.host_pointer() {
+            let len = usize::try_from(len).expect("inside one mapping");
+            // SAFETY: mapped memory of this process (`check_usable`); nobody else uses it while a
+            // call of ours does, as whoever lent it has promised.
+            unsafe { start.write_bytes(byte, len) };
             return Ok(());
         }
-        let (address, len) = (self.address(), self.len);
         self.on_gpu(Operation::Copy, |device, stream| {
             // SAFETY: the range is ours, and the stream is synchronised before this returns.
             unsafe { device.fill(stream, address, byte, len) }
@@ -213,8 +259,9 @@ impl Buffer {
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check_usable(None)?;
         let from = self.checked(offset, out.len())?;
-        if let Some(bytes) = self.as_slice() {
-            out.copy_from_slice(&bytes[from..from + out.len()]);
+        if let Some(start) = self.host_pointer() {
+            // SAFETY: as in `fill`; the range is checked.
+            unsafe { out.as_mut_ptr().copy_from(start.add(from), out.len()) };
             return Ok(());
         }
         self.through_pinned(out.len(), |pinned, at, len| {
@@ -235,8 +282,9 @@ impl Buffer {
     pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_usable(None)?;
         let to = self.checked(offset, bytes.len())?;
-        if let Some(own) = self.as_mut_slice() {
-            own[to..to + bytes.len()].copy_from_slice(bytes);
+        if let Some(start) = self.host_pointer() {
+            // SAFETY: as in `fill`; the range is checked.
+            unsafe { start.add(to).copy_from(bytes.as_ptr(), bytes.len()) };
             return Ok(());
         }
         self.through_pinned(bytes.len(), |pinned, at, len| {
@@ -319,8 +367,8 @@ impl Buffer {
         if !home.is_here() {
             return Err(home.refusal(Operation::Copy, place));
         }
-        match &*self.allocation {
-            Allocation::Device { device, lost, .. } if let Some(source) = lost.get() => {
+        match &self.allocation.memory {
+            Memory::Device { device, lost, .. } if let Some(source) = lost.get() => {
                 let (device, len, source) = (device.id(), self.len, source.clone());
                 Err(Error::CopyNotOver { device, len, place: place.map(Box::new), source })
             }
@@ -411,7 +459,7 @@ pub(crate) struct Keep(Arc<Allocation>);
 impl Keep {
     /// Gives the memory up for good: the copy that failed so may touch it at any time from now on.
     pub(crate) fn lose(&self, source: &DeviceError) {
-        if let Allocation::Device { lost, .. } = &*self.0 {
+        if let Memory::Device { lost, .. } = &self.0.memory {
             lost.get_or_init(|| source.clone());
         }
     }

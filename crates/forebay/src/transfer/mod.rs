@@ -3,6 +3,7 @@
 
 mod outcome;
 mod told;
+mod wait;
 
 use std::fmt;
 use std::path::Path;
@@ -22,15 +23,6 @@ use crate::trace::Range;
 use crate::units::ByteRange;
 use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
-
-/// The most that a waiting thread is awake for before an end that it expects.
-const AWAKE_MAX: Duration = Duration::from_millis(1);
-
-/// When a waiting thread looks for the first time how a transfer gets on.
-const FIRST_LOOK: Duration = Duration::from_micros(500);
-
-/// How long the end of a transfer waits for its file to be closed, which hangs where a server does.
-const CLOSING_MAX: Duration = Duration::from_millis(250);
 
 /// The part of a transfer that caller and engine share.
 pub(crate) struct State {
@@ -54,6 +46,8 @@ pub(crate) struct State {
     batch: Mutex<Option<Arc<Batch>>>,
     /// Whether it is to stop, where the scheduler does not know it.
     stop: AtomicBool,
+    /// Whether its caller is to be free to do something else at any time.
+    caller_is_spared: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
     end: Mutex<End>,
@@ -70,6 +64,8 @@ struct End {
     closing: bool,
     /// Threads that wait: telling nobody would cost a system call as well.
     waiting: usize,
+    /// What is to be done then.
+    steps: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 /// What nobody but an ended transfer holds, and whose drop closes files.
@@ -101,8 +97,15 @@ impl State {
             key: AtomicUsize::new(usize::MAX),
             keep: Mutex::new(keep),
             batch: Mutex::default(),
-            end: Mutex::new(End { result: None, buffers, closing: false, waiting: 0 }),
+            end: Mutex::new(End {
+                result: None,
+                buffers,
+                closing: false,
+                waiting: 0,
+                steps: Vec::new(),
+            }),
             stop: AtomicBool::new(false),
+            caller_is_spared: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
             told: Mutex::default(),
@@ -117,7 +120,7 @@ impl State {
     }
 
     /// Where it moves bytes; `None` once it has ended.
-    fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<Place> {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(batch) = &*batch {
             return Some(batch.place(self.range));
@@ -226,12 +229,13 @@ impl State {
         let mut end = self.lock();
         end.result = Some(result);
         end.closing = unused.is_some();
-        let waiting = end.waiting > 0;
+        let (waiting, steps) = (end.waiting > 0, std::mem::take(&mut end.steps));
         drop(end);
         self.ended.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
+        steps.into_iter().for_each(|step| step());
         unused
     }
 
@@ -239,12 +243,6 @@ impl State {
     pub(crate) fn closed(&self) {
         self.lock().closing = false;
         self.bell.notify_all();
-    }
-
-    /// Waits a moment for the files of an ended transfer to be closed.
-    fn wait_for_closing(&self) {
-        let waited = self.bell.wait_timeout_while(self.lock(), CLOSING_MAX, |end| end.closing);
-        drop(waited);
     }
 
     /// Whether it holds memory that is given back with it.
@@ -256,52 +254,24 @@ impl State {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until the transfer has drained, as [`wait`](Self::wait) does, but is awake when a GPU
-    /// transfer's end is near: waking a thread whose core sleeps took up to 200 µs on a virtual
-    /// machine, 4 % of 256 MiB. What is spent awake is a fifth of the time waited for, and at most
-    /// 1 ms.
-    pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
-        loop {
-            let (elapsed, done) = (self.started.elapsed(), self.done());
-            let awake = (elapsed / 5).min(AWAKE_MAX);
-            let left = match (self.wanted.saturating_sub(done), done) {
-                (_, 0) => awake + elapsed.max(FIRST_LOOK),
-                (left, done) => elapsed.mul_f64(float(left) / float(done)),
-            };
-            if left > awake {
-                if self.wait_for(left - awake).is_some() {
-                    return self.wait();
-                }
-                continue;
-            }
-            let until = Instant::now() + awake;
-            while Instant::now() < until {
-                if self.ended.load(Ordering::Acquire) {
-                    return self.wait();
-                }
-                std::thread::yield_now();
-            }
-            return self.wait();
-        }
-    }
-
-    /// Blocks until the transfer has drained.
-    pub(crate) fn wait(&self) -> (Result<Outcome>, Option<Buffer>) {
-        let (result, mut buffers) = self.wait_for_all();
-        (result, buffers.pop())
-    }
-
-    /// The same, of a transfer that owns several buffers.
-    pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
+    /// Has the thread that ends the transfer run `step`, or this one where it has ended. It may not
+    /// wait for anything.
+    pub(crate) fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         let mut end = self.lock();
-        loop {
-            if let Some(result) = end.result.clone() {
-                return (result, std::mem::take(&mut end.buffers));
-            }
-            end.waiting += 1;
-            end = self.bell.wait(end).unwrap_or_else(PoisonError::into_inner);
-            end.waiting -= 1;
+        if end.result.is_none() {
+            return end.steps.push(Box::new(step));
         }
+        drop(end);
+        step();
+    }
+
+    /// Has its caller help with nothing that may wait for a drive.
+    pub(crate) fn spare_caller(&self) {
+        self.caller_is_spared.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_caller_spared(&self) -> bool {
+        self.caller_is_spared.load(Ordering::Relaxed)
     }
 
     /// Asks it to stop, where the scheduler does not know it.
@@ -332,38 +302,12 @@ impl State {
     pub(crate) fn range(&self) -> ByteRange {
         self.range
     }
-
-    /// Blocks until the transfer has drained; at once where it has.
-    pub(crate) fn wait_drained(&self) {
-        while !self.ended.load(Ordering::Acquire) {
-            let waited = self.wait_for(Duration::from_secs(3600));
-            drop(waited);
-        }
-    }
-
-    pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
-        let pending = |end: &mut End| end.result.is_none();
-        let mut end = self.lock();
-        end.waiting += 1;
-        let (mut end, _) = self
-            .bell
-            .wait_timeout_while(end, bound, pending)
-            .unwrap_or_else(PoisonError::into_inner);
-        end.waiting -= 1;
-        end.result.clone()
-    }
 }
 
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "State({:?}, {} bytes done)", self.range, self.done())
     }
-}
-
-/// `bytes` for a ratio; what is lost above 2^53 does not matter to one.
-#[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn float(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 /// Bytes on their way. Dropping it cancels what has not begun; what is in flight drains in the
@@ -375,11 +319,29 @@ fn float(bytes: u64) -> f64 {
 pub struct Transfer {
     state: Arc<State>,
     engine: Engine,
+    /// Whether it is to end with this handle.
+    cancels: bool,
 }
 
 impl Transfer {
     pub(crate) fn new(state: Arc<State>, engine: Engine) -> Self {
-        Self { state, engine }
+        Self { state, engine, cancels: true }
+    }
+
+    /// Lets go of it without cancelling: it goes on, and its memory is given back when it has
+    /// ended. How it ended only subscribers of events are told.
+    pub fn detach(mut self) {
+        self.cancels = false;
+    }
+
+    /// The buffers of a transfer that has ended, once; none before, and none that a copy may still
+    /// touch.
+    #[must_use]
+    pub fn reclaim(&self) -> Vec<Buffer> {
+        if !self.engine.home().is_here() || !self.state.is_done() {
+            return Vec::new();
+        }
+        self.state.wait_for_all().1
     }
 
     /// Waits for the end. The buffer that the transfer owned comes back, after an error as well.
@@ -436,6 +398,15 @@ impl Transfer {
         self.state.wait_for(bound)
     }
 
+    /// Has `step` run when it has ended: by the thread that ends it, or by this one where it has
+    /// already. Other transfers wait for that thread, so the step may not wait for anything: it
+    /// wakes somebody, for example. In a forked child nothing ever runs it.
+    pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        if self.engine.home().is_here() {
+            self.state.on_end(step);
+        }
+    }
+
     /// Whether it has ended; in a forked child it has, and waiting says why.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -482,7 +453,7 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if !self.is_done() {
+        if self.cancels && !self.is_done() {
             self.cancel();
         }
     }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::file::{Borrowed, RequestOptions};
+use super::interrupt::GoOn;
 use super::{Engine, File};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};
@@ -256,6 +257,25 @@ impl Engine {
         self.help(&borrowed.0);
         let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
         Ok(results.outcome(end?))
+    }
+
+    /// The same, as long as the caller is to go on: the buffers outlive what is in flight.
+    pub(super) fn run_many_while(
+        &self,
+        direction: Direction,
+        pieces: &[Piece<'_>],
+        buffers: &[Buffer],
+        options: &RequestOptions,
+        go_on: GoOn<'_>,
+    ) -> Result<ManyOutcome> {
+        if pieces.is_empty() {
+            return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
+        }
+        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
+        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
+        let many = Many { direction, pieces, spans: &spans, options };
+        let (state, results) = self.start_many(&many, Vec::new())?;
+        Ok(results.outcome(self.finish_while(&state, go_on)?))
     }
 
     /// Starts reading many pieces into `targets`, which the transfer owns until it is waited for.

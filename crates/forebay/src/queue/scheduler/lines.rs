@@ -133,7 +133,8 @@ impl Scheduler {
             return Some(op);
         }
         let drive = active.request.drive;
-        if active.waits.ops.is_empty() || !self.has_room(drive, Line::Cached) {
+        let spared = active.request.state.is_caller_spared();
+        if spared || active.waits.ops.is_empty() || !self.has_room(drive, Line::Cached) {
             return None;
         }
         let op = self.transfers[key].waits.ops.pop_front()?;

@@ -1,0 +1,148 @@
+//! Memory of the engine, for Python: bytes on a GPU or pinned on the host, which every library
+//! takes by DLPack, `__cuda_array_interface__` or the buffer protocol.
+
+#![expect(unsafe_code, reason = "fills in what the buffer protocol asks for")]
+
+use std::ffi::c_int;
+
+use forebay::gpu::DeviceId;
+use pyo3::exceptions::{PyAttributeError, PyBufferError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::dlpack;
+
+/// Bytes in memory of an engine.
+#[pyclass(frozen, module = "forebay", weakref)]
+pub(crate) struct Buffer {
+    buffer: forebay::Buffer,
+}
+
+impl Buffer {
+    pub(crate) fn new(buffer: forebay::Buffer) -> Self {
+        Self { buffer }
+    }
+
+    pub(crate) fn id(&self) -> Option<DeviceId> {
+        self.buffer.device()
+    }
+
+    /// First address and length; a forked child has none of it.
+    pub(crate) fn extent(&self) -> PyResult<(u64, u64)> {
+        if self.buffer.device().is_none() && self.buffer.as_slice().is_none() {
+            let text = "memory of the process that this one was forked from: allocate anew";
+            return Err(PyBufferError::new_err(text));
+        }
+        Ok((self.buffer.address(), self.buffer.len()))
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    /// Bytes it holds.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.buffer.len()
+    }
+
+    /// Address of its first byte, on the host or on its GPU.
+    #[getter]
+    fn address(&self) -> u64 {
+        self.buffer.address()
+    }
+
+    /// The device that it lies on: `cpu`, `cuda:0`.
+    #[getter]
+    fn device(&self) -> String {
+        self.buffer.device().map_or("cpu".to_owned(), |device| device.to_string())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(usize::try_from(self.buffer.len())?)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Buffer of {} bytes on {}>", self.buffer.len(), self.device())
+    }
+
+    /// Its bytes as an object of Python.
+    fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+        self.extent()?;
+        let len = usize::try_from(self.buffer.len())?;
+        let mut failed = Ok(());
+        let made = pyo3::types::PyBytes::new_with(py, len, |bytes| {
+            failed = py.detach(|| self.buffer.download(0, bytes));
+            Ok(())
+        })?;
+        crate::failure::raised(py, failed)?;
+        Ok(made)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::device_of(self.buffer.device())
+    }
+
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        this: &Bound<'py, Self>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<&Bound<'py, PyTuple>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = stream; // its bytes are there already: who reads into it waits, or orders it
+        let own = this.get();
+        if dl_device.is_some_and(|device| device != own.__dlpack_device__()) || copy == Some(true) {
+            return Err(PyBufferError::new_err("its bytes are handed out where they are"));
+        }
+        let versioned = dlpack::wants_version(max_version)?;
+        dlpack::capsule(this.as_any(), own.extent()?, own.id(), versioned)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.buffer.device().is_none() {
+            return Err(PyAttributeError::new_err("__cuda_array_interface__"));
+        }
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("data", (self.buffer.address(), false))?;
+        interface.set_item("shape", (self.buffer.len(),))?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("strides", py.None())?;
+        interface.set_item("stream", py.None())?;
+        Ok(interface)
+    }
+
+    /// # Safety
+    /// Python's own: `view` has room for a view.
+    unsafe fn __getbuffer__(
+        this: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let own = this.get();
+        if own.buffer.device().is_some() {
+            // SAFETY: the caller's view.
+            unsafe { (*view).obj = std::ptr::null_mut() };
+            let text =
+                format!("its bytes lie on {}: `.tobytes()` copies them to the host", own.device());
+            return Err(PyBufferError::new_err(text));
+        }
+        let (address, len) = own.extent()?;
+        // SAFETY: the view is Python's, and the memory lives as long as the object, of which the
+        // view holds a share.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                this.as_ptr(),
+                address as *mut _,
+                isize::try_from(len)?,
+                0,
+                flags,
+            )
+        };
+        if filled == 0 { Ok(()) } else { Err(PyErr::fetch(this.py())) }
+    }
+}

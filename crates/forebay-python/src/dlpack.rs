@@ -1,0 +1,276 @@
+//! DLPack, versions 0 and 1: where the bytes of an array are, and a buffer of ours as an array.
+//!
+//! The structures are those of `dlpack.h` 1.0; capsules follow the Python specification of DLPack:
+//! whoever takes an array over renames its capsule, and one that keeps its name frees it.
+
+#![expect(unsafe_code, reason = "reads and makes structures that others made and read")]
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use forebay::gpu::{DeviceId, DeviceKind};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+
+const PLAIN: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+/// A device of some other kind: the simulated GPU.
+const OTHER: i32 = 12;
+
+const READ_ONLY: u64 = 1;
+const UNSIGNED: u8 = 1;
+
+#[repr(C)]
+struct DlDevice {
+    kind: i32,
+    index: i32,
+}
+
+#[repr(C)]
+struct DlType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: DlDevice,
+    dimensions: i32,
+    dtype: DlType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Plain {
+    tensor: DlTensor,
+    context: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Plain)>,
+}
+
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// An array that was handed over.
+pub(crate) struct Array {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    pub(crate) on_gpu: bool,
+    pub(crate) is_read_only: bool,
+    pub(crate) is_contiguous: bool,
+    /// Keeps it.
+    pub(crate) capsule: Py<PyAny>,
+}
+
+/// The stream that arrays of a GPU are asked to be ready on: the legacy default one.
+pub(crate) const READY_ON: u64 = 1;
+
+/// The array of an object that speaks DLPack; `None` where it does not.
+pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
+    let py = object.py();
+    let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else {
+        return Ok(None);
+    };
+    let (kind, _): (i32, i64) = device.call0()?.extract()?;
+    let on_gpu = match kind {
+        CPU | CUDA_HOST => false,
+        CUDA | CUDA_MANAGED | OTHER => true,
+        other => {
+            let text = format!("arrays on devices of DLPack's kind {other} cannot be moved");
+            return Err(PyBufferError::new_err(text));
+        }
+    };
+    let arguments = PyDict::new(py);
+    if matches!(kind, CUDA | CUDA_MANAGED) {
+        arguments.set_item(intern!(py, "stream"), READY_ON)?;
+    }
+    let call = object.getattr(intern!(py, "__dlpack__"))?;
+    arguments.set_item(intern!(py, "max_version"), (1, 0))?;
+    let capsule = match call.call((), Some(&arguments)) {
+        // It was written before there were versions.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            arguments.del_item(intern!(py, "max_version"))?;
+            call.call((), Some(&arguments))?
+        }
+        made => made?,
+    };
+    let capsule = capsule.cast_into::<PyCapsule>()?;
+    let (tensor, is_read_only) = tensor_of(&capsule)?;
+    let (bytes, is_contiguous) = extent(tensor)?;
+    let address = (tensor.data as u64).saturating_add(tensor.byte_offset);
+    let capsule = capsule.into_any().unbind();
+    Ok(Some(Array { address, len: bytes, on_gpu, is_read_only, is_contiguous, capsule }))
+}
+
+/// The structure in a capsule, which lives as long as that.
+fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, bool)> {
+    if let Ok(pointer) = capsule.pointer_checked(Some(VERSIONED)) {
+        // SAFETY: a capsule of this name holds this structure, by DLPack's specification, until
+        // somebody renames it, which nobody does to one that nobody else has.
+        let versioned = unsafe { pointer.cast::<Versioned>().as_ref() };
+        if versioned.major != 1 {
+            let text = format!("DLPack {}.{} is not known", versioned.major, versioned.minor);
+            return Err(PyBufferError::new_err(text));
+        }
+        return Ok((&versioned.tensor, versioned.flags & READ_ONLY != 0));
+    }
+    let pointer = capsule.pointer_checked(Some(PLAIN))?;
+    // SAFETY: as above, for this name.
+    Ok((unsafe { &pointer.cast::<Plain>().as_ref().tensor }, false))
+}
+
+/// Bytes of an array, and whether they lie in one piece in the order of rows or of columns.
+fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
+    let count = usize::try_from(tensor.dimensions).unwrap_or(0);
+    let list = |at: *mut i64| match NonNull::new(at) {
+        // SAFETY: DLPack's structure holds as many as it has dimensions.
+        Some(at) if count > 0 => unsafe { std::slice::from_raw_parts(at.as_ptr(), count) },
+        _ => &[],
+    };
+    let (shape, strides) = (list(tensor.shape), list(tensor.strides));
+    let bits = u64::from(tensor.dtype.bits) * u64::from(tensor.dtype.lanes);
+    let items = shape.iter().try_fold(1_u64, |all, &len| all.checked_mul(u64::try_from(len).ok()?));
+    let bytes = items.and_then(|items| Some(items.checked_mul(bits)?.div_ceil(8)));
+    let bytes = bytes.ok_or_else(|| PyBufferError::new_err("an array larger than memory"))?;
+    let is_contiguous = strides.is_empty() || is_in_one_piece(shape, strides, 1);
+    Ok((bytes, is_contiguous))
+}
+
+/// Whether strides are those of rows or of columns without gaps, in units of `unit`.
+pub(crate) fn is_in_one_piece(shape: &[i64], strides: &[i64], unit: i64) -> bool {
+    if shape.contains(&0) {
+        return true;
+    }
+    let is_next = |expected: &mut i64, (&len, &stride): (&i64, &i64)| {
+        let fits = len == 1 || stride == *expected;
+        *expected = expected.saturating_mul(len);
+        fits
+    };
+    let (mut by_rows, mut by_columns) = (unit, unit);
+    let pairs = || shape.iter().zip(strides);
+    pairs().rev().all(|pair| is_next(&mut by_rows, pair))
+        || pairs().all(|pair| is_next(&mut by_columns, pair))
+}
+
+/// How DLPack calls a device; host memory where it is none.
+pub(crate) fn device_of(device: Option<DeviceId>) -> (i32, i32) {
+    let index = |device: DeviceId| i32::try_from(device.index).unwrap_or(0);
+    match device {
+        None => (CPU, 0),
+        Some(device) if device.kind == DeviceKind::Cuda => (CUDA, index(device)),
+        Some(device) => (OTHER, index(device)),
+    }
+}
+
+/// What an array of bytes needs for as long as somebody has it.
+struct Context {
+    shape: [i64; 1],
+    strides: [i64; 1],
+    /// Let go of with the array, by whichever thread.
+    _owner: Py<PyAny>,
+}
+
+/// A capsule with `len` bytes at `address` as an array of unsigned bytes, which keeps `owner`.
+pub(crate) fn capsule<'py>(
+    owner: &Bound<'py, PyAny>,
+    (address, len): (u64, u64),
+    device: Option<DeviceId>,
+    versioned: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let len = i64::try_from(len).map_err(|_| PyBufferError::new_err("larger than an array"))?;
+    let context = Context { shape: [len], strides: [1], _owner: owner.clone().unbind() };
+    let context = Box::into_raw(Box::new(context));
+    let (kind, index) = device_of(device);
+    let tensor = DlTensor {
+        data: address as *mut c_void,
+        device: DlDevice { kind, index },
+        dimensions: 1,
+        dtype: DlType { code: UNSIGNED, bits: 8, lanes: 1 },
+        // SAFETY: just made; its fields stay where they are until it is freed.
+        shape: unsafe { (&raw mut (*context).shape).cast() },
+        // SAFETY: as above.
+        strides: unsafe { (&raw mut (*context).strides).cast() },
+        byte_offset: 0,
+    };
+    let context = context.cast::<c_void>();
+    let (pointer, name, free): (*mut c_void, _, ffi::PyCapsule_Destructor) = if versioned {
+        let delete = Some(delete_versioned as unsafe extern "C" fn(_));
+        let made = Versioned { major: 1, minor: 0, context, delete, flags: 0, tensor };
+        (Box::into_raw(Box::new(made)).cast(), VERSIONED, free_versioned)
+    } else {
+        let delete = Some(delete_plain as unsafe extern "C" fn(_));
+        (Box::into_raw(Box::new(Plain { tensor, context, delete })).cast(), PLAIN, free_plain)
+    };
+    // SAFETY: the pointer is not null, the name lives for ever, and the destructor frees what it
+    // points to where nobody has taken it over.
+    unsafe {
+        let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(free));
+        Bound::from_owned_ptr_or_err(owner.py(), capsule)
+    }
+}
+
+/// # Safety
+/// As DLPack says of a deleter: called once, for a structure that was made here.
+unsafe extern "C" fn delete_plain(at: *mut Plain) {
+    // SAFETY: the caller's promise; both were boxed in `capsule`.
+    unsafe {
+        let made = Box::from_raw(at);
+        drop(Box::from_raw(made.context.cast::<Context>()));
+    }
+}
+
+/// # Safety
+/// As for [`delete_plain`].
+unsafe extern "C" fn delete_versioned(at: *mut Versioned) {
+    // SAFETY: the caller's promise; both were boxed in `capsule`.
+    unsafe {
+        let made = Box::from_raw(at);
+        drop(Box::from_raw(made.context.cast::<Context>()));
+    }
+}
+
+/// # Safety
+/// Called by Python with a capsule that was made here.
+unsafe extern "C" fn free_plain(capsule: *mut ffi::PyObject) {
+    // SAFETY: a capsule that still has its name still owns its structure.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, PLAIN.as_ptr()) != 0 {
+            delete_plain(ffi::PyCapsule_GetPointer(capsule, PLAIN.as_ptr()).cast());
+        }
+    }
+}
+
+/// # Safety
+/// As for [`free_plain`].
+unsafe extern "C" fn free_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: as in `free_plain`.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) != 0 {
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
+        }
+    }
+}
+
+/// Whether `max_version` of a call asks for the structure with a version.
+pub(crate) fn wants_version(max_version: Option<&Bound<'_, PyTuple>>) -> PyResult<bool> {
+    let Some(version) = max_version else { return Ok(false) };
+    Ok(version.get_item(0)?.extract::<u32>()? >= 1)
+}

@@ -1,0 +1,248 @@
+//! An engine with its limits, and the memory that it hands out.
+
+#![expect(unsafe_code, reason = "looks at streams of others")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay::gpu::{CallerStream, GpuSelector};
+use forebay::{Options, RingChoice};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::buffer::Buffer;
+use crate::failure::raised;
+use crate::file::{File, opened};
+use crate::memory::{Lent, Order};
+use crate::stream::Ordering;
+use crate::waiting::interruptible;
+
+/// Moves bytes between files and memory. The limits are keywords; the defaults need no change.
+#[pyclass(frozen, module = "forebay", subclass, weakref)]
+pub(crate) struct Engine {
+    pub(crate) engine: forebay::Engine,
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (**options))]
+    fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut limits = raised(py, Options::from_env())?;
+        for (name, value) in options.into_iter().flatten() {
+            set(&mut limits, &name.extract::<String>()?, &value)?;
+        }
+        let engine = raised(py, py.detach(|| forebay::Engine::new(limits)))?;
+        Ok(Self { engine })
+    }
+
+    /// Opens a file by its path, or takes the descriptor of one that stays the caller's.
+    #[pyo3(signature = (file, mode = "r"))]
+    fn open(this: &Bound<'_, Self>, file: &Bound<'_, PyAny>, mode: &str) -> PyResult<File> {
+        opened(this, file, mode)
+    }
+
+    /// Memory for `nbytes` bytes: on a GPU, or pinned on the host.
+    #[pyo3(signature = (nbytes, device = None))]
+    fn allocate(
+        &self,
+        py: Python<'_>,
+        nbytes: u64,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Buffer> {
+        let device = self.device(py, device)?;
+        let made = py.detach(|| match device {
+            Some(device) => self.engine.allocate(device, nbytes),
+            None => self.engine.allocate_pinned(nbytes),
+        });
+        Ok(Buffer::new(raised(py, made)?))
+    }
+
+    /// Reads a whole file into new memory.
+    #[pyo3(signature = (path, device = None))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Buffer> {
+        let device = self.device(py, device)?;
+        let file = raised(py, py.detach(|| self.engine.open(&path)))?;
+        let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
+        Ok(Buffer::new(raised(py, read)?.0))
+    }
+
+    /// The GPU that `name` names, brought into the engine: its name and what is known of it;
+    /// `None` where there is none.
+    fn gpu<'py>(
+        &self,
+        py: Python<'py>,
+        name: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let wanted = selector(name)?;
+        let Some(device) = raised(py, py.detach(|| self.engine.device(&wanted)))? else {
+            return Ok(None);
+        };
+        let (info, known) = (device.info(), PyDict::new(py));
+        known.set_item("device", info.id.to_string())?;
+        known.set_item("name", &info.name)?;
+        known.set_item("uuid", &info.uuid)?;
+        known.set_item("pci_address", &info.pci_address)?;
+        known.set_item("driver", &info.driver)?;
+        known.set_item("memory", info.memory)?;
+        known.set_item("simulated", info.simulated)?;
+        Ok(Some(known))
+    }
+
+    /// What a report should say about this engine: io_uring refused, memory not pinned, and so on.
+    fn notes(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.engine.notes())
+    }
+
+    /// Its limits by name.
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let limits = self.engine.options();
+        let known = PyDict::new(py);
+        known.set_item("arena_size", limits.arena_size)?;
+        known.set_item("slot_size", limits.slot_size)?;
+        known.set_item("segment_size", limits.segment_size)?;
+        known.set_item("readers", limits.readers)?;
+        known.set_item("depth", limits.depth)?;
+        known.set_item("remember", limits.remember)?;
+        known.set_item("in_flight", limits.in_flight)?;
+        known.set_item("threads", limits.threads)?;
+        known.set_item("small_size", limits.small_size)?;
+        known.set_item("direct_io", limits.direct_io == forebay::DirectIo::Auto)?;
+        known.set_item(
+            "ring",
+            match limits.ring {
+                RingChoice::Auto => "auto",
+                RingChoice::Uring => "uring",
+                RingChoice::Pread => "pread",
+            },
+        )?;
+        known.set_item("watchdog", limits.watchdog.as_secs_f64())?;
+        known.set_item("nvtx", limits.nvtx)?;
+        Ok(known)
+    }
+}
+
+impl Engine {
+    /// The GPU that `device` names, brought in; `None` is the host.
+    pub(crate) fn device(
+        &self,
+        py: Python<'_>,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<forebay::gpu::DeviceId>> {
+        let Some(device) = device else { return Ok(None) };
+        let wanted = selector(device)?;
+        let found = raised(py, py.detach(|| self.engine.device(&wanted)))?;
+        Ok(found.map(|device| device.id()))
+    }
+
+    /// Waits for what the memory's own library has queued on it, where the call is ordered so.
+    pub(crate) fn make_ready(
+        &self,
+        py: Python<'_>,
+        lent: &Lent,
+        ordering: Ordering,
+    ) -> PyResult<()> {
+        let (Ordering::Ready, Order::Stream(stream)) = (ordering, lent.order) else {
+            return Ok(());
+        };
+        let Some(device) = lent.buffer.device() else { return Ok(()) };
+        let wait = |go_on: &mut dyn FnMut() -> bool| {
+            // SAFETY: the library has just told of it, as one of that GPU.
+            unsafe { self.engine.wait_for_stream(device, stream, go_on) }
+        };
+        raised(py, interruptible(py, wait)?)
+    }
+
+    /// Waits for several, each once.
+    pub(crate) fn make_all_ready<'a>(
+        &self,
+        py: Python<'_>,
+        lent: impl Iterator<Item = &'a Lent>,
+        ordering: Ordering,
+    ) -> PyResult<()> {
+        let mut seen: Vec<(Option<forebay::gpu::DeviceId>, CallerStream)> = Vec::new();
+        for one in lent {
+            if let Order::Stream(stream) = one.order
+                && !seen.contains(&(one.buffer.device(), stream))
+            {
+                seen.push((one.buffer.device(), stream));
+                self.make_ready(py, one, ordering)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The GPU that Python calls so: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI
+/// address, or a device of torch.
+fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
+    let text = device.str()?.to_string();
+    let name = match text.as_str() {
+        "cpu" | "host" => "none",
+        "cuda" => "0",
+        "sim:0" => "sim",
+        other => other.strip_prefix("cuda:").unwrap_or(other),
+    };
+    name.parse().map_err(|error: forebay::Error| PyValueError::new_err(error.to_string()))
+}
+
+/// Sets one limit.
+fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    match name {
+        "watchdog" => {
+            let seconds = value.extract::<f64>()?;
+            limits.watchdog = Duration::try_from_secs_f64(seconds)
+                .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
+            return Ok(());
+        }
+        _ if value.is_none() => return Ok(()), // as it is
+        _ => {}
+    }
+    let variable = format!("FOREBAY_{}", name.to_uppercase());
+    if !Options::VARIABLES.iter().any(|known| known.name == variable) {
+        let names = Options::VARIABLES.iter().map(|known| option_name(known.name));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let text = format!("an engine has no limit `{name}`: it has {names}");
+        return Err(PyTypeError::new_err(text));
+    }
+    let text = match value.extract::<bool>() {
+        Ok(on) if value.is_instance_of::<pyo3::types::PyBool>() => switch(name, on).to_owned(),
+        _ => value.str()?.to_string(),
+    };
+    raised(value.py(), limits.set(&variable, &text))
+}
+
+/// How a variable calls what is a truth value here.
+fn switch(name: &str, on: bool) -> &'static str {
+    match (name, on) {
+        ("direct_io" | "nvtx", true) => "auto",
+        (_, true) => "on",
+        (_, false) => "off",
+    }
+}
+
+fn option_name(variable: &str) -> String {
+    variable.trim_start_matches("FOREBAY_").to_lowercase()
+}
+
+/// A list of dictionaries for bytes by route.
+pub(crate) fn routes<'py>(
+    py: Python<'py>,
+    shares: &[forebay::RouteShare],
+) -> PyResult<Bound<'py, PyList>> {
+    let all = PyList::empty(py);
+    for share in shares {
+        let one = PyDict::new(py);
+        one.set_item("route", share.route.to_string())?;
+        one.set_item("reason", share.reason.to_string())?;
+        one.set_item("bytes", share.bytes)?;
+        all.append(one)?;
+    }
+    Ok(all)
+}

@@ -1,0 +1,115 @@
+//! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
+
+use std::error::Error as _;
+
+use forebay::{Error, Operation, Place, Route};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The result of what the engine was asked.
+pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
+    result.map_err(|error| exception(py, &error))
+}
+
+/// The exception for an error.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    make(py, error).unwrap_or_else(|failed| {
+        let also = PyRuntimeError::new_err(message(error));
+        also.set_cause(py, Some(failed));
+        also
+    })
+}
+
+fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let about = PyDict::new(py);
+    about.set_item("kind", kind(error))?;
+    about.set_item("message", message(error))?;
+    about.set_item("errno", error.errno())?;
+    about.set_item("hint", error.hint())?;
+    about.set_item("route", route(error).map(|route| route.to_string()))?;
+    let path = match error {
+        Error::NotAFile { path, .. } => Some(path.as_os_str()),
+        other => place(other).map(|place| place.path.as_os_str()),
+    };
+    about.set_item("path", path.filter(|path| !path.is_empty()))?;
+    if let Some(place) = place(error) {
+        about.set_item("offset", place.offset)?;
+        about.set_item("length", place.len)?;
+    }
+    if let Some(bytes) = bytes(error) {
+        about.set_item("bytes", bytes)?;
+    }
+    let made = py.import("forebay._errors")?.getattr("make")?.call1((about,))?;
+    Ok(PyErr::from_value(made))
+}
+
+/// The error with all that lies behind it.
+fn message(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(behind) = source {
+        text.push_str(": ");
+        text.push_str(&behind.to_string());
+        source = behind.source();
+    }
+    text
+}
+
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::EndOfFile { .. } => "end_of_file",
+        Error::FileChanged { .. } => "file_changed",
+        Error::RouteUnavailable { .. } => "route",
+        Error::NoDevice { .. } => "no_device",
+        Error::BadOption { .. } | Error::BadRequest { .. } | Error::NotDeviceMemory { .. } => {
+            "request"
+        }
+        Error::Device { .. } | Error::CopyNotOver { .. } => "device",
+        Error::HostMemory { .. } | Error::MemoryLimit { .. } => "memory",
+        Error::TimedOut { .. } => "timed_out",
+        Error::Cancelled { .. } => "cancelled",
+        Error::Forked { .. } => "forked",
+        _ => "system",
+    }
+}
+
+fn route(error: &Error) -> Option<Route> {
+    match error {
+        Error::RouteUnavailable { route, .. } => Some(*route),
+        _ => None,
+    }
+}
+
+fn place(error: &Error) -> Option<&Place> {
+    match error {
+        Error::Io { place, .. }
+        | Error::EndOfFile { place, .. }
+        | Error::FileChanged { place, .. }
+        | Error::NoProgress { place, .. }
+        | Error::RouteUnavailable { place, .. }
+        | Error::TimedOut { place, .. }
+        | Error::Cancelled { place, .. }
+        | Error::BadRequest { place, .. } => Some(place),
+        Error::Device { place, .. }
+        | Error::CopyNotOver { place, .. }
+        | Error::Forked { place, .. } => place.as_deref(),
+        _ => None,
+    }
+}
+
+/// Bytes that had arrived.
+fn bytes(error: &Error) -> Option<u64> {
+    match error {
+        Error::EndOfFile { got, .. } | Error::FileChanged { got, .. } => Some(*got),
+        Error::TimedOut { done, .. } | Error::Cancelled { done, .. } => Some(*done),
+        _ => None,
+    }
+}
+
+/// What is wrong with a call, about a file or none.
+pub(crate) fn bad_call(path: &std::path::Path, reading: bool, reason: String) -> Error {
+    let operation = if reading { Operation::Read } else { Operation::Write };
+    let place = Place { path: path.into(), offset: 0, len: 0, drive: None };
+    Error::BadRequest { operation, place, reason }
+}

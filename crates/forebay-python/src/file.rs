@@ -1,0 +1,400 @@
+//! A file of an engine, for Python: the calls that move its bytes.
+
+#![expect(unsafe_code, reason = "queues on streams of others, and borrows descriptors")]
+
+use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use forebay::{OpenOptions, RequestOptions, SyncMode};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt};
+
+use crate::engine::Engine;
+use crate::failure::raised;
+use crate::memory::{self, Use, offset_of};
+use crate::stream::{Given, Ordering};
+use crate::transfer::Transfer;
+use crate::waiting::interruptible;
+
+/// A file of an engine. Closing it lets transfers that are under way go on.
+#[pyclass(frozen, module = "forebay", subclass, weakref)]
+pub(crate) struct File {
+    file: Mutex<Option<forebay::File>>,
+    path: PathBuf,
+    mode: String,
+    pub(crate) engine: Py<Engine>,
+}
+
+/// What the calls have in common.
+struct Call<'a, 'py> {
+    usage: Use,
+    memory: &'a Bound<'py, PyAny>,
+    offset: u64,
+    size: Option<u64>,
+    options: RequestOptions,
+    ordering: Ordering,
+}
+
+/// Opens what `file` names, or takes the descriptor that it is.
+pub(crate) fn opened(
+    engine: &Bound<'_, Engine>,
+    file: &Bound<'_, PyAny>,
+    mode: &str,
+) -> PyResult<File> {
+    let py = engine.py();
+    let how = how(mode)?;
+    let inner = &engine.get().engine;
+    let opened = if file.is_instance_of::<PyInt>() {
+        let number: i32 = file.extract()?;
+        if number < 0 {
+            return Err(PyValueError::new_err(format!("{number} is no file descriptor")));
+        }
+        // SAFETY: a number of the caller's; one that is closed is answered with an error.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        py.detach(|| inner.open_borrowed_fd(borrowed))
+    } else {
+        let path = path_of(file)?;
+        py.detach(|| inner.open_with(&path, &how))
+    };
+    let file = raised(py, opened)?;
+    let path = file.path().to_owned();
+    let (file, mode) = (Mutex::new(Some(file)), mode.to_owned());
+    Ok(File { file, path, mode, engine: engine.clone().unbind() })
+}
+
+/// A path, as `os.fspath` has it: text, bytes, or what says that it is one.
+fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    let path = file.py().import("os")?.call_method1("fspath", (file,))?;
+    let path = match path.cast::<PyBytes>() {
+        Ok(bytes) => OsString::from_vec(bytes.as_bytes().to_vec()),
+        Err(_) => path.extract::<OsString>()?,
+    };
+    if path.as_bytes().contains(&0) {
+        return Err(PyValueError::new_err("embedded null byte in the path"));
+    }
+    Ok(path.into())
+}
+
+/// What Python's modes mean; bytes are all that there is, so `b` changes nothing.
+fn how(mode: &str) -> PyResult<OpenOptions> {
+    let plain: String = mode.chars().filter(|&c| c != 'b').collect();
+    let mut how = OpenOptions::default();
+    match plain.as_str() {
+        "r" => {}
+        "r+" => how.write = true,
+        "w" | "w+" => (how.write, how.create, how.truncate) = (true, true, true),
+        "x" | "x+" => (how.write, how.create_new) = (true, true),
+        "rw" => (how.write, how.create) = (true, true),
+        _ => {
+            let text = format!("no mode `{mode}`: there are `r`, `r+`, `w`, `w+`, `x`, `x+`, `rw`");
+            return Err(PyValueError::new_err(text));
+        }
+    }
+    Ok(how)
+}
+
+/// What a request may demand.
+fn options(
+    route: Option<&str>,
+    exact: bool,
+    sync: Option<&str>,
+    urgent: bool,
+) -> PyResult<RequestOptions> {
+    let mut options = RequestOptions::default();
+    let bad = |error: forebay::Error| PyValueError::new_err(error.to_string());
+    options.route = route.map(str::parse).transpose().map_err(bad)?;
+    options.exact = exact;
+    options.sync = match sync {
+        None => SyncMode::None,
+        Some("data") => SyncMode::Data,
+        Some("all") => SyncMode::All,
+        Some(other) => {
+            let text = format!("`sync` cannot be `{other}`: it takes `data`, `all` or `None`");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    Ok(if urgent { options.urgent() } else { options })
+}
+
+#[pymethods]
+impl File {
+    /// Its path, as it was given.
+    #[getter]
+    fn name(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// The mode that it was opened in.
+    #[getter]
+    fn mode(&self) -> &str {
+        &self.mode
+    }
+
+    /// The engine that it belongs to.
+    #[getter]
+    fn engine(&self, py: Python<'_>) -> Py<Engine> {
+        self.engine.clone_ref(py)
+    }
+
+    /// Whether it is closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    /// Its size in bytes now.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        let file = self.file()?;
+        raised(py, py.detach(|| file.len()))
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!("<forebay.File {:?}, mode '{}'{closed}>", self.path, self.mode)
+    }
+
+    /// Closes it. What is under way goes on; closing it again does nothing.
+    fn close(&self, py: Python<'_>) {
+        let file = self.lock().take();
+        py.detach(|| drop(file));
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        this.get().file()?;
+        Ok(this)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns
+    /// how many there were.
+    #[pyo3(signature = (
+        target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
+        urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        offset: i64,
+        size: Option<u64>,
+        exact: bool,
+        stream: Given<'_>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<u64> {
+        let call = Call {
+            usage: Use::Target,
+            memory: target,
+            offset: offset_of(offset)?,
+            size,
+            options: options(route, exact, None, urgent)?,
+            ordering: stream.ordering()?,
+        };
+        Ok(self.run(py, &call)?.bytes)
+    }
+
+    /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
+    /// bytes that were.
+    #[pyo3(signature = (
+        source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
+        urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn write_from(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        offset: i64,
+        size: Option<u64>,
+        sync: Option<&str>,
+        stream: Given<'_>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<u64> {
+        let call = Call {
+            usage: Use::Source,
+            memory: source,
+            offset: offset_of(offset)?,
+            size,
+            options: options(route, false, sync, urgent)?,
+            ordering: stream.ordering()?,
+        };
+        Ok(self.run(py, &call)?.bytes)
+    }
+
+    /// As `read_into`, and does not wait.
+    #[pyo3(signature = (
+        target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
+        urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_read_into(
+        &self,
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        offset: i64,
+        size: Option<u64>,
+        exact: bool,
+        stream: Given<'_>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<Transfer> {
+        let call = Call {
+            usage: Use::Target,
+            memory: target,
+            offset: offset_of(offset)?,
+            size,
+            options: options(route, exact, None, urgent)?,
+            ordering: stream.ordering()?,
+        };
+        self.start(py, &call)
+    }
+
+    /// As `write_from`, and does not wait.
+    #[pyo3(signature = (
+        source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
+        urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_write_from(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        offset: i64,
+        size: Option<u64>,
+        sync: Option<&str>,
+        stream: Given<'_>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<Transfer> {
+        let call = Call {
+            usage: Use::Source,
+            memory: source,
+            offset: offset_of(offset)?,
+            size,
+            options: options(route, false, sync, urgent)?,
+            ordering: stream.ordering()?,
+        };
+        self.start(py, &call)
+    }
+
+    /// Makes what was written durable: with all metadata, or what reading it again needs.
+    #[pyo3(signature = (*, data_only = false))]
+    fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
+        let file = self.file()?;
+        raised(py, py.detach(|| if data_only { file.sync_data() } else { file.sync_all() }))
+    }
+
+    /// Reserves room for `length` bytes at `offset`; `False` where the file system cannot.
+    fn preallocate(&self, py: Python<'_>, offset: i64, length: u64) -> PyResult<bool> {
+        let (file, offset) = (self.file()?, offset_of(offset)?);
+        raised(py, py.detach(|| file.preallocate(offset, length)))
+    }
+
+    /// How many bytes of a range are in the page cache, how many are not, and how that is known.
+    #[pyo3(signature = (offset = 0, length = None))]
+    fn residency<'py>(
+        &self,
+        py: Python<'py>,
+        offset: i64,
+        length: Option<u64>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (file, offset) = (self.file()?, offset_of(offset)?);
+        let asked = py.detach(|| file.residency(offset, length.unwrap_or(u64::MAX - offset)));
+        residency(py, &raised(py, asked)?)
+    }
+
+    /// Writes its dirty pages out and drops its pages from the page cache; says what stayed.
+    fn evict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let file = self.file()?;
+        residency(py, &raised(py, py.detach(|| file.evict()))?)
+    }
+
+    /// What is below the file: its file system, its drive, and why it cannot be read around the
+    /// page cache.
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (file, known) = (self.file()?, PyDict::new(py));
+        known.set_item("file_system", file.file_system())?;
+        known.set_item("drive", py.detach(|| file.drive().map(str::to_owned)))?;
+        known.set_item("drive_model", py.detach(|| file.drive_model()))?;
+        known.set_item("is_rotational", py.detach(|| file.is_rotational()))?;
+        let refused = py.detach(|| file.no_direct_io().map(str::to_owned));
+        known.set_item("no_direct_io", refused)?;
+        known.set_item("reopened", file.reopened())?;
+        Ok(known)
+    }
+}
+
+fn residency<'py>(py: Python<'py>, residency: &forebay::Residency) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    let (resident, len, unknown) = match residency {
+        forebay::Residency::Known { resident, len } => (Some(resident), Some(len), None),
+        forebay::Residency::Unknown(reason) => (None, None, Some(reason)),
+    };
+    known.set_item("resident", resident)?;
+    known.set_item("length", len)?;
+    known.set_item("unknown", unknown)?;
+    Ok(known)
+}
+
+impl File {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<forebay::File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine's file, as long as it is open.
+    pub(crate) fn file(&self) -> PyResult<forebay::File> {
+        let file = self.lock().clone();
+        file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
+    }
+
+    fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
+        let (file, engine) = (self.file()?, self.engine.get());
+        if let Ordering::Stream(_) = call.ordering {
+            return self.start(py, call)?.outcome(py);
+        }
+        let mut lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
+        engine.make_ready(py, &lent, call.ordering)?;
+        let (offset, options) = (call.offset, &call.options);
+        let moved = match call.usage {
+            Use::Target => {
+                interruptible(py, |go_on| file.read_while(offset, &mut lent.buffer, options, go_on))
+            }
+            Use::Source => {
+                interruptible(py, |go_on| file.write_while(offset, &lent.buffer, options, go_on))
+            }
+        };
+        raised(py, moved?)
+    }
+
+    fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
+        let (file, engine) = (self.file()?, self.engine.get());
+        let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
+        engine.make_ready(py, &lent, call.ordering)?;
+        let (offset, buffer, options) = (call.offset, lent.buffer, &call.options);
+        let (usage, ordering) = (call.usage, call.ordering);
+        let started = py.detach(|| match (usage, ordering) {
+            // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
+            (Use::Target, Ordering::Stream(stream)) => unsafe {
+                file.start_read_on(stream, offset, buffer, options)
+            },
+            // SAFETY: as above.
+            (Use::Source, Ordering::Stream(stream)) => unsafe {
+                file.start_write_on(stream, offset, buffer, options)
+            },
+            (Use::Target, _) => file.start_read(offset, buffer, options),
+            (Use::Source, _) => file.start_write(offset, buffer, options),
+        });
+        Ok(Transfer::new(raised(py, started)?))
+    }
+}

@@ -1,0 +1,1 @@
+//! Many reads or writes in one call, given as tuples or as arrays.

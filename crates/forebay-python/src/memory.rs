@@ -1,0 +1,377 @@
+//! Where the bytes of Python's objects are: arrays of any library, buffers, plain addresses.
+//!
+//! What is found becomes a buffer of the engine that keeps the object alive until no transfer can
+//! touch its bytes any more, however a call ends. The engine's threads may be the last to let go
+//! of it, and have no interpreter: the object is then given back when one next comes by.
+
+#![expect(unsafe_code, reason = "borrows memory of Python's objects, which it keeps alive")]
+
+use std::mem::MaybeUninit;
+
+use forebay::gpu::{CallerStream, DeviceId};
+use forebay::{Error, gpu::DeviceKind};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{ffi, intern};
+
+use crate::buffer::Buffer;
+use crate::dlpack;
+use crate::failure::raised;
+
+/// What an object's bytes are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// A transfer writes them.
+    Target,
+    /// A transfer reads them.
+    Source,
+}
+
+impl Use {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Target => "read into",
+            Self::Source => "write from",
+        }
+    }
+}
+
+/// What order its own library gives to work on an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// None, or none that is known.
+    None,
+    /// That of this stream.
+    Stream(CallerStream),
+}
+
+/// An object's bytes.
+pub(crate) struct Lent {
+    pub(crate) buffer: forebay::Buffer,
+    pub(crate) order: Order,
+}
+
+/// Where an object's bytes are.
+struct Found {
+    address: u64,
+    len: u64,
+    on_gpu: bool,
+    /// The GPU that it says it is on.
+    device: Option<DeviceId>,
+    order: Order,
+    keep: Py<PyAny>,
+}
+
+/// The first `size` bytes of an object, or all of them.
+pub(crate) fn lend(
+    engine: &forebay::Engine,
+    object: &Bound<'_, PyAny>,
+    usage: Use,
+    size: Option<u64>,
+) -> PyResult<Lent> {
+    let py = object.py();
+    let mut found = find(object, usage)?;
+    if let Some(size) = size {
+        if size > found.len {
+            let len = found.len;
+            let text = format!("`size` is {size}, and the memory given has {len} bytes");
+            return Err(PyValueError::new_err(text));
+        }
+        found.len = size;
+    }
+    let Found { address, len, on_gpu, device, order, keep } = found;
+    if !on_gpu || len == 0 {
+        // SAFETY: the object has these bytes for as long as it is kept; that nobody else uses them
+        // meanwhile is its users' promise, as for every array in Python.
+        let buffer = unsafe { engine.borrow_host_memory(address, len) };
+        return Ok(Lent { buffer: buffer.kept_by(keep), order });
+    }
+    // SAFETY: as above.
+    let buffer = raised(py, unsafe { engine.borrow_device_memory(address, len) })?;
+    if let Some(said) = device.filter(|&said| buffer.device() != Some(said)) {
+        let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
+        let text = format!("the memory at {address:#x} lies on {is}, and not on {said}");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(Lent { buffer: buffer.kept_by(keep), order })
+}
+
+fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
+    if let Ok(triple) = object.cast::<PyTuple>() {
+        return address_of(triple);
+    }
+    if let Ok(buffer) = object.cast::<Buffer>() {
+        let this = buffer.get();
+        let (address, len) = this.extent()?;
+        let (on_gpu, device) = (this.id().is_some(), this.id());
+        let keep = object.clone().unbind();
+        return Ok(Found { address, len, on_gpu, device, order: Order::None, keep });
+    }
+    // SAFETY: the object is alive.
+    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+        return view_of(object, usage);
+    }
+    if let Some(found) = tensor_of(object)? {
+        return Ok(found);
+    }
+    if let Some(interface) = object.getattr_opt(intern!(object.py(), "__cuda_array_interface__"))? {
+        return interface_of(object, &interface, usage);
+    }
+    if let Some(found) = exchanged(object, usage)? {
+        return Ok(found);
+    }
+    let kind = object.get_type().name()?;
+    Err(PyTypeError::new_err(format!(
+        "cannot {} a `{kind}`: give an array or tensor (DLPack, `__cuda_array_interface__`), a \
+         buffer such as a `bytearray`, or `(address, length, device)`",
+        usage.words()
+    )))
+}
+
+/// `(address, length, device)`.
+fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
+    let expected = "plain memory is given as `(address, length, device)`";
+    let (address, len, device) = triple
+        .extract::<(u64, u64, Bound<'_, PyAny>)>()
+        .map_err(|_| PyTypeError::new_err(format!("{expected}, and not as {triple}")))?;
+    if address.checked_add(len).is_none() || (address == 0 && len > 0) {
+        let text = format!("there is no memory of {len} bytes at {address:#x}");
+        return Err(PyValueError::new_err(text));
+    }
+    let device = device_named(&device)?;
+    let on_gpu = device.is_some();
+    let keep = triple.py().None();
+    Ok(Found { address, len, on_gpu, device, order: Order::None, keep })
+}
+
+/// A device by its name or its number among CUDA's; `None` is the host.
+pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceId>> {
+    let id = |kind, index| Ok(Some(DeviceId { kind, index }));
+    if device.is_none() {
+        return Ok(None);
+    }
+    if let Ok(index) = device.extract::<u32>() {
+        return id(DeviceKind::Cuda, index);
+    }
+    let text = device.str()?.to_string();
+    let (name, index) = text.split_once(':').unwrap_or((&text, "0"));
+    let kind = match name {
+        "cpu" | "host" | "none" => return Ok(None),
+        "cuda" => DeviceKind::Cuda,
+        "sim" => DeviceKind::Sim,
+        _ => return Err(PyValueError::new_err(unknown_device(&text))),
+    };
+    let index = index.parse().map_err(|_| PyValueError::new_err(unknown_device(&text)))?;
+    id(kind, index)
+}
+
+fn unknown_device(text: &str) -> String {
+    format!("no device `{text}`: give `cpu`, `cuda:0` or a GPU's number")
+}
+
+/// A view of an object with the buffer protocol, which it gives back.
+#[pyclass(frozen, module = "forebay._forebay")]
+struct View(Box<ffi::Py_buffer>);
+
+// SAFETY: it is only looked at and given back, by threads that are attached to the interpreter.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: got once, given back once; Python drops its objects in attached threads.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
+
+fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
+    let py = object.py();
+    let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
+    let writable = if usage == Use::Target { ffi::PyBUF_WRITABLE } else { 0 };
+    // SAFETY: the object is alive and the view has room; it is filled in where the call succeeds.
+    let view = unsafe {
+        let flags = ffi::PyBUF_ANY_CONTIGUOUS | writable;
+        if ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) != 0 {
+            return Err(explained(object, usage, PyErr::fetch(py)));
+        }
+        view.assume_init()
+    };
+    let (address, len) = (view.buf as u64, u64::try_from(view.len).unwrap_or(0));
+    let keep = Bound::new(py, View(view))?.into_any().unbind();
+    let (on_gpu, device, order) = (false, None, Order::None);
+    Ok(Found { address, len, on_gpu, device, order, keep })
+}
+
+/// Why a view cannot be had, in words that say what to do.
+fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
+    let py = object.py();
+    let text = error.value(py).to_string();
+    let kind = object.get_type().to_string();
+    let said = if text.contains("contiguous") {
+        not_contiguous(usage)
+    } else if text.contains("read-only") || text.contains("writable") {
+        read_only()
+    } else {
+        return error;
+    };
+    let better = PyBufferError::new_err(format!("cannot {} a {kind}: {said}", usage.words()));
+    better.set_cause(py, Some(error));
+    better
+}
+
+fn not_contiguous(usage: Use) -> &'static str {
+    match usage {
+        Use::Target => {
+            "its bytes do not lie in one piece: read into a contiguous array, and copy from that"
+        }
+        Use::Source => {
+            "its bytes do not lie in one piece: make a contiguous copy first (`.contiguous()`, \
+             `numpy.ascontiguousarray`)"
+        }
+    }
+}
+
+fn read_only() -> &'static str {
+    "it is read-only: give memory that may be written"
+}
+
+fn refused(usage: Use, reason: &str) -> PyErr {
+    PyBufferError::new_err(format!("cannot {} this array: {reason}", usage.words()))
+}
+
+/// A tensor of torch, whatever its type: its bytes count, and what it says costs less to ask than
+/// an exchange.
+fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
+    let py = object.py();
+    let Some(data_ptr) = object.getattr_opt(intern!(py, "data_ptr"))? else { return Ok(None) };
+    let Some(element_size) = object.getattr_opt(intern!(py, "element_size"))? else {
+        return Ok(None);
+    };
+    let is_contiguous: bool = object.call_method0(intern!(py, "is_contiguous"))?.extract()?;
+    let is_lazy = |name| object.call_method0(name)?.extract::<bool>();
+    if !is_contiguous {
+        let text = "its elements do not lie in one piece in their order: use `.contiguous()`, and \
+                    for a target copy back from that";
+        return Err(PyBufferError::new_err(format!(
+            "cannot move the bytes of this tensor: {text}"
+        )));
+    }
+    if is_lazy(intern!(py, "is_conj"))? || is_lazy(intern!(py, "is_neg"))? {
+        let text = "its bytes are not its values (a conjugate or negative view): use \
+                    `.resolve_conj().resolve_neg()`";
+        return Err(PyBufferError::new_err(format!(
+            "cannot move the bytes of this tensor: {text}"
+        )));
+    }
+    let address: u64 = data_ptr.call0()?.extract()?;
+    let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
+    let len = items.saturating_mul(element_size.call0()?.extract()?);
+    let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
+    let keep = object.clone().unbind();
+    if !on_gpu {
+        let kind = object.getattr(intern!(py, "device"))?.getattr(intern!(py, "type"))?;
+        if !kind.eq(intern!(py, "cpu"))? {
+            let text = format!("tensors on `{kind}` cannot be moved: give one on `cuda` or `cpu`");
+            return Err(PyBufferError::new_err(text));
+        }
+        let order = Order::None;
+        return Ok(Some(Found { address, len, on_gpu, device: None, order, keep }));
+    }
+    let index: u32 = object.call_method0(intern!(py, "get_device"))?.extract()?;
+    let order = Order::Stream(CallerStream(current_stream(py, index)?));
+    let device = Some(DeviceId { kind: DeviceKind::Cuda, index });
+    Ok(Some(Found { address, len, on_gpu, device, order, keep }))
+}
+
+/// Torch's current stream on a GPU.
+fn current_stream(py: Python<'_>, index: u32) -> PyResult<u64> {
+    static RAW: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
+    let raw = RAW.get_or_try_init(py, || -> PyResult<_> {
+        let inner = py.import("torch._C")?;
+        Ok(inner.getattr_opt("_cuda_getCurrentRawStream")?.map(Bound::unbind))
+    })?;
+    if let Some(raw) = raw {
+        return raw.bind(py).call1((index,))?.extract();
+    }
+    let stream = py.import("torch.cuda")?.call_method1("current_stream", (index,))?;
+    stream.getattr("cuda_stream")?.extract()
+}
+
+/// The CUDA Array Interface, versions 2 and 3.
+fn interface_of(
+    object: &Bound<'_, PyAny>,
+    interface: &Bound<'_, PyAny>,
+    usage: Use,
+) -> PyResult<Found> {
+    let py = object.py();
+    let interface = interface.cast::<PyDict>()?;
+    let missing =
+        |name: &str| PyTypeError::new_err(format!("`__cuda_array_interface__` has no `{name}`"));
+    let item = |name: &str| interface.get_item(name)?.ok_or_else(|| missing(name));
+    let (address, is_read_only): (u64, bool) = item("data")?.extract()?;
+    let shape: Vec<i64> = item("shape")?.extract()?;
+    let kind: String = item("typestr")?.extract()?;
+    if interface.get_item("mask")?.is_some_and(|mask| !mask.is_none()) {
+        return Err(refused(usage, "it is masked"));
+    }
+    if usage == Use::Target && is_read_only {
+        return Err(refused(usage, read_only()));
+    }
+    let digits = kind.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let size: i64 = digits.parse().map_err(|_| missing("typestr"))?;
+    let strides = interface.get_item("strides")?.filter(|strides| !strides.is_none());
+    if let Some(strides) = strides
+        && !dlpack::is_in_one_piece(&shape, &strides.extract::<Vec<i64>>()?, size)
+    {
+        return Err(refused(usage, not_contiguous(usage)));
+    }
+    let len = shape.iter().try_fold(size, |all, &len| all.checked_mul(len));
+    let len = len.and_then(|len| u64::try_from(len).ok());
+    let len = len.ok_or_else(|| refused(usage, "its shape is larger than memory"))?;
+    let stream = interface.get_item("stream")?.filter(|stream| !stream.is_none());
+    let order = match stream {
+        Some(stream) => Order::Stream(CallerStream(stream.extract()?)),
+        None => Order::None,
+    };
+    let keep = (object.clone(), interface.clone()).into_pyobject(py)?.into_any().unbind();
+    Ok(Found { address, len, on_gpu: true, device: None, order, keep })
+}
+
+/// An object that speaks DLPack.
+fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
+    let module = object.get_type().module()?;
+    if usage == Use::Target && module.to_str().is_ok_and(|name| name.starts_with("jax")) {
+        let text = "jax's arrays never change: `forebay.read` makes a buffer that \
+                    `jax.dlpack.from_dlpack` takes";
+        return Err(refused(usage, text));
+    }
+    let Some(array) = dlpack::array_of(object)? else { return Ok(None) };
+    if usage == Use::Target && array.is_read_only {
+        return Err(refused(usage, read_only()));
+    }
+    if !array.is_contiguous {
+        return Err(refused(usage, not_contiguous(usage)));
+    }
+    let order = match array.on_gpu {
+        true => Order::Stream(CallerStream(dlpack::READY_ON)),
+        false => Order::None,
+    };
+    let (address, len, on_gpu) = (array.address, array.len, array.on_gpu);
+    let keep = array.capsule;
+    Ok(Some(Found { address, len, on_gpu, device: None, order, keep }))
+}
+
+/// That an offset of a file is one.
+pub(crate) fn offset_of(offset: i64) -> PyResult<u64> {
+    u64::try_from(offset).map_err(|_| {
+        PyValueError::new_err(format!("`offset` is {offset}: give the distance from the start"))
+    })
+}
+
+/// The error for what is no memory of a GPU in this engine.
+pub(crate) fn no_device(wanted: &str, reason: &str) -> Error {
+    Error::NoDevice { wanted: wanted.to_owned(), reason: reason.to_owned() }
+}

@@ -1,0 +1,53 @@
+"""Moves bytes between files and GPU memory at the speed of the slowest link on the way.
+
+>>> import forebay
+>>> with forebay.open("model.safetensors") as file:
+...     weights = bytearray(file.size)
+...     file.read_into(weights)
+4194304
+
+Targets and sources are whatever holds bytes in one piece: tensors and arrays on a GPU or on the
+host, buffers, or ``(address, length, device)``. What every call does is documented with it:
+``help(forebay.File)``.
+"""
+
+from __future__ import annotations
+
+from ._errors import (
+    Cancelled,
+    DeviceError,
+    EndOfFile,
+    Error,
+    FileChanged,
+    Forked,
+    NoDevice,
+    OutOfMemory,
+    RequestError,
+    RouteUnavailable,
+    TimedOut,
+)
+from ._forebay import Buffer, Engine, File, Transfer
+from ._process import default_engine, open, read, read_many, write_many
+
+__all__ = [
+    "Buffer",
+    "Cancelled",
+    "DeviceError",
+    "EndOfFile",
+    "Engine",
+    "Error",
+    "File",
+    "FileChanged",
+    "Forked",
+    "NoDevice",
+    "OutOfMemory",
+    "RequestError",
+    "RouteUnavailable",
+    "TimedOut",
+    "Transfer",
+    "default_engine",
+    "open",
+    "read",
+    "read_many",
+    "write_many",
+]

@@ -1,0 +1,38 @@
+"""How a transfer is awaited: imported when the first one is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._forebay import Transfer
+
+
+def steps(transfer: Transfer) -> Generator[Any, None, int]:
+    """What an event loop steps through until the transfer has ended."""
+    return _ended(transfer).__await__()
+
+
+async def _ended(transfer: Transfer) -> int:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    def tell(_: Transfer) -> None:
+        try:
+            loop.call_soon_threadsafe(wake)
+        except RuntimeError:
+            pass  # the loop was closed meanwhile
+
+    transfer.add_done_callback(tell)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        transfer.cancel()
+        raise
+    return transfer.result()

@@ -1,0 +1,136 @@
+"""What goes wrong, as exceptions of Python."""
+
+from __future__ import annotations
+
+import errno as _errno
+from typing import Any
+
+
+class Error(OSError):
+    """Something that the engine could not do.
+
+    Attributes:
+        errno: the system's number for it.
+        strerror: what was tried, on what, and why it failed.
+        filename: the file's path, or ``None``.
+        hint: what to do about it, or ``None``.
+        route: the route that was demanded, where that is the reason.
+        offset: where the bytes that it was about begin in the file.
+        length: how many there were.
+        bytes: how many of them had arrived.
+    """
+
+    hint: str | None = None
+    route: str | None = None
+    offset: int | None = None
+    length: int | None = None
+    bytes: int | None = None
+
+    def __str__(self) -> str:
+        text = self.strerror or ""
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class RequestError(Error, ValueError):
+    """A call that makes no sense."""
+
+
+class EndOfFile(Error, EOFError):
+    """The file ends before all bytes that were asked for."""
+
+
+class FileChanged(EndOfFile):
+    """The file became shorter while it was read."""
+
+
+class RouteUnavailable(Error):
+    """A route was demanded that cannot be had."""
+
+
+class NoDevice(Error):
+    """No such GPU, or none at all."""
+
+
+class DeviceError(Error):
+    """A GPU or its driver refused."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """The host has no memory for it."""
+
+
+class TimedOut(Error, TimeoutError):
+    """A bound expired."""
+
+
+class Cancelled(Error):
+    """Somebody cancelled the transfer."""
+
+
+class Forked(Error):
+    """It belongs to the process that this one was forked from."""
+
+
+class MissingFile(Error, FileNotFoundError):
+    """There is no such file."""
+
+
+class FileThere(Error, FileExistsError):
+    """The file is there already."""
+
+
+class NotPermitted(Error, PermissionError):
+    """This user may not do it."""
+
+
+class IsFolder(Error, IsADirectoryError):
+    """It is a folder, and no file."""
+
+
+class Interrupted(Error, InterruptedError):
+    """A signal was in the way."""
+
+
+_KINDS: dict[str, tuple[type[Error], int]] = {
+    "end_of_file": (EndOfFile, _errno.ENODATA),
+    "file_changed": (FileChanged, _errno.ESTALE),
+    "route": (RouteUnavailable, _errno.EOPNOTSUPP),
+    "no_device": (NoDevice, _errno.ENODEV),
+    "request": (RequestError, _errno.EINVAL),
+    "device": (DeviceError, _errno.EIO),
+    "memory": (OutOfMemory, _errno.ENOMEM),
+    "timed_out": (TimedOut, _errno.ETIMEDOUT),
+    "cancelled": (Cancelled, _errno.ECANCELED),
+    "forked": (Forked, _errno.EPERM),
+    "system": (Error, _errno.EIO),
+}
+
+_NUMBERS: dict[int, type[Error]] = {
+    _errno.ENOENT: MissingFile,
+    _errno.EEXIST: FileThere,
+    _errno.EACCES: NotPermitted,
+    _errno.EPERM: NotPermitted,
+    _errno.EISDIR: IsFolder,
+    _errno.EINTR: Interrupted,
+    _errno.ETIMEDOUT: TimedOut,
+}
+
+
+def make(about: dict[str, Any]) -> Error:
+    """The exception for what the compiled part tells of an error."""
+    kind, number = _KINDS[about["kind"]]
+    if about["errno"] is not None:
+        number = about["errno"]
+        if about["kind"] == "system":
+            kind = _NUMBERS.get(number, Error)
+    path = about["path"]
+    made = kind(number, about["message"], path)
+    made.hint, made.route = about["hint"], about["route"]
+    made.offset, made.length = about.get("offset"), about.get("length")
+    made.bytes = about.get("bytes")
+    return made
+
+
+__all__ = [
+    name for name, kind in list(globals().items()) if isinstance(kind, type) and issubclass(kind, Error)
+]
