@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use forebay::{Error, Operation, Place, Route};
+use forebay::{Error, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -105,11 +105,4 @@ fn bytes(error: &Error) -> Option<u64> {
         Error::TimedOut { done, .. } | Error::Cancelled { done, .. } => Some(*done),
         _ => None,
     }
-}
-
-/// What is wrong with a call, about a file or none.
-pub(crate) fn bad_call(path: &std::path::Path, reading: bool, reason: String) -> Error {
-    let operation = if reading { Operation::Read } else { Operation::Write };
-    let place = Place { path: path.into(), offset: 0, len: 0, drive: None };
-    Error::BadRequest { operation, place, reason }
 }

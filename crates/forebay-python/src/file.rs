@@ -98,7 +98,7 @@ fn how(mode: &str) -> PyResult<OpenOptions> {
 }
 
 /// What a request may demand.
-fn options(
+pub(crate) fn options(
     route: Option<&str>,
     exact: bool,
     sync: Option<&str>,

@@ -1,8 +1,8 @@
 //! The compiled part of the Python package `forebay`: thin, with nothing in it that the engine
 //! could do.
 //!
-//! [`memory`] finds out where the bytes of Python's objects are and keeps them, [`stream`] what
-//! orders them; [`engine`], [`file`], [`many`] and [`transfer`] are the engine's own types for
+//! [`memory`] finds out where the bytes of Python's objects are and keeps them, [`numbers`] reads
+//! arrays of offsets, [`stream`] says what orders a call; [`engine`], [`file`], [`many`] and [`transfer`] are the engine's own types for
 //! Python, [`buffer`] the memory that they hand out, [`dlpack`] how arrays are exchanged,
 //! [`waiting`] how a call waits without the interpreter, [`failure`] how it fails.
 //!
@@ -14,6 +14,7 @@
 //! - `file.rs`: queues on streams of others
 //! - `many.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
+//! - `numbers.rs`: reads what an exporter of numbers says is there
 
 mod buffer;
 mod dlpack;
@@ -22,6 +23,7 @@ mod failure;
 mod file;
 mod many;
 mod memory;
+mod numbers;
 mod stream;
 mod transfer;
 mod waiting;
@@ -39,6 +41,8 @@ mod _forebay {
     use super::engine::Engine;
     #[pymodule_export]
     use super::file::File;
+    #[pymodule_export]
+    use super::many::ManyResult;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

@@ -8,8 +8,7 @@
 
 use std::mem::MaybeUninit;
 
-use forebay::gpu::{CallerStream, DeviceId};
-use forebay::{Error, gpu::DeviceKind};
+use forebay::gpu::{CallerStream, DeviceId, DeviceKind};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -51,6 +50,13 @@ pub(crate) enum Order {
 pub(crate) struct Lent {
     pub(crate) buffer: forebay::Buffer,
     pub(crate) order: Order,
+}
+
+impl Lent {
+    /// Memory that no library orders.
+    pub(crate) fn unordered(buffer: forebay::Buffer) -> Self {
+        Self { buffer, order: Order::None }
+    }
 }
 
 /// Where an object's bytes are.
@@ -369,9 +375,4 @@ pub(crate) fn offset_of(offset: i64) -> PyResult<u64> {
     u64::try_from(offset).map_err(|_| {
         PyValueError::new_err(format!("`offset` is {offset}: give the distance from the start"))
     })
-}
-
-/// The error for what is no memory of a GPU in this engine.
-pub(crate) fn no_device(wanted: &str, reason: &str) -> Error {
-    Error::NoDevice { wanted: wanted.to_owned(), reason: reason.to_owned() }
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay::{Error, ManyOutcome, Outcome, Stages};
+use forebay::{Error, Outcome, Stages};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -185,14 +185,6 @@ pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<
     known.set_item("routes", routes(py, &outcome.routes)?)?;
     known.set_item("seconds", stages(py, outcome.stages, Some(outcome.elapsed))?)?;
     Ok(known)
-}
-
-/// The same of many.
-pub(crate) fn report_of_many<'py>(
-    py: Python<'py>,
-    outcome: &ManyOutcome,
-) -> PyResult<Bound<'py, PyDict>> {
-    report(py, &outcome.whole)
 }
 
 fn stages<'py>(
