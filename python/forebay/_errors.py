@@ -5,6 +5,25 @@ from __future__ import annotations
 import errno as _errno
 from typing import Any
 
+__all__ = [
+    "Cancelled",
+    "DeviceError",
+    "EndOfFile",
+    "Error",
+    "FileChanged",
+    "FileThere",
+    "Forked",
+    "Interrupted",
+    "IsFolder",
+    "MissingFile",
+    "NoDevice",
+    "NotPermitted",
+    "OutOfMemory",
+    "RequestError",
+    "RouteUnavailable",
+    "TimedOut",
+]
+
 
 class Error(OSError):
     """Something that the engine could not do.
@@ -129,8 +148,3 @@ def make(about: dict[str, Any]) -> Error:
     made.offset, made.length = about.get("offset"), about.get("length")
     made.bytes = about.get("bytes")
     return made
-
-
-__all__ = [
-    name for name, kind in list(globals().items()) if isinstance(kind, type) and issubclass(kind, Error)
-]

@@ -9,6 +9,7 @@ mod fio;
 mod lab;
 mod prepare;
 mod process;
+mod python;
 mod replay;
 mod report;
 mod sanitize;

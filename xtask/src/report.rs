@@ -55,6 +55,20 @@ impl Report {
         }
     }
 
+    /// Adds what another test program has counted: passed and failed.
+    pub(crate) fn add_counts(
+        &mut self,
+        name: &str,
+        (passed, failed): (u64, u64),
+        skipped: &[String],
+        failures: &[String],
+    ) {
+        self.passed += passed;
+        self.failed += failed;
+        self.skipped.extend_from_slice(skipped);
+        self.failures.extend(failures.iter().map(|test| format!("{name}: {test}")));
+    }
+
     /// Prints what was skipped, what failed, and the sums; says whether nothing failed.
     pub(crate) fn finish(&self) -> bool {
         for line in self.lines() {

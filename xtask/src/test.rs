@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-use crate::{bundle, lab, prepare, sanitize, soak, tidy};
+use crate::{bundle, lab, prepare, python, sanitize, soak, tidy};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -39,6 +39,8 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     tests(&mut report, "tests", cargo(&["test", "--workspace", "--no-fail-fast"]), &[])?;
     benches(&mut report, root, cargo)?;
     readme(&mut report, root, cargo)?;
+    heading("Python package");
+    python::run(&mut report, root)?;
     heading("bars in miniature");
     let mut bars = cargo(&["run", "-q", "-p", "xtask", "--bin", "forebay-bars", "--"]);
     bars.args(BARS).arg("--scratch").arg(target(root)?);

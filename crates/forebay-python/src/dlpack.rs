@@ -74,6 +74,8 @@ pub(crate) struct Array {
     pub(crate) address: u64,
     pub(crate) len: u64,
     pub(crate) on_gpu: bool,
+    /// Whether it is ready for what is queued on [`READY_ON`] from now on.
+    pub(crate) is_ordered: bool,
     pub(crate) is_read_only: bool,
     pub(crate) is_contiguous: bool,
     /// Keeps it.
@@ -99,7 +101,8 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
         }
     };
     let arguments = PyDict::new(py);
-    if matches!(kind, CUDA | CUDA_MANAGED) {
+    let is_ordered = matches!(kind, CUDA | CUDA_MANAGED);
+    if is_ordered {
         arguments.set_item(intern!(py, "stream"), READY_ON)?;
     }
     let call = object.getattr(intern!(py, "__dlpack__"))?;
@@ -117,7 +120,9 @@ pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
     let (bytes, is_contiguous) = extent(tensor)?;
     let address = (tensor.data as u64).saturating_add(tensor.byte_offset);
     let capsule = capsule.into_any().unbind();
-    Ok(Some(Array { address, len: bytes, on_gpu, is_read_only, is_contiguous, capsule }))
+    let len = bytes;
+    let array = Array { address, len, on_gpu, is_ordered, is_read_only, is_contiguous, capsule };
+    Ok(Some(array))
 }
 
 /// The structure in a capsule, which lives as long as that.

@@ -2,9 +2,10 @@
 //! could do.
 //!
 //! [`memory`] finds out where the bytes of Python's objects are and keeps them, [`numbers`] reads
-//! arrays of offsets, [`stream`] says what orders a call; [`engine`], [`file`], [`many`] and [`transfer`] are the engine's own types for
-//! Python, [`buffer`] the memory that they hand out, [`dlpack`] how arrays are exchanged,
-//! [`waiting`] how a call waits without the interpreter, [`failure`] how it fails.
+//! arrays of offsets, [`stream`] says what orders a call. [`engine`], [`file`], [`many`] and
+//! [`transfer`] are the engine's own types for Python, [`buffer`] is the memory that they hand out,
+//! and [`dlpack`] how arrays are exchanged. [`waiting`] is how a call waits without the
+//! interpreter, [`failure`] how it fails.
 //!
 //! # Unsafe modules
 //!

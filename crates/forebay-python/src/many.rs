@@ -176,6 +176,52 @@ impl Engine {
     }
 }
 
+#[pymethods]
+impl File {
+    /// Reads many ranges of the file in one call: tuples `(offset, length, target)`.
+    #[pyo3(signature = (
+        requests, *, device = None, exact = true, check = true, stream = Given::Current,
+        route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn readv<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'_>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<ManyResult> {
+        let options = options(route, exact, None, urgent)?;
+        let (ordering, engine) = (stream.ordering()?, this.get().engine.bind(this.py()));
+        let asked = by_tuples(engine, Use::Target, requests, device, Some(this))?;
+        run(engine, Direction::Read, asked, &options, ordering, check)
+    }
+
+    /// Writes many ranges of the file in one call: tuples `(offset, length, source)`.
+    #[pyo3(signature = (
+        requests, *, device = None, sync = None, check = true, stream = Given::Current,
+        urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn writev<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'_>,
+        urgent: bool,
+    ) -> PyResult<ManyResult> {
+        let options = options(None, false, sync, urgent)?;
+        let (ordering, engine) = (stream.ordering()?, this.get().engine.bind(this.py()));
+        let asked = by_tuples(engine, Use::Source, requests, device, Some(this))?;
+        run(engine, Direction::Write, asked, &options, ordering, check)
+    }
+}
+
 fn asked<'py>(
     engine: &Bound<'py, Engine>,
     usage: Use,
@@ -183,7 +229,7 @@ fn asked<'py>(
     arrays: &Arrays<'_, 'py>,
 ) -> PyResult<Asked> {
     match (requests, arrays.files) {
-        (Some(requests), None) => by_tuples(engine, usage, requests, arrays.device),
+        (Some(requests), None) => by_tuples(engine, usage, requests, arrays.device, None),
         (None, Some(files)) => by_arrays(engine, usage, files, arrays),
         _ => Err(PyTypeError::new_err(
             "give tuples `(file, offset, length, memory)`, or `files=` and arrays",
@@ -191,53 +237,58 @@ fn asked<'py>(
     }
 }
 
-/// Requests as tuples, whose memory is an object, or an address on `device`.
+/// Requests as tuples, whose memory is an object, or an address on `device`; those of one file
+/// where it is given.
 fn by_tuples<'py>(
     engine: &Bound<'py, Engine>,
     usage: Use,
     requests: &Bound<'py, PyAny>,
     device: Option<&Bound<'py, PyAny>>,
+    file: Option<&Bound<'py, File>>,
 ) -> PyResult<Asked> {
-    let inner = &engine.get().engine;
     let mut asked = Asked::default();
-    let mut file_of: HashMap<usize, usize> = HashMap::new();
-    let mut memory_of: HashMap<usize, usize> = HashMap::new();
+    let (mut files, mut memory) = (Numbered::default(), Numbered::default());
     let mut ranges = Vec::new();
-    let mut last = (0, 0);
-    // What the numbers below stand for is alive until all have been looked at.
+    let first = usize::from(file.is_none());
+    let bad_tuple = || {
+        let kinds = [
+            "a request is `(offset, length, memory)`",
+            "a request is `(file, offset, length, memory)`",
+        ];
+        PyTypeError::new_err(kinds[first])
+    };
+    file.into_iter().try_for_each(|file| asked.add_file(file))?;
+    // Objects are told apart by where they are, so they live until all have been looked at.
     let mut kept: Vec<Bound<'py, PyTuple>> = Vec::new();
     for request in PyIterator::from_object(requests)? {
         let request = request?.cast_into::<PyTuple>().map_err(|_| bad_tuple())?;
-        if request.len() != 4 {
+        if request.len() != first + 3 {
             return Err(bad_tuple());
         }
-        let file = request.get_item(0)?;
-        let key = file.as_ptr() as usize;
-        if last.0 != key {
-            let next = asked.files.len();
-            let number = *file_of.entry(key).or_insert(next);
-            if number == next {
-                asked.files.push(file.cast::<File>().map_err(|_| bad_tuple())?.get().file()?);
+        let mut number = 0;
+        if first > 0 {
+            let file = request.get_item(0)?;
+            let is_new;
+            (number, is_new) = files.number(&file);
+            if is_new {
+                asked.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
             }
-            last = (key, number);
         }
-        let offset = offset_of(request.get_item(1)?.extract()?)?;
-        let len: u64 = request.get_item(2)?.extract()?;
-        let object = request.get_item(3)?;
+        let offset = offset_of(request.get_item(first)?.extract()?)?;
+        let len: u64 = request.get_item(first + 1)?.extract()?;
+        let object = request.get_item(first + 2)?;
         let (memory, at) = if object.is_instance_of::<PyInt>() {
             let address: u64 = object.extract()?;
             ranges.push((address, len));
             (usize::MAX, address)
         } else {
-            let key = object.as_ptr() as usize;
-            let next = asked.lent.len();
-            let number = *memory_of.entry(key).or_insert(next);
-            if number == next {
-                asked.lent.push(memory::lend(inner, &object, usage, None)?);
+            let (number, is_new) = memory.number(&object);
+            if is_new {
+                asked.lent.push(memory::lend(&engine.get().engine, &object, usage, None)?);
             }
             (number, 0)
         };
-        asked.wanted.push(Wanted { file: last.1, offset, len, memory, at });
+        asked.wanted.push(Wanted { file: number, offset, len, memory, at });
         kept.push(request);
     }
     if !ranges.is_empty() {
@@ -246,8 +297,27 @@ fn by_tuples<'py>(
     Ok(asked)
 }
 
-fn bad_tuple() -> PyErr {
-    PyTypeError::new_err("a request is `(file, offset, length, memory)`")
+/// Objects in the order in which they came.
+#[derive(Default)]
+struct Numbered {
+    known: HashMap<usize, usize>,
+    last: Option<(usize, usize)>,
+}
+
+impl Numbered {
+    /// An object's number, and whether it is new.
+    fn number(&mut self, object: &Bound<'_, PyAny>) -> (usize, bool) {
+        let key = object.as_ptr() as usize;
+        if let Some((same, number)) = self.last
+            && same == key
+        {
+            return (number, false);
+        }
+        let next = self.known.len();
+        let number = *self.known.entry(key).or_insert(next);
+        self.last = Some((key, number));
+        (number, number == next)
+    }
 }
 
 /// Requests as arrays of one length.
@@ -321,6 +391,11 @@ fn same_len(name: &str, numbers: &Numbers, count: usize) -> PyResult<()> {
 }
 
 impl Asked {
+    fn add_file(&mut self, file: &Bound<'_, File>) -> PyResult<()> {
+        self.files.push(file.get().file()?);
+        Ok(())
+    }
+
     /// The memory of those that name it by its address: from the first to the last of them.
     fn add_ranges(
         &mut self,

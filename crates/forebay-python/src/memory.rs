@@ -361,7 +361,7 @@ fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
     if !array.is_contiguous {
         return Err(refused(usage, not_contiguous(usage)));
     }
-    let order = match array.on_gpu {
+    let order = match array.is_ordered {
         true => Order::Stream(CallerStream(dlpack::READY_ON)),
         false => Order::None,
     };

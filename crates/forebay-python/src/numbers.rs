@@ -21,7 +21,7 @@ pub(crate) struct Numbers {
 
 impl Drop for Numbers {
     fn drop(&mut self) {
-        // SAFETY: got once, given back once, in a thread that is attached: it never leaves the call.
+        // SAFETY: got once, given back once, in a thread that is attached: it stays in the call.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.view) };
     }
 }
@@ -33,7 +33,8 @@ impl Numbers {
         // SAFETY: the object is alive.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0 {
             // A list or another sequence, once.
-            let array = py.import("array")?.getattr("array")?.call1(("Q", object));
+            let kind = py.import("array")?.getattr("array")?;
+            let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
             let array = array.map_err(|error| {
                 let text = format!("`{name}` is not an array of whole numbers from zero up");
                 let better = PyTypeError::new_err(text);
@@ -64,7 +65,7 @@ impl Numbers {
         numbers.size = usize::try_from(numbers.view.itemsize).unwrap_or(0);
         if !is_whole || !matches!(numbers.size, 1 | 2 | 4 | 8) || numbers.view.ndim > 1 {
             let text = format!(
-                "`{name}` is not an array of whole numbers in one dimension: its items are `{format}`"
+                "`{name}` is no array of whole numbers in one dimension: its items are `{format}`"
             );
             return Err(PyTypeError::new_err(text));
         }

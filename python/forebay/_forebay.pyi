@@ -1,0 +1,201 @@
+"""The compiled part of ``forebay``."""
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Self, final
+
+from typing_extensions import disjoint_base
+
+from ._types import Device, Memory, Numbers, Path, Requests, Route, Stream, Sync
+
+__all__ = ["Buffer", "Engine", "File", "ManyResult", "Transfer", "run_command"]
+
+def run_command(arguments: list[str]) -> int: ...
+
+@final
+class Buffer:
+    """Bytes in memory of an engine."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def tobytes(self) -> bytes: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+
+@disjoint_base
+class Engine:
+    """Moves bytes between files and memory."""
+
+    def __new__(cls, **options: Any) -> Self: ...
+    def open(self, file: Path | int, mode: str = "r") -> File: ...
+    def allocate(self, nbytes: int, device: Device = None) -> Buffer: ...
+    def read(self, path: Path, device: Device = None) -> Buffer: ...
+    def gpu(self, name: Device) -> dict[str, Any] | None: ...
+    def notes(self) -> list[str]: ...
+    def options(self) -> dict[str, Any]: ...
+    def read_many(
+        self,
+        requests: Requests | None = None,
+        *,
+        files: Any = None,
+        file_of: Numbers = None,
+        offsets: Numbers = None,
+        lengths: Numbers = None,
+        target: Memory = None,
+        at: Numbers = None,
+        addresses: Numbers = None,
+        device: Device = None,
+        exact: bool = True,
+        check: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> ManyResult: ...
+    def write_many(
+        self,
+        requests: Requests | None = None,
+        *,
+        files: Any = None,
+        file_of: Numbers = None,
+        offsets: Numbers = None,
+        lengths: Numbers = None,
+        source: Memory = None,
+        at: Numbers = None,
+        addresses: Numbers = None,
+        device: Device = None,
+        sync: Sync | None = None,
+        check: bool = True,
+        stream: Stream = ...,
+        urgent: bool = False,
+    ) -> ManyResult: ...
+
+@disjoint_base
+class File:
+    """A file of an engine."""
+
+    @property
+    def name(self) -> Any: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+    def read_into(
+        self,
+        target: Memory,
+        offset: int = 0,
+        *,
+        size: int | None = None,
+        exact: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> int: ...
+    def write_from(
+        self,
+        source: Memory,
+        offset: int = 0,
+        *,
+        size: int | None = None,
+        sync: Sync | None = None,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> int: ...
+    def start_read_into(
+        self,
+        target: Memory,
+        offset: int = 0,
+        *,
+        size: int | None = None,
+        exact: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> Transfer: ...
+    def start_write_from(
+        self,
+        source: Memory,
+        offset: int = 0,
+        *,
+        size: int | None = None,
+        sync: Sync | None = None,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> Transfer: ...
+    def readv(
+        self,
+        requests: Iterable[tuple[int, int, Memory]],
+        *,
+        device: Device = None,
+        exact: bool = True,
+        check: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> ManyResult: ...
+    def writev(
+        self,
+        requests: Iterable[tuple[int, int, Memory]],
+        *,
+        device: Device = None,
+        sync: Sync | None = None,
+        check: bool = True,
+        stream: Stream = ...,
+        urgent: bool = False,
+    ) -> ManyResult: ...
+    def sync(self, *, data_only: bool = False) -> None: ...
+    def preallocate(self, offset: int, length: int) -> bool: ...
+    def residency(self, offset: int = 0, length: int | None = None) -> dict[str, Any]: ...
+    def evict(self) -> dict[str, Any]: ...
+    def about(self) -> dict[str, Any]: ...
+
+@final
+class ManyResult:
+    """What many reads or writes came to."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def counts(self) -> list[int | None]: ...
+    @property
+    def errors(self) -> dict[int, Exception]: ...
+    def report(self) -> dict[str, Any]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> int: ...
+
+@final
+class Transfer:
+    """Bytes on their way."""
+
+    def result(self, timeout: float | None = None) -> int: ...
+    def exception(self, timeout: float | None = None) -> Exception | None: ...
+    def done(self) -> bool: ...
+    def running(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def progress(self) -> tuple[int, int]: ...
+    def add_done_callback(self, callback: Callable[[Transfer], object]) -> None: ...
+    def __await__(self) -> Generator[Any, None, int]: ...
+    def report(self) -> dict[str, Any]: ...

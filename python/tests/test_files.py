@@ -1,0 +1,204 @@
+"""Files: how they are named, opened and closed, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import forebay
+import pytest
+from conftest import content
+
+Data = tuple[Path, bytes]
+
+
+class Named:
+    def __init__(self, path: object) -> None:
+        self.path = path
+
+    def __fspath__(self) -> object:
+        return self.path
+
+
+@pytest.mark.parametrize("kind", ["str", "bytes", "path", "path-like of bytes"])
+def test_a_path_may_be_whatever_python_takes(engine: forebay.Engine, data: Data, kind: str) -> None:
+    path, bytes_ = data
+    named = {
+        "str": str(path),
+        "bytes": os.fsencode(path),
+        "path": path,
+        "path-like of bytes": Named(os.fsencode(path)),
+    }[kind]
+    with engine.open(named) as file:  # type: ignore[arg-type]
+        got = bytearray(file.size)
+        assert file.read_into(got) == len(bytes_)
+        assert got == bytes_
+
+
+def test_a_name_need_not_be_text(engine: forebay.Engine, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff\xfe name"
+    with open(path, "wb") as plain:
+        plain.write(b"abc")
+    with engine.open(path) as file:
+        got = bytearray(3)
+        file.read_into(got)
+        assert got == b"abc"
+        assert os.fsencode(file.name) == path
+    missing = path + b"-missing"
+    with pytest.raises(FileNotFoundError) as error:
+        engine.open(missing)
+    assert os.fsencode(error.value.filename) == missing
+
+
+def test_a_name_has_no_null_byte(engine: forebay.Engine) -> None:
+    for name in ["a\0b", b"a\0b"]:
+        with pytest.raises(ValueError, match="null byte"):
+            engine.open(name)
+
+
+@pytest.mark.parametrize("name", [None, 1.5, ["a"], object()])
+def test_what_is_no_path_is_refused(engine: forebay.Engine, name: object) -> None:
+    with pytest.raises(TypeError):
+        engine.open(name)  # type: ignore[arg-type]
+
+
+def test_a_missing_file_is_pythons_own_error(engine: forebay.Engine, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        engine.open(tmp_path / "missing")
+    assert isinstance(error.value, forebay.Error)
+    assert error.value.errno == errno.ENOENT
+    assert error.value.filename == str(tmp_path / "missing")
+
+
+def test_a_folder_is_refused(engine: forebay.Engine, tmp_path: Path) -> None:
+    with pytest.raises(forebay.Error, match="not a file"):
+        engine.open(tmp_path)
+
+
+def test_a_descriptor_stays_the_callers(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    descriptor = os.open(path, os.O_RDONLY)
+    with engine.open(descriptor) as file:
+        got = bytearray(100)
+        file.read_into(got, 1000)
+        assert got == bytes_[1000:1100]
+    assert os.read(descriptor, 10) == bytes_[:10]
+    os.close(descriptor)
+    for wrong in [descriptor, -1, 1 << 40]:
+        with pytest.raises((OSError, ValueError, OverflowError)):
+            engine.open(wrong)
+
+
+def test_modes_are_those_of_python(engine: forebay.Engine, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with engine.open(path, "x") as file:
+        file.write_from(b"0123456789")
+    with pytest.raises(FileExistsError):
+        engine.open(path, "x")
+    with engine.open(path, "r+b") as file:
+        file.write_from(b"ab", 4)
+    assert path.read_bytes() == b"0123ab6789"
+    with engine.open(path, "rw") as file:
+        file.write_from(b"c", 9)
+    assert path.read_bytes() == b"0123ab678c"
+    with engine.open(path, "w") as file:
+        assert file.size == 0
+    for wrong in ["a", "", "rr", "q", "r w"]:
+        with pytest.raises(ValueError, match="no mode"):
+            engine.open(path, wrong)
+
+
+def test_a_file_for_reading_is_not_written(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file, pytest.raises(forebay.RequestError, match="for reading only"):
+        file.write_from(b"abc")
+    assert path.read_bytes() == bytes_
+
+
+def test_a_closed_file_says_so_and_may_be_closed_again(engine: forebay.Engine, data: Data) -> None:
+    path, _ = data
+    file = engine.open(path)
+    assert not file.closed
+    file.close()
+    file.close()
+    assert file.closed and "closed" in repr(file)
+    for call in [lambda: file.read_into(bytearray(1)), lambda: file.size, file.sync, file.evict]:
+        with pytest.raises(ValueError, match="is closed"):
+            call()
+    with pytest.raises(ValueError, match="is closed"), file:
+        pass
+
+
+def test_closing_lets_transfers_go_on(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    got = bytearray(len(bytes_))
+    file = engine.open(path)
+    transfer = file.start_read_into(got)
+    file.close()
+    assert transfer.result(60) == len(bytes_)
+    assert got == bytes_
+
+
+def test_offsets_are_distances_from_the_start(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file:
+        with pytest.raises(ValueError, match="`offset` is -1"):
+            file.read_into(bytearray(1), -1)
+        with pytest.raises(OverflowError):
+            file.read_into(bytearray(1), 1 << 70)
+        for far in [len(bytes_), 1 << 62, (1 << 63) - 2]:
+            with pytest.raises(EOFError):
+                file.read_into(bytearray(1), far)
+        with pytest.raises(forebay.Error):
+            file.read_into(bytearray(100), (1 << 63) - 50)
+
+
+def test_an_early_end_is_an_error_that_counts(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    got = bytearray(b"-" * 100)
+    with engine.open(path) as file:
+        with pytest.raises(forebay.EndOfFile) as error:
+            file.read_into(got, len(bytes_) - 10)
+        assert error.value.bytes == 10 and error.value.hint
+        assert error.value.filename == str(path) and error.value.errno
+        assert file.read_into(got, len(bytes_) - 10, exact=False) == 10
+    assert got[:10] == bytes_[-10:] and got[10:] == b"-" * 90
+
+
+def test_a_write_touches_no_other_byte(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    new = content(1_000_003, seed=2)
+    with engine.open(path, "r+") as file:
+        assert file.write_from(new, 12_345, sync="data") == len(new)
+        file.sync()
+        file.sync(data_only=True)
+    expected = bytearray(bytes_)
+    expected[12_345 : 12_345 + len(new)] = new
+    assert path.read_bytes() == expected
+    with engine.open(path, "r+") as file, pytest.raises(ValueError, match="`sync` cannot be"):
+        file.write_from(b"a", sync="later")  # type: ignore[arg-type]
+
+
+def test_a_route_that_cannot_be_had_is_an_error(engine: forebay.Engine, data: Data) -> None:
+    path, _ = data
+    with engine.open(path) as file:
+        with pytest.raises(forebay.RouteUnavailable) as error:
+            file.read_into(bytearray(10), route="direct")
+        assert error.value.route == "direct" and error.value.hint
+        with pytest.raises(ValueError, match="route"):
+            file.read_into(bytearray(10), route="fast")  # type: ignore[arg-type]
+
+
+def test_what_is_below_a_file_is_told(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file:
+        assert file.about()["file_system"]
+        known = file.residency()
+        assert known["length"] == len(bytes_) or known["unknown"]
+        assert file.residency(10, 20)["length"] in (20, None)
+        left = file.evict()
+        assert set(left) == {"resident", "length", "unknown"}
+    with engine.open(path, "r+") as file:
+        assert file.preallocate(0, 4_000_000) in (True, False)
+        assert file.size == len(bytes_)

@@ -1,0 +1,196 @@
+"""Transfers that do not block: waited for, called back, awaited, cancelled, left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import forebay
+import pytest
+from arrays import SimArray
+
+Data = tuple[Path, bytes]
+
+
+def test_a_result_is_the_number_of_bytes(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    got = bytearray(len(bytes_))
+    with engine.open(path) as file:
+        transfer = file.start_read_into(got)
+        assert transfer.result() == transfer.result(5) == len(bytes_)
+    assert got == bytes_ and transfer.done() and not transfer.running()
+    assert transfer.exception() is None and not transfer.cancelled()
+    assert transfer.progress() == (len(bytes_), len(bytes_))
+
+
+def test_a_report_names_the_way(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file:
+        transfer = file.start_read_into(bytearray(len(bytes_)))
+        transfer.result()
+    report = transfer.report()
+    assert report["bytes"] == len(bytes_)
+    assert sum(share["bytes"] for share in report["routes"]) == len(bytes_)
+    assert all(share["route"] == "host" and share["reason"] for share in report["routes"])
+    assert report["seconds"]["elapsed"] > 0
+
+
+def test_a_wait_that_is_too_short_leaves_the_transfer(
+    data: Data, slow_gpu: forebay.Engine
+) -> None:
+    path, _ = data
+    target = SimArray(slow_gpu.allocate(500_000, "sim"))
+    with slow_gpu.open(path) as file:
+        transfer = file.start_read_into(target)
+        start = time.monotonic()
+        with pytest.raises(TimeoutError, match="goes on"):
+            transfer.result(0.01)
+        with pytest.raises(TimeoutError):
+            transfer.exception(0)
+        assert time.monotonic() - start < 0.4
+        assert transfer.result(60) == 500_000
+
+
+def test_what_goes_wrong_is_kept(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file:
+        transfer = file.start_read_into(bytearray(10), len(bytes_) - 5)
+        error = transfer.exception(60)
+        assert isinstance(error, forebay.EndOfFile) and error.bytes == 5
+        with pytest.raises(EOFError):
+            transfer.result()
+
+
+def test_a_cancelled_transfer_says_so(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = SimArray(slow_gpu.allocate(3_000_000, "sim"))
+    with slow_gpu.open(path) as file:
+        transfer = file.start_read_into(target)
+        assert transfer.cancel()
+        with pytest.raises(forebay.Cancelled):
+            transfer.result(60)
+        assert transfer.cancelled() and not transfer.cancel()
+
+
+def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = SimArray(slow_gpu.allocate(200_000, "sim"))
+    seen: list[tuple[int, Any]] = []
+    told = threading.Event()
+    with slow_gpu.open(path) as file:
+        transfer = file.start_read_into(target)
+        for number in range(3):
+            transfer.add_done_callback(lambda t, number=number: seen.append((number, t)))
+        transfer.add_done_callback(lambda _: told.set())
+        assert told.wait(60)
+        transfer.add_done_callback(lambda t: seen.append((3, t)))
+    assert seen == [(number, transfer) for number in range(4)]
+
+
+def test_an_exception_in_a_callback_hurts_nobody(
+    engine: forebay.Engine, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = data
+    lost: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    told = threading.Event()
+
+    def fails(_: forebay.Transfer) -> None:
+        raise RuntimeError("of the callback's own")
+
+    with engine.open(path) as file:
+        for _ in range(2):
+            transfer = file.start_read_into(bytearray(1_000_000))
+            transfer.add_done_callback(fails)
+            transfer.add_done_callback(lambda _: told.set())
+            assert told.wait(60)
+            assert transfer.result() == 1_000_000
+            told.clear()
+    assert len(lost) == 2 and "own" in str(lost[0].exc_value)
+
+
+def test_transfers_are_awaited(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, bytes_ = data
+    targets = [SimArray(slow_gpu.allocate(50_000, "sim")) for _ in range(5)]
+
+    async def all_of_them() -> list[int]:
+        with slow_gpu.open(path) as file:
+            reads = [file.start_read_into(t, 10 * n) for n, t in enumerate(targets)]
+
+            async def one(transfer: forebay.Transfer) -> int:
+                return await transfer
+
+            return await asyncio.gather(*(one(read) for read in reads))
+
+    assert asyncio.run(all_of_them()) == [50_000] * 5
+    for number, target in enumerate(targets):
+        assert target.tobytes() == bytes_[10 * number : 10 * number + 50_000]
+
+
+def test_an_await_that_fails_or_is_cancelled(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, bytes_ = data
+
+    async def both() -> forebay.Transfer:
+        with slow_gpu.open(path) as file:
+            with pytest.raises(forebay.EndOfFile):
+                await file.start_read_into(bytearray(100), len(bytes_))
+            slow = file.start_read_into(SimArray(slow_gpu.allocate(3_000_000, "sim")))
+            with pytest.raises(asyncio.TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await slow
+            return slow
+
+    assert isinstance(asyncio.run(both()).exception(60), forebay.Cancelled)
+
+
+def test_a_transfer_that_nobody_keeps_goes_on(engine: forebay.Engine, tmp_path: Path) -> None:
+    path = tmp_path / "written"
+    for number in range(20):
+        with engine.open(path, "w") as file:
+            file.start_write_from(bytes([number]) * 2_000_000)
+        gc.collect()
+        until = time.monotonic() + 60
+        while path.read_bytes() != bytes([number]) * 2_000_000:
+            assert time.monotonic() < until, "it was given up"
+            time.sleep(0.001)
+
+
+def test_many_threads_wait_for_one(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = SimArray(slow_gpu.allocate(200_000, "sim"))
+    results: list[int] = []
+    with slow_gpu.open(path) as file:
+        transfer = file.start_read_into(target)
+        threads = [
+            threading.Thread(target=lambda: results.append(transfer.result(60))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == [200_000] * 8
+
+
+def test_other_threads_run_while_one_waits(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = SimArray(slow_gpu.allocate(400_000, "sim"))
+    steps = 0
+    with slow_gpu.open(path) as file:
+        done = threading.Event()
+
+        def wait() -> None:
+            file.read_into(target)
+            done.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not done.is_set():
+            steps += 1
+            time.sleep(0.001)
+        thread.join()
+    assert steps > 50, "the interpreter was held"

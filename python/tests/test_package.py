@@ -1,0 +1,102 @@
+"""The package itself: what it needs, how long it takes to import, its command, its limits."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import forebay
+import pytest
+
+
+def python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_import_is_quick_and_needs_nothing() -> None:
+    code = """
+import sys, time
+for name in ["numpy", "torch", "cupy"]:
+    sys.modules[name] = None
+start = time.perf_counter()
+import forebay
+took = time.perf_counter() - start
+heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "logging", "typing"}
+print(took, *sorted(name for name in heavy if sys.modules.get(name)))
+"""
+    runs = [python(code).split() for _ in range(3)]
+    took = min(float(run[0]) for run in runs)
+    assert took < 0.05, f"{took} s"
+    assert not set(runs[0][1:]) - {"typing"}, runs[0]
+
+
+def test_no_thread_starts_before_the_first_transfer() -> None:
+    out = python(
+        "import forebay, os; engine = forebay.default_engine(); "
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    assert out.strip() == "1"
+
+
+def test_the_command_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    program = [sys.executable, "-m", "forebay"]
+    done = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: forebay" in done.stdout and "bench" in done.stdout
+    done = subprocess.run([*program, "fly"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no verb" in done.stderr
+    read = [*program, "read", str(tmp_path / "file"), "--gpu", "none", "--json"]
+    done = subprocess.run(read, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)
+    done = subprocess.run(
+        [*program, "read", str(tmp_path / "missing")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "missing" in done.stderr
+
+
+def test_it_is_installed_with_its_command_and_types() -> None:
+    try:
+        files = importlib.metadata.files("forebay") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("forebay is not installed here, but found on the path")
+    names = {str(file) for file in files}
+    assert "forebay/py.typed" in names and "forebay/_forebay.pyi" in names
+    assert any(name.startswith("forebay/_forebay.") and name.endswith(".so") for name in names)
+    assert not any("tests" in name for name in names)
+    entries = importlib.metadata.entry_points(group="console_scripts")
+    assert "forebay" in {entry.name for entry in entries}
+
+
+def test_limits_are_keywords() -> None:
+    engine = forebay.Engine(slot_size="1M", readers=2, direct_io=False, remember=False, watchdog=5)
+    known = engine.options()
+    assert known["slot_size"] == 1 << 20 and known["readers"] == 2
+    assert known["direct_io"] is False and known["remember"] is False and known["watchdog"] == 5
+    assert forebay.Engine(slot_size=2 << 20).options()["slot_size"] == 2 << 20
+    with pytest.raises(TypeError, match="no limit `slots`"):
+        forebay.Engine(slots=5)
+    for wrong in [{"slot_size": 5}, {"readers": "many"}, {"watchdog": 0.001}, {"ring": "fast"}]:
+        with pytest.raises(ValueError):
+            forebay.Engine(**wrong)
+    with pytest.raises(ValueError):
+        forebay.Engine(watchdog=-1)
+
+
+def test_gpus_are_named_as_python_names_them() -> None:
+    engine = forebay.Engine(remember=False)
+    for name in ["sim", "sim:0"]:
+        known = engine.gpu(name)
+        assert known and known["device"] == "sim:0" and known["simulated"]
+    assert engine.gpu("cpu") is None
+    with pytest.raises((forebay.NoDevice, ValueError)):
+        engine.gpu("cuda:99")
+    with pytest.raises(ValueError):
+        engine.gpu("tpu:0")
+    assert all(isinstance(note, str) for note in engine.notes())

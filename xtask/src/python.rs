@@ -1,0 +1,172 @@
+//! The Python package: built as a wheel into a fresh environment, and tested there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{self, Result, say};
+use crate::report::Report;
+use crate::test::target;
+
+/// The oldest Python that the package is made for.
+const OLDEST: (u32, u32) = (3, 11);
+
+/// What the tests need beside the package; what is missing beyond that skips its own tests.
+const NEEDED: [&str; 4] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy"];
+
+/// Builds the wheel, installs it into a fresh environment, and runs the package's tests, its
+/// documentation's examples, and the check of its types.
+pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
+    let home = target(root)?.join("python");
+    let python = match environment(&home) {
+        Ok(python) => python,
+        Err(reason) => {
+            report.skip(format!("Python package: {reason}"));
+            return Ok(());
+        }
+    };
+    let wheels = home.join("wheels");
+    let mut build = Command::new(&python);
+    build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile", "dev"]);
+    // Beside the other crates' builds, whose parts it shares.
+    build.arg("--out").arg(&wheels).env("PATH", process::full_path());
+    let built = process::succeeds(&mut build)?;
+    report.step("Python wheel", built);
+    if !built {
+        return Ok(());
+    }
+    let install = |arguments: &[&str]| {
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]);
+        process::succeeds(pip.args(arguments))
+    };
+    let wheel = files(&wheels).pop().ok_or("maturin built no wheel")?;
+    let installed = install(&[&wheel.to_string_lossy()])?;
+    report.step("Python wheel installs", installed);
+    tests(report, root, &python)?;
+    types(report, root, &python)
+}
+
+/// An environment with what the tests need, or why there is none.
+fn environment(home: &Path) -> Result<PathBuf> {
+    let system = process::find("python3").ok_or("no `python3`")?;
+    let asked = process::output(
+        Command::new(&system).args(["-c", "import sys; print(*sys.version_info[:2])"]),
+    )?;
+    let mut numbers = asked.split_whitespace().filter_map(|word| word.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < OLDEST {
+        return Err(format!("`python3` is {}.{}, older than 3.11", version.0, version.1));
+    }
+    if home.exists() {
+        fs::remove_dir_all(home).map_err(|error| format!("an old environment stays: {error}"))?;
+    }
+    let made = Command::new(&system).args(["-m", "venv"]).arg(home).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return Err("`python3 -m venv` fails (on Debian: install `python3-venv`)".into());
+    }
+    let python = home.join("bin/python");
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(NEEDED);
+    match process::succeeds(&mut pip)? {
+        true => Ok(python),
+        false => Err(format!("`pip` cannot fetch {}", NEEDED.join(", "))),
+    }
+}
+
+/// The tests, which say themselves what they skip.
+fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
+    let mut pytest = Command::new(python);
+    pytest.current_dir(root).args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"]);
+    pytest.env("XDG_CACHE_HOME", root.join("target/test-cache"));
+    let mut outcome = Outcome::default();
+    let succeeded = process::each_line(&mut pytest, |_, line| {
+        outcome.read(line);
+        say!("{line}");
+    })?;
+    outcome.add_to(report, succeeded);
+    Ok(())
+}
+
+/// The package's types: its own, and whether the compiled part has what its stub says.
+fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
+    let mypy = |arguments: &[&str]| {
+        let mut command = Command::new(python);
+        command.current_dir(root.join("python")).env("MYPY_CACHE_DIR", "/dev/null");
+        process::succeeds(command.args(arguments))
+    };
+    let strict = ["-m", "mypy", "--strict", "forebay"];
+    report.step("Python types", mypy(&strict)?);
+    let stubs = ["-m", "mypy.stubtest", "forebay._forebay", "--allowlist", "stubtest.txt"];
+    report.step("Python stubs", mypy(&stubs)?);
+    Ok(())
+}
+
+/// What `pytest` printed.
+#[derive(Debug, Default)]
+struct Outcome {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+    failures: Vec<String>,
+}
+
+impl Outcome {
+    fn read(&mut self, line: &str) {
+        // `SKIPPED [2] python/tests/test_torch.py:10: no torch`
+        if let Some(rest) = line.strip_prefix("SKIPPED [") {
+            let (count, reason) = rest.split_once("] ").unwrap_or(("1", rest));
+            let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
+            let count = count.parse().unwrap_or(1);
+            self.skipped.extend((0..count).map(|_| format!("Python: {reason}")));
+        }
+        if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
+            self.failures.push(test.into());
+        }
+        // `3 failed, 20 passed, 2 skipped in 1.23s`
+        if line.contains(" in ") && line.ends_with('s') {
+            for (number, what) in line.split(", ").filter_map(|part| part.split_once(' ')) {
+                let Ok(number) = number.trim_start_matches(['=', ' ']).parse::<u64>() else {
+                    continue;
+                };
+                match what.split_whitespace().next().unwrap_or_default() {
+                    "passed" => self.passed = number,
+                    "failed" | "error" | "errors" => self.failed += number,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn add_to(&self, report: &mut Report, succeeded: bool) {
+        report.add_counts("Python", (self.passed, self.failed), &self.skipped, &self.failures);
+        if !succeeded && self.failed == 0 {
+            report.step("Python tests", false);
+        }
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome;
+
+    #[test]
+    fn the_last_line_of_pytest_is_counted() {
+        let mut outcome = Outcome::default();
+        for line in [
+            "SKIPPED [2] python/tests/test_torch.py:10: no torch",
+            "FAILED python/tests/test_files.py::test_a - AssertionError",
+            "1 failed, 20 passed, 2 skipped in 1.23s",
+        ] {
+            outcome.read(line);
+        }
+        assert_eq!((outcome.passed, outcome.failed), (20, 1));
+        assert_eq!(outcome.skipped, ["Python: no torch", "Python: no torch"]);
+        assert_eq!(outcome.failures.len(), 1);
+    }
+}
