@@ -9,6 +9,7 @@
 //!
 //! # Unsafe modules
 //!
+//! - `lib.rs`: asks which interpreter it is loaded by
 //! - `buffer.rs`: fills in what the buffer protocol asks for
 //! - `dlpack.rs`: reads and makes what DLPack exchanges
 //! - `engine.rs`: looks at streams of others
@@ -31,6 +32,8 @@ mod waiting;
 
 use std::ffi::OsString;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// The compiled part of `forebay`.
@@ -48,6 +51,26 @@ mod _forebay {
     use super::run_command;
     #[pymodule_export]
     use super::transfer::Transfer;
+
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::check_interpreter()
+    }
+}
+
+/// Refuses all but the first interpreter of a process: exceptions, callbacks and the default engine
+/// are one process's. From Python 3.12 on the interpreter refuses by itself.
+#[expect(unsafe_code, reason = "asks which interpreter it is loaded by")]
+fn check_interpreter() -> PyResult<()> {
+    // SAFETY: this thread is attached, since it imports the module.
+    let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    if number == 0 {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "forebay cannot be used in subinterpreters: import it in the main one, or in a process of \
+         its own (`multiprocessing`)",
+    ))
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; its exit code.

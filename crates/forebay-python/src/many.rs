@@ -205,7 +205,6 @@ impl File {
         requests, *, device = None, sync = None, check = true, stream = Given::Current,
         urgent = false
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn writev<'py>(
         this: &Bound<'py, Self>,
         requests: &Bound<'py, PyAny>,
