@@ -53,7 +53,6 @@ enum Memory {
     /// Memory of the process that somebody else owns.
     Lent {
         address: u64,
-        home: Home,
     },
     Device {
         device: Arc<dyn Device>,
@@ -66,11 +65,12 @@ enum Memory {
 }
 
 impl Allocation {
-    fn home(&self) -> &Home {
+    /// The process that it is no use outside of; a child has what others own as its parent has it.
+    fn home(&self) -> Option<&Home> {
         match &self.memory {
-            Memory::Host(memory) => memory.home(),
-            Memory::Lent { home, .. } => home,
-            Memory::Device { device, .. } => device.home(),
+            Memory::Host(memory) => Some(memory.home()),
+            Memory::Lent { .. } => None,
+            Memory::Device { device, .. } => Some(device.home()),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Buffer {
 
     /// Memory of this process that others own, and keep as [`borrowed`](Self::borrowed) says.
     pub(crate) fn lent(address: u64, len: u64) -> Self {
-        Self::of(Memory::Lent { address, home: Home::here() }, len)
+        Self::of(Memory::Lent { address }, len)
     }
 
     fn of(memory: Memory, len: u64) -> Self {
@@ -169,7 +169,7 @@ impl Buffer {
     pub fn address(&self) -> u64 {
         match &self.allocation.memory {
             Memory::Host(memory) => memory.address() + self.start,
-            Memory::Lent { address, .. } | Memory::Device { address, .. } => address + self.start,
+            Memory::Lent { address } | Memory::Device { address, .. } => address + self.start,
         }
     }
 
@@ -363,8 +363,9 @@ impl Buffer {
     /// Refuses memory that a copy may still touch, and a forked child; `place` is what it was to be
     /// used for.
     pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
-        let home = self.allocation.home();
-        if !home.is_here() {
+        if let Some(home) = self.allocation.home()
+            && !home.is_here()
+        {
             return Err(home.refusal(Operation::Copy, place));
         }
         match &self.allocation.memory {
