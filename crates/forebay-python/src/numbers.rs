@@ -85,14 +85,14 @@ impl Numbers {
         let number = unsafe {
             let at = at.add(index * self.size);
             match (self.size, self.is_signed) {
-                (1, false) => i128::from(at.read()),
-                (1, true) => i128::from(at.cast::<i8>().read()),
-                (2, false) => i128::from(at.cast::<u16>().read_unaligned()),
-                (2, true) => i128::from(at.cast::<i16>().read_unaligned()),
-                (4, false) => i128::from(at.cast::<u32>().read_unaligned()),
-                (4, true) => i128::from(at.cast::<i32>().read_unaligned()),
-                (_, false) => i128::from(at.cast::<u64>().read_unaligned()),
-                (_, true) => i128::from(at.cast::<i64>().read_unaligned()),
+                (8, false) => return Ok(at.cast::<u64>().read_unaligned()),
+                (8, true) => at.cast::<i64>().read_unaligned(),
+                (4, false) => i64::from(at.cast::<u32>().read_unaligned()),
+                (4, true) => i64::from(at.cast::<i32>().read_unaligned()),
+                (2, false) => i64::from(at.cast::<u16>().read_unaligned()),
+                (2, true) => i64::from(at.cast::<i16>().read_unaligned()),
+                (_, false) => i64::from(at.read()),
+                (_, true) => i64::from(at.cast::<i8>().read()),
             }
         };
         u64::try_from(number).map_err(|_| {
