@@ -1,0 +1,88 @@
+"""Failures as KvikIO's users know them.
+
+KvikIO raises ``RuntimeError`` for whatever the system refused. Here it is the class that Forebay
+raises, and ``RuntimeError`` beside it, so that an ``except`` written for either catches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _errors as engine_errors
+
+
+class ClosedFile(ValueError, RuntimeError):
+    """A call on a file that is closed."""
+
+
+class UnfitMemory(ValueError, BufferError):
+    """Memory that cannot be moved: its bytes are not in one piece, or may not be written."""
+
+
+class NotOffered(NotImplementedError):
+    """What KvikIO has, and Forebay does not; it is a ``RuntimeError`` as well."""
+
+
+_made: dict[type[engine_errors.Error], type[engine_errors.Error]] = {}
+
+
+def _both(kind: type[engine_errors.Error]) -> type[engine_errors.Error]:
+    if kind in _made:
+        return _made[kind]
+    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": _reduced}
+    made = type(kind.__name__, (kind, RuntimeError), body)
+    # Two threads that make it at once end with the same one.
+    return _made.setdefault(kind, made)
+
+
+def _reduced(error: engine_errors.Error) -> tuple[Any, ...]:
+    # Its class has no name by which another process could find it.
+    return _again, (type(error).__mro__[1], error.args, error.filename, error.__dict__)
+
+
+def _again(
+    kind: type[engine_errors.Error], args: tuple[Any, ...], name: Any, about: dict[str, Any]
+) -> engine_errors.Error:
+    made = _both(kind)(*args, name)
+    made.__dict__.update(about)
+    return made
+
+
+def with_runtime_error(error: engine_errors.Error) -> engine_errors.Error:
+    """The same failure as a ``RuntimeError`` too."""
+    if isinstance(error, RuntimeError):
+        return error
+    made = _both(type(error))(error.errno, error.strerror, error.filename)
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made.with_traceback(error.__traceback__)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Whatever fails within is raised in the classes of this module."""
+    try:
+        yield
+    except engine_errors.Error as error:
+        raise with_runtime_error(error) from error.__cause__
+    except BufferError as error:
+        raise UnfitMemory(str(error)) from None
+
+
+def missing(error: OSError, tried: str) -> engine_errors.Error:
+    """What the system refused to Python itself, as the engine would say it."""
+    number = error.errno or errno.EIO
+    about = {
+        "kind": "system",
+        "message": f"{tried}: {error.strerror}",
+        "errno": number,
+        "hint": "look at the path's spelling; a relative path starts at this folder"
+        if number == errno.ENOENT
+        else None,
+        "route": None,
+        "path": error.filename,
+    }
+    return with_runtime_error(engine_errors.make(about))

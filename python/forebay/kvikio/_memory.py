@@ -1,0 +1,125 @@
+"""Where a caller's bytes are, as far as KvikIO's calls have to know it before the engine does."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+from .._forebay import Buffer
+
+_HOST_KINDS = {1, 3, 11}
+"""What DLPack calls host memory: plain, and pinned by CUDA or ROCm."""
+
+
+class Part:
+    """Bytes of an array on a GPU, from a place in it on; it keeps the array."""
+
+    def __init__(self, array: Any, offset: int, size: int) -> None:
+        whole = array.__cuda_array_interface__
+        self.array = array
+        self.__cuda_array_interface__ = {
+            **whole,
+            "data": (whole["data"][0] + offset, whole["data"][1]),
+            "shape": (size,),
+            "typestr": "|u1",
+            "strides": None,
+            "descr": [("", "|u1")],
+        }
+
+
+def is_on_gpu(memory: Any) -> bool:
+    """Whether an array or buffer lies on a GPU; what is neither does not."""
+    if isinstance(memory, Buffer):
+        return memory.device != "cpu"
+    on_gpu = getattr(memory, "is_cuda", None)
+    if isinstance(on_gpu, bool):
+        return on_gpu
+    if getattr(memory, "__cuda_array_interface__", None) is not None:
+        return True
+    device = getattr(memory, "__dlpack_device__", None)
+    return device is not None and int(device()[0]) not in _HOST_KINDS
+
+
+def size_of(memory: Any) -> int | None:
+    """How many bytes it has; `None` where that is the engine's to find out."""
+    if isinstance(memory, tuple) and len(memory) == 3:
+        return int(memory[1])
+    size = getattr(memory, "nbytes", None)
+    if size is not None:
+        return int(size)
+    interface = getattr(memory, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _size_of_interface(interface)
+    try:
+        with memoryview(memory) as view:
+            return view.nbytes
+    except TypeError:
+        return None
+
+
+def _size_of_interface(interface: dict[str, Any]) -> int:
+    size = int(interface["typestr"][2:])
+    for length in interface["shape"]:
+        size *= length
+    return size
+
+
+def part_of(memory: Any, offset: int, size: int | None) -> tuple[Any, int | None]:
+    """Memory on a GPU from `offset` on, and how many bytes of it are meant.
+
+    Raises:
+        ValueError: it lies on the host, has fewer bytes, or cannot be divided.
+    """
+    if not is_on_gpu(memory):
+        text = "a `raw_` call moves the bytes of memory on a GPU: use `read` or `write` for others"
+        raise ValueError(text)
+    if offset == 0:
+        return memory, size
+    whole = size_of(memory)
+    if whole is None:
+        raise ValueError("`dev_offset` needs an array with `nbytes`: give a slice of it instead")
+    wanted = whole - offset if size is None else size
+    if offset > whole or wanted > whole - offset:
+        text = f"`dev_offset` {offset} and `size` {wanted} lie beyond the memory's {whole} bytes"
+        raise ValueError(text)
+    return _divided(memory, offset, wanted), wanted
+
+
+def _divided(memory: Any, offset: int, size: int) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(memory, torch.Tensor):
+        # Not all of its types have a name in the interface.
+        flat = memory.detach().view(-1).view(torch.uint8)
+        return flat[offset : offset + size]
+    if getattr(memory, "__cuda_array_interface__", None) is None:
+        kind = type(memory).__name__
+        text = f"`dev_offset` cannot divide a `{kind}`: give a slice of it instead"
+        raise ValueError(text)
+    _refuse_gaps(memory)
+    return Part(memory, offset, size)
+
+
+def _refuse_gaps(memory: Any) -> None:
+    # A part has no strides any more that the engine could refuse.
+    interface = memory.__cuda_array_interface__
+    strides, step = interface.get("strides"), int(interface["typestr"][2:])
+    if strides is None:
+        return
+    for length, stride in reversed(list(zip(interface["shape"], strides, strict=True))):
+        if length > 1 and stride != step:
+            text = "its bytes do not lie in one piece: make a contiguous copy first"
+            raise ValueError(text)
+        step *= length
+
+
+def count(name: str, value: Any) -> int:
+    """A number that counts bytes, or is a place among them.
+
+    Raises:
+        OverflowError: it is negative.
+    """
+    number = operator.index(value)
+    if number < 0:
+        raise OverflowError(f"`{name}` is {number}: give a positive number")
+    return number

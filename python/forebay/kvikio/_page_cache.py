@@ -1,0 +1,134 @@
+"""What of a file the page cache holds, and how it is emptied."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from . import _memory
+from ._engines import engine
+from ._errors import missing, told
+
+FileLike = os.PathLike[str] | str | int | io.IOBase
+
+_DROP = "/proc/sys/vm/drop_caches"
+
+
+def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tuple[int, int]:
+    """Pages of a file that are in the page cache, and pages there are.
+
+    Args:
+        file: its path, a descriptor, or a file of Python.
+        offset: where to begin; the page that it lies in counts.
+        length: how many bytes; 0 is all from there on.
+    """
+    offset, length = _memory.count("offset", offset), _memory.count("length", length)
+    page = os.sysconf("SC_PAGE_SIZE")
+    with _descriptor(file) as fd, told():
+        size = os.fstat(fd).st_size
+        end = min(size, offset + length) if length else size
+        if offset >= end:
+            return 0, 0
+        first, after = offset // page, -(-end // page)
+        with engine().open(fd) as opened:
+            known = opened.residency(first * page, (after - first) * page)
+        if known["resident"] is None:
+            return _counted_by_reading(fd, first, after, known["unknown"]), after - first
+        return -(-int(known["resident"]) // page), after - first
+
+
+def _counted_by_reading(fd: int, first: int, after: int, reason: str) -> int:
+    """Pages that a read finds without waiting, where nobody says how many there are.
+
+    Raises:
+        RuntimeError: the file system does not read so.
+    """
+    page, byte, found = os.sysconf("SC_PAGE_SIZE"), bytearray(1), 0
+    for number in range(first, after):
+        try:
+            found += os.preadv(fd, [byte], number * page, os.RWF_NOWAIT)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            text = f"what of the file is in the page cache is not known: {reason}"
+            raise RuntimeError(text) from error
+    return found
+
+
+def drop_file_page_cache(
+    file: FileLike, offset: int = 0, length: int = 0, sync_first: bool = True
+) -> None:
+    """Asks the kernel to drop a file's pages that lie wholly within a range.
+
+    Args:
+        file: its path, a descriptor, or a file of Python.
+        offset: where to begin.
+        length: how many bytes; 0 is all from there on.
+        sync_first: whether to write dirty pages out before; they would stay.
+    """
+    offset, length = _memory.count("offset", offset), _memory.count("length", length)
+    with _descriptor(file) as fd:
+        if sync_first:
+            os.fdatasync(fd)
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+def drop_system_page_cache(
+    reclaim_dentries_and_inodes: bool = True, sync_first: bool = True
+) -> bool:
+    """Drops the page cache of the whole machine; `False` where this user may not.
+
+    It writes to ``/proc``, and where that is refused asks ``sudo``, which must not want a
+    password.
+    """
+    if sync_first:
+        os.sync()
+    number = "3" if reclaim_dentries_and_inodes else "1"
+    try:
+        with open(_DROP, "w", encoding="ascii") as file:
+            file.write(number)
+        return True
+    except OSError:
+        import subprocess
+
+        command = ["sudo", "-n", "/sbin/sysctl", f"vm.drop_caches={number}"]
+        with contextlib.suppress(OSError):
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return False
+
+
+def clear_page_cache(
+    reclaim_dentries_and_inodes: bool = True, clear_dirty_pages: bool = True
+) -> bool:
+    """The old name of `drop_system_page_cache`."""
+    warnings.warn("use `drop_system_page_cache`", FutureWarning, stacklevel=2)
+    return drop_system_page_cache(reclaim_dentries_and_inodes, clear_dirty_pages)
+
+
+@contextlib.contextmanager
+def _descriptor(file: Any) -> Iterator[int]:
+    if isinstance(file, io.IOBase):
+        yield file.fileno()
+        return
+    if isinstance(file, int):
+        yield file
+        return
+    if not isinstance(file, (str, os.PathLike)):
+        text = f"`file` cannot be a `{type(file).__name__}`: give a path, a descriptor or a file"
+        raise ValueError(text)
+    path = os.fspath(file)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,315 @@
+"""Files, as KvikIO has them."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from types import TracebackType
+from typing import Any
+
+from .._forebay import File, Transfer
+from . import _memory, defaults
+from ._engines import engine
+from ._errors import ClosedFile, missing, told
+from ._page_cache import (
+    clear_page_cache,
+    drop_file_page_cache,
+    drop_system_page_cache,
+    get_page_cache_info,
+)
+from .statistics import Operation, operation
+
+__all__ = [
+    "CuFile",
+    "IOFuture",
+    "IOFutureStream",
+    "clear_page_cache",
+    "drop_file_page_cache",
+    "drop_system_page_cache",
+    "get_page_cache_info",
+]
+
+_FLAGS = {
+    "r": os.O_RDONLY,
+    "r+": os.O_RDWR,
+    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+}
+
+_MODE_OF_NEW_FILES = 0o644
+
+
+class IOFuture:
+    """Bytes on their way. It keeps the memory and the file that they are moved between."""
+
+    __slots__ = ("_operation", "transfer")
+
+    transfer: Transfer
+    """The engine's own future, which can be awaited, cancelled and asked for its progress."""
+
+    def __init__(self, transfer: Transfer, operation: Operation | None = None) -> None:
+        self.transfer, self._operation = transfer, operation
+        if operation is not None:
+            transfer.add_done_callback(operation.ended)
+
+    def get(self) -> int:
+        """Waits for the end and returns how many bytes there were; again where asked again."""
+        try:
+            with told():
+                return self.transfer.result()
+        finally:
+            # The callback runs on a thread of its own, perhaps later than this returns.
+            if self._operation is not None and self.transfer.done():
+                self._operation.ended(self.transfer)
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.transfer.done()
+
+
+class IOFutureStream(IOFuture):
+    """Bytes on their way in the order of a stream."""
+
+    __slots__ = ()
+
+    def check_bytes_done(self) -> int:
+        """Waits for the end and returns how many bytes there were."""
+        return self.get()
+
+
+class CuFile:
+    """A file whose bytes are moved to and from memory on the host or on a GPU."""
+
+    def __init__(self, file: pathlib.Path | str, flags: str = "r") -> None:
+        """Opens a file by its path.
+
+        Args:
+            file: the path.
+            flags: ``r``, ``r+``, ``w`` (which cuts it to nothing) or ``w+``; a ``b`` changes
+                nothing.
+
+        Raises:
+            FileNotFoundError: there is none; it is a ``RuntimeError`` as well.
+            ValueError: other flags.
+        """
+        path = os.fspath(file)
+        number = _FLAGS.get(flags.replace("b", ""))
+        if number is None:
+            text = f"no flags `{flags}`: there are `r`, `r+`, `w` and `w+`"
+            raise ValueError(text)
+        self._path = path
+        try:
+            self._fd = os.open(path, number | os.O_CLOEXEC, _MODE_OF_NEW_FILES)
+        except OSError as error:
+            raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
+        try:
+            with told():
+                self._file: File = engine().open(self._fd)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes it. What is under way goes on; closing it again does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        if file := getattr(self, "_file", None):
+            file.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is closed."""
+        return self._fd < 0
+
+    @property
+    def file(self) -> File:
+        """The engine's own file."""
+        if self.closed:
+            raise ClosedFile(f"`{os.fsdecode(self._path)}` is closed: open it again")
+        return self._file
+
+    def fileno(self) -> int:
+        """Its descriptor, or -1 where it is closed."""
+        return self._fd
+
+    def open_flags(self) -> int:
+        """The flags of its descriptor, as open(2) takes them."""
+        import fcntl
+
+        self.file  # noqa: B018 (raises where it is closed)
+        return fcntl.fcntl(self._fd, fcntl.F_GETFL)
+
+    def __enter__(self) -> CuFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed else ""
+        return f"<forebay.kvikio.CuFile {os.fsdecode(self._path)!r}{closed}>"
+
+    def pread(
+        self,
+        buf: Any,
+        size: int | None = None,
+        file_offset: int = 0,
+        task_size: int | None = None,
+    ) -> IOFuture:
+        """Begins to read into memory, and does not wait.
+
+        Args:
+            buf: an array, a tensor or a buffer, whose bytes lie in one piece.
+            size: how many bytes; all that the memory holds where it is `None`.
+            file_offset: where they begin in the file.
+            task_size: is KvikIO's, and changes nothing here.
+
+        Raises:
+            ValueError: the memory has fewer bytes, or they cannot be written.
+        """
+        return self._start("read", buf, size, file_offset, task_size)
+
+    def pwrite(
+        self,
+        buf: Any,
+        size: int | None = None,
+        file_offset: int = 0,
+        task_size: int | None = None,
+    ) -> IOFuture:
+        """Begins to write from memory, and does not wait; the arguments are those of `pread`."""
+        return self._start("write", buf, size, file_offset, task_size)
+
+    def read(
+        self,
+        buf: Any,
+        size: int | None = None,
+        file_offset: int = 0,
+        task_size: int | None = None,
+    ) -> int:
+        """Reads into memory and returns how many bytes there were, as `pread` and `get` do.
+
+        Raises:
+            EOFError: the file ends before; it is a ``RuntimeError`` as well.
+        """
+        with told():
+            return self._run("read", buf, size, file_offset, task_size)
+
+    def write(
+        self,
+        buf: Any,
+        size: int | None = None,
+        file_offset: int = 0,
+        task_size: int | None = None,
+    ) -> int:
+        """Writes from memory and returns how many bytes there were, as `pwrite` and `get` do."""
+        with told():
+            return self._run("write", buf, size, file_offset, task_size)
+
+    def raw_read(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
+    ) -> int:
+        """Reads into memory on a GPU, from the byte `dev_offset` on."""
+        part, size = self._part(buf, size, dev_offset)
+        return self.read(part, size, file_offset)
+
+    def raw_write(
+        self, buf: Any, size: int | None = None, file_offset: int = 0, dev_offset: int = 0
+    ) -> int:
+        """Writes from memory on a GPU, from the byte `dev_offset` on."""
+        part, size = self._part(buf, size, dev_offset)
+        return self.write(part, size, file_offset)
+
+    def raw_read_async(
+        self,
+        buf: Any,
+        raw_stream: int,
+        size: int | None = None,
+        file_offset: int = 0,
+        dev_offset: int = 0,
+    ) -> IOFutureStream:
+        """Reads into memory on a GPU in the order of a stream, and does not wait."""
+        part, size = self._part(buf, size, dev_offset)
+        return self._queue("read", part, raw_stream, size, file_offset)
+
+    def raw_write_async(
+        self,
+        buf: Any,
+        raw_stream: int,
+        size: int | None = None,
+        file_offset: int = 0,
+        dev_offset: int = 0,
+    ) -> IOFutureStream:
+        """Writes from memory on a GPU in the order of a stream, and does not wait."""
+        part, size = self._part(buf, size, dev_offset)
+        return self._queue("write", part, raw_stream, size, file_offset)
+
+    def is_direct_io_supported(self) -> bool:
+        """Whether its bytes can be read around the page cache, as far as that is known."""
+        return not self.closed and defaults.direct_io() and not self.file.about()["no_direct_io"]
+
+    def _start(
+        self,
+        way: str,
+        buf: Any,
+        size: Any,
+        offset: Any,
+        task_size: Any,
+        backend: str = "POSIX",
+    ) -> IOFuture:
+        size, offset = _numbers(size, offset, task_size)
+        file, counted = self.file, operation(way, buf, size, backend)
+        start = file.start_read_into if way == "read" else file.start_write_from
+        with told(), _failing(counted):
+            return IOFuture(start(buf, offset, size=size), counted)
+
+    def _queue(self, way: str, buf: Any, stream: int, size: Any, offset: Any) -> IOFutureStream:
+        size, offset = _numbers(size, offset, None)
+        file, counted = self.file, operation(way, buf, size)
+        start = file.start_read_into if way == "read" else file.start_write_from
+        with told(), _failing(counted):
+            return IOFutureStream(start(buf, offset, size=size, stream=stream), counted)
+
+    def _run(self, way: str, buf: Any, size: Any, offset: Any, task_size: Any) -> int:
+        size, offset = _numbers(size, offset, task_size)
+        file, counted = self.file, operation(way, buf, size)
+        run = file.read_into if way == "read" else file.write_from
+        with _failing(counted):
+            moved = run(buf, offset, size=size)
+        if counted is not None:
+            counted.end(moved)
+        return moved
+
+    def _part(self, buf: Any, size: Any, offset: Any) -> tuple[Any, int | None]:
+        wanted = None if size is None else _memory.count("size", size)
+        return _memory.part_of(buf, _memory.count("dev_offset", offset), wanted)
+
+
+class _failing:
+    """Counts an operation as failed that raises."""
+
+    def __init__(self, counted: Operation | None) -> None:
+        self.counted = counted
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None and self.counted is not None:
+            self.counted.end(0, failed=True)
+
+
+def _numbers(size: Any, offset: Any, task_size: Any) -> tuple[int | None, int]:
+    if task_size is not None:
+        _memory.count("task_size", task_size)
+    wanted = None if size is None else _memory.count("size", size)
+    return wanted, _memory.count("file_offset", offset)

@@ -1,0 +1,203 @@
+"""KvikIO's settings, by name.
+
+Two of them mean something here: ``num_threads``, and the two ``auto_direct_io_`` ones where both
+are off. Files opened from then on belong to an engine with these limits. The others are kept, so
+that who sets one reads it again, and change nothing: `notes` says which and why.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from . import _environment
+
+
+class CompatMode(enum.IntEnum):
+    """Whether bytes may go straight from a drive to a GPU."""
+
+    OFF = 0
+    ON = 1
+    AUTO = 2
+
+
+class RemoteIOBackend(enum.IntEnum):
+    """How KvikIO would reach remote files."""
+
+    EASY_THREADPOOL = 0
+    MULTI_POLL = 1
+
+
+class RemoteReactorDispatch(enum.IntEnum):
+    """How KvikIO would spread requests for remote files."""
+
+    PER_CHUNK = 0
+    PER_PREAD = 1
+
+
+def _readers_at_first() -> int:
+    # As many as an engine begins with, so that setting what was read changes nothing.
+    return max(2, min(10, len(os.sched_getaffinity(0))))
+
+
+_REMOTE = "remote files are not offered"
+
+_KNOWN: dict[str, tuple[Any, str | None]] = {
+    "compat_mode": (CompatMode.AUTO, "every route goes by host memory, whatever the mode"),
+    "thread_pool_nthreads": (_readers_at_first(), None),
+    "task_size": (4 << 20, "the engine cuts a transfer by what the drive and the link need"),
+    "gds_threshold": (
+        16 << 10,
+        "the engine's limit `small_size` (FOREBAY_SMALL_SIZE) says what the caller moves itself",
+    ),
+    "bounce_buffer_size": (
+        16 << 20,
+        "the engine's limits `slot_size` and `arena_size` (FOREBAY_SLOT_SIZE, FOREBAY_ARENA_SIZE) "
+        "bound what is pinned",
+    ),
+    "auto_direct_io_read": (True, "the engine reads around the page cache what is not in it"),
+    "auto_direct_io_write": (True, "the engine writes through the page cache"),
+    "http_max_attempts": (3, _REMOTE),
+    "http_status_codes": ([429, 500, 502, 503, 504], _REMOTE),
+    "http_timeout": (60, _REMOTE),
+    "remote_io_backend": (RemoteIOBackend.EASY_THREADPOOL, _REMOTE),
+    "remote_io_num_reactors": (1, _REMOTE),
+    "remote_io_reactor_dispatch": (RemoteReactorDispatch.PER_CHUNK, _REMOTE),
+    "remote_io_max_concurrent_requests": (256, _REMOTE),
+}
+
+_SET_ALONE = {
+    "remote_io_num_reactors",
+    "remote_io_reactor_dispatch",
+    "remote_io_max_concurrent_requests",
+}
+"""What KvikIO fixes for good with the first remote file; it takes none of them in a ``with``."""
+
+_CALL = "call `set({name: value, ...})` or `set(name, value)`"
+
+_values: dict[str, Any] = {}
+"""What was set, by the environment or by a call."""
+
+
+def _name_of(name: str) -> str:
+    known = "thread_pool_nthreads" if name == "num_threads" else name
+    if known not in _KNOWN:
+        raise KeyError(f"no setting `{name}`: there are num_threads, {', '.join(_KNOWN)}")
+    return known
+
+
+def _checked(name: str, value: Any) -> Any:
+    kind = type(_KNOWN[_name_of(name)][0])
+    if kind is list:
+        return [int(code) for code in value]
+    try:
+        value = kind(operator.index(value))
+    except TypeError:
+        wanted = "number" if kind is int else kind.__name__
+        raise TypeError(f"`{name}` cannot be {value!r}: give a {wanted}") from None
+    if value < 0:
+        raise OverflowError(f"`{name}` cannot be {value}: give a positive number")
+    if value == 0 and kind is int and name != "gds_threshold":
+        raise ValueError(f"`{name}` cannot be 0: give a positive number")
+    return value
+
+
+class ConfigContextManager:
+    """Settings that stay, or that are given back when a ``with`` block ends."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        wanted = {_name_of(name): _checked(name, value) for name, value in config.items()}
+        self._before = {name: _values.get(name) for name in wanted}
+        _values.update(wanted)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                _values.pop(name, None)
+            else:
+                _values[name] = value
+
+
+def set(*config: Any) -> ConfigContextManager | None:
+    """Sets one by its name and value, or several from a dictionary: for good, or for a ``with``.
+
+    Raises:
+        KeyError: there is no setting of that name.
+        ValueError: a value or a call that makes no sense.
+    """
+    match config:
+        case (dict() as several,):
+            alone = sorted(_SET_ALONE.intersection(several))
+            if alone:
+                raise ValueError(f"{alone} cannot be given back: set each by `set(name, value)`")
+            return ConfigContextManager(several)
+        case (str() as name, value):
+            made = ConfigContextManager({name: value})
+            return None if name in _SET_ALONE else made
+    raise ValueError(_CALL)
+
+
+def get(config_name: str) -> Any:
+    """The value of a setting.
+
+    ``num_threads`` that nobody set is what an engine begins with, and not KvikIO's 1.
+    """
+    name = _name_of(config_name)
+    return _values.get(name, _KNOWN[name][0])
+
+
+def is_compat_mode_preferred() -> bool:
+    """Whether bytes go by host memory: true unless ``compat_mode`` is ``OFF``, as in KvikIO."""
+    return bool(get("compat_mode") != CompatMode.OFF)
+
+
+def notes() -> list[str]:
+    """What was set and changes nothing here, with the reason."""
+    idle = (
+        f"`{name}` changes nothing: {_KNOWN[name][1]}"
+        for name in _values
+        if _KNOWN[name][1] and not (name.startswith("auto_direct_io") and not direct_io())
+    )
+    return [*idle, *_environment.unread()]
+
+
+def direct_io() -> bool:
+    """Whether a file may be read around the page cache: not where both settings are off."""
+    both = ("auto_direct_io_read", "auto_direct_io_write")
+    return any(_values.get(name, True) for name in both)
+
+
+def limits() -> dict[str, Any]:
+    """The limits of an engine that was asked for; none is the engine that all use."""
+    asked: dict[str, Any] = {}
+    if "thread_pool_nthreads" in _values:
+        asked["readers"] = _values["thread_pool_nthreads"]
+    if not direct_io():
+        asked["direct_io"] = False
+    return asked
+
+
+def _begin(environment: Mapping[str, str]) -> None:
+    read = _environment.read(environment)
+    checked: dict[str, Any] = {}
+    for variable, name, value in read:
+        try:
+            checked[name] = _checked(name, value)
+        except (OverflowError, ValueError) as error:
+            raise ValueError(f"the variable `{variable}`: {error}") from None
+    _values.update(checked)
+
+
+_begin(os.environ)

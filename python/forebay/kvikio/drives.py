@@ -1,0 +1,20 @@
+"""What lies below a file, which KvikIO's Python package does not tell."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ._errors import told
+
+
+def block_device_info(path: os.PathLike[str] | str) -> dict[str, Any]:
+    """The file system and the drive below a file, and whether it can be read past the page cache.
+
+    The names are those of `forebay.File.about`: ``file_system``, ``drive``, ``drive_model``,
+    ``is_rotational``, ``no_direct_io`` (why not, or `None`), ``reopened``.
+    """
+    from ._engines import engine
+
+    with told(), engine().open(path) as file:
+        return file.about()

@@ -1,0 +1,101 @@
+"""NumPy's `fromfile` and `tofile`, to and from memory on the host or on a GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from .cufile import CuFile
+
+
+@runtime_checkable
+class FileLike(Protocol):
+    """A file of Python that the system knows."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+    @property
+    def name(self) -> Any:
+        """Its path."""
+
+
+class LikeWrapper:
+    """Makes ``numpy.fromfile(..., like=LikeWrapper(array))`` read into an array like that."""
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+
+    def __array_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Called by NumPy."""
+        if func is np.fromfile:
+            return fromfile(*args, **kwargs, like=self._like)
+        return func(*args, **kwargs)
+
+
+def _path_of(file: Any) -> Any:
+    if not isinstance(file, FileLike):
+        return os.fspath(file)
+    # A file that was opened by its descriptor has that as its name.
+    return f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name
+
+
+def fromfile(
+    file: Any,
+    dtype: Any = float,
+    count: int = -1,
+    sep: str = "",
+    offset: int = 0,
+    *,
+    like: Any = None,
+) -> Any:
+    """Reads a file of numbers, as `numpy.fromfile` does.
+
+    Args:
+        file: its path, or a file of Python, whose own position does not count.
+        dtype: what the numbers are.
+        count: how many; -1 is all that there are, and no more are returned than there are.
+        sep: must be empty: text is not read.
+        offset: bytes to leave out at the start.
+        like: an array, such as ``cupy.empty(())``, that says where the new one is to lie.
+
+    Raises:
+        NotImplementedError: the file is to be read as text.
+        ValueError: `offset` lies beyond the end, or `count` is negative.
+    """
+    if sep != "":
+        raise NotImplementedError("`sep` is not empty: use `numpy.fromfile` for files of text")
+    path, kind = _path_of(file), np.dtype(dtype)
+    there = os.path.getsize(path)
+    if not 0 <= offset <= there:
+        raise ValueError(f"`offset` is {offset}, and the file has {there} bytes")
+    if count < -1:
+        raise ValueError(f"`count` is {count}: give how many, or -1 for all")
+    most = (there - offset) // kind.itemsize
+    shape = (most if count == -1 else min(count, most),)
+    made = np.empty(shape, kind) if like is None else np.empty_like(like, shape=shape, dtype=kind)
+    with CuFile(path, "r") as opened:
+        opened.read(made, file_offset=offset)
+    return made
+
+
+def tofile(ary: Any, file: Any) -> None:
+    """Writes an array's numbers, row by row, into a file that is cut to nothing before.
+
+    Args:
+        ary: the array, on the host or on a GPU.
+        file: the file's path, or a file of Python, whose own position does not count.
+    """
+    like = ary if hasattr(ary, "__array_function__") else None
+    whole = np.ascontiguousarray(ary, like=like)
+    with CuFile(_path_of(file), "w") as opened:
+        opened.write(whole)

@@ -1,0 +1,82 @@
+"""Remote files, which are not offered: every way to open one says so."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NoReturn
+
+from ._errors import NotOffered
+
+
+class RemoteEndpointType(enum.Enum):
+    """What KvikIO calls the kinds of servers."""
+
+    AUTO = 0
+    S3 = 1
+    S3_PUBLIC = 2
+    S3_PRESIGNED_URL = 3
+    WEBHDFS = 4
+    HTTP = 5
+
+
+def _refuse(tried: str) -> NoReturn:
+    text = f"cannot {tried}: remote files are not offered by forebay.kvikio"
+    raise NotOffered(f"{text}; open them by `kvikio.RemoteFile`, or fetch them to a drive first")
+
+
+def is_remote_file_available() -> bool:
+    """No."""
+    return False
+
+
+def infer_remote_endpoint_type(url: str) -> RemoteEndpointType:
+    """Is not offered.
+
+    Raises:
+        NotImplementedError: always; it is a ``RuntimeError`` as well.
+    """
+    _refuse(f"tell the kind of `{url}`")
+
+
+class RemoteFile:
+    """Is not offered: every call raises ``NotImplementedError``, which is a ``RuntimeError``."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        _refuse("make a remote file")
+
+    @classmethod
+    def open(cls, url: str, *_: Any, **__: Any) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{url}`")
+
+    @classmethod
+    def open_http(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{url}`")
+
+    @classmethod
+    def open_s3(
+        cls, bucket_name: str, object_name: str, nbytes: int | None = None
+    ) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{object_name}` of `{bucket_name}`")
+
+    @classmethod
+    def open_s3_url(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{url}`")
+
+    @classmethod
+    def open_s3_public(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{url}`")
+
+    @classmethod
+    def open_s3_presigned_url(cls, presigned_url: str, nbytes: int | None = None) -> RemoteFile:
+        """Is not offered."""
+        _refuse("open a presigned URL")
+
+    @classmethod
+    def open_webhdfs(cls, url: str, nbytes: int | None = None) -> RemoteFile:
+        """Is not offered."""
+        _refuse(f"open `{url}`")

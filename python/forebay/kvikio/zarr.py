@@ -1,0 +1,111 @@
+"""A store of zarr 3 whose chunks are read and written by the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+try:
+    import zarr.storage
+    from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+    from zarr.core.buffer import Buffer
+    from zarr.core.buffer.core import default_buffer_prototype
+except ImportError as error:
+    raise ImportError("`forebay.kvikio.zarr` needs zarr 3: install `zarr>=3`") from error
+
+from .cufile import CuFile
+
+__all__ = ["GDSStore"]
+
+_NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+def _range(asked: Any, size: int) -> tuple[int, int]:
+    """The bytes that are asked for, as a slice would have them: first, and after the last."""
+    match asked:
+        case None:
+            first, after = 0, size
+        case RangeByteRequest():
+            first, after = asked.start, asked.end
+        case OffsetByteRequest():
+            first, after = asked.offset, size
+        case SuffixByteRequest():
+            first, after = size - asked.suffix, size
+        case _:
+            raise TypeError(f"Unexpected byte_range, got {asked}")
+    first = max(0, min(first, size))
+    return first, max(first, min(after, size))
+
+
+def _read(path: Path, prototype: Any, asked: Any) -> Buffer:
+    with CuFile(path) as file:
+        first, after = _range(asked, file.file.size)
+        array = prototype.nd_buffer.create(shape=(after - first,), dtype="B").as_ndarray_like()
+        file.read(array, file_offset=first)
+    made: Buffer = prototype.buffer.from_array_like(array)
+    return made
+
+
+def _write(path: Path, value: Buffer, exclusive: bool) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whoever reads meanwhile finds the old bytes or the new ones, and never a part of them.
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".partial")
+    os.close(number)
+    try:
+        os.chmod(name, 0o666 & ~_umask())
+        with CuFile(name, "w") as file:
+            file.write(value.as_array_like())
+        if exclusive:
+            os.link(name, path)
+        else:
+            os.replace(name, path)
+            return
+    except BaseException:
+        os.unlink(name)
+        raise
+    os.unlink(name)
+
+
+def _umask() -> int:
+    # Asking by `os.umask` would change it for all threads.
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
+
+
+class GDSStore(zarr.storage.LocalStore):
+    """A folder of chunks, which go straight to the memory that zarr's buffers are in."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self}')"
+
+    async def get(
+        self, key: str, prototype: Any = None, byte_range: Any = None
+    ) -> Buffer | None:
+        """The bytes of a key, all or some; `None` where there is none."""
+        if prototype is None:
+            prototype = default_buffer_prototype()
+        if not self._is_open:
+            await self._open()
+        try:
+            return await asyncio.to_thread(_read, self.root / key, prototype, byte_range)
+        except _NOT_THERE:
+            return None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Keeps the bytes of a key."""
+        await self._set(key, value)
+
+    async def _set(self, key: str, value: Buffer, exclusive: bool = False) -> None:
+        if not self._is_open:
+            await self._open()
+        self._check_writable()
+        if not isinstance(value, Buffer):
+            kind = type(value).__name__
+            raise TypeError(f"`value` cannot be a `{kind}`: give a Buffer instance of zarr")
+        await asyncio.to_thread(_write, self.root / key, value, exclusive)
