@@ -55,9 +55,7 @@ class RemoteFile:
         _refuse(f"open `{url}`")
 
     @classmethod
-    def open_s3(
-        cls, bucket_name: str, object_name: str, nbytes: int | None = None
-    ) -> RemoteFile:
+    def open_s3(cls, bucket_name: str, object_name: str, nbytes: int | None = None) -> RemoteFile:
         """Is not offered."""
         _refuse(f"open `{object_name}` of `{bucket_name}`")
 

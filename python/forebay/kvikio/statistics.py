@@ -266,9 +266,7 @@ class SummaryMonitor:
             backends = {name: BackendTotals(**totals) for name, totals in self._backends.items()}
             counted: dict[str, Any] = {**self._totals, "busy_ns": busy}
             end = self._wall + now - self._clock
-            return Summary(
-                self._wall, end, by_backend=backends, span=self._span, **counted
-            )
+            return Summary(self._wall, end, by_backend=backends, span=self._span, **counted)
 
     def reset(self) -> None:
         """Begins again at nothing."""
