@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
+import stat
 from types import TracebackType
 from typing import Any
 
@@ -99,7 +101,7 @@ class CuFile:
             raise ValueError(text)
         self._path = path
         try:
-            self._fd = os.open(path, number | os.O_CLOEXEC, _MODE_OF_NEW_FILES)
+            self._fd = _opened(path, number)
         except OSError as error:
             raise missing(error, f"cannot open `{os.fsdecode(path)}`") from None
         try:
@@ -292,6 +294,14 @@ class CuFile:
     def _part(self, buf: Any, size: Any, offset: Any) -> tuple[Any, int | None]:
         wanted = None if size is None else _memory.count("size", size)
         return _memory.part_of(buf, _memory.count("dev_offset", offset), wanted)
+
+
+def _opened(path: str | bytes, flags: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC, _MODE_OF_NEW_FILES)
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    return fd
 
 
 class _failing:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -22,7 +23,7 @@ from .cufile import CuFile
 
 __all__ = ["GDSStore"]
 
-_NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_NOT_THERE = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
 
 
 def _range(asked: Any, size: int) -> tuple[int, int]:
@@ -94,8 +95,10 @@ class GDSStore(zarr.storage.LocalStore):
             await self._open()
         try:
             return await asyncio.to_thread(_read, self.root / key, prototype, byte_range)
-        except _NOT_THERE:
-            return None
+        except OSError as failed:
+            if failed.errno in _NOT_THERE:
+                return None
+            raise
 
     async def set(self, key: str, value: Buffer) -> None:
         """Keeps the bytes of a key."""

@@ -1,0 +1,112 @@
+"""What fails, in the classes that either library's users catch."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from pathlib import Path
+
+import forebay
+import forebay.kvikio as kvikio
+import pytest
+
+Data = tuple[Path, bytes]
+
+
+def test_a_missing_file_is_both_kinds_of_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        kvikio.CuFile(tmp_path / "none")
+    error = caught.value
+    assert isinstance(error, RuntimeError) and isinstance(error, forebay.Error)
+    assert error.errno == errno.ENOENT and error.filename == str(tmp_path / "none")
+    assert str(tmp_path / "none") in str(error) and "spelling" in str(error)
+
+
+def test_an_early_end_is_both_kinds_of_error(data: Data) -> None:
+    path, bytes_ = data
+    with kvikio.CuFile(path) as file:
+        for read in (file.read, lambda *arguments: file.pread(*arguments).get()):
+            with pytest.raises(forebay.EndOfFile) as caught:
+                read(bytearray(10), 10, len(bytes_) - 4)
+            error = caught.value
+            assert isinstance(error, RuntimeError) and isinstance(error, EOFError)
+            assert (error.bytes, error.offset, error.length) == (4, len(bytes_) - 4, 10)
+
+
+def test_an_error_reaches_another_process_whole(data: Data) -> None:
+    with kvikio.CuFile(data[0]) as file, pytest.raises(forebay.EndOfFile) as caught:
+        file.read(bytearray(10), 10, len(data[1]))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is type(caught.value) and str(again) == str(caught.value)
+    assert again.bytes == 0 and again.filename == caught.value.filename
+
+
+def test_a_failed_open_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        with pytest.raises(IsADirectoryError):
+            kvikio.CuFile(tmp_path)
+        with pytest.raises(RuntimeError):
+            kvikio.CuFile("/dev/null")
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_a_file_that_nobody_closes_is_closed(data: Data) -> None:
+    file = kvikio.CuFile(data[0])
+    entry = Path(f"/proc/self/fd/{file.fileno()}")
+    assert entry.resolve() == data[0]
+    del file
+    assert not entry.exists() or entry.resolve() != data[0]
+
+
+@pytest.mark.parametrize(
+    "open_it",
+    [
+        lambda: kvikio.RemoteFile.open("s3://bucket/key"),
+        lambda: kvikio.RemoteFile.open_http("http://host/file"),
+        lambda: kvikio.RemoteFile.open_s3("bucket", "key"),
+        lambda: kvikio.RemoteFile.open_s3_url("s3://bucket/key"),
+        lambda: kvikio.RemoteFile.open_s3_public("s3://bucket/key"),
+        lambda: kvikio.RemoteFile.open_s3_presigned_url("https://host/key"),
+        lambda: kvikio.RemoteFile.open_webhdfs("http://host/webhdfs/v1/file"),
+        lambda: kvikio.infer_remote_endpoint_type("http://host/file"),
+        lambda: kvikio.RemoteFile(None),
+    ],
+)
+def test_remote_files_are_refused_in_words(open_it: object) -> None:
+    assert callable(open_it)
+    with pytest.raises(NotImplementedError, match="remote files are not offered") as caught:
+        open_it()
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_codecs_are_refused_in_words() -> None:
+    with pytest.raises(ImportError, match=r"kvikio\.numcodecs"):
+        import forebay.kvikio.numcodecs  # noqa: F401
+
+
+def test_registering_takes_memory_and_nothing_else() -> None:
+    kvikio.memory_register(bytearray(4))
+    kvikio.memory_deregister(forebay.default_engine().allocate(4, "sim"))
+    for call in (kvikio.memory_register, kvikio.memory_deregister):
+        with pytest.raises(TypeError, match="no memory"):
+            call(5)
+    with pytest.raises(TypeError):
+        kvikio.stream_register("stream", 0)  # type: ignore[arg-type]
+
+
+def test_a_map_never_writes_beyond_the_memory(data: Data) -> None:
+    mapped = kvikio.Mmap(data[0])
+    with pytest.raises(ValueError, match="`size`"):
+        mapped.read(bytearray(10))
+    with mapped:
+        assert mapped.read(bytearray(10), 10) == 10
+    assert mapped.closed()
+
+
+def test_a_drive_is_told_of(data: Data) -> None:
+    known = kvikio.block_device_info(data[0])
+    with forebay.open(data[0]) as file:
+        assert known == file.about()
+    with pytest.raises(FileNotFoundError):
+        kvikio.block_device_info(data[0].parent / "none")
