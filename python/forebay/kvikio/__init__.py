@@ -39,8 +39,6 @@ __version__ = "26.10.00"
 __git_commit__ = ""
 
 __all__ = [
-    "__git_commit__",
-    "__version__",
     "CompatMode",
     "CuFile",
     "IOFuture",
@@ -52,6 +50,8 @@ __all__ = [
     "RemoteReactorDispatch",
     "Summary",
     "SummaryMonitor",
+    "__git_commit__",
+    "__version__",
     "block_device_info",
     "bounce_buffer_free",
     "clear_page_cache",

@@ -106,10 +106,10 @@ class Summary:
             text = "`previous` is no earlier reading of this monitor since it was last reset"
             raise ValueError(text)
         now, before = asdict(self), asdict(previous)
-        backends = _no_backends()
-        for name, totals in backends.items():
-            for key in totals:
-                totals[key] = now["by_backend"][name][key] - before["by_backend"][name][key]  # type: ignore[literal-required]
+        backends: dict[str, Any] = {
+            name: {key: totals[key] - before["by_backend"][name][key] for key in totals}
+            for name, totals in now["by_backend"].items()
+        }
         counted = {
             key: now[key] - before[key]
             for key in now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -391,10 +392,8 @@ def monitor(lab: Lab) -> Any:
     with lab.kv.CuFile(lab.data) as file:
         file.read(target)
         file.pread(target, 3).get()
-        try:
+        with contextlib.suppress(RuntimeError):
             file.read(target, file_offset=16000)
-        except RuntimeError:
-            pass
     with lab.kv.CuFile(lab.folder / "written", "w") as file:
         file.write(target)
     second = counting.get()

@@ -100,6 +100,26 @@ def test_setting_what_was_read_changes_nothing(data: Data) -> None:
     assert limits_of(data[0])["direct_io"] is True
 
 
+def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:
+    done = environment(
+        f"""
+import os, sys
+import forebay.kvikio as kvikio
+defaults.set("num_threads", 2)
+parent = kvikio.CuFile({str(data[0])!r})
+assert parent.read(bytearray(1000)) == 1000
+child = os.fork()
+if child == 0:
+    with kvikio.CuFile({str(data[0])!r}) as file:
+        assert file.file.engine is not parent.file.engine
+        assert file.file.engine.options()["readers"] == 2
+        os._exit(0 if file.read(bytearray(1000)) == 1000 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def environment(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("KVIKIO_")}
     program = f"from forebay.kvikio import defaults; {code}"
