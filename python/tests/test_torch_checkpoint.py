@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import forebay
 import pytest
 from conftest import content
 from tensors import device_or_skip, torch_or_skip

@@ -130,8 +130,7 @@ def test_neighbours_do_not_stay_neighbours() -> None:
 def test_ranks_share_the_records(paths: list[Path], world_size: int, shuffle: bool) -> None:
     ranks = range(world_size)
     parts = [
-        numbers(dataset(paths, rank=rank, world_size=world_size, shuffle=shuffle))
-        for rank in ranks
+        numbers(dataset(paths, rank=rank, world_size=world_size, shuffle=shuffle)) for rank in ranks
     ]
     assert sorted(sum(parts, [])) == list(range(TOTAL))
     lengths = {len(part) for part in parts}

@@ -72,7 +72,9 @@ class RecordDataset:
         _need("header", header, 0)
         _need("world_size", world_size, 1)
         if not 0 <= rank < world_size:
-            raise ValueError(f"`rank` is {rank}: of {world_size} ranks the last is {world_size - 1}")
+            raise ValueError(
+                f"`rank` is {rank}: of {world_size} ranks the last is {world_size - 1}"
+            )
         self.paths = _listed(paths)
         self.record_shape = _shape(record_shape)
         self.dtype = dtype
@@ -130,7 +132,9 @@ class RecordDataset:
         files = _Files(engine, self.paths)
         # A stream on which nothing ever runs: what is allocated on it waits for nothing.
         cuda: Any = torch.cuda
-        on_own = cuda.stream(cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
+        on_own = (
+            cuda.stream(cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
+        )
         first, end = self._share
         for number in numbers:
             begin = first + number * self.batch_size

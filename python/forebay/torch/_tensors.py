@@ -63,7 +63,9 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
             _tell_autograd(wanted)
 
 
-def save(path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = False) -> int:
+def save(
+    path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = False
+) -> int:
     """Makes a file of tensors' bytes and returns how many those are.
 
     Args:
