@@ -95,7 +95,7 @@
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/fork.rs`: lends memory, as a caller would
-//! - `tests/interrupt.rs`: lends memory, and holds streams up
+//! - `tests/interrupt.rs`: lends memory, as a caller would
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user

@@ -1,26 +1,26 @@
 //! Blocking calls that ask whether to go on: they end where nothing else would, and the memory that
 //! is still written stays with whoever writes it.
 
-#![allow(unsafe_code, reason = "lends memory, and holds streams up, as a caller would")]
+#![allow(unsafe_code, reason = "lends memory, as a caller would")]
 
 mod lab;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{CallerStream, Device, DeviceId, Stream};
+use forebay::gpu::{Device, DeviceId};
 use forebay::units::{KIB, MIB};
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Result, Target,
 };
 use lab::fuse::{Faults, Fuse, drop_pages};
+use lab::hanging::HangingDrive;
 use lab::{memory_folder, or_skip, pattern, watchdog::Watchdog};
 
 const LEN: usize = (3 << 20) + 12_345;
@@ -252,6 +252,43 @@ fn many_pieces_and_whole_files_can_be_given_up() {
     }
 }
 
+/// A local file system, whose drive hangs: also what the page cache has is on its way, since
+/// somebody else reads it.
+#[test]
+fn a_read_from_a_drive_that_hangs_can_be_given_up() {
+    let _watchdog = Watchdog::start();
+    let Some(drive) = or_skip(HangingDrive::new(64 << 20)) else { return };
+    let path = drive.path().join("file");
+    fs::write(&path, pattern(1, LEN)).expect("room for a file");
+    for (len, is_read_ahead) in [(4096, true), (4096, false), (LEN, false)] {
+        for kind in KINDS {
+            let rig = Rig::new();
+            let file = rig.engine.open(&path).expect("the file opens");
+            file.evict().expect("an own file");
+            drive.hang(true);
+            std::thread::scope(|scope| {
+                if is_read_ahead {
+                    scope.spawn(|| fs::read(&path).expect("all bytes, later"));
+                    drive.fuse().wait_for_parked(1);
+                    let there = file.residency(0, 4096).expect("a question");
+                    let all = forebay::Residency::Known { resident: 4096, len: 4096 };
+                    assert_eq!(there, all);
+                }
+                let (mut buffer, gone) = rig.memory(kind, len);
+                let options = RequestOptions::exactly();
+                let end = in_time(drive.fuse(), || {
+                    file.read_while(0, &mut buffer, &options, &mut || false)
+                });
+                drop(buffer);
+                assert!(!gone.load(Ordering::Acquire), "{kind:?}: it may be written");
+                drive.hang(false);
+                was_given_up(end);
+                wait_until("the memory is given back", || gone.load(Ordering::Acquire));
+            });
+        }
+    }
+}
+
 #[test]
 fn a_panic_in_the_question_waits_for_what_is_in_flight_as_well() {
     let _watchdog = Watchdog::start();
@@ -290,55 +327,6 @@ fn a_caller_who_helps_asks_meanwhile() {
     assert!(matches!(end, Err(Error::Cancelled { .. })), "{end:?}");
     assert_eq!(asked, 1);
     assert!(targets[0].as_slice().is_some(), "nothing is in flight any more");
-}
-
-/// Holds a stream up until it is opened.
-fn hold(device: &SimDevice, stream: Stream, number: &mut u32) -> NonNull<u32> {
-    let at = NonNull::from(number);
-    // SAFETY: each test waits for the stream while the number is there.
-    unsafe {
-        device.register(at.cast(), 4).expect("memory of our own");
-        device.wait_number(stream, at, 1).expect("a wait");
-    }
-    at
-}
-
-#[test]
-fn a_wait_for_a_stream_that_is_held_up_can_be_given_up() {
-    let _watchdog = Watchdog::start();
-    let rig = Rig::new();
-    let (engine, stream) = (&rig.engine, rig.device.create_stream().expect("a stream"));
-    let wait = |device: DeviceId, stream: Stream, go_on: &mut dyn FnMut() -> bool| {
-        // SAFETY: the stream is the device's and alive, or none, which a simulated device finds.
-        unsafe { engine.wait_for_stream(device, CallerStream(stream.0), go_on) }
-    };
-    wait(rig.gpu(), stream, &mut || panic!("nothing is queued")).expect("at once");
-    let mut number = Box::new(0_u32);
-    let at = hold(&rig.device, stream, &mut number);
-    let (start, mut asked) = (Instant::now(), 0);
-    let end = wait(rig.gpu(), stream, &mut || {
-        asked += 1;
-        asked < 8
-    });
-    assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
-    assert_eq!(asked, 8);
-    assert!(start.elapsed() >= Duration::from_millis(8 * 50), "twenty times a second");
-    // SAFETY: read by others as an atomic.
-    unsafe { AtomicU32::from_ptr(at.as_ptr()) }.store(1, Ordering::Release);
-    wait(rig.gpu(), stream, &mut || true).expect("it goes on");
-    // SAFETY: registered above, and waited for.
-    unsafe { rig.device.unregister(at.cast()) }.expect("registered above");
-
-    rig.device.set_capturing(stream, true).expect("our stream");
-    let end = wait(rig.gpu(), stream, &mut || true);
-    assert!(matches!(end, Err(Error::BadOption { .. })), "{end:?}");
-    rig.device.set_capturing(stream, false).expect("our stream");
-    let other = DeviceId { index: 9, ..rig.gpu() };
-    let end = wait(other, stream, &mut || true);
-    assert!(matches!(end, Err(Error::NoDevice { .. })), "{end:?}");
-    assert!(matches!(wait(rig.gpu(), Stream(1 << 40), &mut || true), Err(Error::Device { .. })));
-    rig.device.lose();
-    assert!(matches!(wait(rig.gpu(), stream, &mut || true), Err(Error::Device { .. })));
 }
 
 /// Reads and writes the same ranges by both kinds of calls.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::file::{File, RequestOptions};
 use super::many::{ManyOutcome, Piece};
+use super::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError, DeviceId};
 use crate::memory::Buffer;
@@ -93,6 +94,7 @@ impl File {
         go_on: GoOn<'_>,
     ) -> Result<Outcome> {
         let call = self.call(direction, offset, memory, options)?;
+        let call = Call { may_wait: self.handle().is_memory(), ..call };
         let has_server = self.handle().opens_slowly();
         if !has_server && let Some(done) = self.engine().move_small_traced(&call) {
             return done;

@@ -436,8 +436,8 @@ impl Transfer {
 
     /// Has `step` run when it has ended: by the thread that ends it, or by this one where it has
     /// already. Other transfers wait for that thread, so the step may not wait for anything, nor
-    /// call a GPU's driver: it wakes somebody, for example. Its panic there is passed over. In a
-    /// forked child nothing ever runs it.
+    /// call a GPU's driver, nor let go of the last handle of an engine: it wakes somebody, for
+    /// example. Its panic there is passed over. In a forked child nothing ever runs it.
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         if self.engine.home().is_here() {
             self.state.on_end(step);
