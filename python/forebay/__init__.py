@@ -26,8 +26,10 @@ from ._errors import (
     RouteUnavailable,
     TimedOut,
 )
-from ._forebay import Buffer, Engine, File, Transfer
+from ._forebay import Buffer, Engine, File, ManyResult, Transfer
 from ._process import default_engine, open, read, read_many, write_many
+from ._raw import RawFile
+from ._tools import Report, bench, map, tune
 
 __all__ = [
     "Buffer",
@@ -39,15 +41,21 @@ __all__ = [
     "File",
     "FileChanged",
     "Forked",
+    "ManyResult",
     "NoDevice",
     "OutOfMemory",
+    "RawFile",
+    "Report",
     "RequestError",
     "RouteUnavailable",
     "TimedOut",
     "Transfer",
+    "bench",
     "default_engine",
+    "map",
     "open",
     "read",
     "read_many",
+    "tune",
     "write_many",
 ]

@@ -71,6 +71,10 @@ const ADDRESS: [Part; 1] = [Part {
         ("to_host_memory", "its bounds on resident memory leave nothing for the sanitizer's"),
         ("to_the_simulated_gpu", "its bounds on resident memory leave nothing for the sanitizer's"),
         (
+            "control_groups::a_small_control_group_is_enough_and_more_than_it_has_is_an_error",
+            "its control group has no room for the sanitizer's memory",
+        ),
+        (
             "live::without_proc_the_device_number_still_leads_to_the_drive",
             "leaks are looked for by way of `/proc`, which the test takes away",
         ),

@@ -85,13 +85,23 @@ pub(crate) struct Array {
 /// The stream that arrays of a GPU are asked to be ready on: the legacy default one.
 pub(crate) const READY_ON: u64 = 1;
 
+/// DLPack's kind of the device that an object is on; `None` where it does not speak DLPack.
+fn kind_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
+    let asked = object.getattr_opt(intern!(object.py(), "__dlpack_device__"))?;
+    let Some(device) = asked else { return Ok(None) };
+    let (kind, _): (i32, i64) = device.call0()?.extract()?;
+    Ok(Some(kind))
+}
+
+/// Whether an object that speaks DLPack says that it is on a GPU.
+pub(crate) fn is_on_gpu(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(kind_of(object)?.is_some_and(|kind| !matches!(kind, CPU | CUDA_HOST)))
+}
+
 /// The array of an object that speaks DLPack; `None` where it does not.
 pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Array>> {
     let py = object.py();
-    let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? else {
-        return Ok(None);
-    };
-    let (kind, _): (i32, i64) = device.call0()?.extract()?;
+    let Some(kind) = kind_of(object)? else { return Ok(None) };
     let on_gpu = match kind {
         CPU | CUDA_HOST => false,
         CUDA | CUDA_MANAGED | OTHER => true,

@@ -5,10 +5,11 @@
 //! arrays of offsets, [`stream`] says what orders a call. [`engine`], [`file`], [`many`] and
 //! [`transfer`] are the engine's own types for Python, [`buffer`] is the memory that they hand out,
 //! and [`dlpack`] how arrays are exchanged. [`waiting`] is how a call waits without the
-//! interpreter, [`failure`] how it fails.
+//! interpreter, [`failure`] how it fails, [`logs`] where the engine's events go.
 //!
 //! # Unsafe modules
 //!
+//! - `lib.rs`: asks which interpreter it is loaded by
 //! - `buffer.rs`: fills in what the buffer protocol asks for
 //! - `dlpack.rs`: reads and makes what DLPack exchanges
 //! - `engine.rs`: looks at streams of others
@@ -22,6 +23,7 @@ mod dlpack;
 mod engine;
 mod failure;
 mod file;
+mod logs;
 mod many;
 mod memory;
 mod numbers;
@@ -31,6 +33,8 @@ mod waiting;
 
 use std::ffi::OsString;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// The compiled part of `forebay`.
@@ -48,6 +52,26 @@ mod _forebay {
     use super::run_command;
     #[pymodule_export]
     use super::transfer::Transfer;
+
+    #[pymodule_init]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::check_interpreter()
+    }
+}
+
+/// Refuses all but the first interpreter of a process: exceptions, callbacks and the default engine
+/// are one process's. From Python 3.12 on the interpreter refuses by itself.
+#[expect(unsafe_code, reason = "asks which interpreter it is loaded by")]
+fn check_interpreter() -> PyResult<()> {
+    // SAFETY: this thread is attached, since it imports the module.
+    let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    if number == 0 {
+        return Ok(());
+    }
+    Err(PyImportError::new_err(
+        "forebay cannot be used in subinterpreters: import it in the main one, or in a process of \
+         its own (`multiprocessing`)",
+    ))
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; its exit code.

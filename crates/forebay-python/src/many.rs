@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::failure::{exception, raised};
 use crate::file::{File, options};
 use crate::memory::{self, Lent, Use, offset_of};
-use crate::numbers::Numbers;
+use crate::numbers::numbers;
 use crate::stream::{Given, Ordering};
 use crate::transfer::report;
 use crate::waiting::interruptible;
@@ -205,7 +205,6 @@ impl File {
         requests, *, device = None, sync = None, check = true, stream = Given::Current,
         urgent = false
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn writev<'py>(
         this: &Bound<'py, Self>,
         requests: &Bound<'py, PyAny>,
@@ -337,40 +336,27 @@ fn by_arrays<'py>(
     }
     let needed = |name: &str, given: Option<&Bound<'py, PyAny>>| {
         let given = given.ok_or_else(|| PyTypeError::new_err(format!("`{name}=` is missing")))?;
-        Numbers::of(name, given)
+        numbers(name, given)
     };
     let offsets = needed("offsets", arrays.offsets)?;
     let lengths = needed("lengths", arrays.lengths)?;
-    let count = offsets.len();
-    let numbers = arrays.file_of.map(|given| Numbers::of("file_of", given)).transpose()?;
-    if numbers.is_none() && asked.files.len() != 1 && asked.files.len() != count {
-        let text = "`files=` holds one file, one for each request, or those that `file_of=` names";
-        return Err(PyValueError::new_err(text));
-    }
-    let by_address = arrays.target.is_none();
-    let places = match by_address {
-        true => needed("addresses", arrays.addresses)?,
-        false => needed("at", arrays.at)?,
+    let file_of = arrays.file_of.map(|given| numbers("file_of", given)).transpose()?;
+    let (by_address, count) = (arrays.target.is_none(), offsets.len());
+    let (name, places) = match by_address {
+        true => ("addresses", needed("addresses", arrays.addresses)?),
+        false => ("at", needed("at", arrays.at)?),
     };
     same_len("lengths", &lengths, count)?;
-    same_len(if by_address { "addresses" } else { "at" }, &places, count)?;
-    numbers.iter().try_for_each(|numbers| same_len("file_of", numbers, count))?;
-    let one_file = asked.files.len() == 1;
-    asked.wanted.reserve_exact(count);
-    for index in 0..count {
-        let file = match &numbers {
-            Some(numbers) => usize::try_from(numbers.get(index)?)?,
-            None if one_file => 0,
-            None => index,
-        };
-        if file >= asked.files.len() {
-            let text = format!("`file_of[{index}]` is {file}: there are {}", asked.files.len());
-            return Err(PyValueError::new_err(text));
-        }
-        let memory = if by_address { usize::MAX } else { 0 };
-        let (offset, len) = (offsets.get(index)?, lengths.get(index)?);
-        asked.wanted.push(Wanted { file, offset, len, memory, at: places.get(index)? });
-    }
+    same_len(name, &places, count)?;
+    let file_of = asked.file_of(file_of, count)?;
+    let memory = if by_address { usize::MAX } else { 0 };
+    let each = offsets.iter().zip(&lengths).zip(&places).enumerate();
+    asked.wanted = each
+        .map(|(index, ((&offset, &len), &at))| {
+            let file = file_of.as_ref().map_or(0, |file_of| file_of[index]);
+            Wanted { file, offset, len, memory, at }
+        })
+        .collect();
     match arrays.target {
         Some(target) => asked.lent.push(memory::lend(&engine.get().engine, target, usage, None)?),
         None => {
@@ -382,7 +368,7 @@ fn by_arrays<'py>(
     Ok(asked)
 }
 
-fn same_len(name: &str, numbers: &Numbers, count: usize) -> PyResult<()> {
+fn same_len(name: &str, numbers: &[u64], count: usize) -> PyResult<()> {
     if numbers.len() == count {
         return Ok(());
     }
@@ -394,6 +380,28 @@ impl Asked {
     fn add_file(&mut self, file: &Bound<'_, File>) -> PyResult<()> {
         self.files.push(file.get().file()?);
         Ok(())
+    }
+
+    /// The number of each request's file; `None` where all have the first.
+    fn file_of(&self, given: Option<Vec<u64>>, count: usize) -> PyResult<Option<Vec<usize>>> {
+        let files = self.files.len();
+        let Some(given) = given else {
+            return match files {
+                1 => Ok(None),
+                _ if files == count => Ok(Some((0..count).collect())),
+                _ => Err(PyValueError::new_err(
+                    "`files=` holds one file, one for each request, or those that `file_of=` names",
+                )),
+            };
+        };
+        same_len("file_of", &given, count)?;
+        let number = |(index, number): (usize, u64)| {
+            usize::try_from(number).ok().filter(|&number| number < files).ok_or_else(|| {
+                let text = format!("`file_of[{index}]` is {number}: there are {files} files");
+                PyValueError::new_err(text)
+            })
+        };
+        given.into_iter().enumerate().map(number).collect::<PyResult<_>>().map(Some)
     }
 
     /// The memory of those that name it by its address: from the first to the last of them.

@@ -117,7 +117,11 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     }
     // SAFETY: the object is alive.
     if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-        return view_of(object, usage);
+        // Some libraries promise it of arrays on a GPU as well, and then refuse.
+        return view_of(object, usage).or_else(|refused| {
+            let on_gpu = of_gpu(object, usage)?;
+            on_gpu.ok_or(refused)
+        });
     }
     if let Some(found) = tensor_of(object)? {
         return Ok(found);
@@ -134,6 +138,15 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
          buffer such as a `bytearray`, or `(address, length, device)`",
         usage.words()
     )))
+}
+
+/// An array that says that it lies on a GPU.
+fn of_gpu(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
+    let py = object.py();
+    if let Ok(Some(interface)) = object.getattr_opt(intern!(py, "__cuda_array_interface__")) {
+        return interface_of(object, &interface, usage).map(Some);
+    }
+    if dlpack::is_on_gpu(object)? { exchanged(object, usage) } else { Ok(None) }
 }
 
 /// `(address, length, device)`.

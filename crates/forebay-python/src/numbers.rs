@@ -9,94 +9,98 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Numbers from zero up.
-pub(crate) struct Numbers {
-    name: String,
-    view: Box<ffi::Py_buffer>,
-    /// Bytes of one, and whether it may be below zero.
-    size: usize,
-    is_signed: bool,
-    len: usize,
+/// The numbers of an array or a list, each from zero up.
+pub(crate) fn numbers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let py = object.py();
+    // SAFETY: the object is alive.
+    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+        return View::of(object)?.numbers(name);
+    }
+    // A list or another sequence.
+    let kind = py.import("array")?.getattr("array")?;
+    let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
+    let array = array.map_err(|error| {
+        let text = format!("`{name}` is not an array of whole numbers from zero up");
+        let better = PyTypeError::new_err(text);
+        better.set_cause(py, Some(error));
+        better
+    })?;
+    View::of(&array)?.numbers(name)
 }
 
-impl Drop for Numbers {
+/// What an exporter shows of itself; given back when it is dropped, which stays in the call.
+struct View(Box<ffi::Py_buffer>);
+
+impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: got once, given back once, in a thread that is attached: it stays in the call.
-        unsafe { ffi::PyBuffer_Release(&raw mut *self.view) };
+        // SAFETY: got once, given back once, in a thread that is attached.
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-impl Numbers {
-    /// The numbers of an array, or of a list.
-    pub(crate) fn of(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let py = object.py();
-        // SAFETY: the object is alive.
-        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0 {
-            // A list or another sequence, once.
-            let kind = py.import("array")?.getattr("array")?;
-            let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
-            let array = array.map_err(|error| {
-                let text = format!("`{name}` is not an array of whole numbers from zero up");
-                let better = PyTypeError::new_err(text);
-                better.set_cause(py, Some(error));
-                better
-            })?;
-            return Self::of(name, &array);
-        }
+impl View {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
+        let flags = ffi::PyBUF_C_CONTIGUOUS | ffi::PyBUF_FORMAT;
         // SAFETY: the object is alive and the view has room; it is filled in where this succeeds.
-        let view = unsafe {
-            let flags = ffi::PyBUF_C_CONTIGUOUS | ffi::PyBUF_FORMAT;
+        unsafe {
             if ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) != 0 {
-                return Err(PyErr::fetch(py));
+                return Err(PyErr::fetch(object.py()));
             }
-            view.assume_init()
-        };
-        let mut numbers = Self { name: name.to_owned(), view, size: 0, is_signed: false, len: 0 };
-        let format = if numbers.view.format.is_null() {
+            Ok(Self(view.assume_init()))
+        }
+    }
+
+    fn numbers(&self, name: &str) -> PyResult<Vec<u64>> {
+        let format = if self.0.format.is_null() {
             c"B"
         } else {
             // SAFETY: a text of the exporter's, which lives as long as the view.
-            unsafe { CStr::from_ptr(numbers.view.format) }
+            unsafe { CStr::from_ptr(self.0.format) }
         };
         let format = format.to_str().unwrap_or_default().trim_start_matches(['@', '=', '<']);
-        numbers.is_signed = matches!(format, "b" | "h" | "i" | "l" | "q" | "n");
-        let is_whole = numbers.is_signed || matches!(format, "B" | "H" | "I" | "L" | "Q" | "N");
-        numbers.size = usize::try_from(numbers.view.itemsize).unwrap_or(0);
-        if !is_whole || !matches!(numbers.size, 1 | 2 | 4 | 8) || numbers.view.ndim > 1 {
+        let is_signed = matches!(format, "b" | "h" | "i" | "l" | "q" | "n");
+        let is_whole = is_signed || matches!(format, "B" | "H" | "I" | "L" | "Q" | "N");
+        if !is_whole || self.0.ndim > 1 {
             let text = format!(
                 "`{name}` is no array of whole numbers in one dimension: its items are `{format}`"
             );
             return Err(PyTypeError::new_err(text));
         }
-        numbers.len = usize::try_from(numbers.view.len).unwrap_or(0) / numbers.size;
-        Ok(numbers)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// One of them.
-    pub(crate) fn get(&self, index: usize) -> PyResult<u64> {
-        assert!(index < self.len, "number {index} of {}", self.len);
-        let at = self.view.buf.cast::<u8>();
-        // SAFETY: inside the exporter's bytes, by the check above; its items need not be aligned.
-        let number = unsafe {
-            let at = at.add(index * self.size);
-            match (self.size, self.is_signed) {
-                (1, false) => i128::from(at.read()),
-                (1, true) => i128::from(at.cast::<i8>().read()),
-                (2, false) => i128::from(at.cast::<u16>().read_unaligned()),
-                (2, true) => i128::from(at.cast::<i16>().read_unaligned()),
-                (4, false) => i128::from(at.cast::<u32>().read_unaligned()),
-                (4, true) => i128::from(at.cast::<i32>().read_unaligned()),
-                (_, false) => i128::from(at.cast::<u64>().read_unaligned()),
-                (_, true) => i128::from(at.cast::<i64>().read_unaligned()),
-            }
+        let all = match (self.0.itemsize, is_signed) {
+            (8, false) => Ok(self.items(u64::from_ne_bytes)),
+            (8, true) => checked(self.items(i64::from_ne_bytes)),
+            (4, false) => checked(self.items(u32::from_ne_bytes)),
+            (4, true) => checked(self.items(i32::from_ne_bytes)),
+            (2, false) => checked(self.items(u16::from_ne_bytes)),
+            (2, true) => checked(self.items(i16::from_ne_bytes)),
+            (_, false) => checked(self.items(u8::from_ne_bytes)),
+            (_, true) => checked(self.items(i8::from_ne_bytes)),
         };
-        u64::try_from(number).map_err(|_| {
-            PyValueError::new_err(format!("`{}[{index}]` is {number}: below zero", self.name))
+        all.map_err(|(index, number)| {
+            PyValueError::new_err(format!("`{name}[{index}]` is {number}: below zero"))
         })
     }
+
+    /// All items, each from its bytes.
+    fn items<const N: usize, T>(&self, item: impl Fn([u8; N]) -> T) -> Vec<T> {
+        let len = usize::try_from(self.0.len).unwrap_or(0);
+        if self.0.buf.is_null() || len == 0 {
+            return Vec::new();
+        }
+        // SAFETY: so many bytes are there, in one piece, as long as the view is; others may write
+        // to them meanwhile, which changes numbers and nothing else.
+        let bytes = unsafe { std::slice::from_raw_parts(self.0.buf.cast::<u8>(), len) };
+        let (items, _) = bytes.as_chunks::<N>();
+        items.iter().map(|&bytes| item(bytes)).collect()
+    }
+}
+
+/// The same numbers, or the first below zero and its place.
+fn checked<T: Copy + Into<i64>>(all: Vec<T>) -> Result<Vec<u64>, (usize, i64)> {
+    let number = |(index, number): (usize, T)| {
+        let number = number.into();
+        u64::try_from(number).map_err(|_| (index, number))
+    };
+    all.into_iter().enumerate().map(number).collect()
 }

@@ -1,0 +1,98 @@
+"""A file of an engine as Python's own kind of raw file."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._forebay import File
+
+
+class RawFile(io.RawIOBase):
+    """A view of a `File` with a position, for libraries that read and write files.
+
+    It closes the file when it is closed. `io.BufferedReader(RawFile(file))` buffers it.
+    """
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self._file = file
+        self._at = 0
+
+    @property
+    def name(self) -> Any:
+        """The file's path."""
+        return self._file.name
+
+    @property
+    def mode(self) -> str:
+        """As Python writes it: always with a ``b``."""
+        plain = self._file.mode.replace("b", "")
+        return {"x+": "xb+", "w+": "rb+", "r+": "rb+", "rw": "rb+"}.get(plain, plain + "b")
+
+    def readable(self) -> bool:
+        """Always: an engine reads what it may write."""
+        self._check()
+        return True
+
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        self._check()
+        return self._file.mode.replace("b", "") != "r"
+
+    def seekable(self) -> bool:
+        """Always."""
+        self._check()
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte is read or written."""
+        self._check()
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Goes to a place counted from the start, from here, or from the end."""
+        self._check()
+        bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
+        if whence not in bases and whence != os.SEEK_END:
+            raise ValueError(f"`whence` is {whence}: it takes 0, 1 or 2")
+        base = self._file.size if whence == os.SEEK_END else bases[whence]
+        if base + offset < 0:
+            raise ValueError(f"{base + offset} lies before the start of the file")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fills a buffer from here on, up to the end of the file."""
+        self._check()
+        count = self._file.read_into(buffer, self._at, exact=False)
+        self._at += count
+        return count
+
+    def readall(self) -> bytes:
+        """All that is left."""
+        self._check()
+        left = bytearray(max(self._file.size - self._at, 0))
+        count = self.readinto(left)
+        rest = super().readall() or b""  # a file that grew, or whose size is not known
+        return bytes(memoryview(left)[:count]) + rest
+
+    def write(self, data: Any, /) -> int:
+        """Writes a buffer here."""
+        if not self.writable():
+            raise io.UnsupportedOperation("the file is open for reading only")
+        count = self._file.write_from(data, self._at)
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        """Closes it, and the file with it."""
+        if not self.closed:
+            super().close()
+            self._file.close()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")

@@ -1,0 +1,176 @@
+"""What the `forebay` command measures and finds, as plain data that shows itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ._errors import Error
+
+if TYPE_CHECKING:
+    from ._types import Path
+
+_COLUMNS = 100
+
+
+class Report(dict[str, Any]):
+    """The command's JSON, as docs/json-schema.md describes it, with a table and a picture.
+
+    It is a plain dictionary. A notebook shows the table and the picture; ``print`` the table.
+    """
+
+    def __init__(self, verb: str, data: Mapping[str, Any]) -> None:
+        super().__init__(data)
+        self.verb = verb
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The table, a dictionary for each row."""
+        return _ROWS[self.verb](self)
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        if not rows:
+            return f"<forebay.{self.verb}: nothing>"
+        table = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+        widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in table]
+        return "\n".join([*lines, *self.get("warnings", [])])
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        if not rows:
+            return f"<p>forebay {escape(self.verb)}: nothing</p>"
+        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(_text(v))}</td>" for v in row.values()) + "</tr>"
+            for row in rows
+        )
+        notes = "".join(f"<p>{escape(warning)}</p>" for warning in self.get("warnings", []))
+        return f"<table><tr>{head}</tr>{body}</table>{self.plot()}{notes}"
+
+    def plot(self) -> str:
+        """A picture of the rates as SVG; empty where there are none."""
+        rows = [row for row in self.rows() if isinstance(row.get("GB/s"), (int, float))]
+        if not rows:
+            return ""
+        most, height = max(row["GB/s"] for row in rows) or 1.0, 18
+        parts = []
+        for number, row in enumerate(rows):
+            width, top = 380 * row["GB/s"] / most, number * height
+            label = escape(" ".join(_text(v) for v in list(row.values())[:3] if v is not None))
+            parts.append(
+                f'<text x="0" y="{top + 13}">{label}</text>'
+                f'<rect x="220" y="{top + 3}" width="{width:.1f}" height="12" fill="#3b7dd8"/>'
+                f'<text x="{224 + width:.1f}" y="{top + 13}">{row["GB/s"]:.2f}</text>'
+            )
+        size = f'width="680" height="{len(rows) * height + 4}"'
+        style = 'font-family="sans-serif" font-size="11" fill="currentColor"'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>'
+
+
+def bench(*paths: Path, **options: Any) -> Report:
+    """Measures every way to move bytes against what the machine can do.
+
+    The options are the command's: ``size="8G"``, ``gpu="none"``, ``resident=True``, ``repeats=5``.
+    """
+    return _run("bench", paths, options)
+
+
+def map(*paths: Path, **options: Any) -> Report:
+    """The drives under paths, how far they are from each GPU, and what costs speed."""
+    return _run("map", paths, options)
+
+
+def tune(*paths: Path, **options: Any) -> Report:
+    """Finds how much to keep in flight on a drive, and remembers it."""
+    return _run("tune", paths, options)
+
+
+def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report:
+    import json
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "forebay", verb, "--json"]
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            command.append(flag)
+        elif value is not None and value is not False:
+            command += [flag, str(value)]
+    command += ["--", *(os.fsdecode(path) for path in paths)]
+    # Talk and progress go where this process's own go.
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    talk = done.stderr.decode(errors="replace").strip()
+    if not done.stdout:
+        first = talk.removeprefix("error: ").splitlines() or [f"ended with {done.returncode}"]
+        error = Error()
+        hints = [line.removeprefix("hint: ") for line in first[1:] if line.startswith("hint: ")]
+        error.strerror, error.hint = f"forebay {verb}: {first[0]}", "; ".join(hints) or None
+        raise error
+    return Report(verb, json.loads(done.stdout))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
+def _bench_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": row["method"],
+            "direction": row["direction"],
+            "cache": row["cache"],
+            "GB/s": row["bytes_per_second"]["median"] / 1e9,
+            "of limit": row["share_of_limit"],
+            "CPU s/GB": row["cpu_s_per_gb"],
+            "route": row["route"],
+            "right": row["verified"],
+        }
+        for row in data["results"]
+    ]
+
+
+def _map_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    drives = {drive["id"]: drive for drive in data["drives"]}
+    rows = []
+    for one in data["maps"]:
+        for drive in one["drives"] or [None]:
+            known = drives.get(drive, {})
+            rows.append(
+                {
+                    "path": one["path"],
+                    "queue": (one.get("queue") or {}).get("layout"),
+                    "drive": known.get("name"),
+                    "model": known.get("model"),
+                    "bytes": known.get("size"),
+                    "transport": known.get("transport"),
+                    "NUMA node": known.get("numa_node"),
+                }
+            )
+    return rows
+
+
+def _tune_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for search in data["searches"]:
+        for point in search["points"]:
+            rows.append(
+                {
+                    "direction": search["direction"],
+                    "request": point["request_size"],
+                    "depth": point["depth"],
+                    "GB/s": point["bytes_per_second"]["median"] / 1e9,
+                    "latency, ms": point["latency_s"] * 1e3,
+                }
+            )
+    return rows
+
+
+_ROWS = {"bench": _bench_rows, "map": _map_rows, "tune": _tune_rows}

@@ -1,0 +1,98 @@
+"""The file-like view, and what the command measures as plain data."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import forebay
+import pytest
+
+Data = tuple[Path, bytes]
+
+
+def test_a_raw_file_is_one_of_pythons(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    with forebay.RawFile(engine.open(path)) as raw, open(path, "rb", buffering=0) as plain:
+        assert isinstance(raw, io.RawIOBase) and raw.readable() and raw.seekable()
+        assert not raw.writable() and raw.mode == "rb" and str(raw.name) == str(path)
+        for step in [
+            lambda f: f.read(10),
+            lambda f: f.seek(-5, 2),
+            lambda f: f.read(10),
+            lambda f: f.read(10),
+            lambda f: f.seek(1000),
+            lambda f: f.seek(10, 1),
+            lambda f: f.readinto(bytearray(7)),
+            lambda f: f.tell(),
+            lambda f: f.read(),
+            lambda f: f.tell(),
+            lambda f: f.seek(1 << 40),
+            lambda f: f.read(5),
+        ]:
+            assert step(raw) == step(plain)
+        for wrong in [lambda f: f.seek(-1), lambda f: f.seek(0, 7), lambda f: f.seek(-(10**9), 2)]:
+            with pytest.raises((ValueError, OSError)):
+                wrong(raw)
+        with pytest.raises(io.UnsupportedOperation):
+            raw.write(b"abc")
+    assert raw.closed
+    with pytest.raises(ValueError):
+        raw.read(1)
+    with io.BufferedReader(forebay.RawFile(engine.open(path))) as buffered:
+        assert buffered.read(100) + buffered.read() == bytes_
+
+
+def test_libraries_read_and_write_by_a_raw_file(engine: forebay.Engine, tmp_path: Path) -> None:
+    with forebay.RawFile(engine.open(tmp_path / "a.zip", "w")) as raw:
+        with zipfile.ZipFile(raw, "w") as archive:
+            archive.writestr("name", b"content" * 1000)
+    with forebay.RawFile(engine.open(tmp_path / "a.zip")) as raw:
+        assert zipfile.ZipFile(raw).read("name") == b"content" * 1000
+    with forebay.RawFile(engine.open(tmp_path / "a.tar", "w")) as raw:
+        with tarfile.open(fileobj=raw, mode="w") as tar:
+            tar.add(tmp_path / "a.zip", "zip")
+    copy = io.BytesIO()
+    with forebay.RawFile(engine.open(tmp_path / "a.tar")) as raw:
+        shutil.copyfileobj(raw, copy)
+    copy.seek(0)
+    assert tarfile.open(fileobj=copy).getnames() == ["zip"]
+
+
+def test_a_map_is_plain_data_that_shows_itself(tmp_path: Path) -> None:
+    found = forebay.map(tmp_path)
+    assert isinstance(found, dict) and found["schema"] == 1
+    assert json.loads(json.dumps(found)) == found
+    rows = found.rows()
+    assert rows and rows[0]["path"] == str(tmp_path)
+    assert str(tmp_path) in repr(found)
+    assert "<table>" in found._repr_html_()
+
+
+def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
+    found = forebay.bench(tmp_path, size="4M", gpu="sim", resident=True, read=True)
+    rows = found.rows()
+    assert {row["method"] for row in rows} >= {"forebay", "standard"}
+    assert all(row["right"] is not False for row in rows)
+    assert found.plot().count("<rect") == len(rows) and "forebay" in found.plot()
+    assert not list(tmp_path.iterdir()), "scratch stays"
+
+
+def test_a_search_for_depth_is_plain_data(tmp_path: Path) -> None:
+    try:
+        found = forebay.tune(tmp_path, duration=1, dry_run=True)
+    except forebay.Error as error:
+        pytest.skip(f"nothing to tune here: {error}")
+    assert found.rows() and all(row["GB/s"] > 0 for row in found.rows())
+
+
+def test_what_the_command_refuses_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(forebay.Error, match="forebay bench: ") as error:
+        forebay.bench(tmp_path / "missing" / "file", size="1M")
+    assert error.value.strerror
+    with pytest.raises(forebay.Error, match="speed"):
+        forebay.bench(speed="high")
