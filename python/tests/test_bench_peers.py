@@ -187,6 +187,10 @@ def test_the_check_finds_any_difference(file: model.Model) -> None:
     at, behind = file.begin + 64, file.begin + 128
     swapped[at : at + 8], swapped[behind : behind + 8] = raw[behind : behind + 8], raw[at : at + 8]
     assert "are not those of the file" in str(checks.wrong(file, loaded(file, swapped), sums))
+    if HAS_TORCH:
+        bent = loaded(file, raw)
+        bent.tensors["layer.00001"] = bent.tensors["layer.00001"].reshape(2, -1)
+        assert "`layer.00001` has the shape (2, 87381), not" in str(checks.wrong(file, bent, sums))
     fewer = loaded(file, raw)
     name, last = fewer.tensors.popitem()
     assert checks.wrong(file, fewer, sums) == f"1 tensors are missing, such as `{name}`"
@@ -296,3 +300,13 @@ def test_results_are_there_after_every_turn(tmp_path: Path) -> None:
         known = json.loads((tmp_path / "new" / "bench_peers.json").read_text())
         assert len(known["turns"]) == count and known["skipped"][0]["reason"] == "no reason"
     assert os.listdir(tmp_path / "new") == ["bench_peers.json"]
+
+
+def test_who_has_failed_is_not_asked_again() -> None:
+    results = rounds.Results(None)
+    named = {"side": "a", "setting": "default", "state": "cold"}
+    results.add({**named, "loads": [1], "told": {}})
+    assert not results.has_failed(named)
+    results.add({**named, "failed": "it broke", "loads": [{}]})
+    assert results.has_failed(named)
+    assert not results.has_failed({**named, "state": "resident"})

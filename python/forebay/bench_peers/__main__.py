@@ -112,9 +112,9 @@ def _measure(
     prepared = _prepared(given, file, sides, folder, results)
     for number in range(given.rounds):
         for side, state in rounds.order(sides, states, number):
-            if side.name not in prepared:
-                continue
             named = {"side": side.name, "setting": side.setting, "state": state}
+            if side.name not in prepared or results.has_failed(named):
+                continue
             _say(f"round {number + 1} of {given.rounds}: {side.name} ({side.setting}), {state}")
             job = {
                 "do": "measure",

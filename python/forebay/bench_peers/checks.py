@@ -1,4 +1,4 @@
-"""Whether what was loaded is what is in the file: names, sizes, and all bytes.
+"""Whether what was loaded is what is in the file: names, sizes, shapes, and all bytes.
 
 With torch the sums are made where the tensors are, so that looking at 8 GiB on a GPU costs
 milliseconds; each word counts with an odd weight of its place, so that words that were swapped
@@ -41,6 +41,10 @@ def wrong(model: Model, loaded: Loaded, sums: dict[str, int]) -> str | None:
         flat = _flat(loaded.tensors[tensor.name])
         if len(flat) != tensor.end - tensor.begin:
             return f"`{tensor.name}` has {len(flat)} bytes, not {tensor.end - tensor.begin}"
+        shape = tuple(loaded.tensors[tensor.name].shape)
+        # One element without a shape is one in a row of one to some.
+        if is_there("torch") and tensor.shape and shape != tensor.shape:
+            return f"`{tensor.name}` has the shape {shape}, not {tensor.shape}"
         begins = range(0, len(flat), _CHUNK)
         if _sum(flat[begin : begin + _CHUNK] for begin in begins) != sums[tensor.name]:
             return f"the bytes of `{tensor.name}` are not those of the file"

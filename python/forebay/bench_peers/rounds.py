@@ -83,6 +83,11 @@ class Results:
         self.known["turns"].append(turn)
         self.write()
 
+    def has_failed(self, named: dict[str, str]) -> bool:
+        """Whether a side has failed in this state: it is not asked again."""
+        failed = (turn for turn in self.known["turns"] if "failed" in turn)
+        return any(named.items() <= turn.items() for turn in failed)
+
     def write(self) -> None:
         """Replaces the file by one that has everything."""
         if self._path is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ class FastSafetensors(Side):
 
     name, package = "fastsafetensors", "fastsafetensors"
     modules = ("fastsafetensors",)
+
+    def available(self, device: str) -> str | None:
+        reason = super().available(device)
+        if reason is None and device != "cpu":
+            try:
+                ctypes.CDLL("libcudart.so")
+            except OSError:
+                return "it opens `libcudart.so`: link that name to the one of torch's packages"
+        return reason
 
     def load(self, model: Model, path: Path, device: str) -> Loaded:
         library = _module("fastsafetensors")
