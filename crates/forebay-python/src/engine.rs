@@ -14,6 +14,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::buffer::Buffer;
 use crate::failure::raised;
 use crate::file::{File, opened};
+use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
 use crate::waiting::interruptible;
@@ -33,6 +34,7 @@ impl Engine {
         for (name, value) in options.into_iter().flatten() {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }
+        logs::follow(py)?;
         let engine = raised(py, py.detach(|| forebay::Engine::new(limits)))?;
         Ok(Self { engine })
     }

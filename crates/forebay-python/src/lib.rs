@@ -5,7 +5,7 @@
 //! arrays of offsets, [`stream`] says what orders a call. [`engine`], [`file`], [`many`] and
 //! [`transfer`] are the engine's own types for Python, [`buffer`] is the memory that they hand out,
 //! and [`dlpack`] how arrays are exchanged. [`waiting`] is how a call waits without the
-//! interpreter, [`failure`] how it fails.
+//! interpreter, [`failure`] how it fails, [`logs`] where the engine's events go.
 //!
 //! # Unsafe modules
 //!
@@ -23,6 +23,7 @@ mod dlpack;
 mod engine;
 mod failure;
 mod file;
+mod logs;
 mod many;
 mod memory;
 mod numbers;

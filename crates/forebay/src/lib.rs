@@ -68,6 +68,7 @@
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
+//! - `memory/allocation.rs`: frees memory of GPUs
 //! - `memory/host.rs`: maps and pins memory
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
@@ -93,6 +94,9 @@
 //! - `tests/events/streams.rs`: queues a copy on a stream, as a caller would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
+//! - `tests/fork.rs`: lends memory, as a caller would
+//! - `tests/interrupt.rs`: lends memory, as a caller would
+//! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
 //! - `tests/ordered.rs`: queues work on streams, as a caller would

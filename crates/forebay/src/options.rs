@@ -134,8 +134,11 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets one limit as its `FOREBAY_` variable would, without the others' check
-    /// ([`check`](Self::check)).
+    /// Sets the one limit that the variable `name` (`FOREBAY_SLOT_SIZE`, say) sets, without a look
+    /// at the others: [`check`](Self::check) tells whether they fit, as [`Engine::new`] does. No
+    /// other limit follows from it, as the segment size follows in [`from_env`](Self::from_env).
+    ///
+    /// [`Engine::new`]: crate::Engine::new
     ///
     /// # Errors
     /// [`Error::BadOption`] for a name that is none, and a value that it cannot hold.
@@ -409,6 +412,33 @@ mod tests {
                 set(&mut changed, text).unwrap();
             }
             assert_eq!(changed, options, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_limit_is_set_by_its_name_alone() {
+        let mut options = Options::default();
+        for Variable { name, default, takes, .. } in Options::VARIABLES {
+            let text = default.split(',').next().unwrap_or_default();
+            if !text.contains(' ') {
+                options.set(name, text).unwrap();
+            }
+            let before = options.clone();
+            for bad in ["", "many", "-1", "1e3", "99999999999999999999999"] {
+                let error = options.set(name, bad).unwrap_err().to_string();
+                assert_eq!(error, format!("`{name}` cannot be `{bad}`: it takes {takes}"));
+            }
+            assert_eq!(options, before, "{name}");
+        }
+        assert_eq!(options, Options::default());
+        options.set("FOREBAY_SLOT_SIZE", "256K").unwrap();
+        assert_eq!((options.slot_size, options.segment_size), (256 * KIB, MIB));
+        let error = options.check().unwrap_err().to_string();
+        assert!(error.contains("FOREBAY_SEGMENT_SIZE"), "no other limit follows: {error}");
+        for unknown in ["", "slot_size", "FOREBAY_", "FOREBAY_SLOTS"] {
+            let error = options.set(unknown, "1").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{unknown}` cannot be `1`")), "{error}");
+            assert!(error.contains("FOREBAY_SLOT_SIZE"), "{error}");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! engine, hangs nowhere and gives nothing back; the parent's bytes arrive whole.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+#![allow(unsafe_code, reason = "lends memory, as a caller would")]
 
 mod lab;
 
@@ -11,10 +12,10 @@ use std::time::Duration;
 
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{AddressKind, Device, GpuSelector};
+use forebay::gpu::{AddressKind, CallerStream, Device, GpuSelector};
 use forebay::{
-    Buffer, Direction, Engine, Error, File, OpenOptions, Options, RequestOptions, RingChoice,
-    Route, Transfer,
+    Buffer, Direction, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions,
+    RingChoice, Route, Transfer,
 };
 use lab::fork::{Side, fork};
 use lab::{child, pattern, watchdog::Watchdog};
@@ -95,6 +96,28 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(error.hint().is_some_and(|hint| hint.contains("after the fork")), "{error}");
 }
 
+/// Lends memory, and asks with questions.
+fn ask_with_memory_of_others(rig: &Rig, on_gpu: Buffer) {
+    let Rig { engine, gpu, file, .. } = rig;
+    let (mut host, address) = ([0; 10], on_gpu.address());
+    // SAFETY: all of it is refused.
+    let lent = unsafe {
+        refused(engine.borrow_device_memory(address, 1));
+        refused(engine.borrow_device_ranges(&[(address, 1)]));
+        let go_on = &mut || panic!("a child waits");
+        refused(engine.wait_for_stream(gpu.id(), CallerStream(0), go_on));
+        engine.borrow_host_memory(host.as_mut_ptr() as u64, 10)
+    };
+    let (options, go_on) = (RequestOptions::default(), &mut || true);
+    for mut buffer in [lent, on_gpu] {
+        refused(file.read_while(0, &mut buffer, &options, go_on));
+        refused(file.write_while(0, &buffer, &options, go_on));
+        let pieces = [Piece::new(file, 0, 10, 0)];
+        refused(engine.read_many_while(&pieces, &mut [buffer], &options, go_on));
+    }
+    refused(file.read_whole_while(None, go_on));
+}
+
 /// Asks for everything that there is to be asked for.
 fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dyn Fn(&str)) {
     let Rig { engine, gpu, file, .. } = rig;
@@ -141,6 +164,9 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     say("the GPU");
     assert!(gpu.memory().is_err() && gpu.allocate(1).is_err() && gpu.create_stream().is_err());
     assert_eq!(gpu.address_kind(on_gpu.address()), AddressKind::Unknown);
+    say("memory of others");
+    let (part, on_gpu) = on_gpu.split_at(10);
+    ask_with_memory_of_others(rig, part);
     say("transfers");
     refused(file.start_read(0, on_gpu, &RequestOptions::default()));
     refused(file.start_write(0, on_host, &RequestOptions::default()));
@@ -154,7 +180,10 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     refused(second.wait_at_most(Duration::MAX).0);
     let text = format!("{third:?}");
     assert!(text.contains("Transfer"), "{text}");
-    drop((third, fourth));
+    fourth.on_end(|| panic!("a child is told"));
+    assert!(fourth.reclaim().is_empty());
+    fourth.detach();
+    drop(third);
     say("the last handles");
     drop((file.clone(), engine.clone()));
 }

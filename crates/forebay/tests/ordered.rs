@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
-use forebay::gpu::{CallerStream, Device, Stream};
+use forebay::gpu::{CallerStream, Device, DeviceId, Stream};
 use forebay::units::KIB;
 use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, Route, Transfer};
 use lab::fuse::Fuse;
@@ -319,5 +319,45 @@ fn what_cannot_be_ordered_is_refused() {
     let options = RequestOptions::default();
     // SAFETY: there is no such stream, which the simulated device finds.
     let end = unsafe { file.start_read_on(none, 0, rig.buffer(10), &options) };
+    assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
+}
+
+#[test]
+fn a_wait_for_a_stream_that_is_held_up_can_be_given_up() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new();
+    let (own, gpu) = (rig.caller(), rig.device.id());
+    let wait = |device: DeviceId, stream: CallerStream, go_on: &mut dyn FnMut() -> bool| {
+        // SAFETY: the stream is the device's and alive, or none, which a simulated device finds.
+        unsafe { rig.engine.wait_for_stream(device, stream, go_on) }
+    };
+    wait(gpu, own, &mut || panic!("nothing is queued")).expect("at once");
+    let mut number = Number(Box::new(0));
+    let gate = rig.hold(&mut number);
+    let (start, mut asked) = (Instant::now(), 0);
+    let end = wait(gpu, own, &mut || {
+        asked += 1;
+        asked < 8
+    });
+    assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
+    assert_eq!(asked, 8);
+    assert!(start.elapsed() >= Duration::from_millis(8 * 50), "twenty times a second");
+    let mut gate = Some(gate);
+    let end = wait(gpu, own, &mut || {
+        gate.take().into_iter().for_each(Gate::open);
+        true
+    });
+    end.expect("it goes on");
+
+    rig.device.set_capturing(rig.stream, true).expect("our stream");
+    let end = wait(gpu, own, &mut || true);
+    assert!(matches!(end, Err(Error::BadOption { .. })), "{end:?}");
+    rig.device.set_capturing(rig.stream, false).expect("our stream");
+    let end = wait(DeviceId { index: 9, ..gpu }, own, &mut || true);
+    assert!(matches!(end, Err(Error::NoDevice { .. })), "{end:?}");
+    let end = wait(gpu, CallerStream(1 << 40), &mut || true);
+    assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
+    rig.device.lose();
+    let end = wait(gpu, own, &mut || true);
     assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
 }

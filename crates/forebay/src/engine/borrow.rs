@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::gpu::{self, AddressKind, Device, GpuSelector, NotDeviceMemory};
 use crate::memory::Buffer;
 
@@ -46,8 +46,8 @@ impl Engine {
     /// outside them is ever moved to or from the buffer.
     ///
     /// # Errors
-    /// As of [`borrow_device_memory`](Self::borrow_device_memory); [`Error::BadOption`] without any
-    /// range.
+    /// As of [`borrow_device_memory`](Self::borrow_device_memory), also for a range without bytes;
+    /// [`Error::BadOption`] without any range.
     pub unsafe fn borrow_device_ranges(&self, ranges: &[(u64, u64)]) -> Result<Buffer> {
         let Some(&(first, len)) = ranges.first() else {
             let (name, value) = ("ranges".into(), "none".into());
@@ -58,7 +58,9 @@ impl Engine {
         let mut known: Option<(u64, u64)> = None;
         for &(address, len) in ranges {
             let end = address.saturating_add(len);
-            if !known.is_some_and(|(base, limit)| base <= address && end <= limit) {
+            // One without bytes is none, wherever it lies.
+            let is_known = |(base, limit)| base <= address && address < end && end <= limit;
+            if !known.is_some_and(is_known) {
                 gpu::check_range(&*device, address, len)
                     .map_err(|reason| refused(address, len, &reason))?;
                 let bounds = device.address_kind(address).bounds();
@@ -75,7 +77,8 @@ impl Engine {
     /// The memory stays mapped, and may be written where a call writes to it, until the buffer and
     /// all that was split from it are dropped, and every transfer that owned one of them has ended
     /// and given it back. Nobody else uses a range while a transfer writes to it, nor changes it
-    /// while one reads it.
+    /// while one reads it; a call that was given up ([`File::read_while`](crate::File::read_while))
+    /// goes on until its drive or server answers. Without bytes any address will do.
     #[must_use]
     pub unsafe fn borrow_host_memory(&self, address: u64, len: u64) -> Buffer {
         Buffer::lent(address, len)
@@ -83,6 +86,7 @@ impl Engine {
 
     /// The GPU that an address lies on.
     fn owner_of(&self, address: u64, len: u64) -> Result<Arc<dyn Device>> {
+        self.check(Operation::Open)?;
         let kind = self.address_kind(address);
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;

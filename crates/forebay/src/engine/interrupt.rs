@@ -1,17 +1,23 @@
 //! Blocking calls that ask now and then whether to go on, for callers whom a signal is to reach.
 //!
-//! Such a caller never waits in a file itself: it helps with what is in memory, and leaves the rest
-//! to the engine's threads. Where it is told to stop the transfer is cancelled, and what does not
-//! drain soon keeps its share of the memory.
+//! Such a caller waits for no drive and no server: it helps with what is in memory, and leaves the
+//! rest to the engine's threads. Where it is told to stop the transfer is cancelled, and what does
+//! not drain soon keeps its share of the memory, which nobody may use until then.
+//!
+//! What comes before the first byte is not interrupted: the kernel is asked for the file's size,
+//! room is reserved, memory is made. Nor is a small write through the page cache of a local file
+//! system, which the caller makes itself as [`File::write`] does.
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::file::{File, RequestOptions};
 use super::many::{ManyOutcome, Piece};
+use super::start::Call;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError, DeviceId};
 use crate::memory::Buffer;
@@ -32,12 +38,13 @@ pub(super) type GoOn<'a> = &'a mut dyn FnMut() -> bool;
 
 impl File {
     /// As [`read_with`](Self::read_with), but asks `go_on` some twenty times a second. Where that
-    /// says no the transfer is cancelled, and the call ends a second later at the latest: what is
-    /// in flight then keeps the memory, and whatever it was borrowed from.
+    /// says no, or panics, the transfer is cancelled, and the call ends a second later at the
+    /// latest: what is in flight then keeps the memory, and whatever it was borrowed from. Until
+    /// that has drained the memory is refused by every call, and seen by none.
     ///
     /// # Errors
-    /// As [`read_with`](Self::read_with); [`Error::Cancelled`] where it was to stop, or
-    /// [`Error::TimedOut`] where it did not.
+    /// As [`read_with`](Self::read_with); [`Error::Cancelled`] where it was to stop and has, or
+    /// [`Error::TimedOut`] where something is in flight still. It may also have ended meanwhile.
     pub fn read_while(
         &self,
         offset: u64,
@@ -87,11 +94,13 @@ impl File {
         go_on: GoOn<'_>,
     ) -> Result<Outcome> {
         let call = self.call(direction, offset, memory, options)?;
-        if let Some(done) = self.engine().move_small_traced(&call) {
+        let call = Call { may_wait: self.handle().is_memory(), ..call };
+        let has_server = self.handle().opens_slowly();
+        if !has_server && let Some(done) = self.engine().move_small_traced(&call) {
             return done;
         }
         let state = self.engine().start(&call, None)?;
-        self.engine().finish_while(&state, go_on)
+        self.engine().finish_while(&state, has_server, go_on)
     }
 }
 
@@ -124,7 +133,8 @@ impl Engine {
         self.run_many_while(Direction::Write, pieces, sources, options, go_on)
     }
 
-    /// Waits until all is done that is queued on a caller's stream now, and asks meanwhile.
+    /// Waits until all is done that is queued on a caller's stream now, and asks meanwhile, some
+    /// twenty times a second. What is queued there goes on, however the wait ends.
     ///
     /// # Safety
     /// `stream` is alive and one of `device`.
@@ -157,12 +167,15 @@ impl Engine {
         let mut wait = || {
             // SAFETY: the caller's promise.
             unsafe { known.record_on_caller(event, stream) }?;
-            let mut nap = NAPS[0];
+            let (mut nap, mut asked) = (NAPS[0], Instant::now());
             while !known.is_done(event)? {
                 std::thread::sleep(nap);
                 nap = (nap * 5 / 4).min(NAPS[1]);
-                if nap == NAPS[1] && !go_on() {
-                    return Err(interrupted());
+                if asked.elapsed() >= ASKS_EVERY {
+                    if !go_on() {
+                        return Err(interrupted());
+                    }
+                    asked = Instant::now();
                 }
             }
             Ok(())
@@ -172,16 +185,59 @@ impl Engine {
         waited.and(destroyed).map_err(failed)
     }
 
-    /// Helps with a transfer and waits for it, as long as the caller is to go on.
-    pub(super) fn finish_while(&self, state: &Arc<State>, go_on: GoOn<'_>) -> Result<Outcome> {
-        state.spare_caller();
-        self.help(state);
-        if state.wait_near_end(ASKS_EVERY, go_on) {
-            return state.wait().0;
+    /// Helps with a transfer and waits for it, as long as the caller is to go on. `has_server`: a
+    /// server may be waited for also for what is in memory.
+    pub(super) fn finish_while(
+        &self,
+        state: &Arc<State>,
+        has_server: bool,
+        go_on: GoOn<'_>,
+    ) -> Result<Outcome> {
+        let mut panic = None;
+        // The transfer has this caller's memory: there is no way out past what is in flight.
+        let mut go_on = || match catch_unwind(AssertUnwindSafe(&mut *go_on)) {
+            Ok(goes_on) => goes_on,
+            Err(said) => {
+                panic = Some(said);
+                false
+            }
+        };
+        let goes_on = has_server || self.help_while(state, &mut go_on);
+        let ended = if goes_on && state.wait_near_end(ASKS_EVERY, &mut go_on) {
+            state.wait().0
+        } else {
+            if goes_on {
+                self.cancel(state);
+            }
+            Self::drain(state)
+        };
+        match panic {
+            Some(said) => resume_unwind(said),
+            None => ended,
         }
-        self.cancel(state);
+    }
+
+    /// Helps with what is in memory; whether the caller is to go on.
+    fn help_while(&self, state: &Arc<State>, go_on: GoOn<'_>) -> bool {
+        state.spare_caller();
+        let (mut asked, mut goes_on) = (Instant::now(), true);
+        self.help_and(state, &mut || {
+            if goes_on && asked.elapsed() >= ASKS_EVERY {
+                goes_on = go_on();
+                asked = Instant::now();
+                if !goes_on {
+                    self.cancel(state); // so that there is nothing more to help with
+                }
+            }
+        });
+        goes_on
+    }
+
+    /// Waits for what is in flight of a transfer that was cancelled, but not for long.
+    fn drain(state: &Arc<State>) -> Result<Outcome> {
         match (state.place(), state.wait_for(DRAIN_MAX)) {
             (Some(place), None) => {
+                state.set_adrift();
                 Err(Error::TimedOut { place, bound: DRAIN_MAX, done: state.done() })
             }
             // It has ended meanwhile, or does just now.

@@ -404,9 +404,16 @@ impl Engine {
     /// Works as a reader for one transfer as long as there is something to do for it, then waits:
     /// the caller's thread is awake, and the others have to be woken.
     pub(crate) fn help(&self, state: &Arc<State>) {
+        self.help_and(state, &mut || {});
+    }
+
+    /// The same, with `between` run after each piece.
+    fn help_and(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
         let Inner { core, tools, .. } = &*self.inner;
         let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
-        while reader.step_for(core, tools, state) {}
+        while reader.step_for(core, tools, state) {
+            between();
+        }
         for _ in 0..PATIENCE {
             if !core.lock().is_left_to_readers(state) || state.wait_for(LOOKS_EVERY).is_some() {
                 return;
@@ -414,7 +421,9 @@ impl Engine {
         }
         // Others have their turn before, or the readers hang in their files.
         core.with(|scheduler| scheduler.insist(state));
-        while reader.step_for(core, tools, state) {}
+        while reader.step_for(core, tools, state) {
+            between();
+        }
     }
 
     /// Starts the readers, once.

@@ -14,7 +14,7 @@ use super::Engine;
 use super::start::Call;
 use crate::error::{Error, Result};
 use crate::events;
-use crate::file::{Source, read_at_raw, write_at_raw};
+use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
 use crate::memory::HostMemory;
 use crate::plan::{Reason, Route};
@@ -248,8 +248,10 @@ fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> 
 /// `memory` is valid for writes of `range.len()` bytes.
 unsafe fn read_all(call: &Call<'_>, range: ByteRange, memory: NonNull<u8>) -> bool {
     let Ok(len) = usize::try_from(range.len()) else { return false };
+    // What counts as resident may be on its way from a drive that hangs.
+    let read_raw = if call.may_wait { read_at_raw } else { read_nowait_raw };
     // SAFETY: the caller's promise.
-    let read = unsafe { read_at_raw(call.file.fd(), memory.as_ptr(), len, range.start) };
+    let read = unsafe { read_raw(call.file.fd(), memory.as_ptr(), len, range.start) };
     read.is_ok_and(|got| got == len)
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Call<'a> {
     pub(super) size: Option<u64>,
     /// Whether it moves a part of what subscribers are told of as a whole.
     pub(super) is_block: bool,
+    /// Whether the caller's thread may wait for a drive.
+    pub(super) may_wait: bool,
 }
 
 impl<'a> Call<'a> {
@@ -39,7 +41,17 @@ impl<'a> Call<'a> {
         span: Span,
         options: &'a RequestOptions,
     ) -> Self {
-        Self { file, direction, offset, span, options, is_part: false, size: None, is_block: false }
+        Self {
+            file,
+            direction,
+            offset,
+            span,
+            options,
+            is_part: false,
+            size: None,
+            is_block: false,
+            may_wait: true,
+        }
     }
 
     fn operation(&self) -> Operation {

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
 
+mod allocation;
 mod host;
 mod node;
 mod parts;
@@ -13,12 +14,13 @@ mod parts;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::gpu::{Device, DeviceError, DeviceId, is_quiet};
-use crate::process::Home;
+use crate::gpu::{Device, DeviceId, is_quiet};
 
+use allocation::{Allocation, Memory};
+pub(crate) use allocation::{Keep, Last};
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
@@ -41,56 +43,6 @@ pub struct Buffer {
     len: u64,
 }
 
-/// What a buffer's bytes live in; given back with the last buffer that was split from it.
-struct Allocation {
-    memory: Memory,
-    /// Whatever keeps memory that is not ours: dropped with the last share.
-    owner: Option<Box<dyn Any + Send + Sync>>,
-}
-
-enum Memory {
-    Host(HostMemory),
-    /// Memory of the process that somebody else owns.
-    Lent {
-        address: u64,
-    },
-    Device {
-        device: Arc<dyn Device>,
-        address: u64,
-        /// Whether it is ours to free.
-        ours: bool,
-        /// Why a copy may still touch it, for ever.
-        lost: OnceLock<DeviceError>,
-    },
-}
-
-impl Allocation {
-    /// The process that it is no use outside of; a child has what others own as its parent has it.
-    fn home(&self) -> Option<&Home> {
-        match &self.memory {
-            Memory::Host(memory) => Some(memory.home()),
-            Memory::Lent { .. } => None,
-            Memory::Device { device, .. } => Some(device.home()),
-        }
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        if let Memory::Device { device, address, ours: true, lost } = &self.memory
-            && device.home().is_here()
-            && lost.get().is_none()
-        {
-            // SAFETY: the address came from this device's `allocate` and is freed only here; a
-            // transfer keeps its buffer, and so this allocation, until all copies are done, and
-            // says where one may not be.
-            let freed = unsafe { device.free(*address) };
-            // A driver that refuses leaves nothing to do: the memory is lost to this process.
-            drop(freed);
-        }
-    }
-}
-
 impl Buffer {
     pub(crate) fn host(memory: HostMemory) -> Self {
         let len = memory.len() as u64;
@@ -103,19 +55,22 @@ impl Buffer {
     }
 
     fn of(memory: Memory, len: u64) -> Self {
-        Self { allocation: Arc::new(Allocation { memory, owner: None }), start: 0, len }
+        Self { allocation: Arc::new(Allocation::new(memory)), start: 0, len }
     }
 
     /// The same, with what keeps memory that others own: it is dropped when the buffer and all
     /// that was split from it are gone and no transfer can touch the memory any more, by whichever
-    /// thread lets go of it last.
+    /// thread lets go of it last; never where a copy may touch it for ever
+    /// ([`Error::CopyNotOver`]). Of several owners all are kept.
+    ///
+    /// A forked child that drops the buffer drops its own copy of the owner, as of any value.
     ///
     /// # Panics
-    /// Where it has been split.
+    /// Where it has been split, or a call that was given up still moves bytes to or from it.
     #[must_use]
     pub fn kept_by(mut self, owner: impl Any + Send + Sync) -> Self {
         let allocation = Arc::get_mut(&mut self.allocation).expect("it has not been split");
-        allocation.owner = Some(Box::new(owner));
+        allocation.owners.push(Box::new(owner));
         self
     }
 
@@ -136,7 +91,7 @@ impl Buffer {
     }
 
     fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
-        Self::of(Memory::Device { device, address, ours, lost: OnceLock::new() }, len)
+        Self::of(Memory::device(device, address, ours), len)
     }
 
     /// Bytes it holds.
@@ -195,7 +150,8 @@ impl Buffer {
     }
 
     /// Its bytes, where it lies on the host and is ours; `None` in a forked child, which has not
-    /// got them.
+    /// got them, and while a call that was given up still moves bytes to or from its memory
+    /// ([`File::read_while`](crate::File::read_while)).
     #[must_use]
     pub fn as_slice(&self) -> Option<&[u8]> {
         let (pointer, len) = self.host_part()?;
@@ -204,8 +160,7 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
-    /// Its bytes, where it lies on the host and is ours; `None` in a forked child, which has not
-    /// got them.
+    /// The same, to be changed.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let (pointer, len) = self.host_part()?;
@@ -223,7 +178,7 @@ impl Buffer {
 
     fn host_part(&self) -> Option<(*mut u8, usize)> {
         match &self.allocation.memory {
-            Memory::Host(memory) if memory.home().is_here() => {
+            Memory::Host(memory) if memory.home().is_here() && !self.allocation.is_adrift() => {
                 let start = usize::try_from(self.start).expect("inside one mapping");
                 let len = usize::try_from(self.len).expect("inside one mapping");
                 Some((memory.pointer().as_ptr().wrapping_add(start), len))
@@ -348,7 +303,7 @@ impl Buffer {
                 && !is_quiet(&**device, stream)
             {
                 // The device may still touch the memory, and nobody can tell for how long.
-                Keep(Arc::clone(&self.allocation)).lose(error);
+                Keep::of(&self.allocation).lose(error);
                 return done;
             }
             device.destroy_stream(stream).and(done)
@@ -360,8 +315,8 @@ impl Buffer {
         run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
     }
 
-    /// Refuses memory that a copy may still touch, and a forked child; `place` is what it was to be
-    /// used for.
+    /// Refuses memory that a copy or a call that was given up may still touch, and a forked child;
+    /// `place` is what it was to be used for.
     pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
         if let Some(home) = self.allocation.home()
             && !home.is_here()
@@ -373,6 +328,13 @@ impl Buffer {
                 let (device, len, source) = (device.id(), self.len, source.clone());
                 Err(Error::CopyNotOver { device, len, place: place.map(Box::new), source })
             }
+            _ if self.allocation.is_adrift() => Err(Error::BadOption {
+                name: "buffer".into(),
+                value: format!("memory of {} bytes", self.len),
+                expected: "memory that no call which was given up still moves bytes to or from: \
+                           that is over when its drive or server answers"
+                    .into(),
+            }),
             _ => Ok(()),
         }
     }
@@ -453,25 +415,6 @@ pub(crate) struct Span {
     pub(crate) keep: Option<Keep>,
 }
 
-/// A share in memory of ours.
-#[derive(Clone)]
-pub(crate) struct Keep(Arc<Allocation>);
-
-impl Keep {
-    /// Gives the memory up for good: the copy that failed so may touch it at any time from now on.
-    pub(crate) fn lose(&self, source: &DeviceError) {
-        if let Memory::Device { lost, .. } = &self.0.memory {
-            lost.get_or_init(|| source.clone());
-        }
-    }
-}
-
-impl fmt::Debug for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keep")
-    }
-}
-
 impl Span {
     pub(crate) fn of_host(bytes: &mut [u8]) -> Self {
         let (address, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
@@ -492,7 +435,7 @@ impl Span {
             address: buffer.address() + range.start,
             len: range.end - range.start,
             gpu: buffer.gpu().cloned(),
-            keep: Some(Keep(Arc::clone(&buffer.allocation))),
+            keep: Some(Keep::of(&buffer.allocation)),
         })
     }
 }

@@ -189,7 +189,12 @@ impl Core {
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {
             self.closers.push(move || drop(state));
         }
-        if let Some(files) = unused {
+        let Some(mut files) = unused else { return };
+        let memory = std::mem::take(&mut files.memory);
+        if !memory.is_empty() {
+            self.closers.push(move || drop(memory));
+        }
+        if files.has_files() {
             self.closers.push(move || {
                 drop(files);
                 waited_for.upgrade().iter().for_each(|state| state.closed());

@@ -6,6 +6,7 @@ mod told;
 mod wait;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::error::{Error, Operation, Place, Result};
 use crate::events::Told;
 use crate::file::Handle;
 use crate::gpu::DeviceError;
-use crate::memory::{Buffer, Keep};
+use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
 use crate::trace::Range;
@@ -41,7 +42,7 @@ pub(crate) struct State {
     key: AtomicUsize,
     /// A share in the memory that bytes move to or from; let go before anybody can see the end, so
     /// that whoever then frees the memory has it free.
-    keep: Mutex<Vec<Keep>>,
+    keep: Mutex<Shares>,
     /// What it reads where that are many ranges; let go with the file.
     batch: Mutex<Option<Arc<Batch>>>,
     /// Whether it is to stop, where the scheduler does not know it.
@@ -56,6 +57,14 @@ pub(crate) struct State {
     told: Mutex<Option<(Told, Range)>>,
 }
 
+/// See [`State::keep`].
+#[derive(Debug)]
+struct Shares {
+    keep: Vec<Keep>,
+    /// Whether the caller has gone on without the end.
+    adrift: bool,
+}
+
 /// How a transfer ended, and the memory that it owns until then.
 struct End {
     result: Option<Result<Outcome>>,
@@ -68,13 +77,20 @@ struct End {
     steps: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// What nobody but an ended transfer holds, and whose drop closes files.
+/// What nobody but an ended transfer holds, and whose drop closes files and frees memory.
 #[derive(Debug)]
 pub(crate) struct Unused {
-    #[expect(dead_code, reason = "held for its drop")]
+    /// Of a caller who has gone on without the end.
+    pub(crate) memory: Vec<Last>,
     file: Option<Handle>,
-    #[expect(dead_code, reason = "held for its drop")]
     batch: Option<Batch>,
+}
+
+impl Unused {
+    /// Whether there is something to close.
+    pub(crate) fn has_files(&self) -> bool {
+        self.file.is_some() || self.batch.is_some()
+    }
 }
 
 impl State {
@@ -95,7 +111,7 @@ impl State {
             file_ns: AtomicU64::new(0),
             copy_ns: AtomicU64::new(0),
             key: AtomicUsize::new(usize::MAX),
-            keep: Mutex::new(keep),
+            keep: Mutex::new(Shares { keep, adrift: false }),
             batch: Mutex::default(),
             end: Mutex::new(End {
                 result: None,
@@ -170,12 +186,30 @@ impl State {
     /// Gives the transfer's memory up for good, since the copy that failed so may not be over: what
     /// the transfer owns never comes back, what it was lent is marked.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {
-        self.keep().iter().for_each(|keep| keep.lose(source));
+        self.keep().keep.iter().for_each(|keep| keep.lose(source));
         let owned = std::mem::take(&mut self.lock().buffers);
         drop(owned);
     }
 
-    fn keep(&self) -> MutexGuard<'_, Vec<Keep>> {
+    /// Says that its caller goes on without the end: until that comes nobody may use the memory.
+    pub(crate) fn set_adrift(&self) {
+        let mut shares = self.keep();
+        shares.adrift = true;
+        shares.keep.iter().for_each(Keep::set_adrift); // none where it has ended meanwhile
+    }
+
+    /// Lets go of the memory; what nobody else has a share in is the answer.
+    fn let_go(&self) -> Vec<Last> {
+        let mut shares = self.keep();
+        let (keep, adrift) = (std::mem::take(&mut shares.keep), shares.adrift);
+        drop(shares);
+        if adrift {
+            keep.iter().for_each(Keep::land);
+        }
+        keep.into_iter().filter_map(Keep::let_go).collect()
+    }
+
+    fn keep(&self) -> MutexGuard<'_, Shares> {
         self.keep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +243,7 @@ impl State {
 
     /// Ends the transfer: from now on nothing in the kernel or on the GPU touches its memory. Files
     /// that nobody else has are to be closed by the caller, who says when they are
-    /// [`closed`](Self::closed).
+    /// [`closed`](Self::closed), and memory is to be freed.
     pub(crate) fn finish(&self, result: Result<u64>) -> Option<Unused> {
         let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner).take();
         let result = result.map(|bytes| batch.as_ref().map_or(bytes, |batch| batch.got()));
@@ -219,24 +253,26 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
-        let keep = std::mem::take(&mut *self.keep());
-        drop(keep);
+        let memory = self.let_go();
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         file.iter().for_each(|file| self.tell_end(file, &result));
         let file = file.and_then(Arc::into_inner);
         let batch = batch.and_then(Arc::into_inner);
-        let unused = (file.is_some() || batch.is_some()).then_some(Unused { file, batch });
+        let unused = Unused { memory, file, batch };
         let mut end = self.lock();
         end.result = Some(result);
-        end.closing = unused.is_some();
+        end.closing = unused.has_files();
         let (waiting, steps) = (end.waiting > 0, std::mem::take(&mut end.steps));
         drop(end);
         self.ended.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
-        steps.into_iter().for_each(|step| step());
-        unused
+        for step in steps {
+            // One that panics would take those with it whom this thread serves.
+            drop(catch_unwind(AssertUnwindSafe(step)));
+        }
+        (unused.has_files() || !unused.memory.is_empty()).then_some(unused)
     }
 
     /// Says that they are closed.
@@ -399,8 +435,9 @@ impl Transfer {
     }
 
     /// Has `step` run when it has ended: by the thread that ends it, or by this one where it has
-    /// already. Other transfers wait for that thread, so the step may not wait for anything: it
-    /// wakes somebody, for example. In a forked child nothing ever runs it.
+    /// already. Other transfers wait for that thread, so the step may not wait for anything, nor
+    /// call a GPU's driver, nor let go of the last handle of an engine: it wakes somebody, for
+    /// example. Its panic there is passed over. In a forked child nothing ever runs it.
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         if self.engine.home().is_here() {
             self.state.on_end(step);

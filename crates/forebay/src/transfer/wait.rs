@@ -34,6 +34,7 @@ impl State {
     /// As [`wait_awake`](Self::wait_awake), but asks every so often whether to go on; whether it
     /// has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let mut asked = Instant::now();
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
@@ -42,11 +43,16 @@ impl State {
                 (left, done) => elapsed.mul_f64(float(left) / float(done)),
             };
             if left > awake {
-                if self.wait_for((left - awake).min(every)).is_some() {
+                let pause = every.saturating_sub(asked.elapsed());
+                if self.wait_for((left - awake).min(pause)).is_some() {
                     return true;
                 }
-                if left - awake >= every && !go_on() {
-                    return false;
+                // Where little is left and does not come all pauses are short.
+                if asked.elapsed() >= every {
+                    if !go_on() {
+                        return false;
+                    }
+                    asked = Instant::now();
                 }
                 continue;
             }
@@ -123,4 +129,33 @@ impl State {
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn float(bytes: u64) -> f64 {
     bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::file::{Handle, OpenHow};
+    use crate::units::{ByteRange, GIB};
+
+    /// Where nearly all has come, the rest is expected at any moment, for minutes.
+    #[test]
+    fn a_waiting_caller_is_asked_also_when_the_end_seems_near() {
+        let file = Handle::open("/proc/version", &OpenHow::default()).expect("it is there");
+        let range = ByteRange::at(0, GIB);
+        let mut state = State::new(Arc::new(file), range, Vec::new(), Vec::new());
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(20));
+        state.started = long_ago.expect("a machine that has run for a while");
+        for left in [GIB, GIB / 2, GIB / 1000, GIB / 10_000, 1, 0] {
+            state.done = (GIB - left).into();
+            let (start, mut asked) = (Instant::now(), 0);
+            let ended = state.wait_near_end(Duration::from_millis(10), &mut || {
+                asked += 1;
+                // Whoever is asked too late need not wait for as long as that can take.
+                asked < 5 && start.elapsed() < Duration::from_secs(5)
+            });
+            assert!(!ended && asked == 5, "{left} bytes left: asked {asked} times");
+        }
+    }
 }

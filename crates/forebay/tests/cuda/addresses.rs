@@ -6,7 +6,7 @@ use std::fs;
 use std::ptr::NonNull;
 
 use forebay::gpu::{AddressKind, Device, DeviceCopy, GpuSelector, visible};
-use forebay::{Buffer, Engine, Error, Options, RequestOptions};
+use forebay::{Buffer, Engine, Error, Options, Piece, RequestOptions};
 
 use crate::driver::{Driver, IpcHandle, engine, file, fill_and_check, run_again};
 
@@ -127,6 +127,52 @@ fn virtual_memory_of_several_mappings_is_used_as_one_range() {
     (0..4).for_each(|index| driver.unmap(at(index), lens[index]));
     println!("unmapped: {}", refusal(&engine, base, 4096));
     driver.give_back(base, lens.iter().sum());
+    driver.pop();
+}
+
+#[test]
+fn ranges_of_several_allocations_are_lent_as_one_buffer() {
+    let Some((engine, gpu)) = engine() else { return };
+    let (driver, len) = (Driver::new(), 8 * MIB);
+    driver.use_primary(&*gpu);
+    let own = [driver.allocate(len), driver.allocate_in_pool(len), driver.allocate_managed(len)];
+    let lend = |ranges: &[(u64, u64)]| {
+        // SAFETY: the memory is freed at the end.
+        unsafe { engine.borrow_device_ranges(ranges) }
+    };
+    // Many of each, of which the driver is not asked one by one.
+    let part = |n: usize| (own[n % 3] + (n / 3 * 4096) as u64, 4000);
+    let ranges: Vec<(u64, u64)> = (0..3000).map(part).collect();
+    let buffer = lend(&ranges).unwrap();
+    assert_eq!(buffer.device(), Some(gpu.id()));
+    let (_folder, path, bytes) = file(3000 * 4000);
+    let opened = engine.open(&path).unwrap();
+    let piece = |(n, (address, len)): (usize, &(u64, u64))| {
+        Piece::new(&opened, n as u64 * 4000, *len, address - buffer.address())
+    };
+    let pieces: Vec<Piece<'_>> = ranges.iter().enumerate().map(piece).collect();
+    let mut targets = [buffer];
+    let options = RequestOptions::exactly();
+    let outcome = engine.read_many_while(&pieces, &mut targets, &options, &mut || true).unwrap();
+    assert!(outcome.results.iter().all(|result| matches!(result, Ok(4000))));
+    for (n, bytes) in bytes.chunks(4000).enumerate() {
+        let (address, len) = part(n);
+        let mut got = vec![0; 4000];
+        // SAFETY: as above.
+        let whole = unsafe { engine.borrow_device_memory(address, len) }.unwrap();
+        whole.download(0, &mut got).unwrap();
+        assert!(got == bytes, "range {n}");
+    }
+    drop(targets);
+    let (good, host) = ((own[0], 10), [0_u8; 16]);
+    let bad = [(own[0], len as u64 + 1), (own[0], 0), (own[0], u64::MAX), (0, 1)];
+    for range in bad.into_iter().chain([(host.as_ptr().addr() as u64, 16)]) {
+        for ranges in [[range, good], [good, range]] {
+            let error = lend(&ranges).unwrap_err();
+            assert!(matches!(error, Error::NotDeviceMemory { .. }), "{error:?}");
+        }
+    }
+    own.into_iter().for_each(|address| driver.free(address));
     driver.pop();
 }
 

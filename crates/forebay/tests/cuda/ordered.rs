@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{CallerStream, DeviceId};
-use forebay::{Buffer, Engine, File, OpenOptions, Options, RequestOptions, SyncMode};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, SyncMode};
 
 use crate::driver::{Driver, Opaque, engine, file, is_alone};
 
@@ -160,6 +160,47 @@ fn others_may_synchronise_and_allocate_meanwhile() {
         ended.store(true, Ordering::Relaxed);
         assert!(other.join().unwrap() > 0);
     });
+    driver.pop();
+}
+
+#[test]
+fn a_wait_for_a_stream_asks_until_it_goes_on() {
+    if !is_alone() {
+        return;
+    }
+    let Some((engine, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let wait = |stream: Opaque, go_on: &mut dyn FnMut() -> bool| {
+        // SAFETY: the stream is the test's and alive.
+        unsafe { engine.wait_for_stream(gpu.id(), named(stream), go_on) }
+    };
+    let (own, apart) = (driver.create_stream(0), driver.create_stream(1));
+    let legacy: *mut c_void = ptr::without_provenance_mut(1);
+    for stream in [ptr::null_mut(), legacy, own, apart] {
+        wait(stream, &mut || true).unwrap();
+        let gate = gate(&driver);
+        driver.wait_for_one(stream, gate.1);
+        let mut asked = 0;
+        let end = wait(stream, &mut || {
+            asked += 1;
+            asked < 4
+        });
+        assert!(matches!(end, Err(Error::Device { .. })), "{stream:?}: {end:?}");
+        assert_eq!(asked, 4);
+        let end = wait(stream, &mut || {
+            gate.open();
+            true
+        });
+        assert!(end.is_ok(), "{stream:?}: {end:?}");
+        driver.synchronize(stream);
+    }
+    driver.destroy_stream(own);
+    driver.destroy_stream(apart);
+    let capturing = driver.begin_capture();
+    let end = wait(capturing, &mut || true);
+    assert!(matches!(end, Err(Error::BadOption { .. })), "{end:?}");
+    driver.end_capture(capturing).unwrap();
     driver.pop();
 }
 

@@ -274,8 +274,9 @@ impl Engine {
         let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
         let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
         let many = Many { direction, pieces, spans: &spans, options };
+        let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
         let (state, results) = self.start_many(&many, Vec::new())?;
-        Ok(results.outcome(self.finish_while(&state, go_on)?))
+        Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
     }
 
     /// Starts reading many pieces into `targets`, which the transfer owns until it is waited for.

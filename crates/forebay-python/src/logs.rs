@@ -1,0 +1,216 @@
+//! What engines tell of themselves, for Python's `logging`.
+//!
+//! Whoever tells something never waits for the interpreter: what is told goes to a thread that
+//! hands it on to the logger `forebay`, and is dropped where that is far behind. The logger's level
+//! is looked at when an engine is made.
+
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// What is told but not handed on yet, at most.
+const WAITING_MAX: usize = 1024;
+
+/// How long the end of the interpreter waits for what was told.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+
+/// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
+static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+static WAY: Mutex<Option<Way>> = Mutex::new(None);
+
+/// The way to the thread that hands on.
+struct Way {
+    /// The process that it is in: a child has none of it.
+    process: u32,
+    sender: SyncSender<Told>,
+    /// Of a thread that is not started yet.
+    receiver: Option<Receiver<Told>>,
+}
+
+enum Told {
+    Line {
+        level: u8,
+        target: String,
+        text: String,
+    },
+    /// All before it is to be handed on.
+    Flush(SyncSender<()>),
+}
+
+/// Has what engines tell from now on go where the logger `forebay` says.
+pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
+    static ONCE: Once = Once::new();
+    LEVEL.store(level(py)?, Ordering::Relaxed);
+    start();
+    let mut is_new = false;
+    ONCE.call_once(|| {
+        // A program that embeds Python may have a subscriber of its own, which is told then.
+        is_new = tracing::subscriber::set_global_default(Logs).is_ok();
+    });
+    if is_new {
+        let flush = wrap_pyfunction!(flush_logs, py)?;
+        py.import("atexit")?.call_method1("register", (flush,))?;
+    }
+    Ok(())
+}
+
+/// The logger's level in our numbers: warnings where nobody has asked for `logging` yet.
+fn level(py: Python<'_>) -> PyResult<u8> {
+    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let Some(logging) = modules.get_item("logging")? else { return Ok(2) };
+    let logger = logging.call_method1("getLogger", ("forebay",))?;
+    let level: i64 = logger.call_method0("getEffectiveLevel")?.extract()?;
+    Ok(match level {
+        ..=10 => 4,
+        11..=20 => 3,
+        21..=30 => 2,
+        31..=40 => 1,
+        _ => 0,
+    })
+}
+
+/// Makes a way, where this process has none.
+fn start() {
+    let process = std::process::id();
+    let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
+    if way.as_ref().is_some_and(|way| way.process == process) {
+        return;
+    }
+    let (sender, receiver) = sync_channel(WAITING_MAX);
+    // The parent's is left as it is.
+    std::mem::forget(way.replace(Way { process, sender, receiver: Some(receiver) }));
+}
+
+impl Way {
+    /// Puts it on its way; the first starts the thread.
+    fn send(&mut self, told: Told) -> bool {
+        if let Some(receiver) = self.receiver.take() {
+            let thread = std::thread::Builder::new().name("forebay-log".into());
+            // Without it nothing is handed on, and nobody is hurt.
+            drop(thread.spawn(move || hand_on(&receiver)));
+        }
+        self.sender.try_send(told).is_ok()
+    }
+}
+
+fn hand_on(told: &Receiver<Told>) {
+    for told in told {
+        match told {
+            Told::Line { level, target, text } => {
+                let said = Python::try_attach(|py| {
+                    if let Err(error) = log(py, level, &target, &text) {
+                        error.write_unraisable(py, None);
+                    }
+                });
+                if said.is_none() {
+                    return; // the interpreter has ended
+                }
+            }
+            Told::Flush(done) => drop(done.send(())),
+        }
+    }
+}
+
+fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
+    let logging = py.import(intern!(py, "logging"))?;
+    let logger = logging.call_method1(intern!(py, "getLogger"), (target.replace("::", "."),))?;
+    let number = [50, 40, 30, 20, 10][usize::from(level.min(4))];
+    logger.call_method1(intern!(py, "log"), (number, "%s", text)).map(drop)
+}
+
+/// Waits a moment until all that was told is handed on.
+#[pyfunction]
+fn flush_logs(py: Python<'_>) {
+    py.detach(|| {
+        let (done, ended) = sync_channel(1);
+        let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_running =
+            |way: &&mut Way| way.process == std::process::id() && way.receiver.is_none();
+        let sent = way.as_mut().filter(is_running).is_some_and(|way| way.send(Told::Flush(done)));
+        drop(way);
+        if sent {
+            let _ = ended.recv_timeout(FLUSH_MAX);
+        }
+    });
+}
+
+/// What the engine's events go to.
+struct Logs;
+
+impl Subscriber for Logs {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        number(*metadata.level()) <= LEVEL.load(Ordering::Relaxed)
+            && metadata.target().starts_with("forebay")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1) // lines say themselves what they are about
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let metadata = event.metadata();
+        let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
+        let text = line.message + &line.fields;
+        // Nobody waits here, not even for the way.
+        if let Ok(mut way) = WAY.try_lock()
+            && let Some(way) = &mut *way
+            && way.process == std::process::id()
+        {
+            way.send(Told::Line { level, target, text });
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn number(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        _ => 4,
+    }
+}
+
+/// An event as one line.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // To a text nothing fails.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}

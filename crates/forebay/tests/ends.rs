@@ -1,0 +1,250 @@
+//! How transfers are told of and let go: steps at their end, handles that are given up, buffers
+//! that are taken back.
+
+mod lab;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use forebay::clock::SystemClock;
+use forebay::gpu::Device;
+use forebay::gpu::sim::SimDevice;
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Transfer};
+use lab::fuse::{Fuse, drop_pages};
+use lab::{or_skip, pattern, watchdog::Watchdog};
+
+const LEN: usize = (1 << 20) + 345;
+
+/// Far above what the slowest machine needs: it only tells late from never.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn engine() -> Engine {
+    let mut options = Options::default();
+    options.remember = false;
+    Engine::new(options).expect("limits that fit")
+}
+
+fn hung_file(engine: &Engine) -> Option<(Fuse, File)> {
+    let fuse = or_skip(Fuse::new(pattern(1, LEN)))?;
+    let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
+    drop_pages(&fuse.path());
+    fuse.set(|faults| (faults.hang_from, faults.hang_writes) = (Some(0), true));
+    Some((fuse, file))
+}
+
+fn goes_on(fuse: &Fuse) {
+    fuse.set(|faults| (faults.hang_from, faults.hang_writes) = (None, false));
+}
+
+fn start_read(engine: &Engine, file: &File) -> Transfer {
+    let buffer = engine.allocate_pinned(LEN as u64).expect("memory");
+    file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
+}
+
+/// Counts how often it is run.
+fn step(count: &Arc<AtomicUsize>) -> impl FnOnce() + Send + 'static {
+    let count = Arc::clone(count);
+    move || {
+        count.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[track_caller]
+fn wait_until(what: &str, ready: impl Fn() -> bool) {
+    let until = Instant::now() + BOUND;
+    while !ready() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn each_step_is_run_once_whenever_it_came() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let Some((fuse, file)) = hung_file(&engine) else { return };
+    let transfer = start_read(&engine, &file);
+    let count = Arc::new(AtomicUsize::new(0));
+    (0..3).for_each(|_| transfer.on_end(step(&count)));
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(count.load(Ordering::Acquire), 0, "it has not ended");
+    goes_on(&fuse);
+    transfer.wait_for(BOUND).expect("it ends").expect("all bytes");
+    wait_until("the steps are run", || count.load(Ordering::Acquire) == 3);
+    transfer.on_end(step(&count));
+    assert_eq!(count.load(Ordering::Acquire), 4, "at once");
+    drop((transfer, file, engine));
+    assert_eq!(count.load(Ordering::Acquire), 4);
+}
+
+#[test]
+fn each_step_is_run_once_beside_the_end() {
+    let _watchdog = Watchdog::start();
+    let (engine, folder) = (engine(), tempfile::tempdir_in(".").expect("a folder"));
+    let path = folder.path().join("file");
+    fs::write(&path, pattern(3, LEN)).expect("room for a file");
+    let file = engine.open(&path).expect("the file opens");
+    for round in 0..60 {
+        let transfer = start_read(&engine, &file);
+        let (count, barrier) = (Arc::new(AtomicUsize::new(0)), Barrier::new(4));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    (0..50).for_each(|_| transfer.on_end(step(&count)));
+                });
+            }
+            if round % 3 == 0 {
+                transfer.cancel();
+            }
+        });
+        let end = transfer.wait_for(BOUND).expect("it ends");
+        assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
+        wait_until("the steps are run", || count.load(Ordering::Acquire) >= 200);
+        assert_eq!(count.load(Ordering::Acquire), 200);
+    }
+}
+
+#[test]
+fn steps_are_run_whatever_the_end_and_see_it() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let Some((fuse, file)) = hung_file(&engine) else { return };
+    for cancels in [false, true] {
+        fuse.set(|faults| (faults.hang_from, faults.fail_at) = (Some(0), Some(5)));
+        let transfer = Arc::new(start_read(&engine, &file));
+        let (count, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        transfer.on_end(step(&count));
+        let (of, saw) = (Arc::clone(&transfer), Arc::clone(&seen));
+        transfer.on_end(move || saw.store(of.is_done(), Ordering::Release));
+        if cancels {
+            transfer.cancel();
+        }
+        fuse.set(|faults| faults.hang_from = None);
+        match transfer.wait_for(BOUND).expect("it ends") {
+            Err(Error::Cancelled { .. }) if cancels => {}
+            Err(Error::Io { .. }) if !cancels => {}
+            other => panic!("{other:?}"),
+        }
+        wait_until("the steps are run", || seen.load(Ordering::Acquire));
+        assert_eq!(count.load(Ordering::Acquire), 1);
+    }
+}
+
+#[test]
+fn a_step_that_panics_harms_nobody() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let Some((fuse, file)) = hung_file(&engine) else { return };
+    let transfers: Vec<_> = (0..4).map(|_| start_read(&engine, &file)).collect();
+    let count = Arc::new(AtomicUsize::new(0));
+    for transfer in &transfers {
+        transfer.on_end(|| panic!("a step of a test that panics"));
+        transfer.on_end(step(&count));
+    }
+    goes_on(&fuse);
+    for transfer in transfers {
+        transfer.wait_for(BOUND).expect("it ends").expect("all bytes");
+    }
+    wait_until("the steps are run", || count.load(Ordering::Acquire) == 4);
+    start_read(&engine, &file).wait().0.expect("its threads are there");
+}
+
+#[test]
+fn a_transfer_that_nobody_has_goes_on() {
+    let _watchdog = Watchdog::start();
+    for keeps_engine in [true, false] {
+        let engine = engine();
+        let Some((fuse, file)) = hung_file(&engine) else { return };
+        let bytes = pattern(7, LEN);
+        let mut source = engine.allocate_pinned(LEN as u64).expect("memory");
+        source.upload(0, &bytes).expect("an upload");
+        let gone = Arc::new(AtomicBool::new(false));
+        let source = source.kept_by(Gone(Arc::clone(&gone)));
+        let options = RequestOptions::default();
+        let transfer = file.start_write(0, source, &options).expect("a start");
+        fuse.wait_for_parked(1);
+        transfer.detach();
+        let kept = keeps_engine.then(|| (engine.clone(), file.clone()));
+        drop((engine, file));
+        assert!(!gone.load(Ordering::Acquire) && fuse.content() == pattern(1, LEN));
+        goes_on(&fuse);
+        wait_until("all is written", || fuse.content() == bytes);
+        wait_until("the memory is given back", || gone.load(Ordering::Acquire));
+        drop(kept);
+    }
+}
+
+/// Says when it is dropped.
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_buffer_is_taken_back_once() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let Some((fuse, file)) = hung_file(&engine) else { return };
+    let transfer = start_read(&engine, &file);
+    assert!(transfer.reclaim().is_empty(), "it is on its way");
+    goes_on(&fuse);
+    transfer.wait_for(BOUND).expect("it ends").expect("all bytes");
+    let back: Vec<Buffer> = transfer.reclaim();
+    assert_eq!(back.len(), 1);
+    assert!(back[0].as_slice() == Some(&pattern(1, LEN)[..]));
+    assert!(transfer.reclaim().is_empty());
+    let (end, none) = transfer.wait();
+    assert!(end.is_ok() && none.is_none());
+
+    // Of several threads one has it.
+    let transfer = start_read(&engine, &file);
+    transfer.wait_for(BOUND).expect("it ends").expect("all bytes");
+    let count = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| count.fetch_add(transfer.reclaim().len(), Ordering::AcqRel));
+        }
+    });
+    assert_eq!(count.load(Ordering::Acquire), 1);
+
+    // Of several buffers all, in their order; after an error as well.
+    let memory = |len: u64| engine.allocate_pinned(len).expect("memory");
+    let pieces = [Piece::new(&file, 0, 100, 0), Piece::new(&file, 9, 50, 0).to(1)];
+    let buffers = vec![memory(100), memory(50)];
+    let many = engine.start_read_many(&pieces, buffers, &RequestOptions::default());
+    let many = many.expect("a start");
+    many.transfer().cancel();
+    let end = many.transfer().wait_for(BOUND).expect("it ends");
+    assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
+    let lens: Vec<_> = many.transfer().reclaim().iter().map(Buffer::len).collect();
+    assert_eq!(lens, [100, 50]);
+    assert!(many.wait().1.is_empty());
+}
+
+#[test]
+fn memory_that_a_copy_may_touch_for_ever_is_neither_taken_back_nor_let_go() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let config = "sim:bandwidth=300MB/s,lost-after=0".parse().expect("a configuration");
+    let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
+    engine.add_device(&device).expect("a new device");
+    let folder = tempfile::tempdir_in(".").expect("a folder");
+    let path = folder.path().join("file");
+    fs::write(&path, pattern(3, LEN)).expect("room for a file");
+    let file = engine.open(&path).expect("the file opens");
+    let gone = Arc::new(AtomicBool::new(false));
+    let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
+    let buffer = buffer.kept_by(Gone(Arc::clone(&gone)));
+    let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start");
+    let end = transfer.wait_for(BOUND).expect("it ends");
+    assert!(matches!(end, Err(Error::CopyNotOver { .. })), "{end:?}");
+    assert!(transfer.reclaim().is_empty());
+    drop((transfer, file, engine));
+    assert!(!gone.load(Ordering::Acquire), "the owner would free it");
+}

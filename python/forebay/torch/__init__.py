@@ -1,0 +1,18 @@
+"""Tensors and files: loads, saves, records in random order, checkpoints that are whole.
+
+>>> import forebay.torch
+>>> weights = forebay.torch.load("weights.bin", torch.bfloat16, (4096, 4096), "cuda")
+>>> for batch in forebay.torch.RecordDataset(paths, (224, 224, 3), torch.uint8, batch_size=256):
+...     train(batch)
+
+Files hold the tensors' bytes and nothing else: no pickles, no header. This part is imported only
+when it is asked for, and needs torch.
+"""
+
+from __future__ import annotations
+
+from ._checkpoint import save_checkpoint
+from ._records import RecordDataset
+from ._tensors import load, load_into, save
+
+__all__ = ["RecordDataset", "load", "load_into", "save", "save_checkpoint"]

@@ -1,0 +1,81 @@
+"""Values that a thread makes ahead of whoever takes them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Generator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_LEAVES_WITHIN_S = 10.0
+"""How long an end waits for the value that is being made: a drive that hangs is not waited for."""
+
+
+class Ahead(Generic[T]):
+    """Takes values from a generator in a thread of its own, at most `most` ahead.
+
+    What the generator raises is raised to who takes, after the values that came before it. It is
+    run, and closed, by that thread alone.
+    """
+
+    def __init__(self, values: Generator[T, None, None], most: int, name: str) -> None:
+        self._values = values
+        self._most = most
+        self._made: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._stopped = False
+        self._error: BaseException | None = None
+        # Nobody has to end it for the process to end.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def take(self) -> T:
+        """The next value; `StopIteration` where there is none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._made or self._ended)
+            if self._made:
+                value = self._made.popleft()
+                self._changed.notify_all()
+                return value
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stops the thread, and lets go of what was made."""
+        with self._changed:
+            self._stopped = True
+            self._made.clear()
+            self._changed.notify_all()
+        self._thread.join(_LEAVES_WITHIN_S)
+
+    def _run(self) -> None:
+        error = None
+        try:
+            while self._has_room():
+                self._add(next(self._values))
+        except StopIteration:
+            pass
+        except BaseException as raised:
+            error = raised
+        self._values.close()
+        with self._changed:
+            self._ended, self._error = True, error
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        """Waits until one more may be made; false where none is wanted any more."""
+        with self._changed:
+            # The one that is about to be made counts.
+            self._changed.wait_for(lambda: self._stopped or len(self._made) < self._most)
+            return not self._stopped
+
+    def _add(self, value: T) -> None:
+        with self._changed:
+            if not self._stopped:
+                self._made.append(value)
+                self._changed.notify_all()

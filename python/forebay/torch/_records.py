@@ -1,0 +1,211 @@
+"""Records of one size, read in batches to where they are needed, ahead of their use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from .. import _process
+from .._forebay import Engine, File
+from .._types import Path
+from ._ahead import Ahead
+from ._order import Order, share
+
+_OPEN_MOST = 256
+"""Files that are kept open: a process may have 1,024 descriptors, and a file needs two."""
+
+
+class RecordDataset:
+    """Batches of fixed-size records of one or more files, on a GPU or on the host.
+
+    Args:
+        paths: the files; their records are numbered through, in the order of the files.
+        record_shape: of one record.
+        dtype: of its elements.
+        device: where batches lie; torch's own default where none is given.
+        batch_size: records of a batch.
+        shuffle: whether the order is a random one, another in each epoch.
+        seed: the same seed and epoch give the same order, on every machine.
+        prefetch: batches that are read ahead of the one in use.
+        drop_last: leaves out the last batch where it is not full, and gives each rank as many
+            batches as the others. Otherwise every record comes exactly once, and ranks may
+            differ by one batch.
+        header: bytes at the start of each file that are no records.
+        rank, world_size: which share of the records this is, of how many.
+        engine: what reads them; the process's own where none is given.
+
+    Each loop over it is one epoch, read by a thread of its own with one call for each batch. A
+    batch is a new tensor, `(records, *record_shape)`, and the loop's own to keep. On a GPU it is
+    ready on every stream; used on another stream than the one that was current when it was handed
+    out, it needs torch's `record_stream`, as all tensors do. What goes wrong while reading ahead
+    is raised when the batch's turn comes.
+
+    Raises:
+        ValueError: a file holds no whole number of records, or a number makes no sense.
+    """
+
+    def __init__(
+        self,
+        paths: Path | Iterable[Path],
+        record_shape: Sequence[int] | int,
+        dtype: torch.dtype,
+        device: torch.device | str | int | None = None,
+        *,
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        prefetch: int = 2,
+        drop_last: bool = False,
+        header: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        engine: Engine | None = None,
+    ) -> None:
+        _need("batch_size", batch_size, 1)
+        _need("prefetch", prefetch, 1)
+        _need("header", header, 0)
+        _need("world_size", world_size, 1)
+        if not 0 <= rank < world_size:
+            raise ValueError(
+                f"`rank` is {rank}: of {world_size} ranks the last is {world_size - 1}"
+            )
+        self.paths = _listed(paths)
+        self.record_shape = _shape(record_shape)
+        self.dtype = dtype
+        self.device = torch.empty(0, device=device).device
+        self.batch_size, self.prefetch, self.drop_last = batch_size, prefetch, drop_last
+        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+        self.header = header
+        self.record_bytes = math.prod(self.record_shape) * dtype.itemsize
+        counts = [_records_of(path, header, self.record_bytes) for path in self.paths]
+        # The number of the first record behind each file.
+        self._ends = torch.tensor(counts, dtype=torch.int64).cumsum(0)
+        self.records = sum(counts)
+        self._share = share(self.records, rank, world_size, drop_last)
+        self._engine = engine
+
+    def __len__(self) -> int:
+        """Batches of an epoch, of this rank."""
+        first, end = self._share
+        whole, rest = divmod(end - first, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the order of the loops that begin from now on."""
+        _need("epoch", epoch, 0)
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self.batches()
+
+    def batches(self, first: int = 0) -> Iterator[torch.Tensor]:
+        """The epoch's batches from the one with number `first` on: to go on where one stopped."""
+        _need("first", first, 0)
+        order = Order(self.records, self.shuffle, self.seed, self.epoch)
+        return self._handed_out(order, range(first, len(self)))
+
+    def _handed_out(self, order: Order, numbers: range) -> Iterator[torch.Tensor]:
+        ahead = Ahead(self._read(order, numbers), self.prefetch, "forebay-records")
+        try:
+            while True:
+                try:
+                    batch = ahead.take()
+                except StopIteration:
+                    return
+                if batch.is_cuda:
+                    # Its memory is of another stream: it is used again when this one is done.
+                    batch.record_stream(torch.cuda.current_stream(batch.device))
+                yield batch
+                del batch  # nothing here keeps it while the next one is awaited
+        finally:
+            ahead.close()
+
+    def _read(self, order: Order, numbers: range) -> Generator[torch.Tensor, None, None]:
+        """Runs in the thread that reads ahead."""
+        engine = self._engine or _process.default_engine()
+        files = _Files(engine, self.paths)
+        # A stream on which nothing ever runs: what is allocated on it waits for nothing.
+        cuda: Any = torch.cuda
+        on_own = (
+            cuda.stream(cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
+        )
+        first, end = self._share
+        for number in numbers:
+            begin = first + number * self.batch_size
+            records = order.at(begin, min(self.batch_size, end - begin))
+            with on_own:
+                shape = (len(records), *self.record_shape)
+                batch = torch.empty(shape, dtype=self.dtype, device=self.device)
+            self._fill(engine, files, batch, records)
+            yield batch
+            del batch
+
+    def _fill(
+        self, engine: Engine, files: _Files, batch: torch.Tensor, records: torch.Tensor
+    ) -> None:
+        # In the files' order: what touches in a file is read in one piece.
+        records, places = records.sort()
+        file_of = torch.searchsorted(self._ends, records, right=True)
+        needed, file_of_needed = torch.unique(file_of, return_inverse=True)
+        begins = torch.cat([torch.zeros(1, dtype=torch.int64), self._ends])[file_of]
+        engine.read_many(
+            files=[files[number] for number in needed.tolist()],
+            file_of=file_of_needed.tolist(),
+            offsets=((records - begins) * self.record_bytes + self.header).tolist(),
+            lengths=[self.record_bytes] * len(records),
+            target=batch,
+            at=(places * self.record_bytes).tolist(),
+            stream=None,
+        )
+
+
+class _Files:
+    """Files by number, opened when they are needed, the last ones used kept."""
+
+    def __init__(self, engine: Engine, paths: list[Path]) -> None:
+        self._engine, self._paths = engine, paths
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def __getitem__(self, number: int) -> File:
+        file = self._open.pop(number, None) or self._engine.open(self._paths[number])
+        self._open[number] = file
+        if len(self._open) > _OPEN_MOST:
+            # A batch that needs it still has it.
+            self._open.popitem(last=False)
+        return file
+
+
+def _listed(paths: Path | Iterable[Path]) -> list[Path]:
+    if isinstance(paths, str | bytes | os.PathLike):
+        return [paths]
+    return list(paths)
+
+
+def _shape(shape: Sequence[int] | int) -> tuple[int, ...]:
+    found = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(length < 1 for length in found):
+        raise ValueError(f"`record_shape` is {found}: a record has bytes")
+    return found
+
+
+def _records_of(path: Path, header: int, record_bytes: int) -> int:
+    """How many whole records a file holds, and nothing else."""
+    size = os.stat(path).st_size
+    if size < header or (size - header) % record_bytes:
+        name = os.fsdecode(path)
+        raise ValueError(
+            f"`{name}` has {size} bytes: behind a header of {header} that is no whole number of "
+            f"records of {record_bytes}; look at `record_shape`, `dtype` and `header`"
+        )
+    return (size - header) // record_bytes
+
+
+def _need(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"`{name}` is {value!r}: it is a whole number from {least} up")

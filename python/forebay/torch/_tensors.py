@@ -1,0 +1,113 @@
+"""Bytes of files as tensors, and back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from .. import _process
+from .._types import Path
+from ._places import Offsets, Place, Tensors, nbytes, places
+
+
+def load(
+    path: Path,
+    dtype: torch.dtype,
+    shape: Sequence[int] | int | None = None,
+    device: torch.device | str | int | None = None,
+    *,
+    offset: int = 0,
+) -> torch.Tensor:
+    """A new tensor with the bytes of a file from `offset` on.
+
+    Args:
+        path: the file.
+        dtype: what its bytes are elements of.
+        shape: of the tensor; without one it is flat, and ends where the file ends.
+        device: where the tensor lies; torch's own default where none is given.
+        offset: bytes of the file that come before it.
+
+    Raises:
+        forebay.EndOfFile: the file ends before the tensor is full.
+        ValueError: without a shape, the bytes up to the file's end are no whole elements.
+    """
+    with _process.open(path) as file:
+        if shape is None:
+            shape = _length(file.size, dtype, path, offset)
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        file.readv(places(tensor, offset))
+    return tensor
+
+
+def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> int:
+    """Fills tensors with the bytes of a file, in one call, and returns how many those are.
+
+    Args:
+        path: the file.
+        tensors: one, several, or several by name; on GPUs or on the host, each contiguous.
+        offsets: where each begins in the file, given as the tensors are. A single number says
+            where the first begins, and the others follow without gaps, as `save` puts them.
+
+    All have their bytes when the call returns, on whatever stream they are used next. Where it
+    raises, some may have them.
+    """
+    wanted = places(tensors, offsets)
+    with _process.open(path) as file:
+        try:
+            return file.readv(wanted).bytes
+        finally:
+            _tell_autograd(wanted)
+
+
+def save(
+    path: Path, tensors: Tensors, offsets: Offsets | None = None, *, sync: bool = False
+) -> int:
+    """Makes a file of tensors' bytes and returns how many those are.
+
+    Args:
+        path: the file, which is cut to nothing first where it is there.
+        tensors: one, several, or several by name; one after another, in their order.
+        offsets: where each begins instead. Bytes between them are zero.
+        sync: whether to return only when the drive has it all.
+
+    A crash halfway leaves half a file: `save_checkpoint` does not.
+    """
+    wanted = places(tensors, offsets)
+    _refuse_overlap(wanted)
+    with _process.open(path, "w") as file:
+        written = file.writev(wanted).bytes
+        if sync:
+            file.sync()
+    return written
+
+
+def _length(size: int, dtype: torch.dtype, path: Path, offset: int) -> int:
+    """Elements from `offset` to the file's end."""
+    item = nbytes(torch.empty(1, dtype=dtype, device="cpu"))
+    left = size - offset
+    if left < 0 or left % item:
+        raise ValueError(
+            f"`{os.fsdecode(path)}` has {max(left, 0)} bytes from {offset} on, which are no whole "
+            f"elements of {item} bytes ({dtype}): give the tensor's `shape`"
+        )
+    return left // item
+
+
+def _refuse_overlap(wanted: list[Place]) -> None:
+    last = -math.inf
+    for begin, length, _ in sorted(wanted, key=lambda place: place[0]):
+        if begin < last:
+            raise ValueError(f"two tensors would both be written at {begin}: look at `offsets`")
+        last = begin + length
+
+
+def _tell_autograd(wanted: list[Place]) -> None:
+    """Counts as a change in place, so that a backward pass which needs the old values fails."""
+    told: Any = getattr(torch.autograd.graph, "increment_version", None)
+    for _, _, tensor in wanted:
+        if told is not None and not tensor.is_inference():
+            told(tensor)

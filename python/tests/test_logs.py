@@ -1,0 +1,75 @@
+"""What engines tell of themselves, by `logging`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+
+def run(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "FOREBAY_REMEMBER": "off"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_the_loggers_level_says_what_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3_000_000))
+    code = """
+        import logging, sys
+        logging.basicConfig(level=sys.argv[2], format="%(name)s %(levelname)s %(message)s")
+        import forebay
+        forebay.open(sys.argv[1]).read_into(bytearray(3_000_000))
+    """
+    told = run(code, str(tmp_path / "file"), "DEBUG")
+    assert "forebay.engine" in told and "forebay.transfer DEBUG" in told
+    assert str(tmp_path / "file") in told
+    assert run(code, str(tmp_path / "file"), "WARNING") == ""
+
+
+def test_what_fails_is_told_without_any_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3_000_000))
+    told = run(
+        """
+        import sys, forebay
+        engine = forebay.Engine()
+        assert len(__import__("os").listdir("/proc/self/task")) == 1
+        engine.gpu("sim:lost-after=1")
+        target = engine.allocate(3_000_000, "sim")
+        try:
+            engine.open(sys.argv[1]).read_into(target)
+        except forebay.Error:
+            pass
+        """,
+        str(tmp_path / "file"),
+    )
+    assert "lost" in told.lower(), told
+
+
+def test_a_forked_child_tells_as_well(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    told = run(
+        """
+        import logging, os, sys
+        logging.basicConfig(level="DEBUG", format="%(process)d %(message)s")
+        import forebay
+        forebay.open(sys.argv[1]).read_into(bytearray(100_000))
+        child = os.fork()
+        if child == 0:
+            forebay.open(sys.argv[1]).read_into(bytearray(100_000))
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        """,
+        str(tmp_path / "file"),
+    )
+    processes = {line.split()[0] for line in told.splitlines()}
+    assert len(processes) == 2, told

@@ -1,0 +1,36 @@
+"""The examples of `docs/python-torch.md`, as they are pasted."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensors import torch_or_skip
+
+torch_or_skip()
+
+PAGE = Path(__file__).parents[2] / "docs" / "python-torch.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_there_is_an_example_for_each_name() -> None:
+    import forebay.torch
+
+    for name in forebay.torch.__all__:
+        assert any(re.search(rf"\b{name}\(", example) for example in EXAMPLES), name
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_runs(number: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLES[number]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
