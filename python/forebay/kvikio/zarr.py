@@ -38,7 +38,8 @@ def _range(asked: Any, size: int) -> tuple[int, int]:
         case SuffixByteRequest():
             first, after = size - asked.suffix, size
         case _:
-            raise TypeError(f"Unexpected byte_range, got {asked}")
+            text = f"`byte_range` cannot be {asked!r}: give a request of `zarr.abc.store`"
+            raise TypeError(text)
     first = max(0, min(first, size))
     return first, max(first, min(after, size))
 
@@ -85,7 +86,7 @@ class GDSStore(zarr.storage.LocalStore):
     """A folder of chunks, which go straight to the memory that zarr's buffers are in."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}('{self}')"
+        return f"<forebay.kvikio.zarr.GDSStore of {str(self.root)!r}>"
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Buffer | None:
         """The bytes of a key, all or some; `None` where there is none."""
