@@ -82,7 +82,8 @@ def test_a_library_that_loads_wrong_bytes_is_found_out(tmp_path: Path, file: mod
         "    raw = bytearray(open(path, 'rb').read())\n"
         f"    flat = torch.frombuffer(raw, dtype=torch.uint8)[{file.begin}:]\n"
         "    flat[-1] ^= 1\n"
-        "    return {f'layer.{n:05}': part for n, part in enumerate(flat.chunk(3))}\n"
+        "    parts = flat.view(torch.bfloat16).chunk(3)\n"
+        "    return {f'layer.{n:05}': part for n, part in enumerate(parts)}\n"
     )
     done = bench(
         file.path, "--device", "cpu", "--rounds", 1, "--loads", 1, "--states", "resident",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Generator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from .._errors import Forked
 
 T = TypeVar("T")
 
@@ -28,12 +34,17 @@ class Ahead(Generic[T]):
         self._ended = False
         self._stopped = False
         self._error: BaseException | None = None
-        # Nobody has to end it for the process to end.
+        self._process = os.getpid()
+        # Nobody has to close this for the process to end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _running.add(self)
         self._thread.start()
 
     def take(self) -> T:
         """The next value; `StopIteration` where there is none."""
+        if self._process != os.getpid():
+            text = "the loop belongs to the process that this one was forked from: begin another"
+            raise Forked(errno.EPERM, text)
         with self._changed:
             self._changed.wait_for(lambda: self._made or self._ended)
             if self._made:
@@ -47,11 +58,14 @@ class Ahead(Generic[T]):
 
     def close(self) -> None:
         """Stops the thread, and lets go of what was made."""
+        if self._process != os.getpid():
+            return  # a fork has no such thread, and the lock may be held for ever
         with self._changed:
             self._stopped = True
             self._made.clear()
             self._changed.notify_all()
         self._thread.join(_LEAVES_WITHIN_S)
+        _running.discard(self)
 
     def _run(self) -> None:
         error = None
@@ -79,3 +93,13 @@ class Ahead(Generic[T]):
             if not self._stopped:
                 self._made.append(value)
                 self._changed.notify_all()
+
+
+_running: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """A thread that is within torch while the interpreter goes would abort the process."""
+    for one in list(_running):
+        one.close()

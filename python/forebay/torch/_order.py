@@ -23,8 +23,8 @@ class Order:
 
     def __init__(self, total: int, shuffle: bool, seed: int, epoch: int) -> None:
         self.total = total
-        # Half of a position's bits. Below three the network has too few states to mix well.
-        self._half = max(3, ((total - 1).bit_length() + 1) // 2)
+        # Half of a position's bits. With one alone the network has too few states to mix well.
+        self._half = max(2, ((total - 1).bit_length() + 1) // 2)
         self._keys = _keys(seed, epoch) if shuffle else []
 
     def at(self, first: int, count: int) -> torch.Tensor:
