@@ -232,7 +232,7 @@ fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     let said = if text.contains("contiguous") {
         not_contiguous(usage)
     } else if text.contains("read-only") || text.contains("writable") {
-        read_only()
+        read_only(object)
     } else {
         return error;
     };
@@ -253,8 +253,18 @@ fn not_contiguous(usage: Use) -> &'static str {
     }
 }
 
-fn read_only() -> &'static str {
+fn read_only(object: &Bound<'_, PyAny>) -> &'static str {
+    if never_changes(object) {
+        return "jax's arrays never change: `forebay.read` makes a buffer that \
+                `jax.dlpack.from_dlpack` takes";
+    }
     "it is read-only: give memory that may be written"
+}
+
+/// Whether an array is one of a library whose arrays are values, which DLPack 0 does not tell.
+fn never_changes(object: &Bound<'_, PyAny>) -> bool {
+    let module = object.get_type().module();
+    module.is_ok_and(|module| module.to_str().is_ok_and(|name| name.starts_with("jax")))
 }
 
 fn refused(usage: Use, reason: &str) -> PyErr {
@@ -337,7 +347,7 @@ fn interface_of(
         return Err(refused(usage, "it is masked"));
     }
     if usage == Use::Target && is_read_only {
-        return Err(refused(usage, read_only()));
+        return Err(refused(usage, read_only(object)));
     }
     let digits = kind.trim_start_matches(|c: char| !c.is_ascii_digit());
     let size: i64 = digits.parse().map_err(|_| missing("typestr"))?;
@@ -361,15 +371,9 @@ fn interface_of(
 
 /// An object that speaks DLPack.
 fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
-    let module = object.get_type().module()?;
-    if usage == Use::Target && module.to_str().is_ok_and(|name| name.starts_with("jax")) {
-        let text = "jax's arrays never change: `forebay.read` makes a buffer that \
-                    `jax.dlpack.from_dlpack` takes";
-        return Err(refused(usage, text));
-    }
     let Some(array) = dlpack::array_of(object)? else { return Ok(None) };
-    if usage == Use::Target && array.is_read_only {
-        return Err(refused(usage, read_only()));
+    if usage == Use::Target && (array.is_read_only || never_changes(object)) {
+        return Err(refused(usage, read_only(object)));
     }
     if !array.is_contiguous {
         return Err(refused(usage, not_contiguous(usage)));

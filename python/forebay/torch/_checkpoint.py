@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .._types import Path
-from ._places import Place, Tensors, check, places
+from ._places import Place, Tensors, by_device, check, places
 from ._replace import replaced
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -33,7 +33,7 @@ def save_checkpoint(path: Path, parts: Parts) -> int:
     with replaced(path) as file:
         if end > 0:
             file.preallocate(0, end)  # a drive that is full says so before the work
-        return file.writev(wanted).bytes
+        return sum(file.writev(group).bytes for group in by_device(wanted))
 
 
 def _in_a_row(parts: Parts) -> list[Place]:

@@ -35,6 +35,14 @@ def places(tensors: Tensors, offsets: Offsets | None) -> list[Place]:
     return found
 
 
+def by_device(wanted: Iterable[Place]) -> list[list[Place]]:
+    """The same in groups: one call of an engine has all its memory on one device."""
+    groups: dict[Any, list[Place]] = {}
+    for place in wanted:
+        groups.setdefault(getattr(place[2], "device", None), []).append(place)
+    return list(groups.values())
+
+
 def nbytes(tensor: torch.Tensor) -> int:
     """How many bytes a tensor's elements have."""
     return int(tensor.numel() * tensor.element_size())

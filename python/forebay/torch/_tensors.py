@@ -11,7 +11,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
 from .._types import Path
-from ._places import Offsets, Place, Tensors, nbytes, places
+from ._places import Offsets, Place, Tensors, by_device, nbytes, places
 
 
 def load(
@@ -44,7 +44,7 @@ def load(
 
 
 def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> int:
-    """Fills tensors with the bytes of a file, in one call, and returns how many those are.
+    """Fills tensors with the bytes of a file, in one call for each device, and returns their sum.
 
     Args:
         path: the file.
@@ -58,7 +58,7 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
     wanted = places(tensors, offsets)
     with _process.open(path) as file:
         try:
-            return file.readv(wanted).bytes
+            return sum(file.readv(group).bytes for group in by_device(wanted))
         finally:
             _tell_autograd(wanted)
 
@@ -79,7 +79,7 @@ def save(
     wanted = places(tensors, offsets)
     _refuse_overlap(wanted)
     with _process.open(path, "w") as file:
-        written = file.writev(wanted).bytes
+        written = sum(file.writev(group).bytes for group in by_device(wanted))
         if sync:
             file.sync()
     return written
