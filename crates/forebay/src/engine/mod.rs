@@ -447,6 +447,8 @@ impl Drop for Inner {
             let (drives, core) = (Arc::clone(&self.drives), Arc::clone(&self.core));
             self.core.aside(move || drives.remember(&core));
         }
+        // What waits there may hold the core, and so itself.
+        self.core.finish_aside();
         events::engine_ended(self.threads.wait());
     }
 }

@@ -59,6 +59,20 @@ impl Closers {
         }
     }
 
+    /// Does what no thread could be had for, where none can be had now either: nobody who comes
+    /// later would.
+    pub(super) fn finish(&self) {
+        let mut state = self.lock();
+        if state.jobs.is_empty() || state.running > 0 {
+            return;
+        }
+        state.running += 1;
+        drop(state);
+        if (self.start)().is_err() {
+            self.run();
+        }
+    }
+
     /// Runs what there is to do.
     pub(crate) fn run(&self) {
         loop {
@@ -144,5 +158,22 @@ mod tests {
         starts.store(true, Ordering::Relaxed);
         closers.push(job(2));
         assert!([1, 2].into_iter().eq(done.iter().take(2)));
+    }
+
+    #[test]
+    fn what_is_left_at_the_end_is_done_without_a_thread() {
+        let closers = closers(2, &Arc::new(AtomicBool::new(false)));
+        let done = Arc::new(AtomicUsize::new(0));
+        for _ in 0..3 {
+            let done = Arc::clone(&done);
+            closers.push(move || {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(done.load(Ordering::Relaxed), 0);
+        closers.finish();
+        assert_eq!(done.load(Ordering::Relaxed), 3);
+        closers.finish();
+        assert_eq!(closers.lock().running, 0);
     }
 }

@@ -229,6 +229,11 @@ impl Core {
         self.closers.push(job);
     }
 
+    /// The same, for all that was to be done so: the engine has ended, and no more will come.
+    pub(crate) fn finish_aside(&self) {
+        self.closers.finish();
+    }
+
     /// Adds a drive: see [`Scheduler::add_drive`].
     pub(crate) fn add_drive(&self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
         self.lock().add_drive(depth, most, hardware)
