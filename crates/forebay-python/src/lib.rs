@@ -1,11 +1,11 @@
 //! The compiled part of the Python package `forebay`: thin, with nothing in it that the engine
 //! could do.
 //!
-//! [`memory`] finds out where the bytes of Python's objects are and keeps them, [`numbers`] reads
-//! arrays of offsets, [`stream`] says what orders a call. [`engine`], [`file`], [`many`] and
-//! [`transfer`] are the engine's own types for Python, [`buffer`] is the memory that they hand out,
-//! and [`dlpack`] how arrays are exchanged. [`waiting`] is how a call waits without the
-//! interpreter, [`failure`] how it fails, [`logs`] where the engine's events go.
+//! `memory` finds out where the bytes of Python's objects are and keeps them, `numbers` reads
+//! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
+//! `transfer` are the engine's own types for Python, `buffer` is the memory that they hand out,
+//! and `dlpack` how arrays are exchanged. `waiting` is how a call waits without the
+//! interpreter, `failure` how it fails, `logs` where the engine's events go.
 //!
 //! # Unsafe modules
 //!

@@ -150,11 +150,11 @@ fn memory_of_a_hung_read_is_kept_until_the_file_system_answers() {
         let end = in_time(&fuse, || {
             file.read_while(0, &mut buffer, &options, &mut || {
                 asked += 1;
-                asked < 3
+                asked < 3 || fuse.parked() == 0
             })
         });
         was_given_up(end);
-        assert_eq!(asked, 3, "{kind:?}");
+        assert!(asked >= 3, "{kind:?}");
         assert!(fuse.parked() > 0, "{kind:?}");
         drop((buffer, file, rig));
         std::thread::sleep(Duration::from_millis(100));
@@ -172,7 +172,8 @@ fn memory_of_a_call_that_was_given_up_is_refused_until_that_is_over() {
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let (mut buffer, _gone) = rig.memory(kind, LEN);
         let options = RequestOptions::exactly();
-        was_given_up(in_time(&fuse, || file.read_while(0, &mut buffer, &options, &mut || false)));
+        let go_on = &mut || fuse.parked() == 0; // until something hangs
+        was_given_up(in_time(&fuse, || file.read_while(0, &mut buffer, &options, go_on)));
         assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none(), "{kind:?}");
         let refused = [
             buffer.fill(1),
@@ -204,7 +205,8 @@ fn a_write_that_hangs_can_be_given_up_however_small_it_is() {
         let (mut buffer, gone) = rig.memory(kind, len);
         buffer.upload(0, &pattern(2, len)).expect("an upload");
         let options = RequestOptions::default();
-        was_given_up(in_time(&fuse, || file.write_while(0, &buffer, &options, &mut || false)));
+        let go_on = &mut || fuse.parked() == 0;
+        was_given_up(in_time(&fuse, || file.write_while(0, &buffer, &options, go_on)));
         drop(buffer);
         assert!(!gone.load(Ordering::Acquire), "{kind:?}: it may be read");
         fuse.set(|faults| faults.hang_writes = false);
@@ -219,7 +221,8 @@ fn many_pieces_and_whole_files_can_be_given_up() {
         let rig = Rig::new();
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let device = on_gpu.then(|| rig.gpu());
-        was_given_up(in_time(&fuse, || file.read_whole_while(device, &mut || false)));
+        let go_on = &mut || fuse.parked() == 0;
+        was_given_up(in_time(&fuse, || file.read_whole_while(device, go_on)));
     }
     let rig = Rig::new();
     let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
@@ -228,7 +231,7 @@ fn many_pieces_and_whole_files_can_be_given_up() {
         let options = RequestOptions::default();
         let pieces: Vec<_> = (0..2).map(|n| Piece::new(&file, n * MIB, KIB, n * KIB)).collect();
         let mut targets = [buffer];
-        let go_on = &mut || false;
+        let go_on = &mut || fuse.parked() == 0;
         let (engine, faults) = (&rig.engine, hangs());
         was_given_up(in_time(&fuse, || {
             engine.read_many_while(&pieces, &mut targets, &options, go_on)
@@ -241,8 +244,9 @@ fn many_pieces_and_whole_files_can_be_given_up() {
         let (source, gone) = rig.memory(kind, 2048);
         fuse.set(|faults| (faults.hang_from, faults.hang_writes) = (None, true));
         let sources = [source];
+        let go_on = &mut || fuse.parked() == 0;
         was_given_up(in_time(&fuse, || {
-            rig.engine.write_many_while(&pieces, &sources, &options, &mut || false)
+            rig.engine.write_many_while(&pieces, &sources, &options, go_on)
         }));
         drop(sources);
         fuse.set(|faults| faults.hang_writes = false);
