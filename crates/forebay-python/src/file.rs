@@ -39,6 +39,19 @@ struct Call<'a, 'py> {
     ordering: Ordering,
 }
 
+impl<'a, 'py> Call<'a, 'py> {
+    fn new(
+        (usage, memory): (Use, &'a Bound<'py, PyAny>),
+        offset: i64,
+        size: Option<u64>,
+        options: RequestOptions,
+        stream: &Given<'_>,
+    ) -> PyResult<Self> {
+        let (offset, ordering) = (offset_of(offset)?, stream.ordering()?);
+        Ok(Self { usage, memory, offset, size, options, ordering })
+    }
+}
+
 /// Opens what `file` names, or takes the descriptor that it is.
 pub(crate) fn opened(
     engine: &Bound<'_, Engine>,
@@ -192,14 +205,8 @@ impl File {
         route: Option<&str>,
         urgent: bool,
     ) -> PyResult<u64> {
-        let call = Call {
-            usage: Use::Target,
-            memory: target,
-            offset: offset_of(offset)?,
-            size,
-            options: options(route, exact, None, urgent)?,
-            ordering: stream.ordering()?,
-        };
+        let options = options(route, exact, None, urgent)?;
+        let call = Call::new((Use::Target, target), offset, size, options, &stream)?;
         Ok(self.run(py, &call)?.bytes)
     }
 
@@ -221,14 +228,8 @@ impl File {
         route: Option<&str>,
         urgent: bool,
     ) -> PyResult<u64> {
-        let call = Call {
-            usage: Use::Source,
-            memory: source,
-            offset: offset_of(offset)?,
-            size,
-            options: options(route, false, sync, urgent)?,
-            ordering: stream.ordering()?,
-        };
+        let options = options(route, false, sync, urgent)?;
+        let call = Call::new((Use::Source, source), offset, size, options, &stream)?;
         Ok(self.run(py, &call)?.bytes)
     }
 
@@ -249,14 +250,8 @@ impl File {
         route: Option<&str>,
         urgent: bool,
     ) -> PyResult<Transfer> {
-        let call = Call {
-            usage: Use::Target,
-            memory: target,
-            offset: offset_of(offset)?,
-            size,
-            options: options(route, exact, None, urgent)?,
-            ordering: stream.ordering()?,
-        };
+        let options = options(route, exact, None, urgent)?;
+        let call = Call::new((Use::Target, target), offset, size, options, &stream)?;
         self.start(py, &call)
     }
 
@@ -277,14 +272,8 @@ impl File {
         route: Option<&str>,
         urgent: bool,
     ) -> PyResult<Transfer> {
-        let call = Call {
-            usage: Use::Source,
-            memory: source,
-            offset: offset_of(offset)?,
-            size,
-            options: options(route, false, sync, urgent)?,
-            ordering: stream.ordering()?,
-        };
+        let options = options(route, false, sync, urgent)?;
+        let call = Call::new((Use::Source, source), offset, size, options, &stream)?;
         self.start(py, &call)
     }
 

@@ -20,6 +20,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// What is told but not handed on yet, at most.
 const WAITING_MAX: usize = 1024;
 
+/// Tries to get the way, which is held for a microsecond. A child that was forked meanwhile would
+/// wait for ever.
+const TRIES: usize = 1000;
+
 /// How long the end of the interpreter waits for what was told.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
@@ -167,8 +171,12 @@ impl Subscriber for Logs {
         let metadata = event.metadata();
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
-        // Nobody waits here, not even for the way.
-        if let Ok(mut way) = WAY.try_lock()
+        let way = (0..TRIES).find_map(|_| {
+            let way = WAY.try_lock().ok();
+            way.is_none().then(std::thread::yield_now);
+            way
+        });
+        if let Some(mut way) = way
             && let Some(way) = &mut *way
             && way.process == std::process::id()
         {

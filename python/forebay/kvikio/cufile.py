@@ -6,7 +6,6 @@ import errno
 import os
 import pathlib
 import stat
-from types import TracebackType
 from typing import Any
 
 from .._forebay import File, Transfer
@@ -149,12 +148,7 @@ class CuFile:
     def __enter__(self) -> CuFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

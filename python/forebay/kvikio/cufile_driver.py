@@ -6,7 +6,6 @@ They can be read and set so that programs which do run on; nothing comes of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 _FIXED: dict[str, Any] = {
@@ -39,12 +38,7 @@ class ConfigContextManager:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _values.update(self._before)
 
 

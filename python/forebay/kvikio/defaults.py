@@ -11,7 +11,6 @@ import enum
 import operator
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from . import _environment
@@ -117,12 +116,7 @@ class ConfigContextManager:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for name, value in self._before.items():
             if value is None:
                 _values.pop(name, None)

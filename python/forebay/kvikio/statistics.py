@@ -11,7 +11,6 @@ import time
 import uuid
 import weakref
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _memory
@@ -294,12 +293,7 @@ class SummaryMonitor:
     def __enter__(self) -> SummaryMonitor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
