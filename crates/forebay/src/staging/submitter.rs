@@ -30,9 +30,6 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// thread of an idle core takes longer than a nap.
 const LINGER: Duration = Duration::from_micros(200);
 
-/// The `nice` value of a thread that others wait for.
-const PREFERRED: i32 = -10;
-
 #[derive(Debug)]
 struct Queued {
     copy: Copy,
@@ -307,7 +304,6 @@ impl Submitter {
     pub(crate) fn run(mut self, core: &Core, idlers: &Idlers) {
         // Else the kernel stretches each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
-        prefer_this_thread();
         let mut active = Instant::now();
         loop {
             if self.is_copying() {
@@ -326,17 +322,6 @@ impl Submitter {
     }
 }
 
-/// Asks the kernel to let this thread, which works for a microsecond at a time, go before others
-/// of its process: where more threads are awake than there are cores, it was seen to wait for one
-/// up to 4 ms, and the link with it. Where this is not allowed, or the process is to yield to
-/// others, nothing changes.
-fn prefer_this_thread() {
-    let this = rustix::thread::gettid();
-    if rustix::process::getpriority_process(Some(this)).is_ok_and(|nice| nice == 0) {
-        rustix::process::setpriority_process(Some(this), PREFERRED).unwrap_or(());
-    }
-}
-
 impl Drop for Submitter {
     fn drop(&mut self) {
         if !self.settle() {
@@ -350,34 +335,6 @@ impl Drop for Submitter {
         for lane in self.lanes() {
             let destroyed = self.device.destroy_stream(lane.stream);
             drop(destroyed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use rustix::process::{getpriority_process, setpriority_process};
-    use rustix::thread::gettid;
-
-    use super::*;
-
-    #[test]
-    fn the_thread_that_copies_goes_first_where_it_may() {
-        let nice_after = |nice: i32| {
-            let step = move || {
-                setpriority_process(Some(gettid()), nice)?;
-                prefer_this_thread();
-                getpriority_process(Some(gettid()))
-            };
-            thread::spawn(step).join().unwrap()
-        };
-        assert_eq!(nice_after(19), Ok(19), "a process that is to yield to others");
-        let may = nice_after(-1).is_ok();
-        let nice = getpriority_process(Some(gettid())).unwrap();
-        if nice == 0 {
-            assert_eq!(nice_after(0), Ok(if may { PREFERRED } else { 0 }));
         }
     }
 }
