@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import warnings
@@ -26,6 +25,9 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
         file: its path, a descriptor, or a file of Python.
         offset: where to begin; the page that it lies in counts.
         length: how many bytes; 0 is all from there on.
+
+    Raises:
+        RuntimeError: the kernel does not tell this user, or nobody on this file system.
     """
     offset, length = _memory.count("offset", offset), _memory.count("length", length)
     page = os.sysconf("SC_PAGE_SIZE")
@@ -38,28 +40,11 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
         with engine().open(fd) as opened:
             known = opened.residency(first * page, (after - first) * page)
         if known["resident"] is None:
-            return _counted_by_reading(fd, first, after, known["unknown"]), after - first
+            # Nothing else counts pages and leaves them as they are: a read that must not wait
+            # (`RWF_NOWAIT`) still has the kernel read ahead what it does not find.
+            text = f"what of the file is in the page cache is not known: {known['unknown']}"
+            raise RuntimeError(text)
         return -(-int(known["resident"]) // page), after - first
-
-
-def _counted_by_reading(fd: int, first: int, after: int, reason: str) -> int:
-    """Pages that a read finds without waiting, where nobody says how many there are.
-
-    Raises:
-        RuntimeError: the file system does not read so.
-    """
-    page, byte, found = os.sysconf("SC_PAGE_SIZE"), bytearray(1), 0
-    for number in range(first, after):
-        try:
-            found += os.preadv(fd, [byte], number * page, os.RWF_NOWAIT)
-        except BlockingIOError:
-            continue
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-            text = f"what of the file is in the page cache is not known: {reason}"
-            raise RuntimeError(text) from error
-    return found
 
 
 def drop_file_page_cache(
