@@ -1,6 +1,7 @@
 //! Which way each byte goes: pure functions from a request and what is known about its file to
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
+mod radix;
 mod route;
 mod strip;
 mod window;

@@ -5,6 +5,7 @@
 //! stretch lies at its own offset within an alignment unit, and no two have a unit in common: a
 //! request for one that covers whole units touches no other.
 
+use super::radix;
 use super::route::Reason;
 use super::window::{Alignment, Io, Layout, Segment, on_grid, push_direct};
 use crate::units::{ByteRange, KIB, align_up};
@@ -63,6 +64,7 @@ impl Strip {
         let order = in_order(wanted)?;
         let mut strip = Self { stretches: Vec::new(), items: Vec::with_capacity(order.len()) };
         for index in order {
+            let index = index as usize;
             let Wanted { source, offset, len, address } = wanted[index];
             let end = offset.checked_add(len)?;
             let start = match strip
@@ -143,19 +145,34 @@ impl Strip {
     }
 }
 
-/// The numbers of those with bytes by source, offset and number; `None`: there are too many. As
-/// keys in a row they are sorted faster than by way of their numbers.
-fn in_order(wanted: &[Wanted]) -> Option<impl ExactSizeIterator<Item = usize>> {
-    let mut keys: Vec<u128> = Vec::with_capacity(wanted.len());
-    for (index, &Wanted { source, offset, len, .. }) in wanted.iter().enumerate() {
-        let (source, index) = (u32::try_from(source).ok()?, u32::try_from(index).ok()?);
-        if len > 0 {
-            keys.push(u128::from(source) << 96 | u128::from(offset) << 32 | u128::from(index));
-        }
+/// The numbers of those with bytes by source, offset and number; `None`: there are too many.
+fn in_order(wanted: &[Wanted]) -> Option<Vec<u32>> {
+    u32::try_from(wanted.len()).ok()?;
+    let sources = wanted.iter().fold(0, |all, one| all | one.source as u64);
+    let offsets = wanted.iter().fold(0, |all, one| all | one.offset);
+    // Most offsets are multiples of something: what is zero in all of them tells none apart.
+    let zeros = offsets.trailing_zeros() % u64::BITS;
+    let (high, low) = (used_bits(offsets >> zeros), used_bits(wanted.len() as u64));
+    let with_bytes = (0_u32..).zip(wanted).filter(|(_, wanted)| wanted.len > 0);
+    if used_bits(sources) + high + low <= u64::BITS {
+        let key = |(index, wanted): (u32, &Wanted)| {
+            let place = (wanted.source as u64).unbounded_shl(high) | wanted.offset >> zeros;
+            place.unbounded_shl(low) | u64::from(index)
+        };
+        let mut keys: Vec<u64> = with_bytes.map(key).collect();
+        radix::sort(&mut keys, low);
+        let mask = (1 << low) - 1;
+        return keys.into_iter().map(|key| u32::try_from(key & mask).ok()).collect();
     }
+    let key = |(index, wanted): (u32, &Wanted)| (wanted.source, wanted.offset, index);
+    let mut keys: Vec<(usize, u64, u32)> = with_bytes.map(key).collect();
     keys.sort_unstable();
-    let index = |key: u128| usize::try_from(key & u128::from(u32::MAX)).expect("it was one");
-    Some(keys.into_iter().map(index))
+    Some(keys.into_iter().map(|(_, _, index)| index).collect())
+}
+
+/// Bits up to the highest that is set.
+fn used_bits(number: u64) -> u32 {
+    u64::BITS - number.leading_zeros()
 }
 
 impl Stretch {
@@ -261,6 +278,20 @@ mod tests {
         let half = i64::MAX.cast_unsigned();
         assert!(Strip::new(&[wanted(0, 0, half), wanted(1, 0, half)], 4096, 0).is_none());
         assert_eq!(Strip::new(&[], 1, 0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn many_are_in_order_whatever_their_offsets() {
+        // Keys that fit in one number, and such that do not; more than are sorted by comparing.
+        for unit in [1, 4096, 3 << 40, 1 << 48] {
+            let one = |n: u64| wanted((n % 7) as usize, n * 7919 % 5003 * unit, n % 3);
+            let all: Vec<Wanted> = (0..5003).map(one).collect();
+            let of = |&index: &u32| (all[index as usize].source, all[index as usize].offset, index);
+            let mut expected: Vec<u32> =
+                (0..5003).filter(|&index| all[index as usize].len > 0).collect();
+            expected.sort_by_key(of);
+            assert_eq!(in_order(&all).unwrap(), expected, "offsets are multiples of {unit}");
+        }
     }
 
     proptest! {

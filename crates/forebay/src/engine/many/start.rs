@@ -1,8 +1,9 @@
 //! From a call of many pieces to one transfer of a strip.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::{Piece, Results};
 use crate::engine::file::RequestOptions;
@@ -135,7 +136,7 @@ impl Engine {
         gpu: Option<&Arc<dyn Device>>,
     ) -> Result<(Vec<Source>, Vec<usize>)> {
         let mut sources: Vec<Source> = Vec::new();
-        let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
+        let mut numbers: FxHashMap<*const Handle, usize> = FxHashMap::default();
         let mut source_of: Vec<usize> = Vec::with_capacity(many.pieces.len());
         let mut last = None;
         for piece in many.pieces {
