@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,30 @@ def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
         assert told.wait(60)
         transfer.add_done_callback(lambda t: seen.append((3, t)))
     assert seen == [(number, transfer) for number in range(4)]
+
+
+def test_a_callback_that_has_run_is_let_go(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = slow_gpu.allocate(200_000, "sim")
+    told = threading.Event()
+
+    class Kept:
+        """What a callback holds."""
+
+        def tell(self, _: forebay.Transfer) -> None:
+            told.set()
+
+    kept = Kept()
+    seen = [weakref.ref(kept), weakref.ref(target)]
+    with slow_gpu.open(path) as file:
+        file.start_read_into(target).add_done_callback(kept.tell)
+        del kept, target
+        assert told.wait(60)
+        # Nothing of the package is called here that could let go of it on the way.
+        until = time.monotonic() + 20
+        while any(ref() is not None for ref in seen) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [ref() for ref in seen] == [None, None]
 
 
 def test_an_exception_in_a_callback_hurts_nobody(
