@@ -80,6 +80,7 @@ def test_limits_are_keywords() -> None:
     assert known["slot_size"] == 1 << 20 and known["readers"] == 2
     assert known["direct_io"] is False and known["remember"] is False and known["watchdog"] == 5
     assert forebay.Engine(slot_size=2 << 20).options()["slot_size"] == 2 << 20
+    assert forebay.Engine(watchdog=None, readers=None).options()["readers"] is None
     with pytest.raises(TypeError, match="no limit `slots`"):
         forebay.Engine(slots=5)
     for wrong in [{"slot_size": 5}, {"readers": "many"}, {"watchdog": 0.001}, {"ring": "fast"}]:

@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::gpu::{CallerStream, GpuSelector};
@@ -13,7 +12,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::buffer::Buffer;
 use crate::failure::raised;
-use crate::file::{File, opened};
+use crate::file::{File, opened, path_of};
 use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
@@ -66,10 +65,10 @@ impl Engine {
     fn read(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: &Bound<'_, PyAny>,
         device: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Buffer> {
-        let device = self.device(py, device)?;
+        let (path, device) = (path_of(path)?, self.device(py, device)?);
         let file = raised(py, py.detach(|| self.engine.open(&path)))?;
         let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
@@ -196,15 +195,14 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
 
 /// Sets one limit.
 fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    match name {
-        "watchdog" => {
-            let seconds = value.extract::<f64>()?;
-            limits.watchdog = Duration::try_from_secs_f64(seconds)
-                .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
-            return Ok(());
-        }
-        _ if value.is_none() => return Ok(()), // as it is
-        _ => {}
+    if value.is_none() {
+        return Ok(()); // as it is
+    }
+    if name == "watchdog" {
+        let seconds = value.extract::<f64>()?;
+        limits.watchdog = Duration::try_from_secs_f64(seconds)
+            .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
+        return Ok(());
     }
     let variable = format!("FOREBAY_{}", name.to_uppercase());
     if !Options::VARIABLES.iter().any(|known| known.name == variable) {

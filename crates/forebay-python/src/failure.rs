@@ -62,6 +62,7 @@ fn kind(error: &Error) -> &'static str {
         Error::FileChanged { .. } => "file_changed",
         Error::RouteUnavailable { .. } => "route",
         Error::NoDevice { .. } => "no_device",
+        Error::NotAFile { kind: "folder", .. } => "folder",
         Error::BadOption { .. } | Error::BadRequest { .. } | Error::NotDeviceMemory { .. } => {
             "request"
         }

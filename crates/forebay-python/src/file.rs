@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use forebay::{OpenOptions, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt};
 
 use crate::engine::Engine;
 use crate::failure::raised;
@@ -61,7 +61,7 @@ pub(crate) fn opened(
     let py = engine.py();
     let how = how(mode)?;
     let inner = &engine.get().engine;
-    let opened = if file.is_instance_of::<PyInt>() {
+    let opened = if file.is_instance_of::<PyInt>() && !file.is_instance_of::<PyBool>() {
         let number: i32 = file.extract()?;
         if number < 0 {
             return Err(PyValueError::new_err(format!("{number} is no file descriptor")));
@@ -80,7 +80,7 @@ pub(crate) fn opened(
 }
 
 /// A path, as `os.fspath` has it: text, bytes, or what says that it is one.
-fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+pub(crate) fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let path = file.py().import("os")?.call_method1("fspath", (file,))?;
     let path = match path.cast::<PyBytes>() {
         Ok(bytes) => OsString::from_vec(bytes.as_bytes().to_vec()),
@@ -135,7 +135,7 @@ pub(crate) fn options(
 
 #[pymethods]
 impl File {
-    /// Its path, as it was given.
+    /// Its path; of a descriptor's, what the system says.
     #[getter]
     fn name(&self) -> PathBuf {
         self.path.clone()
@@ -344,7 +344,7 @@ impl File {
     /// The engine's file, as long as it is open.
     pub(crate) fn file(&self) -> PyResult<forebay::File> {
         let file = self.lock().clone();
-        file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
+        file.ok_or_else(|| PyValueError::new_err(format!("`{}` is closed", self.path.display())))
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
