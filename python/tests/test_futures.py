@@ -201,6 +201,28 @@ def test_many_threads_wait_for_one(data: Data, slow_gpu: forebay.Engine) -> None
     assert results == [200_000] * 8
 
 
+def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
+    engine = forebay.Engine(remember=False)
+    engine.gpu("sim:bandwidth=1MB/s")
+    with engine.open(data[0]) as file:
+        file.start_read_into(engine.allocate(600_000, "sim"))
+    last, steps, done = [engine], 0, threading.Event()
+    del engine, file
+
+    def end() -> None:
+        last.clear()  # which waits for what is in flight
+        done.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    begin = time.monotonic()
+    while not done.is_set():
+        steps += 1
+        time.sleep(0.001)
+    thread.join()
+    assert steps > 50, f"the interpreter was held for {time.monotonic() - begin} s"
+
+
 def test_other_threads_run_while_one_waits(data: Data, slow_gpu: forebay.Engine) -> None:
     path, _ = data
     target = SimArray(slow_gpu.allocate(400_000, "sim"))

@@ -16,12 +16,13 @@ use crate::file::{File, opened, path_of};
 use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
-use crate::waiting::interruptible;
+use crate::waiting::{Apart, interruptible};
 
-/// Moves bytes between files and memory. The limits are keywords; the defaults need no change.
+/// Moves bytes between files and memory. The limits are keywords, and the defaults need no change:
+/// `options()` tells their names, and docs/variables.md what they mean.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
-    pub(crate) engine: forebay::Engine,
+    pub(crate) engine: Apart<forebay::Engine>,
 }
 
 #[pymethods]
@@ -35,7 +36,7 @@ impl Engine {
         }
         logs::follow(py)?;
         let engine = raised(py, py.detach(|| forebay::Engine::new(limits)))?;
-        Ok(Self { engine })
+        Ok(Self { engine: Apart::new(engine) })
     }
 
     /// Opens a file by its path, or takes the descriptor of one that stays the caller's.

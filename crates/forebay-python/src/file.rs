@@ -18,12 +18,12 @@ use crate::failure::raised;
 use crate::memory::{self, Use, offset_of};
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
-use crate::waiting::interruptible;
+use crate::waiting::{Apart, interruptible};
 
 /// A file of an engine. Closing it lets transfers that are under way go on.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct File {
-    file: Mutex<Option<forebay::File>>,
+    file: Apart<Mutex<Option<forebay::File>>>,
     path: PathBuf,
     mode: String,
     pub(crate) engine: Py<Engine>,
@@ -75,7 +75,7 @@ pub(crate) fn opened(
     };
     let file = raised(py, opened)?;
     let path = file.path().to_owned();
-    let (file, mode) = (Mutex::new(Some(file)), mode.to_owned());
+    let (file, mode) = (Apart::new(Mutex::new(Some(file))), mode.to_owned());
     Ok(File { file, path, mode, engine: engine.clone().unbind() })
 }
 
@@ -188,7 +188,12 @@ impl File {
     }
 
     /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns
-    /// how many there were.
+    /// how many there were. Where the file ends before, `EndOfFile` is raised, unless `exact` is
+    /// false.
+    ///
+    /// `stream` orders it: left out or `"current"`, the call waits for what the target's library
+    /// has queued on it; a stream of a GPU, it begins behind what is queued there; `None`, nothing.
+    /// `route` demands one of `staged`, `cached`, `host`, and `urgent` goes ahead of other reads.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -211,7 +216,8 @@ impl File {
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
-    /// bytes that were.
+    /// bytes that were. With `sync`, `data` or `all`, they are on the drive by then. The other
+    /// keywords are those of `read_into`.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false
@@ -233,7 +239,7 @@ impl File {
         Ok(self.run(py, &call)?.bytes)
     }
 
-    /// As `read_into`, and does not wait.
+    /// As `read_into`, and does not wait; the transfer keeps the target.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -255,7 +261,7 @@ impl File {
         self.start(py, &call)
     }
 
-    /// As `write_from`, and does not wait.
+    /// As `write_from`, and does not wait; the transfer keeps the source.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false

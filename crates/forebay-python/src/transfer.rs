@@ -12,6 +12,7 @@ use crate::engine::routes;
 use crate::failure::{exception, raised};
 use crate::hanging;
 use crate::per_process::PerProcess;
+use crate::waiting::Apart;
 
 /// Time between two questions for signals.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
@@ -20,23 +21,25 @@ const ASKS_EVERY: Duration = Duration::from_millis(50);
 /// nobody has any more goes on.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Transfer {
-    /// There until it is dropped.
-    transfer: Option<forebay::Transfer>,
+    transfer: Apart<Going>,
 }
 
-impl Drop for Transfer {
+/// Goes on where it is dropped.
+struct Going(Option<forebay::Transfer>);
+
+impl Drop for Going {
     fn drop(&mut self) {
-        self.transfer.take().into_iter().for_each(forebay::Transfer::detach);
+        self.0.take().into_iter().for_each(forebay::Transfer::detach);
     }
 }
 
 impl Transfer {
     pub(crate) fn new(transfer: forebay::Transfer) -> Self {
-        Self { transfer: Some(transfer) }
+        Self { transfer: Apart::new(Going(Some(transfer))) }
     }
 
     fn inner(&self) -> &forebay::Transfer {
-        self.transfer.as_ref().expect("there until it is dropped")
+        self.transfer.0.as_ref().expect("there until it is dropped")
     }
 
     /// How it ended, at most after `bound`; `None` where that expires before. Whoever interrupts
