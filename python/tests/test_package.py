@@ -90,6 +90,18 @@ def test_limits_are_keywords() -> None:
         forebay.Engine(watchdog=-1)
 
 
+def test_a_missing_gpu_is_told_in_pythons_words(engine: forebay.Engine) -> None:
+    with pytest.raises(forebay.NoDevice) as error:
+        engine.allocate(10, 999)
+    assert "`device=None`" in str(error.value) and "--gpu" not in str(error.value)
+
+
+def test_the_default_that_help_shows_is_one(engine: forebay.Engine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(10))
+    with engine.open(tmp_path / "file") as file:
+        assert file.read_into(bytearray(10), stream=...) == 10
+
+
 def test_gpus_are_named_as_python_names_them() -> None:
     engine = forebay.Engine(remember=False)
     for name in ["sim", "sim:0"]:

@@ -50,6 +50,9 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
     if stream.is_none() {
         return Ok(Ordering::None);
     }
+    if stream.is(py.Ellipsis()) {
+        return Ok(Ordering::Ready); // what help shows as the default
+    }
     if let Ok(word) = stream.cast::<PyString>() {
         return match word.to_cow()?.as_ref() {
             "current" => Ok(Ordering::Ready),
