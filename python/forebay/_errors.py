@@ -17,11 +17,13 @@ __all__ = [
     "IsFolder",
     "MissingFile",
     "NoDevice",
+    "NoFolder",
     "NotPermitted",
     "OutOfMemory",
     "RequestError",
     "RouteUnavailable",
     "TimedOut",
+    "WouldBlock",
 ]
 
 
@@ -106,6 +108,14 @@ class IsFolder(Error, IsADirectoryError):
     """It is a folder, and no file."""
 
 
+class NoFolder(Error, NotADirectoryError):
+    """A part of the path that should be a folder is none."""
+
+
+class WouldBlock(Error, BlockingIOError):
+    """It cannot be had at once."""
+
+
 class Interrupted(Error, InterruptedError):
     """A signal was in the way."""
 
@@ -115,6 +125,7 @@ _KINDS: dict[str, tuple[type[Error], int]] = {
     "file_changed": (FileChanged, _errno.ESTALE),
     "route": (RouteUnavailable, _errno.EOPNOTSUPP),
     "no_device": (NoDevice, _errno.ENODEV),
+    "folder": (IsFolder, _errno.EISDIR),
     "request": (RequestError, _errno.EINVAL),
     "device": (DeviceError, _errno.EIO),
     "memory": (OutOfMemory, _errno.ENOMEM),
@@ -130,6 +141,8 @@ _NUMBERS: dict[int, type[Error]] = {
     _errno.EACCES: NotPermitted,
     _errno.EPERM: NotPermitted,
     _errno.EISDIR: IsFolder,
+    _errno.ENOTDIR: NoFolder,
+    _errno.EAGAIN: WouldBlock,
     _errno.EINTR: Interrupted,
     _errno.ETIMEDOUT: TimedOut,
 }

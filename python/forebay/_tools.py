@@ -7,12 +7,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Error
+from ._errors import Error, RequestError
 
 if TYPE_CHECKING:
     from ._types import Path
 
-_COLUMNS = 100
+_COMMAND = """\
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from forebay._command import main
+sys.exit(main())
+"""
+"""Runs the package that runs this, and no other that the current folder or the path may have."""
 
 
 class Report(dict[str, Any]):
@@ -89,11 +95,13 @@ def tune(*paths: Path, **options: Any) -> Report:
 
 
 def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report:
+    import errno
     import json
     import subprocess
     import sys
 
-    command = [sys.executable, "-m", "forebay", verb, "--json"]
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    command = [sys.executable, "-P", "-c", _COMMAND, package, verb, "--json"]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
@@ -101,14 +109,17 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
         elif value is not None and value is not False:
             command += [flag, str(value)]
     command += ["--", *(os.fsdecode(path) for path in paths)]
-    # Talk and progress go where this process's own go.
+    # What is said beside the data is told where there is no data.
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-    talk = done.stderr.decode(errors="replace").strip()
     if not done.stdout:
-        first = talk.removeprefix("error: ").splitlines() or [f"ended with {done.returncode}"]
-        error = Error()
-        hints = [line.removeprefix("hint: ") for line in first[1:] if line.startswith("hint: ")]
-        error.strerror, error.hint = f"forebay {verb}: {first[0]}", "; ".join(hints) or None
+        said = done.stderr.decode(errors="replace").splitlines() or [f"ended with {done.returncode}"]
+        behind = [line.partition("caused by: ")[2] for line in said if "caused by: " in line]
+        text = ": ".join([f"forebay {verb}", said[0].removeprefix("error: "), *behind])
+        no_sense = done.returncode == 2
+        kind, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
+        error = kind(number, text)
+        hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
+        error.hint = "; ".join(hints) or None
         raise error
     return Report(verb, json.loads(done.stdout))
 

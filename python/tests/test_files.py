@@ -55,9 +55,17 @@ def test_a_name_has_no_null_byte(engine: forebay.Engine) -> None:
     for name in ["a\0b", b"a\0b"]:
         with pytest.raises(ValueError, match="null byte"):
             engine.open(name)
+        with pytest.raises(ValueError, match="null byte"):
+            engine.read(name)
 
 
-@pytest.mark.parametrize("name", [None, 1.5, ["a"], object()])
+def test_a_whole_file_is_read_by_whatever_names_it(engine: forebay.Engine, data: Data) -> None:
+    path, bytes_ = data
+    for name in [path, str(path), os.fsencode(path)]:
+        assert engine.read(name).tobytes() == bytes_
+
+
+@pytest.mark.parametrize("name", [None, True, 1.5, ["a"], object()])
 def test_what_is_no_path_is_refused(engine: forebay.Engine, name: object) -> None:
     with pytest.raises(TypeError):
         engine.open(name)  # type: ignore[arg-type]
@@ -72,8 +80,15 @@ def test_a_missing_file_is_pythons_own_error(engine: forebay.Engine, tmp_path: P
 
 
 def test_a_folder_is_refused(engine: forebay.Engine, tmp_path: Path) -> None:
-    with pytest.raises(forebay.Error, match="not a file"):
+    with pytest.raises(IsADirectoryError, match="not a file") as error:
         engine.open(tmp_path)
+    assert isinstance(error.value, forebay.Error) and error.value.errno == errno.EISDIR
+
+
+def test_a_file_is_no_folder(engine: forebay.Engine, data: Data) -> None:
+    with pytest.raises(NotADirectoryError) as error:
+        engine.open(data[0] / "inside")
+    assert isinstance(error.value, forebay.Error)
 
 
 def test_a_descriptor_stays_the_callers(engine: forebay.Engine, data: Data) -> None:

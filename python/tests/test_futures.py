@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,30 @@ def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
     assert seen == [(number, transfer) for number in range(4)]
 
 
+def test_a_callback_that_has_run_is_let_go(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+    target = slow_gpu.allocate(200_000, "sim")
+    told = threading.Event()
+
+    class Kept:
+        """What a callback holds."""
+
+        def tell(self, _: forebay.Transfer) -> None:
+            told.set()
+
+    kept = Kept()
+    seen = [weakref.ref(kept), weakref.ref(target)]
+    with slow_gpu.open(path) as file:
+        file.start_read_into(target).add_done_callback(kept.tell)
+        del kept, target
+        assert told.wait(60)
+        # Nothing of the package is called here that could let go of it on the way.
+        until = time.monotonic() + 20
+        while any(ref() is not None for ref in seen) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [ref() for ref in seen] == [None, None]
+
+
 def test_an_exception_in_a_callback_hurts_nobody(
     engine: forebay.Engine, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +199,28 @@ def test_many_threads_wait_for_one(data: Data, slow_gpu: forebay.Engine) -> None
         for thread in threads:
             thread.join()
     assert results == [200_000] * 8
+
+
+def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
+    engine = forebay.Engine(remember=False)
+    engine.gpu("sim:bandwidth=1MB/s")
+    with engine.open(data[0]) as file:
+        file.start_read_into(engine.allocate(600_000, "sim"))
+    last, steps, done = [engine], 0, threading.Event()
+    del engine, file
+
+    def end() -> None:
+        last.clear()  # which waits for what is in flight
+        done.set()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    begin = time.monotonic()
+    while not done.is_set():
+        steps += 1
+        time.sleep(0.001)
+    thread.join()
+    assert steps > 50, f"the interpreter was held for {time.monotonic() - begin} s"
 
 
 def test_other_threads_run_while_one_waits(data: Data, slow_gpu: forebay.Engine) -> None:

@@ -91,6 +91,58 @@ def test_what_holds_no_bytes_is_refused(engine: forebay.Engine, data: Data, targ
         file.read_into(target)
 
 
+def test_objects_of_python_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
+    np = pytest.importorskip("numpy", reason="no numpy")
+    path, bytes_ = data
+    named = np.zeros(3, [("O", "i4"), ("xO", "i4")])
+    with engine.open(path, "r+") as file:
+        assert file.read_into(named) == named.nbytes and named.tobytes() == bytes_[:24]
+        for dtype in ["O", [("a", "i4"), ("b", "O")]]:
+            objects = np.zeros(3, dtype)
+            before = objects.copy()
+            with pytest.raises(BufferError, match="objects of Python"):
+                file.read_into(objects)
+            with pytest.raises(BufferError, match="objects of Python"):
+                file.write_from(objects)
+            assert (objects == before).all()
+    assert path.read_bytes() == bytes_
+
+
+def test_what_has_no_memory_is_refused(engine: forebay.Engine, data: Data) -> None:
+    path, _ = data
+    freed = Freed()
+    with engine.open(path) as file:
+        for call in [file.read_into, file.write_from, file.start_read_into]:
+            with pytest.raises(BufferError, match="it was freed"):
+                call(freed)
+
+
+class Freed:
+    """A tensor, as torch shows one whose storage was given back."""
+
+    is_cuda = False
+    device = type("Device", (), {"type": "cpu"})()
+
+    def _zero(self) -> int:
+        return 0
+
+    data_ptr = _zero
+
+    def _no(self) -> bool:
+        return False
+
+    is_conj = is_neg = _no
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def numel(self) -> int:
+        return 1_000_000
+
+    def element_size(self) -> int:
+        return 4
+
+
 def test_more_bytes_than_there_is_memory_are_refused(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     target = bytearray(100)

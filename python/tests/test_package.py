@@ -80,6 +80,7 @@ def test_limits_are_keywords() -> None:
     assert known["slot_size"] == 1 << 20 and known["readers"] == 2
     assert known["direct_io"] is False and known["remember"] is False and known["watchdog"] == 5
     assert forebay.Engine(slot_size=2 << 20).options()["slot_size"] == 2 << 20
+    assert forebay.Engine(watchdog=None, readers=None).options()["readers"] is None
     with pytest.raises(TypeError, match="no limit `slots`"):
         forebay.Engine(slots=5)
     for wrong in [{"slot_size": 5}, {"readers": "many"}, {"watchdog": 0.001}, {"ring": "fast"}]:
@@ -87,6 +88,18 @@ def test_limits_are_keywords() -> None:
             forebay.Engine(**wrong)
     with pytest.raises(ValueError):
         forebay.Engine(watchdog=-1)
+
+
+def test_a_missing_gpu_is_told_in_pythons_words(engine: forebay.Engine) -> None:
+    with pytest.raises(forebay.NoDevice) as error:
+        engine.allocate(10, 999)
+    assert "`device=None`" in str(error.value) and "--gpu" not in str(error.value)
+
+
+def test_the_default_that_help_shows_is_one(engine: forebay.Engine, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(10))
+    with engine.open(tmp_path / "file") as file:
+        assert file.read_into(bytearray(10), stream=...) == 10
 
 
 def test_gpus_are_named_as_python_names_them() -> None:

@@ -98,6 +98,87 @@ def test_a_process_ends_with_transfers_in_flight(data: Data, how: str) -> None:
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.parametrize("what", ["time.sleep(0.001)", "pass"])
+def test_a_process_ends_while_a_callback_runs(data: Data, what: str) -> None:
+    done = run(
+        f"""
+        import threading
+        began = threading.Event()
+        def on(_):
+            began.set()
+            while True:
+                {what}
+        engine = forebay.Engine()
+        engine.gpu("sim:bandwidth=10MB/s")
+        moving = engine.open(sys.argv[1]).start_read_into(engine.allocate(100_000, "sim"))
+        moving.add_done_callback(on)
+        assert began.wait(60)
+        """,
+        str(data[0]),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_ends_while_threads_wait(data: Data) -> None:
+    done = run(
+        """
+        import threading
+        engine = forebay.Engine()
+        engine.gpu("sim:bandwidth=1MB/s")
+        file = engine.open(sys.argv[1])
+        target = engine.allocate(1_000_000, "sim")
+        def again(call):
+            while True:
+                call()
+        calls = [
+            lambda: file.read_into(target),
+            lambda: file.start_read_into(target).result(),
+            lambda: engine.read_many([(file, 0, 1_000_000, target)]),
+            lambda: file.read_into(bytearray(100)),
+        ]
+        for call in calls:
+            threading.Thread(target=again, args=(call,), daemon=True).start()
+        time.sleep(0.3)
+        """,
+        str(data[0]),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fork_while_something_is_told_leaves_the_child_free(data: Data) -> None:
+    # Threads that tell something all the time are caught in the middle of it again and again.
+    done = run(
+        """
+        import logging, signal, threading
+        logger = logging.getLogger("forebay")
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        logger.addHandler(logging.NullHandler())
+        file = forebay.open(sys.argv[1])
+        def tell():
+            target = bytearray(200_000)
+            while True:
+                file.read_into(target)
+        for _ in range(3):
+            threading.Thread(target=tell, daemon=True).start()
+        for number in range(300):
+            child = os.fork()
+            if child == 0:
+                forebay.Engine()
+                os._exit(0)
+            until, ended = time.monotonic() + 30, 0
+            while not ended and time.monotonic() < until:
+                ended, _ = os.waitpid(child, os.WNOHANG)
+                time.sleep(0.001)
+            if not ended:
+                os.kill(child, signal.SIGKILL)
+                sys.exit(f"child {number} hangs")
+        """,
+        str(data[0]),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("call", ["read_into", "result", "read_many"])
 def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
     done = run(
@@ -127,6 +208,26 @@ def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("interrupted after")
     assert float(done.stdout.split()[-1]) < 2.5
+
+
+@pytest.mark.parametrize("call", ["result", "exception"])
+def test_an_interrupted_wait_cancels_its_transfer(data: Data, call: str) -> None:
+    done = run(
+        """
+        import signal, threading
+        engine = forebay.Engine()
+        engine.gpu("sim:bandwidth=1MB/s")
+        moving = engine.open(sys.argv[1]).start_read_into(engine.allocate(3_000_000, "sim"))
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            getattr(moving, sys.argv[2])(60)
+        except KeyboardInterrupt:
+            print("interrupted", isinstance(moving.exception(60), forebay.Cancelled))
+        """,
+        str(data[0]),
+        call,
+    )
+    assert done.stdout == "interrupted True\n", done
 
 
 def test_a_handler_that_raises_nothing_lets_the_call_go_on(data: Data) -> None:

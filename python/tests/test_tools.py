@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import pickle
 import shutil
 import tarfile
 import zipfile
@@ -94,5 +96,16 @@ def test_what_the_command_refuses_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(forebay.Error, match="forebay bench: ") as error:
         forebay.bench(tmp_path / "missing" / "file", size="1M")
     assert error.value.strerror
-    with pytest.raises(forebay.Error, match="speed"):
+    with pytest.raises(forebay.RequestError, match="speed") as refused:
         forebay.bench(speed="high")
+    assert refused.value.errno == errno.EINVAL and refused.value.hint
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert str(again) == str(refused.value)
+
+
+def test_the_command_is_this_packages_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "forebay").mkdir()
+    for name in ["__init__.py", "__main__.py"]:
+        (tmp_path / "forebay" / name).write_text("raise SystemExit('another package')\n")
+    monkeypatch.chdir(tmp_path)
+    assert forebay.map(tmp_path).rows()

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tensors import device_or_skip, torch_or_skip
 torch = torch_or_skip()
 
 from forebay.torch import RecordDataset  # noqa: E402  # after it is known that there is a torch
+from forebay.torch._ahead import Ahead  # noqa: E402
 from forebay.torch._order import Order, share  # noqa: E402
 
 HEADER = 5
@@ -255,6 +257,36 @@ def test_nothing_is_an_epoch_of_no_batches(tmp_path: Path) -> None:
     for paths in [[], [tmp_path / "empty"]]:
         records = RecordDataset(paths, 4, torch.uint8, "cpu", batch_size=2)
         assert len(records) == 0 and list(records) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_of_a_loader_share_the_batches(paths: list[Path], workers: int) -> None:
+    loader = torch.utils.data.DataLoader(dataset(paths), batch_size=None, num_workers=workers)
+    for _ in range(2):
+        found = numbers(loader)
+        assert sorted(found) == list(range(TOTAL))
+    assert len(loader) == 13
+
+
+def test_a_loop_may_be_closed_by_the_thread_that_reads_for_it() -> None:
+    # As the garbage collector does, which runs in whatever thread it likes.
+    ended: list[object] = []
+    made: list[Ahead[int]] = []
+    ready = threading.Event()
+
+    def values() -> Generator[int, None, None]:
+        ready.wait(60)
+        try:
+            made[0].close()
+        except RuntimeError as error:
+            ended.append(error)
+        yield 1
+
+    made.append(Ahead(values(), 1, "forebay-records"))
+    ready.set()
+    with pytest.raises(StopIteration):
+        made[0].take()
+    assert not ended
 
 
 def test_a_process_may_end_in_the_middle_of_a_loop(paths: list[Path]) -> None:

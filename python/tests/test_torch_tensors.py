@@ -146,3 +146,33 @@ def test_views_of_one_tensor_are_filled_in_their_places(tmp_path: Path) -> None:
     whole = torch.zeros(3, 4, dtype=torch.int32)
     forebay.torch.load_into(tmp_path / "file", {"b": whole[2], "a": whole[0]})
     assert whole.tolist() == [[4, 5, 6, 7], [0, 0, 0, 0], [0, 1, 2, 3]]
+
+
+def test_a_tensor_without_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content(4096))
+    freed = torch.empty(1024, dtype=torch.float32)
+    freed.untyped_storage().resize_(0)  # as a model that is spread over GPUs does with its parts
+    with forebay.open(tmp_path / "file", "r+") as file:
+        for call in [file.read_into, file.write_from, file.start_read_into]:
+            with pytest.raises(BufferError, match="it was freed"):
+                call(freed)
+
+
+def test_a_tensor_may_get_other_memory_while_bytes_move(tmp_path: Path) -> None:
+    path, length = tmp_path / "file", 64 << 20
+    path.write_bytes(bytes(length))
+    with forebay.open(path) as file:
+        for _ in range(5):
+            tensor = torch.ones(length, dtype=torch.uint8)
+            address = tensor.data_ptr()
+            moving = file.start_read_into(tensor)
+            tensor.data = torch.empty(0, dtype=torch.uint8)  # as `module.half()` does
+            is_there = is_mapped(address)
+            assert is_there or moving.done(), "it was given back under the transfer"
+            assert moving.result(60) == length
+
+
+def is_mapped(address: int) -> bool:
+    with open("/proc/self/maps") as file:
+        ranges = (line.split()[0].split("-") for line in file)
+        return any(int(first, 16) <= address < int(end, 16) for first, end in ranges)

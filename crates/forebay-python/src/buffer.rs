@@ -12,16 +12,17 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::dlpack;
+use crate::waiting::Apart;
 
 /// Bytes in memory of an engine.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Buffer {
-    buffer: forebay::Buffer,
+    buffer: Apart<forebay::Buffer>,
 }
 
 impl Buffer {
     pub(crate) fn new(buffer: forebay::Buffer) -> Self {
-        Self { buffer }
+        Self { buffer: Apart::new(buffer) }
     }
 
     pub(crate) fn id(&self) -> Option<DeviceId> {

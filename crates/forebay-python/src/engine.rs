@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::gpu::{CallerStream, GpuSelector};
@@ -13,16 +12,17 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::buffer::Buffer;
 use crate::failure::raised;
-use crate::file::{File, opened};
+use crate::file::{File, opened, path_of};
 use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
-use crate::waiting::interruptible;
+use crate::waiting::{Apart, interruptible};
 
-/// Moves bytes between files and memory. The limits are keywords; the defaults need no change.
+/// Moves bytes between files and memory. The limits are keywords, and the defaults need no change:
+/// `options()` tells their names, and docs/variables.md what they mean.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
-    pub(crate) engine: forebay::Engine,
+    pub(crate) engine: Apart<forebay::Engine>,
 }
 
 #[pymethods]
@@ -36,7 +36,7 @@ impl Engine {
         }
         logs::follow(py)?;
         let engine = raised(py, py.detach(|| forebay::Engine::new(limits)))?;
-        Ok(Self { engine })
+        Ok(Self { engine: Apart::new(engine) })
     }
 
     /// Opens a file by its path, or takes the descriptor of one that stays the caller's.
@@ -66,10 +66,10 @@ impl Engine {
     fn read(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: &Bound<'_, PyAny>,
         device: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Buffer> {
-        let device = self.device(py, device)?;
+        let (path, device) = (path_of(path)?, self.device(py, device)?);
         let file = raised(py, py.detach(|| self.engine.open(&path)))?;
         let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
@@ -196,15 +196,14 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
 
 /// Sets one limit.
 fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    match name {
-        "watchdog" => {
-            let seconds = value.extract::<f64>()?;
-            limits.watchdog = Duration::try_from_secs_f64(seconds)
-                .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
-            return Ok(());
-        }
-        _ if value.is_none() => return Ok(()), // as it is
-        _ => {}
+    if value.is_none() {
+        return Ok(()); // as it is
+    }
+    if name == "watchdog" {
+        let seconds = value.extract::<f64>()?;
+        limits.watchdog = Duration::try_from_secs_f64(seconds)
+            .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
+        return Ok(());
     }
     let variable = format!("FOREBAY_{}", name.to_uppercase());
     if !Options::VARIABLES.iter().any(|known| known.name == variable) {

@@ -26,7 +26,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     about.set_item("kind", kind(error))?;
     about.set_item("message", message(error))?;
     about.set_item("errno", error.errno())?;
-    about.set_item("hint", error.hint())?;
+    about.set_item("hint", hint(error))?;
     about.set_item("route", route(error).map(|route| route.to_string()))?;
     let path = match error {
         Error::NotAFile { path, .. } => Some(path.as_os_str()),
@@ -56,12 +56,23 @@ fn message(error: &Error) -> String {
     text
 }
 
+/// What to do; where the engine would speak of the command's flags, in Python's words.
+fn hint(error: &Error) -> Option<String> {
+    match error {
+        Error::NoDevice { .. } => {
+            Some("`device=None` is host memory, `device=\"sim\"` a simulated GPU".into())
+        }
+        other => other.hint(),
+    }
+}
+
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::EndOfFile { .. } => "end_of_file",
         Error::FileChanged { .. } => "file_changed",
         Error::RouteUnavailable { .. } => "route",
         Error::NoDevice { .. } => "no_device",
+        Error::NotAFile { kind: "folder", .. } => "folder",
         Error::BadOption { .. } | Error::BadRequest { .. } | Error::NotDeviceMemory { .. } => {
             "request"
         }

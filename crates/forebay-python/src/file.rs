@@ -11,19 +11,19 @@ use std::sync::{Mutex, PoisonError};
 use forebay::{OpenOptions, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyInt};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt};
 
 use crate::engine::Engine;
 use crate::failure::raised;
 use crate::memory::{self, Use, offset_of};
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
-use crate::waiting::interruptible;
+use crate::waiting::{Apart, interruptible};
 
 /// A file of an engine. Closing it lets transfers that are under way go on.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct File {
-    file: Mutex<Option<forebay::File>>,
+    file: Apart<Mutex<Option<forebay::File>>>,
     path: PathBuf,
     mode: String,
     pub(crate) engine: Py<Engine>,
@@ -61,7 +61,7 @@ pub(crate) fn opened(
     let py = engine.py();
     let how = how(mode)?;
     let inner = &engine.get().engine;
-    let opened = if file.is_instance_of::<PyInt>() {
+    let opened = if file.is_instance_of::<PyInt>() && !file.is_instance_of::<PyBool>() {
         let number: i32 = file.extract()?;
         if number < 0 {
             return Err(PyValueError::new_err(format!("{number} is no file descriptor")));
@@ -75,12 +75,12 @@ pub(crate) fn opened(
     };
     let file = raised(py, opened)?;
     let path = file.path().to_owned();
-    let (file, mode) = (Mutex::new(Some(file)), mode.to_owned());
+    let (file, mode) = (Apart::new(Mutex::new(Some(file))), mode.to_owned());
     Ok(File { file, path, mode, engine: engine.clone().unbind() })
 }
 
 /// A path, as `os.fspath` has it: text, bytes, or what says that it is one.
-fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+pub(crate) fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     let path = file.py().import("os")?.call_method1("fspath", (file,))?;
     let path = match path.cast::<PyBytes>() {
         Ok(bytes) => OsString::from_vec(bytes.as_bytes().to_vec()),
@@ -135,7 +135,7 @@ pub(crate) fn options(
 
 #[pymethods]
 impl File {
-    /// Its path, as it was given.
+    /// Its path; of a descriptor's, what the system says.
     #[getter]
     fn name(&self) -> PathBuf {
         self.path.clone()
@@ -188,7 +188,12 @@ impl File {
     }
 
     /// Reads bytes from `offset` into a target, all of it or its first `size` bytes, and returns
-    /// how many there were.
+    /// how many there were. Where the file ends before, `EndOfFile` is raised, unless `exact` is
+    /// false.
+    ///
+    /// `stream` orders it: left out or `"current"`, the call waits for what the target's library
+    /// has queued on it; a stream of a GPU, it begins behind what is queued there; `None`, nothing.
+    /// `route` demands one of `staged`, `cached`, `host`, and `urgent` goes ahead of other reads.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -211,7 +216,8 @@ impl File {
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
-    /// bytes that were.
+    /// bytes that were. With `sync`, `data` or `all`, they are on the drive by then. The other
+    /// keywords are those of `read_into`.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false
@@ -233,7 +239,7 @@ impl File {
         Ok(self.run(py, &call)?.bytes)
     }
 
-    /// As `read_into`, and does not wait.
+    /// As `read_into`, and does not wait; the transfer keeps the target.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -255,7 +261,7 @@ impl File {
         self.start(py, &call)
     }
 
-    /// As `write_from`, and does not wait.
+    /// As `write_from`, and does not wait; the transfer keeps the source.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false
@@ -344,7 +350,7 @@ impl File {
     /// The engine's file, as long as it is open.
     pub(crate) fn file(&self) -> PyResult<forebay::File> {
         let file = self.lock().clone();
-        file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
+        file.ok_or_else(|| PyValueError::new_err(format!("`{}` is closed", self.path.display())))
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {

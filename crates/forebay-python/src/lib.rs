@@ -5,7 +5,8 @@
 //! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
 //! `transfer` are the engine's own types for Python, `buffer` is the memory that they hand out,
 //! and `dlpack` how arrays are exchanged. `waiting` is how a call waits without the
-//! interpreter, `failure` how it fails, `logs` where the engine's events go.
+//! interpreter, `failure` how it fails, `logs` where the engine's events go, `hanging` how threads
+//! of ours call Python, `per_process` what a forked child has anew.
 //!
 //! # Unsafe modules
 //!
@@ -14,19 +15,23 @@
 //! - `dlpack.rs`: reads and makes what DLPack exchanges
 //! - `engine.rs`: looks at streams of others
 //! - `file.rs`: queues on streams of others
+//! - `hanging.rs`: declares calls that may be unwound
 //! - `many.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
 //! - `numbers.rs`: reads what an exporter of numbers says is there
+//! - `per_process.rs`: hands out what is never freed
 
 mod buffer;
 mod dlpack;
 mod engine;
 mod failure;
 mod file;
+mod hanging;
 mod logs;
 mod many;
 mod memory;
 mod numbers;
+mod per_process;
 mod stream;
 mod transfer;
 mod waiting;

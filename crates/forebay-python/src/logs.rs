@@ -7,22 +7,21 @@
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::hanging;
+use crate::per_process::PerProcess;
+
 /// What is told but not handed on yet, at most.
 const WAITING_MAX: usize = 1024;
-
-/// Tries to get the way, which is held for a microsecond. A child that was forked meanwhile would
-/// wait for ever.
-const TRIES: usize = 1000;
 
 /// How long the end of the interpreter waits for what was told.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -30,15 +29,13 @@ const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
 
-static WAY: Mutex<Option<Way>> = Mutex::new(None);
+static WAY: PerProcess<Way> = PerProcess::new();
 
 /// The way to the thread that hands on.
 struct Way {
-    /// The process that it is in: a child has none of it.
-    process: u32,
     sender: SyncSender<Told>,
     /// Of a thread that is not started yet.
-    receiver: Option<Receiver<Told>>,
+    receiver: Mutex<Option<Receiver<Told>>>,
 }
 
 enum Told {
@@ -55,7 +52,11 @@ enum Told {
 pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
-    start();
+    tell(py)?; // imported here, and not by the thread
+    WAY.get_or_make(|| {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        Ok(Way { sender, receiver: Mutex::new(Some(receiver)) })
+    })?;
     let mut is_new = false;
     ONCE.call_once(|| {
         // A program that embeds Python may have a subscriber of its own, which is told then.
@@ -83,53 +84,54 @@ fn level(py: Python<'_>) -> PyResult<u8> {
     })
 }
 
-/// Makes a way, where this process has none.
-fn start() {
-    let process = std::process::id();
-    let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
-    if way.as_ref().is_some_and(|way| way.process == process) {
-        return;
-    }
-    let (sender, receiver) = sync_channel(WAITING_MAX);
-    // The parent's is left as it is.
-    std::mem::forget(way.replace(Way { process, sender, receiver: Some(receiver) }));
-}
-
 impl Way {
     /// Puts it on its way; the first starts the thread.
-    fn send(&mut self, told: Told) -> bool {
-        if let Some(receiver) = self.receiver.take() {
+    fn send(&self, told: Told) -> bool {
+        if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
             // Without it nothing is handed on, and nobody is hurt.
-            drop(thread.spawn(move || hand_on(&receiver)));
+            drop(thread.spawn(move || hand_on(receiver)));
         }
         self.sender.try_send(told).is_ok()
     }
-}
 
-fn hand_on(told: &Receiver<Told>) {
-    for told in told {
-        match told {
-            Told::Line { level, target, text } => {
-                let said = Python::try_attach(|py| {
-                    if let Err(error) = log(py, level, &target, &text) {
-                        error.write_unraisable(py, None);
-                    }
-                });
-                if said.is_none() {
-                    return; // the interpreter has ended
-                }
-            }
-            Told::Flush(done) => drop(done.send(())),
-        }
+    fn receiver(&self) -> MutexGuard<'_, Option<Receiver<Told>>> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Hands on what is told, until the process ends. The thread stays known to the interpreter while
+/// it waits: to make it known for each line takes a lock of CPython's (3.11) that a fork at that
+/// moment would leave held in the child.
+fn hand_on(told: Receiver<Told>) {
+    let next = |told: Receiver<Told>| told.recv().ok().map(|next| (next, told));
+    Python::try_attach(|py| {
+        let mut told = told;
+        while let Some((next, rest)) = py.detach(move || next(told)) {
+            told = rest;
+            match next {
+                Told::Line { level, target, text } => {
+                    if let Err(error) = log(py, level, &target, &text) {
+                        error.write_unraisable(py, None);
+                    }
+                }
+                Told::Flush(done) => drop(done.send(())),
+            }
+        }
+    });
+}
+
 fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
-    let logging = py.import(intern!(py, "logging"))?;
-    let logger = logging.call_method1(intern!(py, "getLogger"), (target.replace("::", "."),))?;
     let number = [50, 40, 30, 20, 10][usize::from(level.min(4))];
-    logger.call_method1(intern!(py, "log"), (number, "%s", text)).map(drop)
+    let arguments = (number, target.replace("::", "."), text).into_pyobject(py)?;
+    hanging::call(tell(py)?, &arguments);
+    Ok(())
+}
+
+/// What hands a line on in Python.
+fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static TELL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    TELL.import(py, "forebay._threads", "tell")
 }
 
 /// Waits a moment until all that was told is handed on.
@@ -137,11 +139,8 @@ fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {
         let (done, ended) = sync_channel(1);
-        let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_running =
-            |way: &&mut Way| way.process == std::process::id() && way.receiver.is_none();
-        let sent = way.as_mut().filter(is_running).is_some_and(|way| way.send(Told::Flush(done)));
-        drop(way);
+        let running = WAY.get().filter(|way| way.receiver().is_none());
+        let sent = running.is_some_and(|way| way.send(Told::Flush(done)));
         if sent {
             let _ = ended.recv_timeout(FLUSH_MAX);
         }
@@ -171,15 +170,8 @@ impl Subscriber for Logs {
         let metadata = event.metadata();
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
-        let way = (0..TRIES).find_map(|_| {
-            let way = WAY.try_lock().ok();
-            way.is_none().then(std::thread::yield_now);
-            way
-        });
-        if let Some(mut way) = way
-            && let Some(way) = &mut *way
-            && way.process == std::process::id()
-        {
+        // A child that was forked has none before it makes an engine.
+        if let Some(way) = WAY.get() {
             way.send(Told::Line { level, target, text });
         }
     }

@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "borrows memory of Python's objects, which it keeps alive")]
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
 use forebay::gpu::{CallerStream, DeviceId, DeviceKind};
@@ -88,6 +89,13 @@ pub(crate) fn lend(
         found.len = size;
     }
     let Found { address, len, on_gpu, device, order, keep } = found;
+    if address == 0 && len > 0 {
+        return Err(refused(
+            usage,
+            "it has no memory: it was freed, or never had any (a fake tensor, a storage of no \
+             bytes)",
+        ));
+    }
     if !on_gpu || len == 0 {
         // SAFETY: the object has these bytes for as long as it is kept; that nobody else uses them
         // meanwhile is its users' promise, as for every array in Python.
@@ -199,6 +207,18 @@ unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
+impl View {
+    /// Whether its format has references to objects of Python; names stand between colons.
+    fn holds_objects(&self) -> bool {
+        if self.0.format.is_null() {
+            return false;
+        }
+        // SAFETY: a text of the exporter's, which lives as long as the view.
+        let format = unsafe { CStr::from_ptr(self.0.format) };
+        format.to_bytes().split(|&byte| byte == b':').step_by(2).any(|part| part.contains(&b'O'))
+    }
+}
+
 impl Drop for View {
     fn drop(&mut self) {
         // SAFETY: got once, given back once; Python drops its objects in attached threads.
@@ -210,16 +230,26 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     let py = object.py();
     let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
     let writable = if usage == Use::Target { ffi::PyBUF_WRITABLE } else { 0 };
-    // SAFETY: the object is alive and the view has room; it is filled in where the call succeeds.
-    let view = unsafe {
-        let flags = ffi::PyBUF_ANY_CONTIGUOUS | writable;
-        if ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) != 0 {
-            return Err(explained(object, usage, PyErr::fetch(py)));
-        }
-        view.assume_init()
+    let mut view_with = |flags| {
+        // SAFETY: the object is alive and the view has room.
+        let failed = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) };
+        if failed == 0 { Ok(()) } else { Err(PyErr::fetch(py)) }
     };
+    let flags = ffi::PyBUF_ANY_CONTIGUOUS | writable;
+    // Some types have no format (numpy's dates), and their bytes may be moved all the same.
+    if view_with(flags | ffi::PyBUF_FORMAT).is_err() {
+        view_with(flags).map_err(|error| explained(object, usage, error))?;
+    }
+    // SAFETY: filled in, since one of the calls has succeeded.
+    let view = unsafe { view.assume_init() };
     let (address, len) = (view.buf as u64, u64::try_from(view.len).unwrap_or(0));
-    let keep = Bound::new(py, View(view))?.into_any().unbind();
+    let view = View(view);
+    if view.holds_objects() {
+        let text = "its elements are objects of Python, whose bytes are addresses: give an array \
+                    of numbers";
+        return Err(refused(usage, text));
+    }
+    let keep = Bound::new(py, view)?.into_any().unbind();
     let (on_gpu, device, order) = (false, None, Order::None);
     Ok(Found { address, len, on_gpu, device, order, keep })
 }
@@ -228,7 +258,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
 fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     let py = object.py();
     let text = error.value(py).to_string();
-    let kind = object.get_type().to_string();
+    let Ok(kind) = object.get_type().name() else { return error };
     let said = if text.contains("contiguous") {
         not_contiguous(usage)
     } else if text.contains("read-only") || text.contains("writable") {
@@ -236,7 +266,7 @@ fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     } else {
         return error;
     };
-    let better = PyBufferError::new_err(format!("cannot {} a {kind}: {said}", usage.words()));
+    let better = PyBufferError::new_err(format!("cannot {} a `{kind}`: {said}", usage.words()));
     better.set_cause(py, Some(error));
     better
 }
@@ -299,7 +329,11 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
     let len = items.saturating_mul(element_size.call0()?.extract()?);
     let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
-    let keep = object.clone().unbind();
+    // Its storage is kept beside it: the tensor may be given another one meanwhile (`.data = …`).
+    let keep = match object.getattr_opt(intern!(py, "untyped_storage"))? {
+        Some(storage) => (object.clone(), storage.call0()?).into_pyobject(py)?.into_any().unbind(),
+        None => object.clone().unbind(),
+    };
     if !on_gpu {
         let kind = object.getattr(intern!(py, "device"))?.getattr(intern!(py, "type"))?;
         if !kind.eq(intern!(py, "cpu"))? {

@@ -50,6 +50,9 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
     if stream.is_none() {
         return Ok(Ordering::None);
     }
+    if stream.is(py.Ellipsis()) {
+        return Ok(Ordering::Ready); // what help shows as the default
+    }
     if let Ok(word) = stream.cast::<PyString>() {
         return match word.to_cow()?.as_ref() {
             "current" => Ok(Ordering::Ready),
@@ -76,9 +79,9 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
 }
 
 fn unknown(stream: &Bound<'_, PyAny>) -> PyErr {
-    let kind = stream.get_type();
+    let kind = stream.get_type().name().map_or("?".into(), |name| name.to_string());
     PyTypeError::new_err(format!(
-        "`stream` cannot be a {kind}: give a stream of torch or cupy, a raw one as a number, \
+        "`stream` cannot be a `{kind}`: give a stream of torch or cupy, a raw one as a number, \
          `\"current\"`, or `None`"
     ))
 }

@@ -1,15 +1,18 @@
 //! Bytes on their way, as a future.
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use forebay::{Error, Outcome, Stages};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::engine::routes;
 use crate::failure::{exception, raised};
+use crate::hanging;
+use crate::per_process::PerProcess;
+use crate::waiting::Apart;
 
 /// Time between two questions for signals.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
@@ -18,26 +21,29 @@ const ASKS_EVERY: Duration = Duration::from_millis(50);
 /// nobody has any more goes on.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Transfer {
-    /// There until it is dropped.
-    transfer: Option<forebay::Transfer>,
+    transfer: Apart<Going>,
 }
 
-impl Drop for Transfer {
+/// Goes on where it is dropped.
+struct Going(Option<forebay::Transfer>);
+
+impl Drop for Going {
     fn drop(&mut self) {
-        self.transfer.take().into_iter().for_each(forebay::Transfer::detach);
+        self.0.take().into_iter().for_each(forebay::Transfer::detach);
     }
 }
 
 impl Transfer {
     pub(crate) fn new(transfer: forebay::Transfer) -> Self {
-        Self { transfer: Some(transfer) }
+        Self { transfer: Apart::new(Going(Some(transfer))) }
     }
 
     fn inner(&self) -> &forebay::Transfer {
-        self.transfer.as_ref().expect("there until it is dropped")
+        self.transfer.0.as_ref().expect("there until it is dropped")
     }
 
-    /// How it ended, at most after `bound`; `None` where that expires before.
+    /// How it ended, at most after `bound`; `None` where that expires before. Whoever interrupts
+    /// the wait cancels it.
     fn end(
         &self,
         py: Python<'_>,
@@ -53,17 +59,16 @@ impl Transfer {
                 drop(self.inner().reclaim());
                 return Ok(Some(end));
             }
-            py.check_signals()?;
+            py.check_signals().inspect_err(|_| self.give_up(py))?;
             if left <= ASKS_EVERY && until.is_some() {
                 return Ok(None);
             }
         }
     }
 
-    /// What it did. Whoever interrupts the wait cancels it.
+    /// What it did.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Outcome> {
-        let end = self.end(py, None).inspect_err(|_| self.give_up(py))?;
-        raised(py, end.expect("there is no bound"))
+        raised(py, self.end(py, None)?.expect("there is no bound"))
     }
 
     /// Cancels it, and waits a moment for what is in flight.
@@ -78,7 +83,8 @@ impl Transfer {
 #[pymethods]
 impl Transfer {
     /// Waits for the end and returns how many bytes arrived. Where `timeout` seconds are over
-    /// before, `TimeoutError` is raised, and the transfer goes on.
+    /// before, `TimeoutError` is raised, and the transfer goes on. A signal whose handler raises,
+    /// as Ctrl-C's does, cancels it.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         match self.end(py, bound(timeout)?)? {
@@ -128,13 +134,12 @@ impl Transfer {
     /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
     /// or at once where it has ended already.
     fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
-        let py = this.py();
+        let job = Job { callback, transfer: this.clone().unbind() };
+        call_back(this.py())?; // imported here, and not by the thread
         if this.get().done() {
-            call(py, &callback, this);
-            return Ok(());
+            return run(this.py(), job);
         }
         let jobs = jobs()?;
-        let job = Job { callback, transfer: this.clone().unbind() };
         // Whoever ends it wakes that thread; the interpreter is its affair.
         this.get().inner().on_end(move || drop(jobs.send(job)));
         Ok(())
@@ -207,32 +212,43 @@ struct Job {
 }
 
 /// The way to the thread that runs callbacks, which is started with the first of a process.
-fn jobs() -> PyResult<Sender<Job>> {
-    static JOBS: Mutex<Option<(u32, Sender<Job>)>> = Mutex::new(None);
-    let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Threads are not inherited by a forked child.
-    let this = std::process::id();
-    if let Some((process, sender)) = &*jobs
-        && *process == this
-    {
-        return Ok(sender.clone());
-    }
-    let (sender, receiver) = channel::<Job>();
-    std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
-        for job in receiver {
-            let run = |py: Python<'_>| call(py, &job.callback, job.transfer.bind(py));
-            if Python::try_attach(run).is_none() {
-                std::mem::forget(job); // the interpreter has ended
-            }
-        }
-    })?;
-    // The parent's way is left as it is: its thread is not ours to end.
-    std::mem::forget(jobs.replace((this, sender.clone())));
-    Ok(sender)
+fn jobs() -> PyResult<&'static Sender<Job>> {
+    static JOBS: PerProcess<Sender<Job>> = PerProcess::new();
+    let start = || {
+        let (sender, receiver) = channel::<Job>();
+        std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
+            Python::try_attach(|py| call_back_all(py, receiver));
+        })?;
+        Ok(sender)
+    };
+    Ok(JOBS.get_or_make(start)?)
 }
 
-fn call(py: Python<'_>, callback: &Py<PyAny>, transfer: &Bound<'_, Transfer>) {
-    if let Err(error) = callback.bind(py).call1((transfer,)) {
-        error.write_unraisable(py, Some(callback.bind(py)));
+/// Runs callbacks until the process ends. The thread stays known to the interpreter meanwhile, as
+/// the one of `logs` does.
+fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
+    let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
+    while let Some((job, rest)) = py.detach(move || next(jobs)) {
+        jobs = rest;
+        if let Err(error) = run(py, job) {
+            error.write_unraisable(py, None);
+        }
     }
+}
+
+/// Runs a callback, and lets go of it and of its transfer while the interpreter is at hand.
+fn run(py: Python<'_>, job: Job) -> PyResult<()> {
+    let Job { callback, transfer } = job;
+    // What it moved bytes to or from is its owner's alone again.
+    drop(transfer.get().inner().reclaim());
+    let both = [callback.into_bound(py), transfer.into_bound(py).into_any()];
+    let arguments = PyTuple::new(py, [PyList::new(py, both)?])?;
+    hanging::call(call_back(py)?, &arguments);
+    Ok(())
+}
+
+/// What calls back in Python.
+fn call_back(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CALL_BACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CALL_BACK.import(py, "forebay._threads", "call_back")
 }

@@ -64,7 +64,9 @@ class Ahead(Generic[T]):
             self._stopped = True
             self._made.clear()
             self._changed.notify_all()
-        self._thread.join(_LEAVES_WITHIN_S)
+        # The garbage collector may close a loop from whatever thread it runs in.
+        if self._thread is not threading.current_thread():
+            self._thread.join(_LEAVES_WITHIN_S)
         _running.discard(self)
 
     def _run(self) -> None:

@@ -21,7 +21,9 @@ _OPEN_MOST = 256
 """Files that are kept open: a process may have 1,024 descriptors, and a file needs two."""
 
 
-class RecordDataset:
+class RecordDataset(
+    torch.utils.data.IterableDataset[torch.Tensor]  # type: ignore[misc,unused-ignore]
+):
     """Batches of fixed-size records of one or more files, on a GPU or on the host.
 
     Args:
@@ -45,6 +47,9 @@ class RecordDataset:
     ready on every stream; used on another stream than the one that was current when it was handed
     out, it needs torch's `record_stream`, as all tensors do. What goes wrong while reading ahead
     is raised when the batch's turn comes.
+
+    It needs no `DataLoader`. In the workers of one, ``DataLoader(records, batch_size=None)``, each
+    worker reads a share of the batches.
 
     Raises:
         ValueError: a file holds no whole number of records, or a number makes no sense.
@@ -108,7 +113,9 @@ class RecordDataset:
         """The epoch's batches from the one with number `first` on: to go on where one stopped."""
         _need("first", first, 0)
         order = Order(self.records, self.shuffle, self.seed, self.epoch)
-        return self._handed_out(order, range(first, len(self)))
+        worker: Any = torch.utils.data.get_worker_info()
+        begin, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return self._handed_out(order, range(first + begin, len(self), step))
 
     def _handed_out(self, order: Order, numbers: range) -> Iterator[torch.Tensor]:
         ahead = Ahead(self._read(order, numbers), self.prefetch, "forebay-records")

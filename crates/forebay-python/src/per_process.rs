@@ -1,0 +1,50 @@
+//! What each process has one of: a forked child makes its own and leaves the parent's alone.
+//!
+//! A lock around it would not do. Another thread may hold it while a process forks, and the child,
+//! which has no such thread, would wait for ever.
+
+#![expect(unsafe_code, reason = "hands out what is never freed")]
+
+use std::io;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A value for each process, made when it is first needed and kept until the process ends.
+pub(crate) struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+struct Made<T> {
+    process: u32,
+    value: T,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// This process's, where it has been made.
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        self.made().filter(|made| made.process == std::process::id()).map(|made| &made.value)
+    }
+
+    /// This process's. Of two threads that make one at once, one drops its own.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<&T> {
+        let before = self.0.load(Ordering::Acquire);
+        if let Some(value) = self.get() {
+            return Ok(value);
+        }
+        let made = Box::into_raw(Box::new(Made { process: std::process::id(), value: make()? }));
+        if self.0.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: it came from a box, and nobody else has seen it.
+            drop(unsafe { Box::from_raw(made) });
+        }
+        Ok(self.get().expect("whoever was first has made this process's"))
+    }
+
+    fn made(&self) -> Option<&'static Made<T>> {
+        // SAFETY: null, or what was boxed in `get_or_make`, which nobody frees once it is there.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+}

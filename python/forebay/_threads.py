@@ -1,0 +1,22 @@
+"""What threads of the compiled part run of Python, each time by one call.
+
+What is raised here is told by ``sys.unraisablehook``: there is nobody else to catch it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def call_back(job: list[Any]) -> None:
+    """Calls a callback with its transfer, and lets go of both before it returns."""
+    callback, transfer = job
+    job.clear()
+    callback(transfer)
+
+
+def tell(level: int, logger: str, text: str) -> None:
+    """Hands a line on to `logging`."""
+    import logging
+
+    logging.getLogger(logger).log(level, "%s", text)
