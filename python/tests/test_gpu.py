@@ -143,6 +143,32 @@ def test_a_transfer_in_the_order_of_a_stream(engine: forebay.Engine, large: Data
         assert file.read_into(tensor, stream=stream.cuda_stream, size=100) == 100
 
 
+def test_a_tensor_is_marked_as_used_by_the_stream(
+    engine: forebay.Engine, large: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bytes_ = large
+    marks: list[Any] = []
+    record = torch.Tensor.record_stream
+
+    def noted(tensor: Any, stream: Any) -> None:
+        marks.append(stream)
+        record(tensor, stream)
+
+    monkeypatch.setattr(torch.Tensor, "record_stream", noted)
+    stream = torch.cuda.Stream()
+    with engine.open(path) as file:
+        tensor = torch.zeros(1000, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        file.read_into(tensor, stream=stream)
+        for raw in [stream.cuda_stream, 0, 1]:
+            file.read_into(tensor, stream=raw)
+        file.read_into(tensor)
+    assert marks[0] is stream
+    handles = [mark.cuda_stream for mark in marks]
+    assert handles == [stream.cuda_stream, stream.cuda_stream, 0, 0]
+    assert host(tensor) == bytes_[:1000]
+
+
 def test_a_stream_that_is_captured_is_refused(engine: forebay.Engine, large: Data) -> None:
     path, _ = large
     tensor = torch.zeros(1000, dtype=torch.uint8, device="cuda")

@@ -5,7 +5,8 @@
 //! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
 //! `transfer` are the engine's own types for Python, `buffer` is the memory that they hand out,
 //! and `dlpack` how arrays are exchanged. `waiting` is how a call waits without the
-//! interpreter, `failure` how it fails, `logs` where the engine's events go.
+//! interpreter, `moving` how a future does, `callbacks` who tells of its end, `failure` how either
+//! fails, `logs` where the engine's events go.
 //!
 //! # Unsafe modules
 //!
@@ -19,6 +20,7 @@
 //! - `numbers.rs`: reads what an exporter of numbers says is there
 
 mod buffer;
+mod callbacks;
 mod dlpack;
 mod engine;
 mod failure;
@@ -26,6 +28,7 @@ mod file;
 mod logs;
 mod many;
 mod memory;
+mod moving;
 mod numbers;
 mod stream;
 mod transfer;
@@ -48,6 +51,8 @@ mod _forebay {
     use super::file::File;
     #[pymodule_export]
     use super::many::ManyResult;
+    #[pymodule_export]
+    use super::many::ManyTransfer;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

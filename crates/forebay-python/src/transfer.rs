@@ -1,18 +1,15 @@
 //! Bytes on their way, as a future.
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay::{Error, Outcome, Stages};
+use forebay::{Outcome, Stages};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::callbacks;
 use crate::engine::routes;
 use crate::failure::{exception, raised};
-
-/// Time between two questions for signals.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
+use crate::moving::{self, bound, late};
 
 /// Bytes on their way. What they move to or from is kept until they have arrived; a transfer that
 /// nobody has any more goes on.
@@ -37,41 +34,9 @@ impl Transfer {
         self.transfer.as_ref().expect("there until it is dropped")
     }
 
-    /// How it ended, at most after `bound`; `None` where that expires before.
-    fn end(
-        &self,
-        py: Python<'_>,
-        bound: Option<Duration>,
-    ) -> PyResult<Option<Result<Outcome, Error>>> {
-        let until = bound.and_then(|bound| Instant::now().checked_add(bound));
-        loop {
-            let now = Instant::now();
-            let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));
-            let end = py.detach(|| self.inner().wait_for(left.min(ASKS_EVERY)));
-            if let Some(end) = end {
-                // What it moved bytes to or from is its owner's alone again.
-                drop(self.inner().reclaim());
-                return Ok(Some(end));
-            }
-            py.check_signals()?;
-            if left <= ASKS_EVERY && until.is_some() {
-                return Ok(None);
-            }
-        }
-    }
-
     /// What it did. Whoever interrupts the wait cancels it.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Outcome> {
-        let end = self.end(py, None).inspect_err(|_| self.give_up(py))?;
-        raised(py, end.expect("there is no bound"))
-    }
-
-    /// Cancels it, and waits a moment for what is in flight.
-    fn give_up(&self, py: Python<'_>) {
-        py.detach(|| {
-            self.inner().cancel();
-            let _ = self.inner().wait_for(Duration::from_secs(1));
-        });
+        moving::outcome(py, self.inner())
     }
 }
 
@@ -81,7 +46,7 @@ impl Transfer {
     /// before, `TimeoutError` is raised, and the transfer goes on.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        match self.end(py, bound(timeout)?)? {
+        match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(raised(py, end)?.bytes),
             None => Err(late(timeout)),
         }
@@ -90,7 +55,7 @@ impl Transfer {
     /// Waits for the end as `result` does, and returns what went wrong, or `None`.
     #[pyo3(signature = (timeout = None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
-        match self.end(py, bound(timeout)?)? {
+        match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(end.err().map(|error| exception(py, &error))),
             None => Err(late(timeout)),
         }
@@ -108,16 +73,13 @@ impl Transfer {
 
     /// Whether it was cancelled before it had ended.
     fn cancelled(&self) -> bool {
-        self.done()
-            && matches!(self.inner().wait_for(Duration::ZERO), Some(Err(Error::Cancelled { .. })))
+        moving::is_cancelled(self.inner())
     }
 
     /// Stops it: nothing new starts, and what is in flight drains. Whether there was something to
     /// stop.
     fn cancel(&self, py: Python<'_>) -> bool {
-        let moving = !self.done();
-        py.detach(|| self.inner().cancel());
-        moving
+        moving::cancel(py, self.inner())
     }
 
     /// Bytes done so far, and bytes asked for.
@@ -128,16 +90,7 @@ impl Transfer {
     /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
     /// or at once where it has ended already.
     fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
-        let py = this.py();
-        if this.get().done() {
-            call(py, &callback, this);
-            return Ok(());
-        }
-        let jobs = jobs()?;
-        let job = Job { callback, transfer: this.clone().unbind() };
-        // Whoever ends it wakes that thread; the interpreter is its affair.
-        this.get().inner().on_end(move || drop(jobs.send(job)));
-        Ok(())
+        callbacks::add(Some(this.get().inner()), this.as_any(), callback)
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -150,13 +103,7 @@ impl Transfer {
         let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
         match end {
             Some(Ok(outcome)) => report(py, &outcome),
-            _ => {
-                let known = PyDict::new(py);
-                known.set_item("bytes", inner.progress().0)?;
-                known.set_item("routes", routes(py, &inner.routes())?)?;
-                known.set_item("seconds", stages(py, inner.stages(), None)?)?;
-                Ok(known)
-            }
+            _ => report_so_far(py, inner),
         }
     }
 
@@ -167,23 +114,24 @@ impl Transfer {
     }
 }
 
-fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    Ok(Some(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX)))
-}
-
-fn late(timeout: Option<f64>) -> PyErr {
-    let seconds = timeout.unwrap_or_default();
-    let text = format!("the transfer has not ended within {seconds} s; it goes on");
-    pyo3::exceptions::PyTimeoutError::new_err(text)
-}
-
 /// What a transfer did, as plain data.
 pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
     known.set_item("bytes", outcome.bytes)?;
     known.set_item("routes", routes(py, &outcome.routes)?)?;
     known.set_item("seconds", stages(py, outcome.stages, Some(outcome.elapsed))?)?;
+    Ok(known)
+}
+
+/// What one has done that has not ended well, or not yet.
+pub(crate) fn report_so_far<'py>(
+    py: Python<'py>,
+    transfer: &forebay::Transfer,
+) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    known.set_item("bytes", transfer.progress().0)?;
+    known.set_item("routes", routes(py, &transfer.routes())?)?;
+    known.set_item("seconds", stages(py, transfer.stages(), None)?)?;
     Ok(known)
 }
 
@@ -198,41 +146,4 @@ fn stages<'py>(
     known.set_item("copy", stages.copy.as_secs_f64())?;
     known.set_item("elapsed", elapsed.map(|elapsed| elapsed.as_secs_f64()))?;
     Ok(known)
-}
-
-/// A callback whose transfer has ended.
-struct Job {
-    callback: Py<PyAny>,
-    transfer: Py<Transfer>,
-}
-
-/// The way to the thread that runs callbacks, which is started with the first of a process.
-fn jobs() -> PyResult<Sender<Job>> {
-    static JOBS: Mutex<Option<(u32, Sender<Job>)>> = Mutex::new(None);
-    let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-    // Threads are not inherited by a forked child.
-    let this = std::process::id();
-    if let Some((process, sender)) = &*jobs
-        && *process == this
-    {
-        return Ok(sender.clone());
-    }
-    let (sender, receiver) = channel::<Job>();
-    std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
-        for job in receiver {
-            let run = |py: Python<'_>| call(py, &job.callback, job.transfer.bind(py));
-            if Python::try_attach(run).is_none() {
-                std::mem::forget(job); // the interpreter has ended
-            }
-        }
-    })?;
-    // The parent's way is left as it is: its thread is not ours to end.
-    std::mem::forget(jobs.replace((this, sender.clone())));
-    Ok(sender)
-}
-
-fn call(py: Python<'_>, callback: &Py<PyAny>, transfer: &Bound<'_, Transfer>) {
-    if let Err(error) = callback.bind(py).call1((transfer,)) {
-        error.write_unraisable(py, Some(callback.bind(py)));
-    }
 }

@@ -5,10 +5,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
-use super::{Asked, Wanted};
+use super::{Asked, How, Wanted};
 use crate::engine::Engine;
 use crate::file::File;
-use crate::memory::{self, Use};
 use crate::numbers::numbers;
 
 /// The keywords of a call.
@@ -26,7 +25,7 @@ pub(super) struct Arrays<'a, 'py> {
 /// Requests as arrays of one length.
 pub(super) fn by_arrays<'py>(
     engine: &Bound<'py, Engine>,
-    usage: Use,
+    how: &How<'_, 'py>,
     files: &Bound<'py, PyAny>,
     arrays: &Arrays<'_, 'py>,
 ) -> PyResult<Asked> {
@@ -62,7 +61,7 @@ pub(super) fn by_arrays<'py>(
         })
         .collect();
     match arrays.target {
-        Some(target) => asked.lent.push(memory::lend(&engine.get().engine, target, usage, None)?),
+        Some(target) => asked.lent.push(how.lend(engine, target)?),
         None => {
             let ranges: Vec<_> =
                 asked.wanted.iter().map(|wanted| (wanted.at, wanted.len)).collect();

@@ -1,15 +1,13 @@
 //! Python's calls for many reads or writes.
 
-use forebay::Direction;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::arrays::{Arrays, by_arrays};
 use super::tuples::by_tuples;
-use super::{Asked, ManyResult, run};
+use super::{Asked, How, ManyResult, ManyTransfer};
 use crate::engine::Engine;
-use crate::file::{File, options};
-use crate::memory::Use;
+use crate::file::File;
 use crate::stream::Given;
 
 #[pymethods]
@@ -34,15 +32,13 @@ impl Engine {
         device: Option<&Bound<'py, PyAny>>,
         exact: bool,
         check: bool,
-        stream: Given<'_>,
+        stream: Given<'py>,
         route: Option<&str>,
         urgent: bool,
-    ) -> PyResult<ManyResult> {
-        let options = options(route, exact, None, urgent)?;
-        let ordering = stream.ordering()?;
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        let asked = asked(this, Use::Target, requests, &arrays)?;
-        run(this, Direction::Read, asked, &options, ordering, check)
+        asked(this, &how, requests, &arrays)?.run(this, &how)
     }
 
     /// Writes many pieces to files in one call: tuples `(file, offset, length, source)`, or arrays.
@@ -65,15 +61,71 @@ impl Engine {
         device: Option<&Bound<'py, PyAny>>,
         sync: Option<&str>,
         check: bool,
-        stream: Given<'_>,
+        stream: Given<'py>,
         urgent: bool,
-    ) -> PyResult<ManyResult> {
-        let options = options(None, false, sync, urgent)?;
-        let ordering = stream.ordering()?;
-        let arrays =
-            Arrays { files, file_of, offsets, lengths, target: source, at, addresses, device };
-        let asked = asked(this, Use::Source, requests, &arrays)?;
-        run(this, Direction::Write, asked, &options, ordering, check)
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let target = source;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.run(this, &how)
+    }
+
+    /// As `read_many`, and does not wait.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        target = None, at = None, addresses = None, device = None, exact = true, check = true,
+        stream = Given::Current, route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_read_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        target: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.start(this, &how)
+    }
+
+    /// As `write_many`, and does not wait.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        source = None, at = None, addresses = None, device = None, sync = None, check = true,
+        stream = Given::Current, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_write_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        source: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let target = source;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.start(this, &how)
     }
 }
 
@@ -91,14 +143,13 @@ impl File {
         device: Option<&Bound<'py, PyAny>>,
         exact: bool,
         check: bool,
-        stream: Given<'_>,
+        stream: Given<'py>,
         route: Option<&str>,
         urgent: bool,
-    ) -> PyResult<ManyResult> {
-        let options = options(route, exact, None, urgent)?;
-        let (ordering, engine) = (stream.ordering()?, this.get().engine.bind(this.py()));
-        let asked = by_tuples(engine, Use::Target, requests, device, Some(this))?;
-        run(engine, Direction::Read, asked, &options, ordering, check)
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
     }
 
     /// Writes many ranges of the file in one call: tuples `(offset, length, source)`.
@@ -112,25 +163,64 @@ impl File {
         device: Option<&Bound<'py, PyAny>>,
         sync: Option<&str>,
         check: bool,
-        stream: Given<'_>,
+        stream: Given<'py>,
         urgent: bool,
-    ) -> PyResult<ManyResult> {
-        let options = options(None, false, sync, urgent)?;
-        let (ordering, engine) = (stream.ordering()?, this.get().engine.bind(this.py()));
-        let asked = by_tuples(engine, Use::Source, requests, device, Some(this))?;
-        run(engine, Direction::Write, asked, &options, ordering, check)
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
+    }
+
+    /// As `readv`, and does not wait.
+    #[pyo3(signature = (
+        requests, *, device = None, exact = true, check = true, stream = Given::Current,
+        route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_readv<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
+    }
+
+    /// As `writev`, and does not wait.
+    #[pyo3(signature = (
+        requests, *, device = None, sync = None, check = true, stream = Given::Current,
+        urgent = false
+    ))]
+    fn start_writev<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
     }
 }
 
 fn asked<'py>(
     engine: &Bound<'py, Engine>,
-    usage: Use,
+    how: &How<'_, 'py>,
     requests: Option<&Bound<'py, PyAny>>,
     arrays: &Arrays<'_, 'py>,
 ) -> PyResult<Asked> {
     match (requests, arrays.files) {
-        (Some(requests), None) => by_tuples(engine, usage, requests, arrays.device, None),
-        (None, Some(files)) => by_arrays(engine, usage, files, arrays),
+        (Some(requests), None) => by_tuples(engine, how, requests, arrays.device, None),
+        (None, Some(files)) => by_arrays(engine, how, files, arrays),
         _ => Err(PyTypeError::new_err(
             "give tuples `(file, offset, length, memory)`, or `files=` and arrays",
         )),

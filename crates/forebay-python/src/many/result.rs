@@ -1,5 +1,7 @@
 //! What many reads or writes came to, for Python.
 
+use std::sync::Arc;
+
 use forebay::ManyOutcome;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -11,7 +13,7 @@ use crate::transfer::report;
 /// What many reads or writes came to, each by its place in the call.
 #[pyclass(frozen, module = "forebay", sequence)]
 pub(crate) struct ManyResult {
-    pub(super) outcome: ManyOutcome,
+    pub(super) outcome: Arc<ManyOutcome>,
 }
 
 #[pymethods]

@@ -6,16 +6,16 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyIterator, PyTuple};
 
-use super::{Asked, Wanted};
+use super::{Asked, How, Wanted};
 use crate::engine::Engine;
 use crate::file::File;
-use crate::memory::{self, Use, offset_of};
+use crate::memory::offset_of;
 
 /// Requests as tuples, whose memory is an object, or an address on `device`; those of one file
 /// where it is given.
 pub(super) fn by_tuples<'py>(
     engine: &Bound<'py, Engine>,
-    usage: Use,
+    how: &How<'_, 'py>,
     requests: &Bound<'py, PyAny>,
     device: Option<&Bound<'py, PyAny>>,
     file: Option<&Bound<'py, File>>,
@@ -58,7 +58,7 @@ pub(super) fn by_tuples<'py>(
         } else {
             let (number, is_new) = memory.number(&object);
             if is_new {
-                asked.lent.push(memory::lend(&engine.get().engine, &object, usage, None)?);
+                asked.lent.push(how.lend(engine, &object)?);
             }
             (number, 0)
         };
