@@ -173,7 +173,8 @@ def test_calls_that_make_no_sense(
         ((), {**one, "at": [0], "file_of": [1]}, ValueError),
         ((), {**one, "at": [0], "files": [file, file]}, ValueError),
         ((), {**one, "at": [0], "files": [1]}, TypeError),
-        ((), {**one, "at": [0], "stream": 7}, TypeError),
+        ((), {**one, "at": [0], "stream": "next"}, TypeError),
+        ((), {**one, "at": [0], "stream": 0}, forebay.RequestError),
         ((), {"files": file, "offsets": [0], "lengths": [1], "addresses": [1]}, TypeError),
     ]
     for arguments, keywords, kind in wrong:

@@ -92,6 +92,8 @@ def test_a_process_ends_with_transfers_in_flight(data: Data, how: str) -> None:
         file = engine.open(sys.argv[1])
         transfers = [file.start_read_into(engine.allocate(3_000_000, "sim")) for _ in range(5)]
         transfers.append(file.start_readv([(0, 3_000_000, engine.allocate(3_000_000, "sim"))]))
+        target = engine.allocate(3_000_000, "sim")
+        transfers.append(file.start_readv([(0, 3_000_000, target)], stream=0))
         transfers[0].add_done_callback(print)
         transfers[-1].add_done_callback(print)
         transfers[1].add_done_callback(lambda _: time.sleep(1))
@@ -104,7 +106,7 @@ def test_a_process_ends_with_transfers_in_flight(data: Data, how: str) -> None:
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("call", ["read_into", "result", "read_many", "many result"])
+@pytest.mark.parametrize("call", ["read_into", "result", "read_many", "many result", "ordered"])
 def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
     done = run(
         """
@@ -117,6 +119,7 @@ def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
             "read_into": lambda: file.read_into(target),
             "result": lambda: file.start_read_into(target).result(),
             "read_many": lambda: engine.read_many([(file, 0, 3_000_000, target)]),
+            "ordered": lambda: engine.read_many([(file, 0, 3_000_000, target)], stream=0),
             "many result": lambda: engine.start_read_many([(file, 0, 3_000_000, target)]).result(),
         }
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

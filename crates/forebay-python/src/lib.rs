@@ -15,6 +15,7 @@
 //! - `dlpack.rs`: reads and makes what DLPack exchanges
 //! - `engine.rs`: looks at streams of others
 //! - `file.rs`: queues on streams of others
+//! - `many/mod.rs`: queues on streams of others
 //! - `many/addresses.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
 //! - `numbers.rs`: reads what an exporter of numbers says is there

@@ -6,6 +6,8 @@
 //! finds memory that is named by its address, `transfer` is all of it on its way, and `result` says
 //! what came of each.
 
+#![expect(unsafe_code, reason = "queues on streams of others")]
+
 mod addresses;
 mod arrays;
 mod calls;
@@ -16,7 +18,6 @@ mod tuples;
 use std::sync::Arc;
 
 use forebay::{Buffer, Error, ManyOutcome, Piece, RequestOptions};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::engine::Engine;
@@ -125,18 +126,22 @@ impl Asked {
             let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
             return ManyTransfer::nothing(py, nothing);
         }
-        if let Ordering::Stream(_) = how.ordering {
-            let text =
-                "many requests cannot be ordered on a stream: wait for it first, or give `None`";
-            return Err(PyTypeError::new_err(text));
-        }
         this.make_all_ready(py, self.lent.iter(), how.ordering)?;
         let ((buffers, pieces), (usage, options)) = (self.into_parts(), (how.usage, how.options));
+        let ordering = how.ordering;
         let started = py.detach(|| {
-            let pieces = pieces.all();
-            match usage {
-                Use::Target => this.engine.start_read_many(&pieces, buffers, &options),
-                Use::Source => this.engine.start_write_many(&pieces, buffers, &options),
+            let (engine, pieces) = (&this.engine, pieces.all());
+            match (usage, ordering) {
+                // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
+                (Use::Target, Ordering::Stream(stream)) => unsafe {
+                    engine.start_read_many_on(stream, &pieces, buffers, &options)
+                },
+                // SAFETY: as above.
+                (Use::Source, Ordering::Stream(stream)) => unsafe {
+                    engine.start_write_many_on(stream, &pieces, buffers, &options)
+                },
+                (Use::Target, _) => engine.start_read_many(&pieces, buffers, &options),
+                (Use::Source, _) => engine.start_write_many(&pieces, buffers, &options),
             }
         });
         Ok(ManyTransfer::new(raised(py, started)?, how.check))

@@ -14,7 +14,7 @@ use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Direction};
 use crate::transfer::{Outcome, State, Transfer};
-use start::Many;
+pub(super) use start::Many;
 
 /// One of many reads or writes: `len` bytes at `offset` of `file`, and those from the byte `at` on
 /// of one of the call's targets or sources.
@@ -84,7 +84,16 @@ impl Drop for ManyTransfer {
 
 /// What is needed to say what each piece came to.
 #[derive(Debug)]
-struct Results {
+pub(super) enum Results {
+    /// Of one transfer of a strip.
+    Strip(OfStrip),
+    /// What was noted before it ended.
+    Noted(Arc<OnceLock<Vec<Result<u64>>>>),
+}
+
+/// Of one transfer of a strip.
+#[derive(Debug)]
+pub(super) struct OfStrip {
     batch: Arc<Batch>,
     /// What the files had of each when they were asked; of a write all.
     there: Vec<Wanted>,
@@ -94,7 +103,7 @@ struct Results {
 }
 
 impl ManyTransfer {
-    fn new(state: Arc<State>, results: Results, engine: &Engine) -> Self {
+    pub(super) fn new(state: Arc<State>, results: Results, engine: &Engine) -> Self {
         let transfer = Transfer::new(state, engine.clone());
         let (results, ended) = (Mutex::new(Some(results)), OnceLock::new());
         Self { transfer, results, ended, engine: engine.clone() }
@@ -160,6 +169,24 @@ impl ManyTransfer {
 }
 
 impl Results {
+    /// Of one that is in a stream's order.
+    pub(super) fn of_order(noted: Arc<OnceLock<Vec<Result<u64>>>>) -> Self {
+        Self::Noted(noted)
+    }
+
+    /// What the pieces of a transfer came to that ended so.
+    pub(super) fn outcome(&self, whole: Outcome) -> ManyOutcome {
+        match self {
+            Self::Strip(strip) => strip.outcome(whole),
+            Self::Noted(noted) => {
+                let results = noted.get().expect("noted before the end is told").clone();
+                ManyOutcome { results, whole }
+            }
+        }
+    }
+}
+
+impl OfStrip {
     fn outcome(&self, whole: Outcome) -> ManyOutcome {
         let mut results: Vec<Result<u64>> = self.there.iter().map(|there| Ok(there.len)).collect();
         if !self.batch.is_whole() {
@@ -240,7 +267,7 @@ impl Engine {
             Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options })
+        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
     }
 
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
@@ -289,7 +316,7 @@ impl Engine {
             Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options })
+        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
     }
 
     fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
@@ -316,9 +343,8 @@ impl Engine {
         if pieces.is_empty() {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
-        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
-        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
-        let many = Many { direction, pieces, spans: &spans, options };
+        let spans = Many::spans(direction, pieces, buffers)?;
+        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
         let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
         let (state, results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
@@ -352,7 +378,7 @@ impl Engine {
         self.start_owned(Direction::Write, pieces, sources, options)
     }
 
-    fn start_owned(
+    pub(super) fn start_owned(
         &self,
         direction: Direction,
         pieces: &[Piece<'_>],
@@ -363,9 +389,8 @@ impl Engine {
             let (name, value) = ("pieces".into(), "none".into());
             return Err(Error::BadOption { name, value, expected: "one at least".into() });
         }
-        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
-        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
-        let many = Many { direction, pieces, spans: &spans, options };
+        let spans = Many::spans(direction, pieces, &buffers)?;
+        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
         let (state, results) = self.start_many(&many, buffers)?;
         Ok(ManyTransfer::new(state, results, self))
     }
