@@ -1,14 +1,14 @@
 //! What engines tell of themselves, for Python's `logging`.
 //!
 //! Whoever tells something never waits for the interpreter: what is told goes to a thread that
-//! hands it on to the logger `forebay`, and is dropped where that is far behind. The logger's level
-//! is looked at when an engine is made.
+//! hands it on to the logger `forebay`, and is dropped where that is far behind, which is told when
+//! it has caught up. The logger's level is looked at when an engine is made.
 
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Mutex, Once, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -24,11 +24,16 @@ const WAITING_MAX: usize = 1024;
 /// wait for ever.
 const TRIES: usize = 1000;
 
-/// How long the end of the interpreter waits for what was told.
+/// How long the end of the interpreter waits for what was told, and time between two tries to have
+/// it handed on.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
+const FLUSH_NAP: Duration = Duration::from_millis(1);
 
 /// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+/// Lines that were dropped since somebody was told of such.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 static WAY: Mutex<Option<Way>> = Mutex::new(None);
 
@@ -91,38 +96,73 @@ fn start() {
         return;
     }
     let (sender, receiver) = sync_channel(WAITING_MAX);
+    DROPPED.store(0, Ordering::Relaxed);
     // The parent's is left as it is.
     std::mem::forget(way.replace(Way { process, sender, receiver: Some(receiver) }));
 }
 
 impl Way {
     /// Puts it on its way; the first starts the thread.
-    fn send(&mut self, told: Told) -> bool {
+    fn send(&mut self, told: Told) -> Result<(), TrySendError<Told>> {
         if let Some(receiver) = self.receiver.take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
             // Without it nothing is handed on, and nobody is hurt.
             drop(thread.spawn(move || hand_on(&receiver)));
         }
-        self.sender.try_send(told).is_ok()
+        self.sender.try_send(told)
     }
 }
 
 fn hand_on(told: &Receiver<Told>) {
-    for told in told {
-        match told {
-            Told::Line { level, target, text } => {
-                let said = Python::try_attach(|py| {
-                    if let Err(error) = log(py, level, &target, &text) {
-                        error.write_unraisable(py, None);
-                    }
-                });
-                if said.is_none() {
-                    return; // the interpreter has ended
+    loop {
+        let next = match told.try_recv() {
+            Err(TryRecvError::Empty) => {
+                if !say_dropped() {
+                    return;
+                }
+                told.recv().ok()
+            }
+            next => next.ok(),
+        };
+        match next {
+            Some(Told::Line { level, target, text }) => {
+                if !say(level, &target, &text) {
+                    return;
                 }
             }
-            Told::Flush(done) => drop(done.send(())),
+            Some(Told::Flush(done)) => {
+                if !say_dropped() {
+                    return;
+                }
+                let _ = done.send(()); // who asked may have gone on
+            }
+            None => return,
         }
     }
+}
+
+/// Tells how many lines were dropped, if any, now that those before are handed on; whether there is
+/// an interpreter.
+fn say_dropped() -> bool {
+    let dropped = DROPPED.swap(0, Ordering::Relaxed);
+    if dropped == 0 || LEVEL.load(Ordering::Relaxed) < number(Level::WARN) {
+        return true;
+    }
+    let text = format!(
+        "dropped {dropped} lines: {WAITING_MAX} were waiting for `logging`; a quicker handler or a \
+         higher level keeps up"
+    );
+    say(number(Level::WARN), "forebay::logs", &text)
+}
+
+/// Hands a line on; whether there is an interpreter.
+fn say(level: u8, target: &str, text: &str) -> bool {
+    let said = Python::try_attach(|py| {
+        if let Err(error) = log(py, level, target, text) {
+            error.write_unraisable(py, None);
+        }
+    });
+    said.is_some()
 }
 
 fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
@@ -136,14 +176,24 @@ fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
 #[pyfunction]
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {
-        let (done, ended) = sync_channel(1);
-        let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_running =
-            |way: &&mut Way| way.process == std::process::id() && way.receiver.is_none();
-        let sent = way.as_mut().filter(is_running).is_some_and(|way| way.send(Told::Flush(done)));
-        drop(way);
+        let ((done, ended), start) = (sync_channel(1), Instant::now());
+        let flush = || {
+            let mut way = WAY.lock().unwrap_or_else(PoisonError::into_inner);
+            let way = way.as_mut().filter(|way| way.process == std::process::id());
+            let way = way.filter(|way| way.receiver.is_none())?;
+            Some(way.send(Told::Flush(done.clone())))
+        };
+        // Where too much waits there is room for this in a moment.
+        let sent = loop {
+            match flush() {
+                Some(Err(TrySendError::Full(_))) if start.elapsed() < FLUSH_MAX => {
+                    std::thread::sleep(FLUSH_NAP);
+                }
+                sent => break matches!(sent, Some(Ok(()))),
+            }
+        };
         if sent {
-            let _ = ended.recv_timeout(FLUSH_MAX);
+            let _ = ended.recv_timeout(FLUSH_MAX.saturating_sub(start.elapsed()));
         }
     });
 }
@@ -176,11 +226,14 @@ impl Subscriber for Logs {
             way.is_none().then(std::thread::yield_now);
             way
         });
-        if let Some(mut way) = way
-            && let Some(way) = &mut *way
-            && way.process == std::process::id()
+        let Some(mut way) = way else {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if let Some(way) = way.as_mut().filter(|way| way.process == std::process::id())
+            && way.send(Told::Line { level, target, text }).is_err()
         {
-            way.send(Told::Line { level, target, text });
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 
