@@ -26,8 +26,16 @@ from ._errors import (
     RouteUnavailable,
     TimedOut,
 )
-from ._forebay import Buffer, Engine, File, ManyResult, Transfer
-from ._process import default_engine, open, read, read_many, write_many
+from ._forebay import Buffer, Engine, File, ManyResult, ManyTransfer, Transfer
+from ._process import (
+    default_engine,
+    open,
+    read,
+    read_many,
+    start_read_many,
+    start_write_many,
+    write_many,
+)
 from ._raw import RawFile
 from ._tools import Report, bench, map, tune
 
@@ -42,6 +50,7 @@ __all__ = [
     "FileChanged",
     "Forked",
     "ManyResult",
+    "ManyTransfer",
     "NoDevice",
     "OutOfMemory",
     "RawFile",
@@ -56,6 +65,8 @@ __all__ = [
     "open",
     "read",
     "read_many",
+    "start_read_many",
+    "start_write_many",
     "tune",
     "write_many",
 ]

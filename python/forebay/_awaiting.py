@@ -7,15 +7,15 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._forebay import Transfer
+    from ._forebay import ManyTransfer, Transfer
 
 
-def steps(transfer: Transfer) -> Generator[Any, None, int]:
+def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
     """What an event loop steps through until the transfer has ended."""
     return _ended(transfer).__await__()
 
 
-async def _ended(transfer: Transfer) -> int:
+async def _ended(transfer: Transfer | ManyTransfer) -> Any:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
 
@@ -23,7 +23,7 @@ async def _ended(transfer: Transfer) -> int:
         if not ended.done():
             ended.set_result(None)
 
-    def tell(_: Transfer) -> None:
+    def tell(_: object) -> None:
         try:
             loop.call_soon_threadsafe(wake)
         except RuntimeError:

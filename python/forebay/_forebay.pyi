@@ -7,7 +7,15 @@ from typing_extensions import disjoint_base
 
 from ._types import Device, Memory, Numbers, Path, Requests, Route, Stream, Sync
 
-__all__ = ["Buffer", "Engine", "File", "ManyResult", "Transfer", "run_command"]
+__all__ = [
+    "Buffer",
+    "Engine",
+    "File",
+    "ManyResult",
+    "ManyTransfer",
+    "Transfer",
+    "run_command",
+]
 
 def run_command(arguments: list[str]) -> int: ...
 
@@ -82,6 +90,41 @@ class Engine:
         stream: Stream = ...,
         urgent: bool = False,
     ) -> ManyResult: ...
+    def start_read_many(
+        self,
+        requests: Requests | None = None,
+        *,
+        files: Any = None,
+        file_of: Numbers = None,
+        offsets: Numbers = None,
+        lengths: Numbers = None,
+        target: Memory = None,
+        at: Numbers = None,
+        addresses: Numbers = None,
+        device: Device = None,
+        exact: bool = True,
+        check: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> ManyTransfer: ...
+    def start_write_many(
+        self,
+        requests: Requests | None = None,
+        *,
+        files: Any = None,
+        file_of: Numbers = None,
+        offsets: Numbers = None,
+        lengths: Numbers = None,
+        source: Memory = None,
+        at: Numbers = None,
+        addresses: Numbers = None,
+        device: Device = None,
+        sync: Sync | None = None,
+        check: bool = True,
+        stream: Stream = ...,
+        urgent: bool = False,
+    ) -> ManyTransfer: ...
 
 @disjoint_base
 class File:
@@ -165,6 +208,27 @@ class File:
         stream: Stream = ...,
         urgent: bool = False,
     ) -> ManyResult: ...
+    def start_readv(
+        self,
+        requests: Iterable[tuple[int, int, Memory]],
+        *,
+        device: Device = None,
+        exact: bool = True,
+        check: bool = True,
+        stream: Stream = ...,
+        route: Route | None = None,
+        urgent: bool = False,
+    ) -> ManyTransfer: ...
+    def start_writev(
+        self,
+        requests: Iterable[tuple[int, int, Memory]],
+        *,
+        device: Device = None,
+        sync: Sync | None = None,
+        check: bool = True,
+        stream: Stream = ...,
+        urgent: bool = False,
+    ) -> ManyTransfer: ...
     def sync(self, *, data_only: bool = False) -> None: ...
     def preallocate(self, offset: int, length: int) -> bool: ...
     def residency(self, offset: int = 0, length: int | None = None) -> dict[str, Any]: ...
@@ -198,4 +262,19 @@ class Transfer:
     def progress(self) -> tuple[int, int]: ...
     def add_done_callback(self, callback: Callable[[Transfer], object]) -> None: ...
     def __await__(self) -> Generator[Any, None, int]: ...
+    def report(self) -> dict[str, Any]: ...
+
+@final
+class ManyTransfer:
+    """Many reads or writes on their way."""
+
+    def result(self, timeout: float | None = None) -> ManyResult: ...
+    def exception(self, timeout: float | None = None) -> Exception | None: ...
+    def done(self) -> bool: ...
+    def running(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def progress(self) -> tuple[int, int]: ...
+    def add_done_callback(self, callback: Callable[[ManyTransfer], object]) -> None: ...
+    def __await__(self) -> Generator[Any, None, ManyResult]: ...
     def report(self) -> dict[str, Any]: ...

@@ -65,3 +65,13 @@ def read_many(*requests: Any, **arrays: Any) -> Any:
 def write_many(*requests: Any, **arrays: Any) -> Any:
     """As `Engine.write_many`, by the engine that all use."""
     return default_engine().write_many(*requests, **arrays)
+
+
+def start_read_many(*requests: Any, **arrays: Any) -> Any:
+    """As `Engine.start_read_many`, by the engine that all use."""
+    return default_engine().start_read_many(*requests, **arrays)
+
+
+def start_write_many(*requests: Any, **arrays: Any) -> Any:
+    """As `Engine.start_write_many`, by the engine that all use."""
+    return default_engine().start_write_many(*requests, **arrays)

@@ -143,6 +143,66 @@ def test_a_transfer_in_the_order_of_a_stream(engine: forebay.Engine, large: Data
         assert file.read_into(tensor, stream=stream.cuda_stream, size=100) == 100
 
 
+def test_many_requests_in_the_order_of_a_stream(
+    engine: forebay.Engine, large: Data, tmp_path: Path
+) -> None:
+    path, bytes_ = large
+    count, piece = 2000, 4096
+    stream = torch.cuda.Stream()
+    at = [n * piece for n in range(count)]
+    offsets = [n * 3 * piece for n in range(count)][::-1]
+    expected = b"".join(bytes_[offset : offset + piece] for offset in offsets)
+    arrays: dict[str, Any] = {"offsets": offsets, "lengths": [piece] * count, "at": at}
+    with engine.open(path) as file, engine.open(tmp_path / "copy", "w") as copy:
+        tensor = torch.zeros(count * piece, dtype=torch.uint8, device="cuda")
+        other = torch.zeros_like(tensor)
+        file.read_into(other, stream=stream)  # its pinned memory is there from now on
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            busy(tensor, 7)
+            transfer = engine.start_read_many(files=file, target=tensor, stream=stream, **arrays)
+            other.copy_(tensor)
+        assert not transfer.done(), "the kernel is still under way"
+        assert transfer.result(60).counts == [piece] * count
+        stream.synchronize()
+        assert host(other) == expected
+        arrays["offsets"] = at
+        with torch.cuda.stream(stream):
+            busy(tensor, 9)
+            tensor.copy_(other)
+            written = engine.start_write_many(files=copy, source=tensor, stream=stream, **arrays)
+            busy(tensor, 11)
+        assert written.result(60).bytes == count * piece
+        torch.cuda.synchronize()
+    assert (tmp_path / "copy").read_bytes() == expected
+
+
+def test_a_tensor_is_marked_as_used_by_the_stream(
+    engine: forebay.Engine, large: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, bytes_ = large
+    marks: list[Any] = []
+    record = torch.Tensor.record_stream
+
+    def noted(tensor: Any, stream: Any) -> None:
+        marks.append(stream)
+        record(tensor, stream)
+
+    monkeypatch.setattr(torch.Tensor, "record_stream", noted)
+    stream = torch.cuda.Stream()
+    with engine.open(path) as file:
+        tensor = torch.zeros(1000, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        file.read_into(tensor, stream=stream)
+        for raw in [stream.cuda_stream, 0, 1]:
+            file.read_into(tensor, stream=raw)
+        file.read_into(tensor)
+    assert marks[0] is stream
+    handles = [mark.cuda_stream for mark in marks]
+    assert handles == [stream.cuda_stream, stream.cuda_stream, 0, 0]
+    assert host(tensor) == bytes_[:1000]
+
+
 def test_a_stream_that_is_captured_is_refused(engine: forebay.Engine, large: Data) -> None:
     path, _ = large
     tensor = torch.zeros(1000, dtype=torch.uint8, device="cuda")

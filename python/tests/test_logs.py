@@ -73,3 +73,37 @@ def test_a_forked_child_tells_as_well(tmp_path: Path) -> None:
     )
     processes = {line.split()[0] for line in told.splitlines() if line.split()[0].isdigit()}
     assert len(processes) == 2, told
+
+
+def test_lines_that_are_dropped_are_counted_and_told_of(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    told = run(
+        """
+        import atexit, logging, sys, threading
+
+        class Slow(logging.Handler):
+            goes_on, lines = threading.Event(), []
+            def emit(self, record):
+                self.goes_on.wait(60)
+                self.lines.append((record.name, record.levelname, record.getMessage()))
+
+        @atexit.register  # before the package does so, and thus run behind what that does
+        def check():
+            notices = [line for line in slow.lines if line[0] == "forebay.logs"]
+            print(len(slow.lines), len(notices), *notices[0][1:], sep="|", file=sys.stderr)
+
+        logging.basicConfig(level="DEBUG", handlers=[slow := Slow()])
+        import forebay
+        file = forebay.open(sys.argv[1])
+        for _ in range(2000):
+            file.start_read_into(bytearray(100_000)).result()
+        slow.goes_on.set()
+        """,
+        str(tmp_path / "file"),
+    )
+    lines, notices, level, text = told.strip().split("|")
+    assert notices == "1" and level == "WARNING" and text.startswith("dropped "), told
+    dropped = int(text.split()[1])
+    # Each transfer tells two lines; 1,024 wait beside the one that is being handed on.
+    assert dropped > 2000 and 1024 <= int(lines) <= 1200, told
+    assert 4000 <= dropped + int(lines) <= 4200, told

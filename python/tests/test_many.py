@@ -145,9 +145,11 @@ def test_nothing_is_nothing(
     assert result.counts == [0, 0]
 
 
+@pytest.mark.parametrize("call", ["read_many", "start_read_many"])
 def test_calls_that_make_no_sense(
-    engine: forebay.Engine, files: list[tuple[forebay.File, bytes]], sim: Sim
+    engine: forebay.Engine, files: list[tuple[forebay.File, bytes]], sim: Sim, call: str
 ) -> None:
+    read = getattr(engine, call)
     file, target = files[0][0], bytearray(100)
     one: dict[str, Any] = {"files": file, "offsets": [0], "lengths": [1], "target": target}
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception]]] = [
@@ -171,23 +173,25 @@ def test_calls_that_make_no_sense(
         ((), {**one, "at": [0], "file_of": [1]}, ValueError),
         ((), {**one, "at": [0], "files": [file, file]}, ValueError),
         ((), {**one, "at": [0], "files": [1]}, TypeError),
-        ((), {**one, "at": [0], "stream": 7}, TypeError),
+        ((), {**one, "at": [0], "stream": "next"}, TypeError),
+        ((), {**one, "at": [0], "stream": 0}, forebay.RequestError),
         ((), {"files": file, "offsets": [0], "lengths": [1], "addresses": [1]}, TypeError),
     ]
     for arguments, keywords, kind in wrong:
         with pytest.raises(kind):
-            engine.read_many(*arguments, **keywords)
+            read(*arguments, **keywords)
     beyond = sim(100).buffer.address + (1 << 40)
     with pytest.raises(forebay.Error):
-        engine.read_many([(file, 0, 1, beyond)], device="sim")
+        read([(file, 0, 1, beyond)], device="sim")
     file.close()
     with pytest.raises(ValueError, match="is closed"):
-        engine.read_many([(file, 0, 1, target)])
+        read([(file, 0, 1, target)])
 
 
 def test_a_file_of_another_engine_is_refused(
     engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
 ) -> None:
     other = forebay.Engine(remember=False)
-    with pytest.raises(forebay.RequestError, match="another engine"):
-        other.read_many([(files[0][0], 0, 1, bytearray(1))])
+    for read in [other.read_many, other.start_read_many]:
+        with pytest.raises(forebay.RequestError, match="another engine"):
+            read([(files[0][0], 0, 1, bytearray(1))])

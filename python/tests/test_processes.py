@@ -42,12 +42,16 @@ def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:
         slow = forebay.Engine(); slow.gpu("sim:bandwidth=1MB/s")
         target = slow.allocate(500_000, "sim")
         moving = slow.open(path).start_read_into(target)
+        many = slow.open(path).start_readv([(0, 300_000, slow.allocate(300_000, "sim"))])
         child = os.fork()
         if child == 0:
             got = bytearray(len(expected))
             with forebay.open(path) as own:
                 assert own.read_into(got) == len(expected) and got == expected
-            for call in [lambda: file.read_into(got), moving.result, lambda: slow.open(path)]:
+            calls = [lambda: file.read_into(got), lambda: slow.open(path)]
+            calls += [moving.result, many.result]
+            assert many.done() and moving.done()
+            for call in calls:
                 try:
                     call()
                 except forebay.Forked as error:
@@ -57,7 +61,7 @@ def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:
             assert forebay.read(path, None).tobytes() == expected
             os._exit(0)
         status = os.waitpid(child, 0)[1]
-        assert moving.result(60) == 500_000
+        assert moving.result(60) == 500_000 and many.result(60).bytes == 300_000
         assert target.tobytes() == expected[:500_000]
         sys.exit(os.waitstatus_to_exitcode(status))
         """,
@@ -87,7 +91,11 @@ def test_a_process_ends_with_transfers_in_flight(data: Data, how: str) -> None:
         engine.gpu("sim:bandwidth=1MB/s")
         file = engine.open(sys.argv[1])
         transfers = [file.start_read_into(engine.allocate(3_000_000, "sim")) for _ in range(5)]
+        transfers.append(file.start_readv([(0, 3_000_000, engine.allocate(3_000_000, "sim"))]))
+        target = engine.allocate(3_000_000, "sim")
+        transfers.append(file.start_readv([(0, 3_000_000, target)], stream=0))
         transfers[0].add_done_callback(print)
+        transfers[-1].add_done_callback(print)
         transfers[1].add_done_callback(lambda _: time.sleep(1))
         {"pass" if how == "end" else how}
         """,
@@ -179,7 +187,7 @@ def test_a_fork_while_something_is_told_leaves_the_child_free(data: Data) -> Non
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("call", ["read_into", "result", "read_many"])
+@pytest.mark.parametrize("call", ["read_into", "result", "read_many", "many result", "ordered"])
 def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
     done = run(
         """
@@ -192,6 +200,8 @@ def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
             "read_into": lambda: file.read_into(target),
             "result": lambda: file.start_read_into(target).result(),
             "read_many": lambda: engine.read_many([(file, 0, 3_000_000, target)]),
+            "ordered": lambda: engine.read_many([(file, 0, 3_000_000, target)], stream=0),
+            "many result": lambda: engine.start_read_many([(file, 0, 3_000_000, target)]).result(),
         }
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
@@ -338,6 +348,7 @@ def test_transfers_leave_no_memory_behind(engine: forebay.Engine, data: Data) ->
                     file.start_read_into(target, number).result(60)
                 if number % 100 == 0:
                     file.readv([(0, 10, target), (20, 10, target)])
+                    file.start_readv([(0, 10, target), (20, 10, target)]).result(60)
 
         work(2000)
         before = resident()

@@ -36,6 +36,7 @@ struct Call<'a, 'py> {
     offset: u64,
     size: Option<u64>,
     options: RequestOptions,
+    stream: &'a Given<'py>,
     ordering: Ordering,
 }
 
@@ -45,10 +46,10 @@ impl<'a, 'py> Call<'a, 'py> {
         offset: i64,
         size: Option<u64>,
         options: RequestOptions,
-        stream: &Given<'_>,
+        stream: &'a Given<'py>,
     ) -> PyResult<Self> {
         let (offset, ordering) = (offset_of(offset)?, stream.ordering()?);
-        Ok(Self { usage, memory, offset, size, options, ordering })
+        Ok(Self { usage, memory, offset, size, options, stream, ordering })
     }
 }
 
@@ -376,6 +377,9 @@ impl File {
         let (file, engine) = (self.file()?, self.engine.get());
         let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
         engine.make_ready(py, &lent, call.ordering)?;
+        if lent.buffer.device().is_some() {
+            call.stream.mark(call.ordering, call.memory)?;
+        }
         let (offset, buffer, options) = (call.offset, lent.buffer, &call.options);
         let (usage, ordering) = (call.usage, call.ordering);
         let started = py.detach(|| match (usage, ordering) {

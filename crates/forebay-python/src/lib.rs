@@ -5,8 +5,9 @@
 //! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
 //! `transfer` are the engine's own types for Python, `buffer` is the memory that they hand out,
 //! and `dlpack` how arrays are exchanged. `waiting` is how a call waits without the
-//! interpreter, `failure` how it fails, `logs` where the engine's events go, `hanging` how threads
-//! of ours call Python, `per_process` what a forked child has anew.
+//! interpreter, `moving` how a future does, `callbacks` who tells of its end, `failure` how either
+//! fails, `logs` where the engine's events go, `hanging` how threads of ours call Python,
+//! `per_process` what a forked child has anew.
 //!
 //! # Unsafe modules
 //!
@@ -16,12 +17,14 @@
 //! - `engine.rs`: looks at streams of others
 //! - `file.rs`: queues on streams of others
 //! - `hanging.rs`: declares calls that may be unwound
-//! - `many.rs`: borrows memory by the addresses that a caller gives
+//! - `many/mod.rs`: queues on streams of others
+//! - `many/addresses.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
 //! - `numbers.rs`: reads what an exporter of numbers says is there
 //! - `per_process.rs`: hands out what is never freed
 
 mod buffer;
+mod callbacks;
 mod dlpack;
 mod engine;
 mod failure;
@@ -30,6 +33,7 @@ mod hanging;
 mod logs;
 mod many;
 mod memory;
+mod moving;
 mod numbers;
 mod per_process;
 mod stream;
@@ -53,6 +57,8 @@ mod _forebay {
     use super::file::File;
     #[pymodule_export]
     use super::many::ManyResult;
+    #[pymodule_export]
+    use super::many::ManyTransfer;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]

@@ -1,14 +1,14 @@
 //! What engines tell of themselves, for Python's `logging`.
 //!
 //! Whoever tells something never waits for the interpreter: what is told goes to a thread that
-//! hands it on to the logger `forebay`, and is dropped where that is far behind. The logger's level
-//! is looked at when an engine is made.
+//! hands it on to the logger `forebay`, and is dropped where that is far behind, which is told when
+//! it has caught up. The logger's level is looked at when an engine is made.
 
 use std::fmt::{self, Write as _};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,11 +23,16 @@ use crate::per_process::PerProcess;
 /// What is told but not handed on yet, at most.
 const WAITING_MAX: usize = 1024;
 
-/// How long the end of the interpreter waits for what was told.
+/// How long the end of the interpreter waits for what was told, and time between two tries to have
+/// it handed on.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
+const FLUSH_NAP: Duration = Duration::from_millis(1);
 
 /// The levels that are handed on: 0 is none, 1 errors, 4 and more everything.
 static LEVEL: AtomicU8 = AtomicU8::new(0);
+
+/// Lines that were dropped since somebody was told of such.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 static WAY: PerProcess<Way> = PerProcess::new();
 
@@ -55,6 +60,7 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     tell(py)?; // imported here, and not by the thread
     WAY.get_or_make(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
+        DROPPED.store(0, Ordering::Relaxed);
         Ok(Way { sender, receiver: Mutex::new(Some(receiver)) })
     })?;
     let mut is_new = false;
@@ -86,13 +92,13 @@ fn level(py: Python<'_>) -> PyResult<u8> {
 
 impl Way {
     /// Puts it on its way; the first starts the thread.
-    fn send(&self, told: Told) -> bool {
+    fn send(&self, told: Told) -> Result<(), TrySendError<Told>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
             // Without it nothing is handed on, and nobody is hurt.
             drop(thread.spawn(move || hand_on(receiver)));
         }
-        self.sender.try_send(told).is_ok()
+        self.sender.try_send(told)
     }
 
     fn receiver(&self) -> MutexGuard<'_, Option<Receiver<Told>>> {
@@ -104,21 +110,48 @@ impl Way {
 /// it waits: to make it known for each line takes a lock of CPython's (3.11) that a fork at that
 /// moment would leave held in the child.
 fn hand_on(told: Receiver<Told>) {
-    let next = |told: Receiver<Told>| told.recv().ok().map(|next| (next, told));
     Python::try_attach(|py| {
         let mut told = told;
-        while let Some((next, rest)) = py.detach(move || next(told)) {
+        while let Some((next, rest)) = next(py, told) {
             told = rest;
             match next {
-                Told::Line { level, target, text } => {
-                    if let Err(error) = log(py, level, &target, &text) {
-                        error.write_unraisable(py, None);
-                    }
+                Told::Line { level, target, text } => say(py, level, &target, &text),
+                Told::Flush(done) => {
+                    say_dropped(py);
+                    let _ = done.send(()); // who asked may have gone on
                 }
-                Told::Flush(done) => drop(done.send(())),
             }
         }
     });
+}
+
+/// What is told next. Before it is waited for, those that were dropped are told of.
+fn next(py: Python<'_>, told: Receiver<Told>) -> Option<(Told, Receiver<Told>)> {
+    match told.try_recv() {
+        Ok(next) => return Some((next, told)),
+        Err(TryRecvError::Disconnected) => return None,
+        Err(TryRecvError::Empty) => say_dropped(py),
+    }
+    py.detach(move || told.recv().ok().map(|next| (next, told)))
+}
+
+/// Tells how many lines were dropped, if any, now that those before are handed on.
+fn say_dropped(py: Python<'_>) {
+    let dropped = DROPPED.swap(0, Ordering::Relaxed);
+    if dropped == 0 || LEVEL.load(Ordering::Relaxed) < number(Level::WARN) {
+        return;
+    }
+    let text = format!(
+        "dropped {dropped} lines: {WAITING_MAX} were waiting for `logging`; a quicker handler or a \
+         higher level keeps up"
+    );
+    say(py, number(Level::WARN), "forebay::logs", &text);
+}
+
+fn say(py: Python<'_>, level: u8, target: &str, text: &str) {
+    if let Err(error) = log(py, level, target, text) {
+        error.write_unraisable(py, None);
+    }
 }
 
 fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
@@ -138,11 +171,21 @@ fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 #[pyfunction]
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {
-        let (done, ended) = sync_channel(1);
+        let ((done, ended), start) = (sync_channel(1), Instant::now());
         let running = WAY.get().filter(|way| way.receiver().is_none());
-        let sent = running.is_some_and(|way| way.send(Told::Flush(done)));
+        // Where too much waits there is room for this in a moment.
+        let sent = running.is_some_and(|way| {
+            loop {
+                match way.send(Told::Flush(done.clone())) {
+                    Err(TrySendError::Full(_)) if start.elapsed() < FLUSH_MAX => {
+                        std::thread::sleep(FLUSH_NAP);
+                    }
+                    sent => break sent.is_ok(),
+                }
+            }
+        });
         if sent {
-            let _ = ended.recv_timeout(FLUSH_MAX);
+            let _ = ended.recv_timeout(FLUSH_MAX.saturating_sub(start.elapsed()));
         }
     });
 }
@@ -171,8 +214,10 @@ impl Subscriber for Logs {
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
         // A child that was forked has none before it makes an engine.
-        if let Some(way) = WAY.get() {
-            way.send(Told::Line { level, target, text });
+        if let Some(way) = WAY.get()
+            && way.send(Told::Line { level, target, text }).is_err()
+        {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -4,7 +4,7 @@ use forebay::gpu::CallerStream;
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyString};
+use pyo3::types::{PyDict, PyInt, PyString};
 
 /// What a call is ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,20 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Given<'py> {
     }
 }
 
-impl Given<'_> {
+impl<'py> Given<'py> {
+    /// Marks an object as used by the stream that a call is ordered on, where its library keeps
+    /// such marks (`record_stream` of torch): it then hands its memory out again only when what is
+    /// queued there by then is done, also where the object was made on another stream.
+    pub(crate) fn mark(&self, ordering: Ordering, object: &Bound<'py, PyAny>) -> PyResult<()> {
+        let (Self::Stream(stream), Ordering::Stream(number)) = (self, ordering) else {
+            return Ok(());
+        };
+        let Some(record) = object.getattr_opt(intern!(object.py(), "record_stream"))? else {
+            return Ok(());
+        };
+        record.call1((as_its_own(object, stream, number)?,)).map(drop)
+    }
+
     /// What the call is ordered by.
     pub(crate) fn ordering(&self) -> PyResult<Ordering> {
         match self {
@@ -76,6 +89,28 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
         }
     }
     Err(unknown(stream))
+}
+
+/// A stream as an object's own library has it: torch takes no others.
+fn as_its_own<'py>(
+    object: &Bound<'py, PyAny>,
+    stream: &Bound<'py, PyAny>,
+    CallerStream(number): CallerStream,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    if stream.hasattr(intern!(py, "cuda_stream"))? {
+        return Ok(stream.clone()); // it is torch's
+    }
+    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let Some(torch) = modules.get_item("torch")? else { return Ok(stream.clone()) };
+    if !object.is_instance(&torch.getattr("Tensor")?)? {
+        return Ok(stream.clone());
+    }
+    let (cuda, device) = (torch.getattr("cuda")?, object.getattr(intern!(py, "device"))?);
+    match number {
+        0 | 1 => cuda.call_method1("default_stream", (device,)),
+        _ => cuda.call_method1("ExternalStream", (number, device)),
+    }
 }
 
 fn unknown(stream: &Bound<'_, PyAny>) -> PyErr {

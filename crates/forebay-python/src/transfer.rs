@@ -1,21 +1,16 @@
 //! Bytes on their way, as a future.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay::{Error, Outcome, Stages};
+use forebay::{Outcome, Stages};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::PyDict;
 
+use crate::callbacks;
 use crate::engine::routes;
 use crate::failure::{exception, raised};
-use crate::hanging;
-use crate::per_process::PerProcess;
+use crate::moving::{self, bound, late};
 use crate::waiting::Apart;
-
-/// Time between two questions for signals.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// Bytes on their way. What they move to or from is kept until they have arrived; a transfer that
 /// nobody has any more goes on.
@@ -42,41 +37,15 @@ impl Transfer {
         self.transfer.0.as_ref().expect("there until it is dropped")
     }
 
-    /// How it ended, at most after `bound`; `None` where that expires before. Whoever interrupts
-    /// the wait cancels it.
-    fn end(
-        &self,
-        py: Python<'_>,
-        bound: Option<Duration>,
-    ) -> PyResult<Option<Result<Outcome, Error>>> {
-        let until = bound.and_then(|bound| Instant::now().checked_add(bound));
-        loop {
-            let now = Instant::now();
-            let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));
-            let end = py.detach(|| self.inner().wait_for(left.min(ASKS_EVERY)));
-            if let Some(end) = end {
-                // What it moved bytes to or from is its owner's alone again.
-                drop(self.inner().reclaim());
-                return Ok(Some(end));
-            }
-            py.check_signals().inspect_err(|_| self.give_up(py))?;
-            if left <= ASKS_EVERY && until.is_some() {
-                return Ok(None);
-            }
-        }
-    }
-
     /// What it did.
     pub(crate) fn outcome(&self, py: Python<'_>) -> PyResult<Outcome> {
-        raised(py, self.end(py, None)?.expect("there is no bound"))
+        moving::outcome(py, self.inner())
     }
+}
 
-    /// Cancels it, and waits a moment for what is in flight.
-    fn give_up(&self, py: Python<'_>) {
-        py.detach(|| {
-            self.inner().cancel();
-            let _ = self.inner().wait_for(Duration::from_secs(1));
-        });
+impl callbacks::Future for Transfer {
+    fn transfer(&self) -> Option<&forebay::Transfer> {
+        Some(self.inner())
     }
 }
 
@@ -87,7 +56,7 @@ impl Transfer {
     /// as Ctrl-C's does, cancels it.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
-        match self.end(py, bound(timeout)?)? {
+        match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(raised(py, end)?.bytes),
             None => Err(late(timeout)),
         }
@@ -96,7 +65,7 @@ impl Transfer {
     /// Waits for the end as `result` does, and returns what went wrong, or `None`.
     #[pyo3(signature = (timeout = None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
-        match self.end(py, bound(timeout)?)? {
+        match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(end.err().map(|error| exception(py, &error))),
             None => Err(late(timeout)),
         }
@@ -114,16 +83,13 @@ impl Transfer {
 
     /// Whether it was cancelled before it had ended.
     fn cancelled(&self) -> bool {
-        self.done()
-            && matches!(self.inner().wait_for(Duration::ZERO), Some(Err(Error::Cancelled { .. })))
+        moving::is_cancelled(self.inner())
     }
 
     /// Stops it: nothing new starts, and what is in flight drains. Whether there was something to
     /// stop.
     fn cancel(&self, py: Python<'_>) -> bool {
-        let moving = !self.done();
-        py.detach(|| self.inner().cancel());
-        moving
+        moving::cancel(py, self.inner())
     }
 
     /// Bytes done so far, and bytes asked for.
@@ -134,15 +100,7 @@ impl Transfer {
     /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
     /// or at once where it has ended already.
     fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
-        let job = Job { callback, transfer: this.clone().unbind() };
-        call_back(this.py())?; // imported here, and not by the thread
-        if this.get().done() {
-            return run(this.py(), job);
-        }
-        let jobs = jobs()?;
-        // Whoever ends it wakes that thread; the interpreter is its affair.
-        this.get().inner().on_end(move || drop(jobs.send(job)));
-        Ok(())
+        callbacks::add(this, callback)
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -155,13 +113,7 @@ impl Transfer {
         let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
         match end {
             Some(Ok(outcome)) => report(py, &outcome),
-            _ => {
-                let known = PyDict::new(py);
-                known.set_item("bytes", inner.progress().0)?;
-                known.set_item("routes", routes(py, &inner.routes())?)?;
-                known.set_item("seconds", stages(py, inner.stages(), None)?)?;
-                Ok(known)
-            }
+            _ => report_so_far(py, inner),
         }
     }
 
@@ -172,23 +124,24 @@ impl Transfer {
     }
 }
 
-fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
-    let Some(timeout) = timeout else { return Ok(None) };
-    Ok(Some(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX)))
-}
-
-fn late(timeout: Option<f64>) -> PyErr {
-    let seconds = timeout.unwrap_or_default();
-    let text = format!("the transfer has not ended within {seconds} s; it goes on");
-    pyo3::exceptions::PyTimeoutError::new_err(text)
-}
-
 /// What a transfer did, as plain data.
 pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
     known.set_item("bytes", outcome.bytes)?;
     known.set_item("routes", routes(py, &outcome.routes)?)?;
     known.set_item("seconds", stages(py, outcome.stages, Some(outcome.elapsed))?)?;
+    Ok(known)
+}
+
+/// What one has done that has not ended well, or not yet.
+pub(crate) fn report_so_far<'py>(
+    py: Python<'py>,
+    transfer: &forebay::Transfer,
+) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    known.set_item("bytes", transfer.progress().0)?;
+    known.set_item("routes", routes(py, &transfer.routes())?)?;
+    known.set_item("seconds", stages(py, transfer.stages(), None)?)?;
     Ok(known)
 }
 
@@ -203,52 +156,4 @@ fn stages<'py>(
     known.set_item("copy", stages.copy.as_secs_f64())?;
     known.set_item("elapsed", elapsed.map(|elapsed| elapsed.as_secs_f64()))?;
     Ok(known)
-}
-
-/// A callback whose transfer has ended.
-struct Job {
-    callback: Py<PyAny>,
-    transfer: Py<Transfer>,
-}
-
-/// The way to the thread that runs callbacks, which is started with the first of a process.
-fn jobs() -> PyResult<&'static Sender<Job>> {
-    static JOBS: PerProcess<Sender<Job>> = PerProcess::new();
-    let start = || {
-        let (sender, receiver) = channel::<Job>();
-        std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
-            Python::try_attach(|py| call_back_all(py, receiver));
-        })?;
-        Ok(sender)
-    };
-    Ok(JOBS.get_or_make(start)?)
-}
-
-/// Runs callbacks until the process ends. The thread stays known to the interpreter meanwhile, as
-/// the one of `logs` does.
-fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
-    let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
-    while let Some((job, rest)) = py.detach(move || next(jobs)) {
-        jobs = rest;
-        if let Err(error) = run(py, job) {
-            error.write_unraisable(py, None);
-        }
-    }
-}
-
-/// Runs a callback, and lets go of it and of its transfer while the interpreter is at hand.
-fn run(py: Python<'_>, job: Job) -> PyResult<()> {
-    let Job { callback, transfer } = job;
-    // What it moved bytes to or from is its owner's alone again.
-    drop(transfer.get().inner().reclaim());
-    let both = [callback.into_bound(py), transfer.into_bound(py).into_any()];
-    let arguments = PyTuple::new(py, [PyList::new(py, both)?])?;
-    hanging::call(call_back(py)?, &arguments);
-    Ok(())
-}
-
-/// What calls back in Python.
-fn call_back(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static CALL_BACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    CALL_BACK.import(py, "forebay._threads", "call_back")
 }

@@ -45,6 +45,7 @@
 //! - `engine/borrow.rs`: others promise to keep memory
 //! - `engine/interrupt.rs`: looks at streams of others
 //! - `engine/ordered/mod.rs`: queues copies and waits on streams
+//! - `engine/ordered/pieces.rs`: queues copies on streams
 //! - `engine/ordered/track.rs`: shares two numbers with the GPU
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
@@ -99,7 +100,9 @@
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user
-//! - `tests/ordered.rs`: queues work on streams, as a caller would
+//! - `tests/ordered/main.rs`: queues work on streams, as a caller would
+//! - `tests/ordered/many.rs`: queues work on streams, as a caller would
+//! - `tests/ordered/rig.rs`: queues work on streams, as a caller would
 
 pub mod clock;
 mod direct;

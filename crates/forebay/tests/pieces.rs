@@ -2,6 +2,9 @@
 
 mod lab;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use forebay::units::KIB;
 use forebay::{
     Buffer, Engine, Error, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice, Source,
@@ -150,6 +153,41 @@ fn thousands_of_tiny_pieces_are_written() {
         for n in 0..COUNT {
             assert!(there[n * 20..][..7] == source[n * 31..][..7], "piece {n}");
             assert!(there[n * 20 + 7..][..13] == [0xee; 13], "behind piece {n}");
+        }
+    });
+}
+
+/// Whoever has asked how it ended may ask again, and gets the buffers back; files are let go of
+/// with the first answer, and a handle that was detached stops nothing.
+#[test]
+fn many_pieces_can_be_asked_for_their_end_without_giving_the_handle_up() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(3, LEN);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    on_each_way(|engine, memory| {
+        std::fs::write(&path, &bytes).expect("room for a file");
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+        let place = |at: usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
+        let pieces: Vec<Piece<'_>> = (0..LEN).step_by(PIECE).map(place).collect();
+        let options = RequestOptions::exactly();
+        let many = engine.start_read_many(&pieces, vec![memory], &options).expect("a start");
+        let first = many.wait_for(Duration::from_secs(100)).expect("an end").expect("a read");
+        let again = many.wait_for(Duration::ZERO).expect("an end").expect("a read");
+        assert!(Arc::ptr_eq(&first, &again), "it was made out twice");
+        assert!(first.results.iter().all(|result| matches!(result, Ok(got) if *got == 8192)));
+        let memory = many.transfer().reclaim().pop().expect("it has ended");
+        let mut got = vec![0; LEN];
+        memory.download(0, &mut got).expect("a copy");
+        assert_eq!(got, bytes);
+
+        std::fs::write(&path, b"").expect("room for a file");
+        let writing = engine.start_write_many(&pieces, vec![memory], &RequestOptions::default());
+        writing.expect("a start").detach();
+        drop(pieces);
+        drop(file);
+        while std::fs::read(&path).expect("the file is there") != bytes {
+            std::thread::sleep(Duration::from_millis(1));
         }
     });
 }

@@ -356,7 +356,7 @@ pub struct Transfer {
     state: Arc<State>,
     engine: Engine,
     /// Whether it is to end with this handle.
-    cancels: bool,
+    pub(crate) cancels: bool,
 }
 
 impl Transfer {

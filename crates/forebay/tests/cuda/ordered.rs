@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{CallerStream, DeviceId};
-use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, SyncMode};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, SyncMode};
 
 use crate::driver::{Driver, Opaque, engine, file, is_alone};
 
@@ -108,6 +108,70 @@ fn streams_of_every_kind_keep_their_order() {
     }
     driver.destroy_stream(own);
     driver.destroy_stream(apart);
+    driver.pop();
+}
+
+/// Far more copies than a stream's queue has entries: they go in batches, so the call returns
+/// while the stream is held up.
+#[test]
+fn many_pieces_keep_the_order_of_a_stream() {
+    if !is_alone() {
+        return;
+    }
+    const PIECE: usize = 2048;
+    const WIDE: u64 = PIECE as u64;
+    let Some((engine, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let (folder, path, bytes) = file(LEN);
+    let opened = engine.open(&path).unwrap();
+    let count = (LEN / PIECE / 2) as u64;
+    let (half, last) = (LEN / 2, count - 1);
+    // Every second piece, from the last to the first.
+    let place = |n: u64| Piece::new(&opened, (last - n) * 2 * WIDE, WIDE, n * WIDE);
+    let pieces: Vec<Piece<'_>> = (0..count).map(place).collect();
+    let parts = bytes.chunks_exact(PIECE).step_by(2).take(LEN / PIECE / 2);
+    let wanted: Vec<u8> = parts.rev().flatten().copied().collect();
+    let options = RequestOptions::exactly();
+    let host = Pinned(&driver, driver.allocate_host(LEN));
+    let stream = driver.create_stream(1);
+    warm_up(&engine, gpu.id(), &opened, stream, LEN);
+    for round in 0..3 {
+        let gate = gate(&driver);
+        let buffer = engine.allocate(gpu.id(), half as u64).unwrap();
+        let address = buffer.address();
+        driver.wait_for_one(stream, gate.1);
+        driver.fill(stream, address, 0x11, half);
+        let start = Instant::now();
+        // SAFETY: the stream is the test's and alive.
+        let many = unsafe {
+            engine.start_read_many_on(named(stream), &pieces, vec![buffer], &options).unwrap()
+        };
+        println!("round {round}: {count} pieces are queued after {:?}", start.elapsed());
+        driver.fetch(stream, host.1, address, wanted.len());
+        assert!(!many.transfer().is_done(), "the stream is held up");
+        gate.open();
+        driver.synchronize(stream);
+        assert!(host.bytes(wanted.len()) == wanted, "what was queued later saw other bytes");
+        let (end, mut buffers) = many.wait();
+        assert_eq!(end.unwrap().whole.bytes, count * WIDE);
+        // And back into another file, with the source overwritten behind it.
+        let out = folder.path().join("written");
+        let out = engine.open_with(&out, &OpenOptions::new_file()).unwrap();
+        let back = |n: u64| Piece::new(&out, n * WIDE, WIDE, n * WIDE);
+        let pieces: Vec<Piece<'_>> = (0..count).map(back).collect();
+        let (buffer, options) = (buffers.pop().unwrap(), RequestOptions::default());
+        // SAFETY: as above.
+        let many = unsafe {
+            engine.start_write_many_on(named(stream), &pieces, vec![buffer], &options).unwrap()
+        };
+        driver.fill(stream, address, 0xee, half);
+        assert!(many.wait().0.unwrap().results.iter().all(Result::is_ok));
+        assert!(fs::read(out.path()).unwrap() == wanted);
+        fs::remove_file(out.path()).unwrap();
+        driver.synchronize(stream);
+    }
+    driver.destroy_stream(stream);
     driver.pop();
 }
 

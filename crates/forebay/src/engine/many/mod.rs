@@ -3,7 +3,8 @@
 mod start;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::file::{Borrowed, RequestOptions};
 use super::interrupt::GoOn;
@@ -12,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Direction};
-use crate::transfer::{Outcome, Transfer};
-use start::Many;
+use crate::transfer::{Outcome, State, Transfer};
+pub(super) use start::Many;
 
 /// One of many reads or writes: `len` bytes at `offset` of `file`, and those from the byte `at` on
 /// of one of the call's targets or sources.
@@ -67,26 +68,32 @@ pub struct ManyOutcome {
 #[derive(Debug)]
 pub struct ManyTransfer {
     transfer: Transfer,
-    /// There until it is dropped.
-    results: Option<Results>,
+    /// There until somebody has learned of the end: they hold the files.
+    results: Mutex<Option<Results>>,
+    /// There from then on.
+    ended: OnceLock<Result<Arc<ManyOutcome>>>,
     engine: Engine,
 }
 
 impl Drop for ManyTransfer {
     fn drop(&mut self) {
-        // It may hold the last share in its files, whose close may hang.
-        let results = self.results.take();
-        if self.engine.inner.home.is_here() {
-            self.engine.inner.core.aside(move || drop(results));
-        } else {
-            std::mem::forget(results); // the parent's
-        }
+        let results = self.results.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.let_go(results);
     }
 }
 
 /// What is needed to say what each piece came to.
 #[derive(Debug)]
-struct Results {
+pub(super) enum Results {
+    /// Of one transfer of a strip.
+    Strip(OfStrip),
+    /// What was noted before it ended.
+    Noted(Arc<OnceLock<Vec<Result<u64>>>>),
+}
+
+/// Of one transfer of a strip.
+#[derive(Debug)]
+pub(super) struct OfStrip {
     batch: Arc<Batch>,
     /// What the files had of each when they were asked; of a write all.
     there: Vec<Wanted>,
@@ -96,6 +103,12 @@ struct Results {
 }
 
 impl ManyTransfer {
+    pub(super) fn new(state: Arc<State>, results: Results, engine: &Engine) -> Self {
+        let transfer = Transfer::new(state, engine.clone());
+        let (results, ended) = (Mutex::new(Some(results)), OnceLock::new());
+        Self { transfer, results, ended, engine: engine.clone() }
+    }
+
     /// The transfer of all of them, to ask, to wait for and to cancel.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {
@@ -107,14 +120,73 @@ impl ManyTransfer {
     /// # Errors
     /// As [`Engine::read_many`] and [`Engine::write_many`]. Only [`Error::CopyNotOver`] comes
     /// without the buffers.
-    pub fn wait(self) -> (Result<ManyOutcome>, Vec<Buffer>) {
+    pub fn wait(mut self) -> (Result<ManyOutcome>, Vec<Buffer>) {
         let (end, buffers) = self.transfer.wait_for_all();
-        let results = self.results.as_ref().expect("there until it is dropped");
-        (end.map(|whole| results.outcome(whole)), buffers)
+        let told = self.told(end);
+        drop(self.ended.take()); // so that nothing is copied
+        (told.map(Arc::unwrap_or_clone), buffers)
+    }
+
+    /// Waits for the end for at most `bound`, and leaves the transfer as it is: `None` where it is
+    /// still on its way.
+    #[must_use]
+    pub fn wait_for(&self, bound: Duration) -> Option<Result<Arc<ManyOutcome>>> {
+        self.transfer.wait_for(bound).map(|end| self.told(end))
+    }
+
+    /// Lets go of it without cancelling, as [`Transfer::detach`].
+    pub fn detach(mut self) {
+        self.transfer.cancels = false;
+    }
+
+    /// What came of each, once the transfer has ended as `end` says.
+    fn told(&self, end: Result<Outcome>) -> Result<Arc<ManyOutcome>> {
+        let is_here = self.engine.inner.home.is_here();
+        if let (false, Err(forked)) = (is_here, &end) {
+            return Err(forked.clone()); // what the locks hold is the parent's
+        }
+        let lock = || self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = self.ended.get_or_init(|| {
+            let whole = end?;
+            let results = lock();
+            let results = results.as_ref().expect("there until the end is known");
+            Ok(Arc::new(results.outcome(whole)))
+        });
+        let results = lock().take();
+        self.let_go(results);
+        told.clone()
+    }
+
+    /// Lets go of the files: this may be the last share in them, whose close may hang.
+    fn let_go(&self, results: Option<Results>) {
+        let Some(results) = results else { return };
+        if self.engine.inner.home.is_here() {
+            self.engine.inner.core.aside(move || drop(results));
+        } else {
+            std::mem::forget(results); // the parent's
+        }
     }
 }
 
 impl Results {
+    /// Of one that is in a stream's order.
+    pub(super) fn of_order(noted: Arc<OnceLock<Vec<Result<u64>>>>) -> Self {
+        Self::Noted(noted)
+    }
+
+    /// What the pieces of a transfer came to that ended so.
+    pub(super) fn outcome(&self, whole: Outcome) -> ManyOutcome {
+        match self {
+            Self::Strip(strip) => strip.outcome(whole),
+            Self::Noted(noted) => {
+                let results = noted.get().expect("noted before the end is told").clone();
+                ManyOutcome { results, whole }
+            }
+        }
+    }
+}
+
+impl OfStrip {
     fn outcome(&self, whole: Outcome) -> ManyOutcome {
         let mut results: Vec<Result<u64>> = self.there.iter().map(|there| Ok(there.len)).collect();
         if !self.batch.is_whole() {
@@ -195,7 +267,7 @@ impl Engine {
             Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options })
+        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
     }
 
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
@@ -244,7 +316,7 @@ impl Engine {
             Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options })
+        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
     }
 
     fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
@@ -271,9 +343,8 @@ impl Engine {
         if pieces.is_empty() {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
-        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
-        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
-        let many = Many { direction, pieces, spans: &spans, options };
+        let spans = Many::spans(direction, pieces, buffers)?;
+        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
         let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
         let (state, results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
@@ -307,7 +378,7 @@ impl Engine {
         self.start_owned(Direction::Write, pieces, sources, options)
     }
 
-    fn start_owned(
+    pub(super) fn start_owned(
         &self,
         direction: Direction,
         pieces: &[Piece<'_>],
@@ -318,12 +389,10 @@ impl Engine {
             let (name, value) = ("pieces".into(), "none".into());
             return Err(Error::BadOption { name, value, expected: "one at least".into() });
         }
-        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
-        let spans = buffers.iter().map(span).collect::<Result<Vec<Span>>>()?;
-        let many = Many { direction, pieces, spans: &spans, options };
+        let spans = Many::spans(direction, pieces, &buffers)?;
+        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
         let (state, results) = self.start_many(&many, buffers)?;
-        let transfer = Transfer::new(state, self.clone());
-        Ok(ManyTransfer { transfer, results: Some(results), engine: self.clone() })
+        Ok(ManyTransfer::new(state, results, self))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{Piece, Results};
+use super::{OfStrip, Piece, Results, part};
 use crate::engine::file::RequestOptions;
 use crate::engine::start::{Call, Way};
 use crate::engine::{Engine, bad_request};
@@ -24,12 +24,15 @@ use crate::units::ByteRange;
 const UNIT_MIN: u64 = 512;
 
 /// A call, as it came.
-pub(super) struct Many<'a> {
-    pub(super) direction: Direction,
-    pub(super) pieces: &'a [Piece<'a>],
+pub(in crate::engine) struct Many<'a> {
+    pub(in crate::engine) direction: Direction,
+    pub(in crate::engine) pieces: &'a [Piece<'a>],
     /// The memory that pieces name by its place here.
-    pub(super) spans: &'a [Span],
-    pub(super) options: &'a RequestOptions,
+    pub(in crate::engine) spans: &'a [Span],
+    pub(in crate::engine) options: &'a RequestOptions,
+    /// Whether it moves a part of what subscribers are told of as a whole, all of which the files
+    /// are known to have.
+    pub(in crate::engine) is_block: bool,
 }
 
 /// A file of a call, and how its bytes are moved.
@@ -61,12 +64,12 @@ impl Source {
 
 impl Engine {
     /// Starts what `many` asks; the transfer owns `buffers` until it has drained.
-    pub(super) fn start_many(
+    pub(in crate::engine) fn start_many(
         &self,
         many: &Many<'_>,
         buffers: Vec<Buffer>,
     ) -> Result<(Arc<State>, Results)> {
-        many.pieces.iter().try_for_each(|piece| self.check_piece(many, piece))?;
+        self.check_many(many)?;
         let gpu = many.one_memory()?;
         let (sources, source_of) = self.sources(many, gpu)?;
         let (wanted, batch) = many.lay_out(&sources, &source_of, gpu.is_none())?;
@@ -91,8 +94,10 @@ impl Engine {
         let state = State::new(Arc::clone(&file), range, buffers, keep);
         let state = Arc::new(state.of_batch(Arc::clone(&batch)));
         let id = gpu.map(|gpu| gpu.id());
-        let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
-        state.tell_begin(self.ranges(), &file, &begin);
+        if !many.is_block {
+            let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
+            state.tell_begin(self.ranges(), &file, &begin);
+        }
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
         let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::Direct);
@@ -116,6 +121,12 @@ impl Engine {
             priority: many.options.priority,
         });
         Ok((state, many.results(wanted, batch)))
+    }
+
+    /// Whether the pieces are ones that can be moved.
+    pub(in crate::engine) fn check_many(&self, many: &Many<'_>) -> Result<()> {
+        many.pieces.iter().try_for_each(|piece| self.check_piece(many, piece))?;
+        many.one_memory().map(drop)
     }
 
     fn check_piece(&self, many: &Many<'_>, piece: &Piece<'_>) -> Result<()> {
@@ -182,7 +193,7 @@ impl Engine {
                               by a call of its own";
                 return Err(call.unavailable(Route::Staged, reason.into()));
             }
-        } else {
+        } else if !many.is_block {
             let size = file.size()?;
             let is_sized = file.is_sized(size);
             if !is_sized && !matches!(way, Ok((_, Reason::Demanded))) {
@@ -202,7 +213,17 @@ fn alignment(sources: &[Source]) -> Option<Alignment> {
 }
 
 impl<'a> Many<'a> {
-    fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {
+    /// The memory of a call that owns its buffers.
+    pub(in crate::engine) fn spans(
+        direction: Direction,
+        pieces: &[Piece<'_>],
+        buffers: &[Buffer],
+    ) -> Result<Vec<Span>> {
+        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
+        buffers.iter().map(span).collect()
+    }
+
+    pub(in crate::engine) fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {
         let place = piece.file.handle().place(piece.offset, piece.len);
         bad_request(self.direction.operation(), place, reason)
     }
@@ -251,7 +272,7 @@ impl<'a> Many<'a> {
         let of = self.pieces.iter().zip(&there).enumerate();
         let longer = of.filter(|(_, (piece, there))| piece.len > there.len);
         let longer = longer.map(|(index, (piece, _))| (index, piece.len)).collect();
-        Results { batch, there, longer, exact: self.options.exact }
+        Results::Strip(OfStrip { batch, there, longer, exact: self.options.exact })
     }
 
     /// Lays the pieces out in a strip. What lies between two pieces may be read with them, but not

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, Queued, Track};
-use crate::engine::{Engine, File, RequestOptions, resource};
+use crate::engine::{Engine, RequestOptions, resource};
 use crate::error::{Error, Place, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, DeviceId};
 use crate::plan::{Reason, Route};
 use crate::queue::Direction;
-use crate::transfer::{Outcome, State, SyncMode, Transfer};
+use crate::transfer::{Outcome, State, SyncMode};
 use crate::units::ByteRange;
 
 /// Time between two looks: a full slot takes 300 µs. While nothing goes on, since the caller's
@@ -51,16 +52,15 @@ pub(super) struct Expected<'a>(&'a Mutex<Kept>);
 #[derive(Debug)]
 pub(super) struct Ordered {
     state: Arc<State>,
-    file: File,
+    work: Work,
     direction: Direction,
     options: RequestOptions,
-    blocks: Blocks,
     device: DeviceId,
     /// Its caller has a share of it until all is queued.
     track: Option<Arc<Track>>,
     queued: Arc<Queued>,
-    /// Blocks on their way between file and slot, oldest first.
-    moving: VecDeque<Transfer>,
+    /// Steps on their way between files and slots, oldest first.
+    moving: VecDeque<Moving>,
     /// The next one to begin.
     next: u64,
     /// How many of them are done.
@@ -179,18 +179,16 @@ fn keep(state: &Mutex<Kept>) {
 impl Ordered {
     pub(super) fn new(
         state: Arc<State>,
-        file: File,
+        work: Work,
         direction: Direction,
         options: &RequestOptions,
         (track, queued): (Arc<Track>, Arc<Queued>),
-        blocks: Blocks,
     ) -> Self {
         Self {
             state,
-            file,
+            work,
             direction,
             options: *options,
-            blocks,
             device: track.device.id(),
             track: Some(track),
             queued,
@@ -213,18 +211,27 @@ impl Ordered {
     }
 
     fn bound(&self) -> Duration {
-        self.file.engine().options().watchdog
+        self.work.engine().options().watchdog
     }
 
     fn place(&self) -> Place {
-        self.file.handle().place(self.blocks.range.start, self.blocks.range.len())
+        self.work.place()
+    }
+
+    /// All that the host has to do.
+    fn steps(&self) -> u64 {
+        let of_writes = match self.direction {
+            Direction::Read => SyncMode::None,
+            Direction::Write => self.options.sync,
+        };
+        self.work.steps(of_writes)
     }
 
     /// Goes on as far as it can; whether it has ended.
     fn step(&mut self) -> bool {
-        let count = self.blocks.count();
+        let count = self.work.blocks();
         let passed = self.track().has_passed();
-        let moved = self.moving.iter().map(|transfer| transfer.progress().0).sum();
+        let moved = self.moving.iter().map(|moving| moving.transfer.progress().0).sum();
         if (passed, moved) != (self.passed, self.seen) {
             (self.passed, self.seen, self.since) = (passed, moved, Instant::now());
         }
@@ -239,10 +246,11 @@ impl Ordered {
         if self.error.is_none() && self.state.is_asked_to_stop() {
             self.fail(Error::Cancelled { place: self.place(), done: self.state.done() });
         }
-        while let Some(end) = self.moving.front().and_then(Transfer::ended) {
-            self.moving.pop_front();
+        let ended = |moving: &Moving| moving.transfer.ended();
+        while let Some(end) = self.moving.front().and_then(ended) {
+            let moved = self.moving.pop_front().expect("the one that has ended");
             self.since = Instant::now();
-            self.moved(end);
+            self.moved(&moved, end);
         }
         while self.error.is_none() && self.may_begin(passed) {
             self.begin();
@@ -250,7 +258,7 @@ impl Ordered {
         let has_all = match self.error {
             // What a drive or a server holds for too long is left to it, with the slots.
             Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
-            None => self.done == count,
+            None => self.done == self.steps(),
         };
         match self.queued.get() {
             Some(Err(_)) => return has_all,
@@ -262,44 +270,36 @@ impl Ordered {
     }
 
     fn not_over(&self, source: DeviceError) -> Error {
-        let (device, len) = (self.device, self.blocks.range.len());
+        let (device, len) = (self.device, self.work.len());
         Error::CopyNotOver { device, len, place: Some(Box::new(self.place())), source }
     }
 
-    /// Whether the next block may begin.
+    /// Whether the next step may begin.
     fn may_begin(&self, passed: u64) -> bool {
-        let count = self.blocks.count();
+        let (blocks, steps) = (self.work.blocks(), self.steps());
         let ready = match self.direction {
             Direction::Read => self.next < passed + self.track().slots(),
-            Direction::Write => self.next < passed,
+            Direction::Write => self.next < passed || self.next == blocks,
         };
         // What makes the bytes durable has to come last.
         let syncs = self.direction == Direction::Write && self.options.sync != SyncMode::None;
-        let alone = !syncs || self.next + 1 < count || self.moving.is_empty();
-        self.next < count && ready && alone
+        let alone = !syncs || self.next + 1 < steps || self.moving.is_empty();
+        self.next < steps && ready && alone
     }
 
     fn begin(&mut self) {
-        let part = self.blocks.range_of(self.next);
-        let memory = self.track().part(self.next, part);
-        let mut options = RequestOptions { exact: true, preallocate: false, ..self.options };
-        if self.next + 1 < self.blocks.count() {
-            options.sync = SyncMode::None;
-        }
-        // The size is known: no server is asked for it here.
-        let size = self.blocks.range.end;
-        let started = self.file.start_sized(self.direction, part.start, memory, &options, size);
+        let started = self.work.begin(self.next, self.track(), self.direction, &self.options);
         match started {
-            Ok(transfer) => {
-                self.moving.push_back(transfer);
+            Ok(moving) => {
+                self.moving.push_back(moving);
                 self.next += 1;
             }
             Err(error) => self.fail(error),
         }
     }
 
-    /// A block is done, or has failed.
-    fn moved(&mut self, end: Result<Outcome>) {
+    /// A step is done, or has failed.
+    fn moved(&mut self, moved: &Moving, end: Result<Outcome>) {
         let outcome = match end {
             Ok(outcome) if self.error.is_none() => outcome,
             Ok(_) => return,
@@ -312,6 +312,7 @@ impl Ordered {
             };
             self.state.add_bytes(route, share.reason, share.bytes);
         }
+        self.work.note(moved, &outcome);
         self.bytes += outcome.bytes;
         self.state.add_done(outcome.bytes);
         self.done += 1;
@@ -325,10 +326,10 @@ impl Ordered {
             return;
         }
         self.error = Some(error);
-        self.moving.iter().for_each(Transfer::cancel);
+        self.moving.iter().for_each(|moving| moving.transfer.cancel());
         self.is_open = true;
         self.since = Instant::now();
-        self.track().open(self.blocks.count());
+        self.track().open(self.work.blocks());
     }
 
     /// Fails what has not gone on for too long.
@@ -346,7 +347,7 @@ impl Ordered {
         let first = self.passed == 0 || self.queued.get().is_none();
         let waits = self.moving.is_empty() && began && first;
         if self.error.is_none() && !waits {
-            events::watchdog_fired(self.file.path(), bound);
+            events::watchdog_fired(self.work.path(), bound);
             self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
     }
@@ -359,7 +360,7 @@ impl Ordered {
         }
         let health = Arc::clone(&self.health);
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
-        self.file.engine().inner.core.aside(move || {
+        self.work.engine().inner.core.aside(move || {
             let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // the next one who asks is not far
             health.store(said, Ordering::Relaxed);
@@ -369,7 +370,7 @@ impl Ordered {
     /// Whether the GPU does not go on although all gates are open, or is gone. What the caller has
     /// queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
-        let began = self.passed > 0 && self.passed < self.blocks.count();
+        let began = self.passed > 0 && self.passed < self.work.blocks();
         let stands = self.is_open && began && self.since.elapsed() >= self.bound();
         stands || self.health.load(Ordering::Relaxed) == GONE
     }
@@ -380,12 +381,12 @@ impl Ordered {
         if let Some(Err(source)) = self.queued.get().cloned() {
             self.state.tell_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
-            let core = &self.file.engine().inner.core;
+            let core = &self.work.engine().inner.core;
             core.aside(move || track.settle(&state, &source));
-            let (handle, engine) = self.file.into_parts();
-            return engine.inner.core.aside(move || drop(handle));
+            let (handles, engine) = self.work.into_parts();
+            return engine.inner.core.aside(move || drop(handles));
         }
-        let drained = track.has_passed() == self.blocks.count();
+        let drained = track.has_passed() == self.work.blocks();
         let mut rest = None;
         if !drained {
             let source = track.lose();
@@ -401,20 +402,16 @@ impl Ordered {
                 rest = Some(track);
             }
         }
-        let (got, asked) = (self.bytes, self.state.asked());
+        let (got, asked) = (self.bytes, self.state.asked().len());
         let result = match self.error.take() {
             Some(error) => Err(error),
-            None if self.options.exact && got < asked.len() => {
-                let place = self.file.handle().place(asked.start, asked.len());
-                Err(Error::EndOfFile { place, got })
-            }
-            None => Ok(got),
+            None => self.work.end(got, asked, self.options.exact),
         };
         drop(self.moving);
-        let (handle, engine) = self.file.into_parts();
+        let (handles, engine) = self.work.into_parts();
         // To give these back may take long, and the close of a file may hang.
         engine.inner.core.aside(move || drop(rest));
-        engine.inner.core.aside(move || drop(handle));
+        engine.inner.core.aside(move || drop(handles));
         engine.end(self.state, result);
     }
 }

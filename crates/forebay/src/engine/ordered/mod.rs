@@ -12,18 +12,23 @@
 #![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
 
 mod keeper;
+mod layout;
+mod pieces;
 mod track;
+mod work;
 
 use std::sync::{Arc, OnceLock};
 
 pub(super) use keeper::Keepers;
 use keeper::Ordered;
 use track::Track;
+use work::Work;
 
 use super::start::Call;
 use super::{Engine, File, RequestOptions, bad_request};
 use crate::error::{Error, Operation, Result};
-use crate::gpu::{CallerStream, Device, DeviceError};
+use crate::events::Begin;
+use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::queue::Direction;
@@ -33,6 +38,20 @@ use crate::units::{ByteRange, align_down};
 /// Slots' worth of a transfer at most: each takes three entries of a stream's queue, which holds
 /// 1,024 before a call blocks.
 const BLOCKS_MAX: u64 = 300;
+
+/// Entries of a stream's queue that one transfer takes at most.
+const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
+
+/// How a transfer is carried out that is ordered.
+struct Ordering<'a> {
+    device: &'a Arc<dyn Device>,
+    direction: Direction,
+    options: &'a RequestOptions,
+    /// What its slots have to hold.
+    blocks: Blocks,
+    /// What subscribers are told of it.
+    begin: Begin,
+}
 
 impl Engine {
     /// Takes the pinned memory that so many `transfers` in the order of streams need on `device` at
@@ -50,6 +69,40 @@ impl Engine {
         }
         self.link(device)?; // pinned memory is pinned for the GPUs that the engine knows
         self.keepers().prepare(self, device, transfers)
+    }
+
+    /// Queues all that the GPU has to do, and has the rest done.
+    ///
+    /// # Safety
+    /// `stream` is alive and one of the GPU. What `copy` queues, given the track and the number of
+    /// a slot's worth, touches that slot and memory that the transfer has until it has ended.
+    unsafe fn order(
+        &self,
+        stream: CallerStream,
+        how: &Ordering<'_>,
+        state: &Arc<State>,
+        work: Work,
+        copy: impl Fn(&Track, u64) -> DeviceResult<()>,
+    ) -> Result<()> {
+        let Ordering { device, direction, options, blocks, ref begin } = *how;
+        self.link(device)?; // pinned memory is pinned for the GPUs that the engine knows
+        let (place, len) = (work.place(), work.len());
+        let expected = self.keepers().expect()?;
+        let track = Arc::new(self.keepers().track(self, device, blocks)?);
+        let queued = Arc::new(Queued::new());
+        state.tell_begin(self.ranges(), work.handle(), begin);
+        let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
+        expected.add(Ordered::new(of, work, direction, options, shares));
+        // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
+        // has ended, and the track keeps its own until the GPU has passed all of it.
+        let result = unsafe { queue(&track, stream, direction, blocks.count(), copy) };
+        drop(track); // before the keeper is told
+        queued.set(result.clone()).expect("it is told once");
+        result.map_err(|source| {
+            // Part of it may be queued, behind work of the caller's that this call cannot wait for.
+            let (device, place) = (device.id(), Some(Box::new(place)));
+            Error::CopyNotOver { device, len, place, source }
+        })
     }
 }
 
@@ -136,26 +189,23 @@ impl File {
             keep.into_iter().collect(),
         );
         let state = Arc::new(state);
-        let engine = self.engine();
-        engine.link(&device)?; // pinned memory is pinned for the GPUs that the engine knows
-        let expected = engine.keepers().expect()?;
-        let track = Arc::new(engine.keepers().track(engine, &device, blocks)?);
-        let queued = Arc::new(Queued::new());
-        state.tell_begin(engine.ranges(), self.handle(), &begin);
-        let (of, shares) = (Arc::clone(&state), (Arc::clone(&track), Arc::clone(&queued)));
-        expected.add(Ordered::new(of, self.clone(), direction, options, shares, blocks));
-        // SAFETY: the stream is the caller's promise; the GPU's memory is the transfer's until it
-        // has ended, and the track keeps its own until the GPU has passed all of it.
-        let result = unsafe { queue(&track, stream, direction, address, blocks) };
-        drop(track); // before the keeper is told
-        queued.set(result.clone()).expect("it is told once");
-        if let Err(source) = result {
-            // Part of it may be queued, behind work of the caller's that this call cannot wait for.
-            let (device, len) = (device.id(), range.len());
-            let place = Some(Box::new(self.handle().place(range.start, len)));
-            return Err(Error::CopyNotOver { device, len, place, source });
-        }
-        Ok(Transfer::new(state, engine.clone()))
+        let how = Ordering { device: &device, direction, options, blocks, begin };
+        let copy = |track: &Track, block: u64| {
+            let part = blocks.range_of(block);
+            let (host, len) = track.place(block, part);
+            let gpu = address + (part.start - blocks.range.start);
+            // SAFETY: all of it lies in the transfer's memory, and in the slot.
+            unsafe {
+                match direction {
+                    Direction::Read => device.copy_to_device(track.stream, gpu, host, len),
+                    Direction::Write => device.copy_to_host(track.stream, host, gpu, len),
+                }
+            }
+        };
+        let work = Work::Range(self.clone(), blocks);
+        // SAFETY: the stream is the caller's promise.
+        unsafe { self.engine().order(stream, &how, &state, work, copy) }?;
+        Ok(Transfer::new(state, self.engine().clone()))
     }
 
     /// The bytes of a call that there are. Does what may hang: who goes on with it may not wait.
@@ -165,14 +215,20 @@ impl File {
         asked: ByteRange,
         options: &RequestOptions,
     ) -> Result<ByteRange> {
+        let end = self.prepared_end(direction, asked)?;
+        if direction == Direction::Write && options.preallocate && !asked.is_empty() {
+            self.handle().preallocate(asked.start, asked.len())?;
+        }
+        Ok(ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) })
+    }
+
+    /// Where a file ends that is to be read, or nowhere; opens what it needs for its drive.
+    fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
         if self.engine().options().direct_io == DirectIo::Auto {
             let _ = self.handle().direct(); // whoever asks for it is told what came of it
         }
         if direction == Direction::Write {
-            if options.preallocate && !asked.is_empty() {
-                self.handle().preallocate(asked.start, asked.len())?;
-            }
-            return Ok(asked);
+            return Ok(u64::MAX);
         }
         let size = self.handle().size()?;
         if !self.handle().is_sized(size.max(1)) {
@@ -180,7 +236,7 @@ impl File {
             let reason = "how long the file is shows only when it is read, which takes its time";
             return Err(bad_request(Operation::Read, place, reason.into()));
         }
-        Ok(ByteRange { start: asked.start, end: size.clamp(asked.start, asked.end) })
+        Ok(size)
     }
 
     /// The GPU on which a call can keep the order of a stream.
@@ -236,6 +292,11 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
+    /// So many, each of `len` bytes.
+    fn of(count: u64, len: u64) -> Self {
+        Self { range: ByteRange { start: 0, end: count * len }, len }
+    }
+
     pub(super) fn count(&self) -> u64 {
         let first = align_down(self.range.start, self.len);
         if self.range.is_empty() { 0 } else { (self.range.end - first).div_ceil(self.len) }
@@ -254,17 +315,16 @@ type Queued = OnceLock<Result<(), DeviceError>>;
 /// Queues all that the GPU has to do.
 ///
 /// # Safety
-/// `stream` is alive and one of the track's GPU; the GPU memory at `address`, and the track, stay
-/// until the GPU has passed the last number.
+/// `stream` is alive and one of the track's GPU; what `copy` touches, and the track, stay until the
+/// GPU has passed the last number.
 unsafe fn queue(
     track: &Track,
     stream: CallerStream,
     direction: Direction,
-    address: u64,
-    blocks: Blocks,
-) -> Result<(), DeviceError> {
-    let device = &track.device;
-    let (ours, count) = (track.stream, blocks.count());
+    count: u64,
+    copy: impl Fn(&Track, u64) -> DeviceResult<()>,
+) -> DeviceResult<()> {
+    let (device, ours) = (&track.device, track.stream);
     // SAFETY: the caller's promises, and the track's own memory, streams and events.
     unsafe {
         device.record_on_caller(track.event, stream)?;
@@ -277,13 +337,7 @@ unsafe fn queue(
             if least > 0 {
                 device.wait_number(ours, track.opened(), number(least))?;
             }
-            let part = blocks.range_of(index);
-            let (host, len) = track.place(index, part);
-            let gpu = address + (part.start - blocks.range.start);
-            match direction {
-                Direction::Read => device.copy_to_device(ours, gpu, host, len)?,
-                Direction::Write => device.copy_to_host(ours, host, gpu, len)?,
-            }
+            copy(track, index)?;
             device.write_number(ours, track.passed(), number(index + 1))?;
         }
         device.record(track.event, ours)?;

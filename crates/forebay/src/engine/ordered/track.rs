@@ -110,6 +110,12 @@ impl Track {
         (NonNull::new(address as *mut u8).expect("mapped memory is not at zero"), len)
     }
 
+    /// All of a slot, with the room before it.
+    pub(super) fn slot(&self, index: u64) -> Buffer {
+        let slots = self.slots.as_ref().expect("there until it is dropped");
+        slots.share(index % self.count * self.slot_len, self.slot_len)
+    }
+
     /// That part of its slot.
     pub(super) fn part(&self, index: u64, part: ByteRange) -> Buffer {
         let slots = self.slots.as_ref().expect("there until it is dropped");

@@ -1,0 +1,91 @@
+//! What is called back when a transfer has ended: by a thread that does nothing else.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use pyo3::PyClass;
+use pyo3::prelude::*;
+use pyo3::pyclass::boolean_struct::True;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::hanging;
+use crate::per_process::PerProcess;
+
+/// A future of Python's that stands for a transfer.
+pub(crate) trait Future: PyClass<Frozen = True> + Sync {
+    /// The transfer; `None` where there was nothing to do.
+    fn transfer(&self) -> Option<&forebay::Transfer>;
+}
+
+/// Calls `callback` with `future` when its transfer has ended; at once where it has, or where there
+/// is none.
+pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyResult<()> {
+    let py = future.py();
+    let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
+    call_back(py)?; // imported here, and not by the thread
+    match future.get().transfer().filter(|transfer| !transfer.is_done()) {
+        Some(transfer) => {
+            let jobs = jobs()?;
+            // Whoever ends it wakes that thread; the interpreter is its affair.
+            transfer.on_end(move || drop(jobs.send(job)));
+            Ok(())
+        }
+        None => run(py, job),
+    }
+}
+
+/// A callback whose transfer has ended.
+struct Job {
+    callback: Py<PyAny>,
+    future: Py<PyAny>,
+    reclaim: fn(&Bound<'_, PyAny>),
+}
+
+/// What a transfer moved bytes to or from is its owner's alone again.
+fn reclaim<F: Future>(future: &Bound<'_, PyAny>) {
+    if let Ok(future) = future.cast::<F>() {
+        drop(future.get().transfer().map(forebay::Transfer::reclaim));
+    }
+}
+
+/// The way to the thread that runs callbacks, which is started with the first of a process.
+fn jobs() -> PyResult<&'static Sender<Job>> {
+    static JOBS: PerProcess<Sender<Job>> = PerProcess::new();
+    let start = || {
+        let (sender, receiver) = channel::<Job>();
+        std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
+            Python::try_attach(|py| call_back_all(py, receiver));
+        })?;
+        Ok(sender)
+    };
+    Ok(JOBS.get_or_make(start)?)
+}
+
+/// Runs callbacks until the process ends. The thread stays known to the interpreter meanwhile, as
+/// the one of `logs` does.
+fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
+    let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
+    while let Some((job, rest)) = py.detach(move || next(jobs)) {
+        jobs = rest;
+        if let Err(error) = run(py, job) {
+            error.write_unraisable(py, None);
+        }
+    }
+}
+
+/// Runs a callback, and lets go of it and of its future while the interpreter is at hand.
+fn run(py: Python<'_>, job: Job) -> PyResult<()> {
+    let Job { callback, future, reclaim } = job;
+    let future = future.into_bound(py);
+    reclaim(&future);
+    let both = [callback.into_bound(py), future];
+    let arguments = PyTuple::new(py, [PyList::new(py, both)?])?;
+    hanging::call(call_back(py)?, &arguments);
+    Ok(())
+}
+
+/// What calls back in Python.
+fn call_back(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static CALL_BACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    CALL_BACK.import(py, "forebay._threads", "call_back")
+}

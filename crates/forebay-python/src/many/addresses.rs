@@ -1,0 +1,67 @@
+//! Memory that requests name by its address.
+
+#![expect(unsafe_code, reason = "borrows memory by the addresses that a caller gives")]
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::Asked;
+use crate::engine::Engine;
+use crate::failure::raised;
+use crate::memory::{self, Lent};
+
+impl Asked {
+    /// The memory of those that name it by its address: from the first to the last of them.
+    pub(super) fn add_ranges(
+        &mut self,
+        engine: &Bound<'_, Engine>,
+        ranges: &[(u64, u64)],
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let py = engine.py();
+        let device = device.ok_or_else(|| {
+            PyTypeError::new_err("`device=` is missing: addresses lie on one, or on `cpu`")
+        })?;
+        let device = memory::device_named(device)?;
+        let some: Vec<(u64, u64)> = ranges.iter().copied().filter(|range| range.1 > 0).collect();
+        let inner = &engine.get().engine;
+        let buffer = if some.is_empty() {
+            // SAFETY: no byte.
+            unsafe { inner.borrow_host_memory(0, 0) }
+        } else if device.is_some() {
+            // SAFETY: the memory is the caller's to keep, and no byte outside the ranges is asked
+            // for.
+            let borrowed = py.detach(|| unsafe { inner.borrow_device_ranges(&some) });
+            raised(py, borrowed)?
+        } else {
+            let (least, most) = extent(&some)?;
+            // SAFETY: as above.
+            unsafe { inner.borrow_host_memory(least, most - least) }
+        };
+        if buffer.device() != device && !some.is_empty() {
+            let is = buffer.device().map_or("cpu".to_owned(), |device| device.to_string());
+            let text = format!("the addresses are those of {is}, which is not `device=`");
+            return Err(PyValueError::new_err(text));
+        }
+        let (least, number) = (buffer.address(), self.lent.len());
+        for wanted in self.wanted.iter_mut().filter(|wanted| wanted.memory == usize::MAX) {
+            wanted.memory = number;
+            wanted.at = if wanted.len == 0 { 0 } else { wanted.at - least };
+        }
+        self.lent.push(Lent::unordered(buffer));
+        Ok(())
+    }
+}
+
+/// First address of ranges, and the one behind the last.
+fn extent(ranges: &[(u64, u64)]) -> PyResult<(u64, u64)> {
+    let (mut least, mut most) = (u64::MAX, 0);
+    for &(address, len) in ranges {
+        let end = address.checked_add(len).filter(|_| address > 0);
+        let end = end.ok_or_else(|| {
+            PyValueError::new_err(format!("there is no memory of {len} bytes at {address:#x}"))
+        })?;
+        (least, most) = (least.min(address), most.max(end));
+    }
+    Ok((least, most))
+}

@@ -1,0 +1,228 @@
+//! Python's calls for many reads or writes.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+use super::arrays::{Arrays, by_arrays};
+use super::tuples::by_tuples;
+use super::{Asked, How, ManyResult, ManyTransfer};
+use crate::engine::Engine;
+use crate::file::File;
+use crate::stream::Given;
+
+#[pymethods]
+impl Engine {
+    /// Reads many pieces of files in one call: tuples `(file, offset, length, target)`, or arrays.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        target = None, at = None, addresses = None, device = None, exact = true, check = true,
+        stream = Given::Current, route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn read_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        target: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.run(this, &how)
+    }
+
+    /// Writes many pieces to files in one call: tuples `(file, offset, length, source)`, or arrays.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        source = None, at = None, addresses = None, device = None, sync = None, check = true,
+        stream = Given::Current, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn write_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        source: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let target = source;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.run(this, &how)
+    }
+
+    /// As `read_many`, and does not wait.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        target = None, at = None, addresses = None, device = None, exact = true, check = true,
+        stream = Given::Current, route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_read_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        target: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.start(this, &how)
+    }
+
+    /// As `write_many`, and does not wait.
+    #[pyo3(signature = (
+        requests = None, *, files = None, file_of = None, offsets = None, lengths = None,
+        source = None, at = None, addresses = None, device = None, sync = None, check = true,
+        stream = Given::Current, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_write_many<'py>(
+        this: &Bound<'py, Self>,
+        requests: Option<&Bound<'py, PyAny>>,
+        files: Option<&Bound<'py, PyAny>>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: Option<&Bound<'py, PyAny>>,
+        lengths: Option<&Bound<'py, PyAny>>,
+        source: Option<&Bound<'py, PyAny>>,
+        at: Option<&Bound<'py, PyAny>>,
+        addresses: Option<&Bound<'py, PyAny>>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let target = source;
+        let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
+        asked(this, &how, requests, &arrays)?.start(this, &how)
+    }
+}
+
+#[pymethods]
+impl File {
+    /// Reads many ranges of the file in one call: tuples `(offset, length, target)`.
+    #[pyo3(signature = (
+        requests, *, device = None, exact = true, check = true, stream = Given::Current,
+        route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn readv<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
+    }
+
+    /// Writes many ranges of the file in one call: tuples `(offset, length, source)`.
+    #[pyo3(signature = (
+        requests, *, device = None, sync = None, check = true, stream = Given::Current,
+        urgent = false
+    ))]
+    fn writev<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
+    }
+
+    /// As `readv`, and does not wait.
+    #[pyo3(signature = (
+        requests, *, device = None, exact = true, check = true, stream = Given::Current,
+        route = None, urgent = false
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn start_readv<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        exact: bool,
+        check: bool,
+        stream: Given<'py>,
+        route: Option<&str>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::reading(route, exact, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
+    }
+
+    /// As `writev`, and does not wait.
+    #[pyo3(signature = (
+        requests, *, device = None, sync = None, check = true, stream = Given::Current,
+        urgent = false
+    ))]
+    fn start_writev<'py>(
+        this: &Bound<'py, Self>,
+        requests: &Bound<'py, PyAny>,
+        device: Option<&Bound<'py, PyAny>>,
+        sync: Option<&str>,
+        check: bool,
+        stream: Given<'py>,
+        urgent: bool,
+    ) -> PyResult<ManyTransfer> {
+        let how = How::writing(sync, check, &stream, urgent)?;
+        let engine = this.get().engine.bind(this.py());
+        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
+    }
+}
+
+fn asked<'py>(
+    engine: &Bound<'py, Engine>,
+    how: &How<'_, 'py>,
+    requests: Option<&Bound<'py, PyAny>>,
+    arrays: &Arrays<'_, 'py>,
+) -> PyResult<Asked> {
+    match (requests, arrays.files) {
+        (Some(requests), None) => by_tuples(engine, how, requests, arrays.device, None),
+        (None, Some(files)) => by_arrays(engine, how, files, arrays),
+        _ => Err(PyTypeError::new_err(
+            "give tuples `(file, offset, length, memory)`, or `files=` and arrays",
+        )),
+    }
+}

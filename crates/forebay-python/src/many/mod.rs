@@ -1,0 +1,178 @@
+//! Many reads or writes in one call, given as tuples or as arrays.
+//!
+//! Tuples name their memory each; arrays are of offsets, lengths, and either places in one object
+//! or addresses on one device. What they come to is one call of the engine, without the
+//! interpreter. `calls` has Python's calls, `tuples` and `arrays` read what is given, `addresses`
+//! finds memory that is named by its address, `transfer` is all of it on its way, and `result` says
+//! what came of each.
+
+#![expect(unsafe_code, reason = "queues on streams of others")]
+
+mod addresses;
+mod arrays;
+mod calls;
+mod result;
+mod transfer;
+mod tuples;
+
+use std::sync::Arc;
+
+use forebay::{Buffer, Error, ManyOutcome, Piece, RequestOptions};
+use pyo3::prelude::*;
+
+use crate::engine::Engine;
+use crate::failure::{exception, raised};
+use crate::file::{File, options};
+use crate::memory::{self, Lent, Use};
+use crate::stream::{Given, Ordering};
+use crate::waiting::interruptible;
+pub(crate) use result::ManyResult;
+pub(crate) use transfer::ManyTransfer;
+
+/// A piece, before the files and the memory that it names are at hand.
+struct Wanted {
+    file: usize,
+    offset: u64,
+    len: u64,
+    /// The memory, by its place in the call's list.
+    memory: usize,
+    /// Where it begins there.
+    at: u64,
+}
+
+/// What a call is about.
+#[derive(Default)]
+struct Asked {
+    files: Vec<forebay::File>,
+    lent: Vec<Lent>,
+    wanted: Vec<Wanted>,
+}
+
+/// How a call is to be carried out.
+struct How<'a, 'py> {
+    usage: Use,
+    options: RequestOptions,
+    stream: &'a Given<'py>,
+    ordering: Ordering,
+    /// Whether the first request that failed is raised.
+    check: bool,
+}
+
+impl<'a, 'py> How<'a, 'py> {
+    fn reading(
+        route: Option<&str>,
+        exact: bool,
+        check: bool,
+        stream: &'a Given<'py>,
+        urgent: bool,
+    ) -> PyResult<Self> {
+        let (options, ordering) = (options(route, exact, None, urgent)?, stream.ordering()?);
+        Ok(Self { usage: Use::Target, options, stream, ordering, check })
+    }
+
+    fn writing(
+        sync: Option<&str>,
+        check: bool,
+        stream: &'a Given<'py>,
+        urgent: bool,
+    ) -> PyResult<Self> {
+        let (options, ordering) = (options(None, false, sync, urgent)?, stream.ordering()?);
+        Ok(Self { usage: Use::Source, options, stream, ordering, check })
+    }
+
+    /// The bytes of an object, as the call uses them.
+    fn lend(&self, engine: &Bound<'py, Engine>, object: &Bound<'py, PyAny>) -> PyResult<Lent> {
+        let lent = memory::lend(&engine.get().engine, object, self.usage, None)?;
+        if lent.buffer.device().is_some() {
+            self.stream.mark(self.ordering, object)?;
+        }
+        Ok(lent)
+    }
+}
+
+impl Asked {
+    fn add_file(&mut self, file: &Bound<'_, File>) -> PyResult<()> {
+        self.files.push(file.get().file()?);
+        Ok(())
+    }
+
+    /// Does all of it and waits for the end.
+    fn run(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
+        let (py, this) = (engine.py(), engine.get());
+        if let Ordering::Stream(_) = how.ordering {
+            return self.start(engine, how)?.outcome(py);
+        }
+        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
+        let ((mut buffers, pieces), (usage, options)) =
+            (self.into_parts(), (how.usage, how.options));
+        let done = interruptible(py, |go_on| {
+            let pieces = pieces.all();
+            match usage {
+                Use::Target => this.engine.read_many_while(&pieces, &mut buffers, &options, go_on),
+                Use::Source => this.engine.write_many_while(&pieces, &buffers, &options, go_on),
+            }
+        })?;
+        let outcome = raised(py, done)?;
+        match first_failure(&outcome) {
+            Some(error) if how.check => Err(exception(py, error)),
+            _ => Py::new(py, ManyResult { outcome: Arc::new(outcome) }),
+        }
+    }
+
+    /// Starts all of it.
+    fn start(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<ManyTransfer> {
+        let (py, this) = (engine.py(), engine.get());
+        if self.wanted.is_empty() {
+            let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
+            return ManyTransfer::nothing(py, nothing);
+        }
+        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
+        let ((buffers, pieces), (usage, options)) = (self.into_parts(), (how.usage, how.options));
+        let ordering = how.ordering;
+        let started = py.detach(|| {
+            let (engine, pieces) = (&this.engine, pieces.all());
+            match (usage, ordering) {
+                // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
+                (Use::Target, Ordering::Stream(stream)) => unsafe {
+                    engine.start_read_many_on(stream, &pieces, buffers, &options)
+                },
+                // SAFETY: as above.
+                (Use::Source, Ordering::Stream(stream)) => unsafe {
+                    engine.start_write_many_on(stream, &pieces, buffers, &options)
+                },
+                (Use::Target, _) => engine.start_read_many(&pieces, buffers, &options),
+                (Use::Source, _) => engine.start_write_many(&pieces, buffers, &options),
+            }
+        });
+        Ok(ManyTransfer::new(raised(py, started)?, how.check))
+    }
+
+    fn into_parts(self) -> (Vec<Buffer>, Pieces) {
+        let Self { files, lent, wanted } = self;
+        (lent.into_iter().map(|lent| lent.buffer).collect(), Pieces { files, wanted })
+    }
+}
+
+/// The requests of a call, as the engine is told of them.
+struct Pieces {
+    files: Vec<forebay::File>,
+    wanted: Vec<Wanted>,
+}
+
+impl Pieces {
+    fn all(&self) -> Vec<Piece<'_>> {
+        let piece = |wanted: &Wanted| Piece {
+            file: &self.files[wanted.file],
+            offset: wanted.offset,
+            len: wanted.len,
+            target: wanted.memory,
+            at: wanted.at,
+        };
+        self.wanted.iter().map(piece).collect()
+    }
+}
+
+/// What went wrong with the first request that failed.
+fn first_failure(outcome: &ManyOutcome) -> Option<&Error> {
+    outcome.results.iter().find_map(|result| result.as_ref().err())
+}

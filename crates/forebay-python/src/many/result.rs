@@ -1,0 +1,69 @@
+//! What many reads or writes came to, for Python.
+
+use std::sync::Arc;
+
+use forebay::ManyOutcome;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::failure::{exception, raised};
+use crate::transfer::report;
+
+/// What many reads or writes came to, each by its place in the call.
+#[pyclass(frozen, module = "forebay", sequence)]
+pub(crate) struct ManyResult {
+    pub(super) outcome: Arc<ManyOutcome>,
+}
+
+#[pymethods]
+impl ManyResult {
+    /// Bytes of all.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.outcome.results.iter().filter_map(|result| result.as_ref().ok()).sum()
+    }
+
+    /// Bytes of each; `None` where it failed.
+    #[getter]
+    fn counts(&self) -> Vec<Option<u64>> {
+        self.outcome.results.iter().map(|result| result.as_ref().ok().copied()).collect()
+    }
+
+    /// What went wrong, by the place of the request that it went wrong with.
+    #[getter]
+    fn errors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for (index, result) in self.outcome.results.iter().enumerate() {
+            if let Err(error) = result {
+                all.set_item(index, exception(py, error).into_value(py))?;
+            }
+        }
+        Ok(all)
+    }
+
+    fn __len__(&self) -> usize {
+        self.outcome.results.len()
+    }
+
+    /// Bytes of one, or what went wrong with it.
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<u64> {
+        let len = self.outcome.results.len();
+        let at =
+            if index < 0 { len.checked_add_signed(index) } else { usize::try_from(index).ok() };
+        let result = at.and_then(|at| self.outcome.results.get(at));
+        let result = result.ok_or_else(|| PyIndexError::new_err("no such request"))?;
+        raised(py, result.clone())
+    }
+
+    /// What all of them did: bytes by route, with the reason, and time by stage.
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        report(py, &self.outcome.whole)
+    }
+
+    fn __repr__(&self) -> String {
+        let failed = self.outcome.results.iter().filter(|result| result.is_err()).count();
+        let len = self.outcome.results.len();
+        format!("<forebay.ManyResult of {len}, {} bytes, {failed} failed>", self.bytes())
+    }
+}

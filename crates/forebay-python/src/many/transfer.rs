@@ -1,0 +1,178 @@
+//! Many reads or writes on their way, as a future.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::{Error, ManyOutcome};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+use super::result::ManyResult;
+use crate::callbacks;
+use crate::failure::{exception, raised};
+use crate::moving::{self, bound, late};
+use crate::transfer::{report, report_so_far};
+use crate::waiting::Apart;
+
+/// Many reads or writes on their way. What they move bytes to or from is kept until all have
+/// arrived; a transfer that nobody has any more goes on.
+#[pyclass(frozen, module = "forebay", weakref)]
+pub(crate) struct ManyTransfer {
+    /// None where there was nothing to do.
+    moving: Option<Apart<Going>>,
+    /// What it came to, once somebody has asked.
+    told: PyOnceLock<Py<ManyResult>>,
+    /// Whether the first request that failed is raised.
+    check: bool,
+}
+
+/// Goes on where it is dropped.
+struct Going(Option<forebay::ManyTransfer>);
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(forebay::ManyTransfer::detach);
+    }
+}
+
+impl callbacks::Future for ManyTransfer {
+    fn transfer(&self) -> Option<&forebay::Transfer> {
+        self.moving().map(forebay::ManyTransfer::transfer)
+    }
+}
+
+impl ManyTransfer {
+    pub(crate) fn new(moving: forebay::ManyTransfer, check: bool) -> Self {
+        Self { moving: Some(Apart::new(Going(Some(moving)))), told: PyOnceLock::new(), check }
+    }
+
+    /// That of no request.
+    pub(super) fn nothing(py: Python<'_>, outcome: ManyOutcome) -> PyResult<Self> {
+        let told = PyOnceLock::new();
+        let result = Py::new(py, ManyResult { outcome: Arc::new(outcome) })?;
+        told.set(py, result).expect("it is told once");
+        Ok(Self { moving: None, told, check: false })
+    }
+
+    fn moving(&self) -> Option<&forebay::ManyTransfer> {
+        let going = self.moving.as_ref()?;
+        Some(going.0.as_ref().expect("there until it is dropped"))
+    }
+
+    fn inner(&self) -> Option<&forebay::Transfer> {
+        self.moving().map(forebay::ManyTransfer::transfer)
+    }
+
+    /// What it came to, at most after `timeout` seconds.
+    fn end(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Result<Py<ManyResult>, Error>> {
+        let bound = bound(timeout)?;
+        let (Some(moving), None) = (self.moving(), self.told.get(py)) else {
+            return Ok(Ok(self.result_told(py)));
+        };
+        match moving::end(py, moving, bound)? {
+            Some(Ok(outcome)) => {
+                let told = || Py::new(py, ManyResult { outcome });
+                self.told.get_or_try_init(py, told)?;
+                Ok(Ok(self.result_told(py)))
+            }
+            Some(Err(error)) => Ok(Err(error)),
+            None => Err(late(timeout)),
+        }
+    }
+
+    fn result_told(&self, py: Python<'_>) -> Py<ManyResult> {
+        self.told.get(py).expect("it has been told").clone_ref(py)
+    }
+
+    /// What went wrong with the first of them that failed, where that is to be raised.
+    fn failure<'a>(&self, outcome: &'a ManyOutcome) -> Option<&'a Error> {
+        if self.check { super::first_failure(outcome) } else { None }
+    }
+
+    /// What it came to, or what is to be raised.
+    pub(super) fn outcome(&self, py: Python<'_>) -> PyResult<Py<ManyResult>> {
+        if let Some(moving) = self.moving() {
+            moving::outcome(py, moving)?;
+        }
+        self.result(py, None)
+    }
+}
+
+#[pymethods]
+impl ManyTransfer {
+    /// Waits for the end and returns what came of each request, as the call that waits does. Where
+    /// `timeout` seconds are over before, `TimeoutError` is raised, and the transfer goes on. A
+    /// signal whose handler raises, as Ctrl-C's does, cancels it.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<ManyResult>> {
+        let result = raised(py, self.end(py, timeout)?)?;
+        match self.failure(&result.get().outcome) {
+            Some(error) => Err(exception(py, error)),
+            None => Ok(result),
+        }
+    }
+
+    /// Waits for the end as `result` does, and returns what that would raise, or `None`.
+    #[pyo3(signature = (timeout = None))]
+    fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
+        Ok(match self.end(py, timeout)? {
+            Ok(result) => self.failure(&result.get().outcome).map(|error| exception(py, error)),
+            Err(error) => Some(exception(py, &error)),
+        })
+    }
+
+    /// Whether it has ended.
+    fn done(&self) -> bool {
+        self.inner().is_none_or(forebay::Transfer::is_done)
+    }
+
+    /// Whether it is on its way.
+    fn running(&self) -> bool {
+        !self.done()
+    }
+
+    /// Whether it was cancelled before it had ended.
+    fn cancelled(&self) -> bool {
+        self.moving().is_some_and(moving::is_cancelled)
+    }
+
+    /// Stops it: nothing new starts, and what is in flight drains. Whether there was something to
+    /// stop.
+    fn cancel(&self, py: Python<'_>) -> bool {
+        self.moving().is_some_and(|moving| moving::cancel(py, moving))
+    }
+
+    /// Bytes done so far, and bytes asked for.
+    fn progress(&self) -> (u64, u64) {
+        self.inner().map_or((0, 0), forebay::Transfer::progress)
+    }
+
+    /// Calls `callback` with the transfer when it has ended: from a thread that does nothing else,
+    /// or at once where it has ended already.
+    fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        callbacks::add(this, callback)
+    }
+
+    fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
+    }
+
+    /// What all of them have done so far: bytes by route, with the reason, and time by stage.
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if let Some(told) = self.told.get(py) {
+            return report(py, &told.get().outcome.whole);
+        }
+        let inner = self.inner().expect("what came of nothing is known");
+        match inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten() {
+            Some(Ok(whole)) => report(py, &whole),
+            _ => report_so_far(py, inner),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let (done, asked) = self.progress();
+        let state = if self.done() { "ended" } else { "on its way" };
+        format!("<forebay.ManyTransfer {state}, {done} of {asked} bytes>")
+    }
+}

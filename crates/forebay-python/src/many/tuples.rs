@@ -1,0 +1,95 @@
+//! Requests as tuples, each with its file and its memory.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyIterator, PyTuple};
+
+use super::{Asked, How, Wanted};
+use crate::engine::Engine;
+use crate::file::File;
+use crate::memory::offset_of;
+
+/// Requests as tuples, whose memory is an object, or an address on `device`; those of one file
+/// where it is given.
+pub(super) fn by_tuples<'py>(
+    engine: &Bound<'py, Engine>,
+    how: &How<'_, 'py>,
+    requests: &Bound<'py, PyAny>,
+    device: Option<&Bound<'py, PyAny>>,
+    file: Option<&Bound<'py, File>>,
+) -> PyResult<Asked> {
+    let mut asked = Asked::default();
+    let (mut files, mut memory) = (Numbered::default(), Numbered::default());
+    let mut ranges = Vec::new();
+    let first = usize::from(file.is_none());
+    let bad_tuple = || {
+        let kinds = [
+            "a request is `(offset, length, memory)`",
+            "a request is `(file, offset, length, memory)`",
+        ];
+        PyTypeError::new_err(kinds[first])
+    };
+    file.into_iter().try_for_each(|file| asked.add_file(file))?;
+    // Objects are told apart by where they are, so they live until all have been looked at.
+    let mut kept: Vec<Bound<'py, PyTuple>> = Vec::new();
+    for request in PyIterator::from_object(requests)? {
+        let request = request?.cast_into::<PyTuple>().map_err(|_| bad_tuple())?;
+        if request.len() != first + 3 {
+            return Err(bad_tuple());
+        }
+        let mut number = 0;
+        if first > 0 {
+            let file = request.get_item(0)?;
+            let is_new;
+            (number, is_new) = files.number(&file);
+            if is_new {
+                asked.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
+            }
+        }
+        let offset = offset_of(request.get_item(first)?.extract()?)?;
+        let len: u64 = request.get_item(first + 1)?.extract()?;
+        let object = request.get_item(first + 2)?;
+        let (memory, at) = if object.is_instance_of::<PyInt>() {
+            let address: u64 = object.extract()?;
+            ranges.push((address, len));
+            (usize::MAX, address)
+        } else {
+            let (number, is_new) = memory.number(&object);
+            if is_new {
+                asked.lent.push(how.lend(engine, &object)?);
+            }
+            (number, 0)
+        };
+        asked.wanted.push(Wanted { file: number, offset, len, memory, at });
+        kept.push(request);
+    }
+    if !ranges.is_empty() {
+        asked.add_ranges(engine, &ranges, device)?;
+    }
+    Ok(asked)
+}
+
+/// Objects in the order in which they came.
+#[derive(Default)]
+struct Numbered {
+    known: HashMap<usize, usize>,
+    last: Option<(usize, usize)>,
+}
+
+impl Numbered {
+    /// An object's number, and whether it is new.
+    fn number(&mut self, object: &Bound<'_, PyAny>) -> (usize, bool) {
+        let key = object.as_ptr() as usize;
+        if let Some((same, number)) = self.last
+            && same == key
+        {
+            return (number, false);
+        }
+        let next = self.known.len();
+        let number = *self.known.entry(key).or_insert(next);
+        self.last = Some((key, number));
+        (number, number == next)
+    }
+}

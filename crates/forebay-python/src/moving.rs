@@ -1,0 +1,115 @@
+//! What Python's futures stand for: waiting for it, with the signals that come meanwhile.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::{Error, ManyOutcome, ManyTransfer, Outcome, Transfer};
+use pyo3::prelude::*;
+
+use crate::failure::raised;
+
+/// Time between two questions for signals.
+const ASKS_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a wait that was interrupted waits for what is in flight.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// One transfer of the engine, or one of many pieces.
+pub(crate) trait Moving: Sync {
+    /// What it comes to.
+    type End: Send;
+
+    /// The transfer, to ask and to cancel.
+    fn transfer(&self) -> &Transfer;
+
+    /// Waits for the end, at most for `bound`.
+    fn wait_for(&self, bound: Duration) -> Option<Result<Self::End, Error>>;
+}
+
+impl Moving for Transfer {
+    type End = Outcome;
+
+    fn transfer(&self) -> &Transfer {
+        self
+    }
+
+    fn wait_for(&self, bound: Duration) -> Option<Result<Outcome, Error>> {
+        self.wait_for(bound)
+    }
+}
+
+impl Moving for ManyTransfer {
+    type End = Arc<ManyOutcome>;
+
+    fn transfer(&self) -> &Transfer {
+        self.transfer()
+    }
+
+    fn wait_for(&self, bound: Duration) -> Option<Result<Arc<ManyOutcome>, Error>> {
+        self.wait_for(bound)
+    }
+}
+
+/// How it ended, at most after `bound`; `None` where that expires before. Whoever interrupts the
+/// wait cancels it.
+pub(crate) fn end<M: Moving>(
+    py: Python<'_>,
+    moving: &M,
+    bound: Option<Duration>,
+) -> PyResult<Option<Result<M::End, Error>>> {
+    let until = bound.and_then(|bound| Instant::now().checked_add(bound));
+    loop {
+        let now = Instant::now();
+        let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));
+        let end = py.detach(|| moving.wait_for(left.min(ASKS_EVERY)));
+        if let Some(end) = end {
+            // What it moved bytes to or from is its owner's alone again.
+            drop(moving.transfer().reclaim());
+            return Ok(Some(end));
+        }
+        py.check_signals().inspect_err(|_| give_up(py, moving))?;
+        if left <= ASKS_EVERY && until.is_some() {
+            return Ok(None);
+        }
+    }
+}
+
+/// What it did.
+pub(crate) fn outcome<M: Moving>(py: Python<'_>, moving: &M) -> PyResult<M::End> {
+    raised(py, end(py, moving, None)?.expect("there is no bound"))
+}
+
+/// Cancels it, and waits a moment for what is in flight.
+fn give_up<M: Moving>(py: Python<'_>, moving: &M) {
+    py.detach(|| {
+        moving.transfer().cancel();
+        let _ = moving.transfer().wait_for(DRAIN_MAX);
+    });
+}
+
+/// Stops it; whether there was something to stop.
+pub(crate) fn cancel<M: Moving>(py: Python<'_>, moving: &M) -> bool {
+    let is_moving = !moving.transfer().is_done();
+    py.detach(|| moving.transfer().cancel());
+    is_moving
+}
+
+/// Whether it was cancelled before it had ended.
+pub(crate) fn is_cancelled<M: Moving>(moving: &M) -> bool {
+    let transfer = moving.transfer();
+    transfer.is_done()
+        && matches!(transfer.wait_for(Duration::ZERO), Some(Err(Error::Cancelled { .. })))
+}
+
+/// A bound in seconds, as Python gives it.
+pub(crate) fn bound(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(timeout) = timeout else { return Ok(None) };
+    Ok(Some(Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX)))
+}
+
+/// What is raised when it has expired.
+pub(crate) fn late(timeout: Option<f64>) -> PyErr {
+    let seconds = timeout.unwrap_or_default();
+    let text = format!("the transfer has not ended within {seconds} s; it goes on");
+    pyo3::exceptions::PyTimeoutError::new_err(text)
+}

@@ -1,0 +1,144 @@
+//! What a transfer in a stream's order moves between files and the slots of its track, step by
+//! step: a slot's worth each, and for many pieces that are to be durable one more at the end.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::pieces::Pieces;
+use super::{Blocks, Track};
+use crate::engine::many::Results;
+use crate::engine::{Engine, File, RequestOptions};
+use crate::error::{Error, Place, Result};
+use crate::file::Handle;
+use crate::queue::Direction;
+use crate::transfer::{Outcome, SyncMode, Transfer};
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A range of a file.
+    Range(File, Blocks),
+    /// Many pieces.
+    Pieces(Pieces),
+}
+
+/// A step on its way.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) transfer: Transfer,
+    pub(super) step: u64,
+    /// Of many pieces, what came of each.
+    pub(super) results: Option<Results>,
+}
+
+impl Work {
+    pub(super) fn engine(&self) -> &Engine {
+        match self {
+            Self::Range(file, _) => file.engine(),
+            Self::Pieces(pieces) => pieces.engine(),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Self::Range(file, _) => file,
+            Self::Pieces(pieces) => pieces.first_file(),
+        }
+    }
+
+    /// The file that stands for all of them.
+    pub(super) fn handle(&self) -> &Handle {
+        self.file().handle()
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.file().path()
+    }
+
+    /// Where it moves bytes, as an error names it.
+    pub(super) fn place(&self) -> Place {
+        match self {
+            Self::Range(file, blocks) => {
+                file.handle().place(blocks.range.start, blocks.range.len())
+            }
+            Self::Pieces(pieces) => pieces.place(),
+        }
+    }
+
+    /// Bytes that there are to move.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Range(_, blocks) => blocks.range.len(),
+            Self::Pieces(pieces) => pieces.layout().len(),
+        }
+    }
+
+    /// Slots' worth, each with a gate.
+    pub(super) fn blocks(&self) -> u64 {
+        match self {
+            Self::Range(_, blocks) => blocks.count(),
+            Self::Pieces(pieces) => pieces.layout().blocks(),
+        }
+    }
+
+    /// All that is to be done: the syncs of many files are a step of their own.
+    pub(super) fn steps(&self, sync: SyncMode) -> u64 {
+        let syncs_apart = matches!(self, Self::Pieces(_)) && sync != SyncMode::None;
+        self.blocks() + u64::from(syncs_apart)
+    }
+
+    /// Begins one.
+    pub(super) fn begin(
+        &self,
+        step: u64,
+        track: &Track,
+        direction: Direction,
+        options: &RequestOptions,
+    ) -> Result<Moving> {
+        let mut options = RequestOptions { exact: true, preallocate: false, ..*options };
+        if step + 1 < self.steps(options.sync) {
+            options.sync = SyncMode::None;
+        }
+        match self {
+            Self::Range(file, blocks) => {
+                let part = blocks.range_of(step);
+                let memory = track.part(step, part);
+                // The size is known: no server is asked for it here.
+                let size = blocks.range.end;
+                let transfer = file.start_sized(direction, part.start, memory, &options, size)?;
+                Ok(Moving { transfer, step, results: None })
+            }
+            Self::Pieces(pieces) => pieces.begin(step, track, direction, &options),
+        }
+    }
+
+    /// Notes what came of a step's pieces.
+    pub(super) fn note(&mut self, moved: &Moving, whole: &Outcome) {
+        if let (Self::Pieces(pieces), Some(results)) = (self, &moved.results) {
+            pieces.note(moved.step, results.outcome(whole.clone()).results);
+        }
+    }
+
+    /// What it comes to when all of it is done.
+    pub(super) fn end(&mut self, got: u64, asked: u64, exact: bool) -> Result<u64> {
+        match self {
+            Self::Range(file, blocks) if exact && got < asked => {
+                let place = file.handle().place(blocks.range.start, asked);
+                Err(Error::EndOfFile { place, got })
+            }
+            Self::Range(..) => Ok(got),
+            Self::Pieces(pieces) => Ok(pieces.end()),
+        }
+    }
+
+    /// Its files, whose close may hang, and the engine.
+    pub(super) fn into_parts(self) -> (Vec<Arc<Handle>>, Engine) {
+        match self {
+            Self::Range(file, _) => {
+                let (handle, engine) = file.into_parts();
+                (vec![handle], engine)
+            }
+            Self::Pieces(pieces) => pieces.into_parts(),
+        }
+    }
+}
