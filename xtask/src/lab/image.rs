@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::archive::Archive;
-use super::folders::{copy, entries, failed, make, remove};
 use super::packages::Tree;
+use crate::folders::{copy, entries, failed, make, remove};
 use crate::process::{self, Result, say};
 
 /// What the guest has beyond what these need themselves.

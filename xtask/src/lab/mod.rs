@@ -9,7 +9,6 @@ mod archive;
 mod bench;
 mod boot;
 mod expected;
-mod folders;
 mod found;
 mod image;
 mod machine;
@@ -27,7 +26,7 @@ use packages::Tree;
 use share::Share;
 
 use crate::process::{self, Result, find, say};
-use crate::test;
+use crate::{folders, test};
 
 const HELP: &str = "\
 usage: cargo xtask lab [ARGUMENT]...

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::folders::{entries, failed, make, remove};
+use crate::folders::{entries, failed, make, remove};
 use crate::process::{self, Result, say};
 
 /// Folders that are links into `usr` on Debian; packages hold files below either name.
