@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::image::Image;
-use super::packages::Tree;
 use crate::folders::failed;
+use crate::packages::Tree;
 use crate::process::{Result, find};
 
 /// The packages that hold the emulator.

@@ -2,9 +2,12 @@
 //! archive are built, measured, installed where nothing else is, and tested there.
 //!
 //! `workshop` has the folders and the tools that all parts use, `native` makes this machine's
-//! wheel, `source` what is built from sources. What a machine lacks is reported as skipped. The
+//! wheel, `source` what is built from sources, `aarch64` that processor's wheel, which `emulated`
+//! plays. What a machine lacks is reported as skipped. The
 //! wheels stay in `target/wheels/dist`.
 
+mod aarch64;
+mod emulated;
 mod native;
 mod source;
 mod workshop;
@@ -21,15 +24,17 @@ use crate::report::Report;
 enum Part {
     Native,
     Source,
+    Aarch64,
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Native, Self::Source];
+    const ALL: [Self; 3] = [Self::Native, Self::Source, Self::Aarch64];
 
     fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Source => "source",
+            Self::Aarch64 => "aarch64",
         }
     }
 
@@ -38,6 +43,7 @@ impl Part {
         match self {
             Self::Native => native::run(report, workshop),
             Self::Source => source::run(report, workshop),
+            Self::Aarch64 => aarch64::run(report, workshop),
         }
     }
 }

@@ -54,7 +54,7 @@ fn archive(report: &mut Report, workshop: &Workshop) -> Result<Option<Vec<String
     let folder = workshop.home.join("dist/source");
     remove(&folder)?;
     let mut build = workshop.maturin();
-    build.args(["sdist", "--quiet", "--out"]).arg(&folder);
+    build.args(["sdist", "--out"]).arg(&folder);
     let built = process::succeeds(&mut build)?;
     report.step("wheels: source: archive", built);
     if !built {

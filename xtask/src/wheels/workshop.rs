@@ -29,7 +29,7 @@ pub(super) struct Workshop {
     /// The Python of this machine.
     pub(super) system: PathBuf,
     /// One that has the tools.
-    tools: PathBuf,
+    pub(super) tools: PathBuf,
 }
 
 impl Workshop {
