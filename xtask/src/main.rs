@@ -40,7 +40,8 @@ usage: cargo xtask CHORE
   sanitize [TOOL]...      runs the engine's tests under `address`, `thread` and `miri`, or those of
                           them that are named (needs a nightly toolchain)
   wheels [PART]...        builds the Python package as it is handed out, installs and tests it:
-                          `native`, `source`, `aarch64`, or those of them that are named
+                          `native`, `source`, `aarch64`, `free-threaded`, or those that
+                          are named
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
 ";

@@ -88,13 +88,13 @@ pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Resu
 
 /// The tests, which say themselves what they skip.
 fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
-    suite(report, "Python", root, Command::new(python).args(PYTEST))
+    suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
 }
 
 /// Runs the tests by a command that ends with [`PYTEST`], and counts them as those of `name`.
 pub(crate) fn suite(
     report: &mut Report,
-    name: &'static str,
+    name: String,
     root: &Path,
     pytest: &mut Command,
 ) -> Result<()> {
@@ -128,7 +128,7 @@ fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
 /// What `pytest` printed.
 #[derive(Debug, Default)]
 struct Outcome {
-    name: &'static str,
+    name: String,
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
@@ -136,7 +136,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of(name: &'static str) -> Self {
+    fn of(name: String) -> Self {
         Self { name, ..Self::default() }
     }
 
@@ -167,7 +167,7 @@ impl Outcome {
     }
 
     fn add_to(&self, report: &mut Report, succeeded: bool) {
-        report.add_counts(self.name, (self.passed, self.failed), &self.skipped, &self.failures);
+        report.add_counts(&self.name, (self.passed, self.failed), &self.skipped, &self.failures);
         if !succeeded && self.failed == 0 {
             report.step(&format!("{}: tests", self.name), false);
         }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_last_line_of_pytest_is_counted() {
-        let mut outcome = Outcome::of("Python");
+        let mut outcome = Outcome::of("Python".to_owned());
         for line in [
             "SKIPPED [2] python/tests/test_torch.py:10: no torch",
             "FAILED python/tests/test_files.py::test_a - AssertionError",

@@ -3,11 +3,13 @@
 //!
 //! `workshop` has the folders and the tools that all parts use, `native` makes this machine's
 //! wheel, `source` what is built from sources, `aarch64` that processor's wheel, which `emulated`
-//! plays. What a machine lacks is reported as skipped. The
-//! wheels stay in `target/wheels/dist`.
+//! plays, `free_threaded` those for Pythons without a GIL; `interpreters` finds other Pythons.
+//! What a machine lacks is reported as skipped. The wheels stay in `target/wheels/dist`.
 
 mod aarch64;
 mod emulated;
+mod free_threaded;
+mod interpreters;
 mod native;
 mod source;
 mod workshop;
@@ -25,16 +27,18 @@ enum Part {
     Native,
     Source,
     Aarch64,
+    FreeThreaded,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Native, Self::Source, Self::Aarch64];
+    const ALL: [Self; 4] = [Self::Native, Self::Source, Self::Aarch64, Self::FreeThreaded];
 
     fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
             Self::Source => "source",
             Self::Aarch64 => "aarch64",
+            Self::FreeThreaded => "free-threaded",
         }
     }
 
@@ -44,6 +48,7 @@ impl Part {
             Self::Native => native::run(report, workshop),
             Self::Source => source::run(report, workshop),
             Self::Aarch64 => aarch64::run(report, workshop),
+            Self::FreeThreaded => free_threaded::run(report, workshop),
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::interpreters::{self, Interpreter};
 use super::workshop::{Workshop, pip};
 use crate::process::{self, Result, say};
 use crate::python::{PYTEST, suite};
@@ -24,7 +25,7 @@ print(time.perf_counter() - start)
 ";
 
 /// The name of this machine's processor in targets and wheels.
-const PROCESSOR: &str = std::env::consts::ARCH;
+pub(super) const PROCESSOR: &str = std::env::consts::ARCH;
 
 pub(super) fn run(report: &mut Report, workshop: &Workshop) -> Result<()> {
     let target = format!("{PROCESSOR}-unknown-linux-gnu");
@@ -44,7 +45,30 @@ pub(super) fn run(report: &mut Report, workshop: &Workshop) -> Result<()> {
     );
     report.step("wheels: native: the time of an import", took < IMPORT_MAX);
     process::must_succeed(pip(&python).arg("pytest==9.*"))?;
-    suite(report, "wheels: native", &workshop.root, Command::new(&python).args(PYTEST))
+    let name = "wheels: native".to_owned();
+    suite(report, name, &workshop.root, Command::new(&python).args(PYTEST))?;
+    let all = interpreters::all()?;
+    let mut others = all.iter().filter(|python| !python.is_free_threaded);
+    others.try_for_each(|python| tests(report, workshop, python, &wheel))
+}
+
+/// Installs a wheel for one more Python, and runs the package's tests there.
+pub(super) fn tests(
+    report: &mut Report,
+    workshop: &Workshop,
+    interpreter: &Interpreter,
+    wheel: &Path,
+) -> Result<()> {
+    let name = format!("wheels: Python {}", interpreter.name());
+    say!("{name}: {}", interpreter.program.display());
+    let python = workshop.environment(&interpreter.name(), &interpreter.program)?;
+    let installed = process::succeeds(pip(&python).arg(wheel).arg("pytest==9.*"))?;
+    report.step(&format!("{name}: installs"), installed);
+    if !installed {
+        return Ok(());
+    }
+    report.step(&format!("{name}: smoke"), workshop.smoke(&python)?.is_some());
+    suite(report, name, &workshop.root, Command::new(&python).args(PYTEST))
 }
 
 /// Seconds that an import takes: the median of several processes.
