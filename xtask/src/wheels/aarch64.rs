@@ -47,17 +47,17 @@ const LEFT_OUT: [(&str, &str); 1] = [(
     "it has a shell start it, which cannot run another processor's program",
 )];
 
-/// Reads with both kinds of ring allowed, and prints which processor and what engine did it.
+/// Reads a file that is not in memory, and prints which processor did it and by which way.
 const READ: &str = "\
-import forebay, platform, sys, tempfile
+import forebay, platform, tempfile
 with tempfile.NamedTemporaryFile(dir='.') as file:
     file.write(bytes(5_000_000))
     file.flush()
-    engine = forebay.Engine(remember=False)
-    with engine.open(file.name) as opened:
+    with forebay.Engine(remember=False).open(file.name) as opened:
         opened.evict()
-        assert opened.read_into(bytearray(5_000_000)) == 5_000_000
-    print(platform.machine(), platform.python_version(), *engine.notes())
+        transfer = opened.start_read_into(bytearray(5_000_000))
+        assert transfer.result() == 5_000_000
+        print(platform.machine(), platform.python_version(), transfer.report()['routes'])
 ";
 
 pub(super) fn run(report: &mut Report, workshop: &Workshop) -> Result<()> {
