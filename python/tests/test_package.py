@@ -10,6 +10,7 @@ from pathlib import Path
 
 import forebay
 import pytest
+from conftest import emulator
 
 
 def python(code: str) -> str:
@@ -20,29 +21,44 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_an_import_is_quick_and_needs_nothing() -> None:
+def test_an_import_is_quick() -> None:
+    if emulator():
+        pytest.skip(f"how long it takes is not measured where {emulator()} plays the processor")
     code = """
-import sys, time
-for name in ["numpy", "torch", "cupy"]:
-    sys.modules[name] = None
+import time
 start = time.perf_counter()
 import forebay
-took = time.perf_counter() - start
-heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "logging", "typing"}
-print(took, *sorted(name for name in heavy if sys.modules.get(name)))
+print(time.perf_counter() - start)
 """
-    runs = [python(code).split() for _ in range(3)]
-    took = min(float(run[0]) for run in runs)
+    took = min(float(python(code)) for _ in range(3))
     assert took < 0.05, f"{took} s"
-    assert not set(runs[0][1:]) - {"typing"}, runs[0]
+
+
+def test_an_import_needs_nothing() -> None:
+    code = """
+import sys
+for name in ["numpy", "torch", "cupy"]:
+    sys.modules[name] = None
+import forebay
+heavy = {"asyncio", "numpy", "torch", "subprocess", "concurrent.futures", "logging"}
+print(*sorted(name for name in heavy if sys.modules.get(name)))
+"""
+    assert python(code).split() == []
 
 
 def test_no_thread_starts_before_the_first_transfer() -> None:
     out = python(
-        "import forebay, os; engine = forebay.default_engine(); "
-        "print(len(os.listdir('/proc/self/task')))"
+        """
+import os
+def threads():
+    return len(os.listdir("/proc/self/task"))
+before = threads()
+import forebay
+engine = forebay.default_engine()
+print(threads() - before)
+"""
     )
-    assert out.strip() == "1"
+    assert out.strip() == "0"
 
 
 def test_the_command_is_there(tmp_path: Path) -> None:

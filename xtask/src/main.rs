@@ -6,7 +6,9 @@
 mod bench;
 mod bundle;
 mod fio;
+mod folders;
 mod lab;
+mod packages;
 mod prepare;
 mod process;
 mod python;
@@ -16,6 +18,7 @@ mod sanitize;
 mod soak;
 mod test;
 mod tidy;
+mod wheels;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,8 +29,8 @@ const HELP: &str = "\
 usage: cargo xtask CHORE
 
   test [--all]            prepares this machine, then checks style, lints, tests, docs, examples
-                          (`--all`: slow tests, sanitizers, the bundle, the lab, the dependencies'
-                          licences too)
+                          (`--all`: slow tests, sanitizers, the wheels, the bundle, the lab,
+                          the dependencies' licences too)
   tidy                    checks the project's own style rules
   bench [ARGUMENT]...     measures the bars and archives the run (`--help` lists the arguments)
   lab [ARGUMENT]...       compares maps and reads with how a virtual machine's storage was built
@@ -36,6 +39,9 @@ usage: cargo xtask CHORE
                           (`--help` lists the arguments)
   sanitize [TOOL]...      runs the engine's tests under `address`, `thread` and `miri`, or those of
                           them that are named (needs a nightly toolchain)
+  wheels [PART]...        builds the Python package as it is handed out, installs and tests it:
+                          `native`, `source`, `aarch64`, `free-threaded`, or those that
+                          are named
   bundle DIR              fills DIR with everything that a machine without cargo needs to run
                           the same tests (`DIR/run`) and bars (`DIR/run bench`)
 ";
@@ -63,6 +69,7 @@ fn choose(arguments: &[String]) -> Result<bool> {
         ["lab", rest @ ..] => lab::run(&repository()?, rest),
         ["soak", rest @ ..] => soak::run(&repository()?, rest),
         ["sanitize", rest @ ..] => sanitize::run(&repository()?, rest),
+        ["wheels", rest @ ..] => wheels::run(&repository()?, rest),
         ["bundle", folder] => bundle::run(&repository()?, &PathBuf::from(folder)).map(|()| true),
         ["replay", folder, rest @ ..] => replay::run(&PathBuf::from(folder), rest),
         ["help" | "-h" | "--help"] => {

@@ -14,11 +14,15 @@ const OLDEST: (u32, u32) = (3, 11);
 /// What the tests need beside the package; what is missing beyond that skips its own tests.
 const NEEDED: [&str; 4] = ["maturin==1.9.6", "pytest==9.*", "mypy==2.*", "numpy"];
 
+/// What runs the tests, after the interpreter, from the root of the repository.
+pub(crate) const PYTEST: [&str; 6] =
+    ["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"];
+
 /// Builds the wheel, installs it into a fresh environment, and runs the package's tests, its
 /// documentation's examples, and the check of its types.
 pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let home = target(root)?.join("python");
-    let python = match environment(&home) {
+    let python = match system().and_then(|system| environment(&system, &home, &NEEDED)) {
         Ok(python) => python,
         Err(reason) => {
             report.skip(format!("Python package: {reason}"));
@@ -47,8 +51,8 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     types(report, root, &python)
 }
 
-/// An environment with what the tests need, or why there is none.
-fn environment(home: &Path) -> Result<PathBuf> {
+/// The Python of this machine, or why it is none for the package.
+pub(crate) fn system() -> Result<PathBuf> {
     let system = process::find("python3").ok_or("no `python3`")?;
     let asked = process::output(
         Command::new(&system).args(["-c", "import sys; print(*sys.version_info[:2])"]),
@@ -58,29 +62,45 @@ fn environment(home: &Path) -> Result<PathBuf> {
     if version < OLDEST {
         return Err(format!("`python3` is {}.{}, older than 3.11", version.0, version.1));
     }
+    Ok(system)
+}
+
+/// A fresh environment of `system` with `packages` in `home`, or why there is none.
+pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Result<PathBuf> {
     if home.exists() {
         fs::remove_dir_all(home).map_err(|error| format!("an old environment stays: {error}"))?;
     }
-    let made = Command::new(&system).args(["-m", "venv"]).arg(home).output();
+    let made = Command::new(system).args(["-m", "venv"]).arg(home).output();
     if !made.is_ok_and(|made| made.status.success()) {
         return Err("`python3 -m venv` fails (on Debian: install `python3-venv`)".into());
     }
     let python = home.join("bin/python");
+    if packages.is_empty() {
+        return Ok(python);
+    }
     let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(NEEDED);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
     match process::succeeds(&mut pip)? {
         true => Ok(python),
-        false => Err(format!("`pip` cannot fetch {}", NEEDED.join(", "))),
+        false => Err(format!("`pip` cannot fetch {}", packages.join(", "))),
     }
 }
 
 /// The tests, which say themselves what they skip.
 fn tests(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
-    let mut pytest = Command::new(python);
-    pytest.current_dir(root).args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "python/tests"]);
-    pytest.env("XDG_CACHE_HOME", root.join("target/test-cache"));
-    let mut outcome = Outcome::default();
-    let succeeded = process::each_line(&mut pytest, |_, line| {
+    suite(report, "Python".to_owned(), root, Command::new(python).args(PYTEST))
+}
+
+/// Runs the tests by a command that ends with [`PYTEST`], and counts them as those of `name`.
+pub(crate) fn suite(
+    report: &mut Report,
+    name: String,
+    root: &Path,
+    pytest: &mut Command,
+) -> Result<()> {
+    pytest.current_dir(root).env("XDG_CACHE_HOME", root.join("target/test-cache"));
+    let mut outcome = Outcome::of(name);
+    let succeeded = process::each_line(pytest, |_, line| {
         outcome.read(line);
         say!("{line}");
     })?;
@@ -108,6 +128,7 @@ fn types(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
 /// What `pytest` printed.
 #[derive(Debug, Default)]
 struct Outcome {
+    name: String,
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
@@ -115,13 +136,17 @@ struct Outcome {
 }
 
 impl Outcome {
+    fn of(name: String) -> Self {
+        Self { name, ..Self::default() }
+    }
+
     fn read(&mut self, line: &str) {
         // `SKIPPED [2] python/tests/test_torch.py:10: no torch`
         if let Some(rest) = line.strip_prefix("SKIPPED [") {
             let (count, reason) = rest.split_once("] ").unwrap_or(("1", rest));
             let reason = reason.split_once(": ").map_or(reason, |(_, reason)| reason);
             let count = count.parse().unwrap_or(1);
-            self.skipped.extend((0..count).map(|_| format!("Python: {reason}")));
+            self.skipped.extend((0..count).map(|_| format!("{}: {reason}", self.name)));
         }
         if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
             self.failures.push(test.into());
@@ -142,9 +167,9 @@ impl Outcome {
     }
 
     fn add_to(&self, report: &mut Report, succeeded: bool) {
-        report.add_counts("Python", (self.passed, self.failed), &self.skipped, &self.failures);
+        report.add_counts(&self.name, (self.passed, self.failed), &self.skipped, &self.failures);
         if !succeeded && self.failed == 0 {
-            report.step("Python tests", false);
+            report.step(&format!("{}: tests", self.name), false);
         }
     }
 }
@@ -160,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_last_line_of_pytest_is_counted() {
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::of("Python".to_owned());
         for line in [
             "SKIPPED [2] python/tests/test_torch.py:10: no torch",
             "FAILED python/tests/test_files.py::test_a - AssertionError",

@@ -88,11 +88,13 @@ impl View {
         if self.0.buf.is_null() || len == 0 {
             return Vec::new();
         }
-        // SAFETY: so many bytes are there, in one piece, as long as the view is; others may write
-        // to them meanwhile, which changes numbers and nothing else.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.buf.cast::<u8>(), len) };
-        let (items, _) = bytes.as_chunks::<N>();
-        items.iter().map(|&bytes| item(bytes)).collect()
+        // Others may write to them meanwhile, so they are read through a pointer, each once: that
+        // changes numbers, which are checked afterwards, and nothing else.
+        let first = self.0.buf.cast::<[u8; N]>();
+        (0..len / N)
+            // SAFETY: so many bytes are there, in one piece, as long as the view is.
+            .map(|index| item(unsafe { first.add(index).read_volatile() }))
+            .collect()
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::folders::{failed, make, text};
+use crate::folders::{failed, make, text};
 use crate::process::{self, Result, say};
 
 /// Bytes that each drive moves in a second.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::folders::failed;
+use crate::folders::failed;
 use crate::process::{Result, find, say};
 
 /// How the guest begins the lines that are meant for a person.

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::expected::Expected;
-use super::folders::text;
 use super::machine;
+use crate::folders::text;
 use crate::process::Result;
 
 /// The reads of each path: the end of their file's name, and what they are called.

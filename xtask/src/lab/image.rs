@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::archive::Archive;
-use super::folders::{copy, entries, failed, make, remove};
-use super::packages::Tree;
+use crate::folders::{copy, entries, failed, make, remove};
+use crate::packages::{Origin, Tree};
 use crate::process::{self, Result, say};
 
 /// What the guest has beyond what these need themselves.
@@ -121,7 +121,7 @@ pub(crate) struct Image {
 impl Image {
     /// Makes what is missing of it in `cache`; `script` is the first program that runs.
     pub(crate) fn build(cache: &Path, script: &Path) -> Result<Self> {
-        let tree = Tree::fetch(cache, "guest", &PACKAGES)?;
+        let tree = Tree::fetch(cache, "guest", Origin::Machine, &PACKAGES)?;
         let name =
             |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let kernel = entries(&tree.folder.join("boot"))?

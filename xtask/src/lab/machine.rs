@@ -7,9 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::folders::failed;
 use super::image::Image;
-use super::packages::Tree;
+use crate::folders::failed;
+use crate::packages::Tree;
 use crate::process::{Result, find};
 
 /// The packages that hold the emulator.

@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: a virtual machine with many kinds of storage, in which the storage map and
 //! reads are compared with how the machine was built.
 //!
-//! `packages` fetches an emulator and a Debian system, `image` makes what the machine starts
+//! An emulator and a Debian system are fetched as packages, `image` makes what the machine starts
 //! from, `machine` says which drives it has, `boot` runs it, `found` compares. Its scripts are in
 //! `xtask/lab/guest`; docs/internals/lab.md tells more.
 
@@ -9,11 +9,9 @@ mod archive;
 mod bench;
 mod boot;
 mod expected;
-mod folders;
 mod found;
 mod image;
 mod machine;
-mod packages;
 mod share;
 mod table;
 
@@ -23,11 +21,11 @@ use std::time::{Duration, Instant};
 use found::Row;
 use image::Image;
 use machine::{Kind, Start};
-use packages::Tree;
 use share::Share;
 
+use crate::packages::{Origin, Tree};
 use crate::process::{self, Result, find, say};
-use crate::test;
+use crate::{folders, test};
 
 const HELP: &str = "\
 usage: cargo xtask lab [ARGUMENT]...
@@ -197,7 +195,7 @@ impl Ground {
     fn make(root: &Path, cache: PathBuf) -> Result<Self> {
         let emulator = match find("qemu-system-x86_64") {
             Some(_) => None,
-            None => Some(Tree::fetch(&cache, "emulator", &machine::PACKAGES)?),
+            None => Some(Tree::fetch(&cache, "emulator", Origin::Machine, &machine::PACKAGES)?),
         };
         let image = Image::build(&cache, &root.join("xtask/lab/guest/first.sh"))?;
         Ok(Self { cache, image, emulator })

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::folders::{copy, entries, failed, make, remove, text};
+use crate::folders::{copy, entries, failed, make, remove, text};
 use crate::process::{self, Result, say};
 use crate::test;
 

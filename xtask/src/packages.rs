@@ -1,5 +1,5 @@
-//! Programs from Debian packages that are unpacked, never installed: QEMU for this machine, and a
-//! whole system for the virtual one.
+//! Programs from Debian packages that are unpacked, never installed: emulators for this machine, a
+//! whole system for a virtual one, and what programs of another processor need.
 //!
 //! `apt-get` is told that nothing is installed, so it fetches every library too, and what is
 //! unpacked runs with its own loader and libraries beside whatever this machine has.
@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::folders::{entries, failed, make, remove};
+use crate::folders::{entries, failed, make, remove};
 use crate::process::{self, Result, say};
 
 /// Folders that are links into `usr` on Debian; packages hold files below either name.
@@ -17,6 +17,47 @@ const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
 /// Where a tree notes what it was made of, once it is whole.
 const NOTE: &str = ".packages";
+
+/// What signs Debian's lists.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where packages come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// What this machine has on its lists.
+    Machine,
+    /// A version of Debian, for a processor, whatever this machine is.
+    Debian { suite: &'static str, architecture: &'static str },
+}
+
+impl Origin {
+    /// What `apt-get` is told, so that nothing of this machine's is touched.
+    fn options(self, cache: &Path) -> Result<Vec<String>> {
+        let Self::Debian { suite, architecture } = self else { return Ok(Vec::new()) };
+        let home = cache.join(format!("debian-{suite}-{architecture}"));
+        make(&home.join("lists/partial"))?;
+        let list = home.join("sources.list");
+        let line = format!("deb [signed-by={KEYS}] http://deb.debian.org/debian {suite} main\n");
+        fs::write(&list, line).map_err(failed(&list))?;
+        let home = home.display();
+        Ok(vec![
+            format!("APT::Architecture={architecture}"),
+            format!("Dir::Cache={home}"),
+            format!("Dir::State::lists={home}/lists"),
+            format!("Dir::Etc::sourcelist={home}/sources.list"),
+            "Dir::Etc::sourceparts=-".into(),
+        ])
+    }
+}
+
+/// What this machine lacks to fetch Debian's packages and unpack them, if anything.
+pub(crate) fn lacking() -> Option<String> {
+    if ["apt-get", "dpkg-deb"].iter().any(|program| process::find(program).is_none()) {
+        return Some("its packages are Debian's, and this is no Debian".into());
+    }
+    let reason = || format!("no `{KEYS}` (on Debian: install `debian-archive-keyring`)");
+    (!Path::new(KEYS).exists()).then(reason)
+}
 
 /// An unpacked set of packages.
 #[derive(Debug)]
@@ -27,18 +68,23 @@ pub(crate) struct Tree {
 impl Tree {
     /// The tree `name` in `cache`, with `packages` and all that they need; an earlier one is taken
     /// as it is.
-    pub(crate) fn fetch(cache: &Path, name: &str, packages: &[&str]) -> Result<Self> {
+    pub(crate) fn fetch(
+        cache: &Path,
+        name: &str,
+        origin: Origin,
+        packages: &[&str],
+    ) -> Result<Self> {
         let folder = cache.join(name);
-        let wanted = packages.join(" ");
+        let wanted = format!("{origin:?} {}", packages.join(" "));
         let note = folder.join(NOTE);
         if fs::read_to_string(&note).is_ok_and(|there| there == wanted) {
             return Ok(Self { folder });
         }
-        say!("lab: fetching packages for `{name}` with apt-get");
+        say!("packages: fetching packages for `{name}` with apt-get");
         let archives = cache.join(format!("{name}-packages"));
         remove(&archives)?;
         make(&archives.join("partial"))?;
-        download(cache, &archives, packages)?;
+        download(cache, &archives, origin, packages)?;
         remove(&folder)?;
         for merged in MERGED {
             make(&folder.join("usr").join(merged))?;
@@ -47,7 +93,7 @@ impl Tree {
         let files = entries(&archives)?;
         let files: Vec<&PathBuf> =
             files.iter().filter(|file| file.extension().is_some_and(|e| e == "deb")).collect();
-        say!("lab: unpacking {} packages", files.len());
+        say!("packages: unpacking {}", files.len());
         for file in files {
             unpack(file, &folder)?;
         }
@@ -78,31 +124,33 @@ impl Tree {
 }
 
 /// Downloads `packages` and all that they need to `archives`.
-fn download(cache: &Path, archives: &Path, packages: &[&str]) -> Result<()> {
+fn download(cache: &Path, archives: &Path, origin: Origin, packages: &[&str]) -> Result<()> {
     // A machine on which nothing is installed.
     let status = cache.join("nothing-installed");
     fs::write(&status, "").map_err(failed(&status))?;
-    let option = |name: &str, value: &Path| format!("{name}={}", value.display());
-    let options = [
-        option("Dir::State::status", &status),
-        option("Dir::Cache::archives", archives),
-        "Debug::NoLocking=1".into(),
-    ];
-    let get = || {
+    let mut options = origin.options(cache)?;
+    options.push(format!("Dir::State::status={}", status.display()));
+    options.push(format!("Dir::Cache::archives={}", archives.display()));
+    options.push("Debug::NoLocking=1".into());
+    let apt_get = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
-        command.args(["-qq", "-y", "--no-install-recommends", "--download-only", "install"]);
+        command.env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C").arg("-qq");
         options.iter().for_each(|option| {
             command.args(["-o", option]);
         });
-        command.args(packages).stdout(Stdio::null());
+        command.args(arguments).stdout(Stdio::null());
         command
+    };
+    let get = || {
+        let mut get = apt_get(&["-y", "--no-install-recommends", "--download-only", "install"]);
+        get.args(packages);
+        get
     };
     // The lists of packages are often absent in containers, or so old that their files are gone.
     if process::succeeds(get().stderr(Stdio::null()))? {
         return Ok(());
     }
-    process::must_succeed(Command::new("apt-get").args(["-qq", "update"]))?;
+    process::must_succeed(&mut apt_get(&["update"]))?;
     process::must_succeed(&mut get())
 }
 

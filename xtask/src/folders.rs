@@ -1,4 +1,4 @@
-//! Files and folders of the lab, with errors that name them.
+//! Files and folders that chores make, with errors that name them.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,0 +1,134 @@
+//! The wheel for aarch64, built here, and its tests on an emulated machine.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::emulated::{Linker, Machine};
+use super::workshop::Workshop;
+use crate::process::{self, Result, say};
+use crate::python::{PYTEST, suite};
+use crate::report::{Report, TestOutput};
+
+pub(super) const TARGET: &str = "aarch64-unknown-linux-gnu";
+
+/// Tests of the engine that an emulated machine can run: what decides, moves bytes and reads what
+/// machines tell of their drives. The rest asks the kernel for what the emulator does not know
+/// (`statx` about O_DIRECT, `cachestat`, io_uring), or takes an hour.
+const ENGINE: [&str; 24] = [
+    "clock::",
+    "error::",
+    "gpu::sim::",
+    "memory::",
+    "options::",
+    "plan::",
+    "process::",
+    "queue::closers::",
+    "queue::idlers::",
+    "queue::pool::",
+    "queue::pread::",
+    "queue::scheduler::",
+    "queue::sim::",
+    "queue::spans::",
+    "queue::window::",
+    "remember::",
+    "staging::",
+    "statistics::",
+    "topology::",
+    "trace::",
+    "transfer::",
+    "tune::climb::",
+    "tune::epoch::",
+    "units::",
+];
+
+/// Tests among them that do not run, each with the reason.
+const LEFT_OUT: [(&str, &str); 1] = [(
+    "topology::quota::tests::the_quota_of_this_process_is_read",
+    "it has a shell start it, which cannot run another processor's program",
+)];
+
+/// Reads a file that is not in memory, and prints which processor did it and by which way.
+const READ: &str = "\
+import forebay, platform, tempfile
+with tempfile.NamedTemporaryFile(dir='.') as file:
+    file.write(bytes(5_000_000))
+    file.flush()
+    with forebay.Engine(remember=False).open(file.name) as opened:
+        opened.evict()
+        transfer = opened.start_read_into(bytearray(5_000_000))
+        assert transfer.result() == 5_000_000
+        print(platform.machine(), platform.python_version(), transfer.report()['routes'])
+";
+
+pub(super) fn run(report: &mut Report, workshop: &Workshop) -> Result<()> {
+    if cfg!(target_arch = "aarch64") {
+        report.skip("wheels: aarch64: it is this machine's own processor");
+        return Ok(());
+    }
+    if let Err(reason) = target(&workshop.root) {
+        report.skip(format!("wheels: aarch64: {reason}"));
+        return Ok(());
+    }
+    let Some(wheel) = workshop.wheel(report, "aarch64", TARGET, &[])? else { return Ok(()) };
+    let machine = match Machine::fetch(&workshop.home) {
+        Ok(machine) => machine,
+        Err(reason) => {
+            report.skip(format!("wheels: aarch64: its tests: {reason}"));
+            return Ok(());
+        }
+    };
+    let others = ["pytest==9.*", "numpy"];
+    let packages = machine.install(&workshop.system, &wheel, &others)?;
+    let python = || {
+        let mut python = Command::new(&machine.python);
+        python.env("PYTHONPATH", &packages).env("PYTHONDONTWRITEBYTECODE", "1");
+        python
+    };
+    let told = process::output(python().current_dir(&workshop.home).args(["-c", READ]))?;
+    say!("wheels: emulated: {}", told.trim());
+    report.step("wheels: aarch64: reads as aarch64", told.starts_with("aarch64 3.11"));
+    suite(report, "wheels: aarch64".to_owned(), &workshop.root, python().args(PYTEST))?;
+    engine(report, workshop, &machine)
+}
+
+/// Has the Rust toolchain know the target, or says why it does not.
+pub(super) fn target(root: &Path) -> Result<()> {
+    let rustup = || {
+        let mut rustup = Command::new("rustup");
+        rustup.current_dir(root).arg("target");
+        rustup
+    };
+    if process::find("rustup").is_none() {
+        return Err(format!("no `rustup`, which brings the target `{TARGET}`"));
+    }
+    let known = process::output(rustup().args(["list", "--installed"]))?;
+    if known.lines().any(|line| line == TARGET) {
+        return Ok(());
+    }
+    say!("wheels: rustup target add {TARGET}");
+    process::must_succeed(rustup().args(["add", TARGET]))
+}
+
+/// The engine's own unit tests, on the emulated machine.
+fn engine(report: &mut Report, workshop: &Workshop, machine: &Machine) -> Result<()> {
+    let linker = Linker::new(workshop)?;
+    let mut cargo = process::cargo();
+    cargo.current_dir(&workshop.root).args(["test", "-p", "forebay", "--lib", "--no-fail-fast"]);
+    cargo.args(["--target", TARGET, "--", "--show-output"]).args(ENGINE);
+    for (test, reason) in LEFT_OUT {
+        cargo.args(["--skip", test]);
+        report.skip(format!("wheels: aarch64: {test}: {reason}"));
+    }
+    // A few of each are enough where each takes twenty times as long.
+    cargo.env("FOREBAY_SEEDS", "10").env("PROPTEST_CASES", "16");
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", &linker.compiler);
+    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &machine.runner);
+    cargo.env("CC_aarch64_unknown_linux_gnu", &linker.compiler);
+    cargo.env("AR_aarch64_unknown_linux_gnu", &linker.archiver);
+    cargo.env("CARGO_TARGET_DIR", workshop.home.join("build-tests")).env("PATH", workshop.path());
+    cargo.env("XDG_CACHE_HOME", workshop.root.join("target/test-cache"));
+    let mut output = TestOutput::default();
+    let succeeded = output.run(&mut cargo)?;
+    report.add("wheels: aarch64: the engine's unit tests", &output, succeeded);
+    Ok(())
+}
