@@ -151,7 +151,8 @@ impl Outcome {
         if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
             self.failures.push(test.into());
         }
-        // `3 failed, 20 passed, 2 skipped in 1.23s`
+        // `3 failed, 20 passed, 2 skipped in 1.23s`, or `in 83.21s (0:01:23)`
+        let (line, _) = line.split_once(" (").unwrap_or((line, ""));
         if line.contains(" in ") && line.ends_with('s') {
             for (number, what) in line.split(", ").filter_map(|part| part.split_once(' ')) {
                 let Ok(number) = number.trim_start_matches(['=', ' ']).parse::<u64>() else {
@@ -196,5 +197,11 @@ mod tests {
         assert_eq!((outcome.passed, outcome.failed), (20, 1));
         assert_eq!(outcome.skipped, ["Python: no torch", "Python: no torch"]);
         assert_eq!(outcome.failures.len(), 1);
+    }
+    #[test]
+    fn a_run_of_minutes_is_counted_as_well() {
+        let mut outcome = Outcome::of("Python".to_owned());
+        outcome.read("1 failed, 394 passed, 12 skipped in 505.60s (0:08:25)");
+        assert_eq!((outcome.passed, outcome.failed), (394, 1));
     }
 }
