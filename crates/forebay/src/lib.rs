@@ -128,7 +128,7 @@ mod tune;
 pub mod units;
 
 pub use engine::{
-    Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, RequestOptions,
+    Engine, File, Found, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::Residency;

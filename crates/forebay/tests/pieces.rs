@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use forebay::units::KIB;
 use forebay::{
-    Buffer, Engine, Error, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice, Source,
-    Target, gpu::GpuSelector,
+    Buffer, Engine, Error, OpenOptions, Options, Piece, PieceResult, RequestOptions, RingChoice,
+    Source, Target, gpu::GpuSelector,
 };
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
@@ -86,8 +86,10 @@ fn a_piece_that_fails_is_the_only_one() {
     });
 }
 
-fn check_failure(result: &Result<u64>, at: usize) {
-    let Err(Error::Io { place, .. }) = result else { panic!("no error at {at}: {result:?}") };
+fn check_failure(result: &PieceResult, at: usize) {
+    let Err(Error::Io { place, .. }) = result.as_ref().map_err(|error| &**error) else {
+        panic!("no error at {at}: {result:?}")
+    };
     let range = place.offset..place.offset + place.len.max(1);
     let meets = range.start < (at + PIECE) as u64 && range.end > at as u64;
     assert!(meets, "an error of another place: {place:?}");

@@ -5,17 +5,18 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::Asked;
+use super::{Asked, Wanted, place};
 use crate::engine::Engine;
 use crate::failure::raised;
 use crate::memory::{self, Lent};
 
 impl Asked {
     /// The memory of those that name it by its address: from the first to the last of them.
+    /// `ranges` are addresses and lengths of all that have bytes.
     pub(super) fn add_ranges(
         &mut self,
         engine: &Bound<'_, Engine>,
-        ranges: &[(u64, u64)],
+        ranges: Vec<(u64, u64)>,
         device: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = engine.py();
@@ -23,28 +24,28 @@ impl Asked {
             PyTypeError::new_err("`device=` is missing: addresses lie on one, or on `cpu`")
         })?;
         let device = memory::device_named(device)?;
-        let some: Vec<(u64, u64)> = ranges.iter().copied().filter(|range| range.1 > 0).collect();
         let inner = &engine.get().engine;
-        let buffer = if some.is_empty() {
+        let buffer = if ranges.is_empty() {
             // SAFETY: no byte.
             unsafe { inner.borrow_host_memory(0, 0) }
         } else if device.is_some() {
             // SAFETY: the memory is the caller's to keep, and no byte outside the ranges is asked
             // for.
-            let borrowed = py.detach(|| unsafe { inner.borrow_device_ranges(&some) });
+            let borrowed = py.detach(|| unsafe { inner.borrow_device_ranges(&ranges) });
             raised(py, borrowed)?
         } else {
-            let (least, most) = extent(&some)?;
+            let (least, most) = extent(&ranges)?;
             // SAFETY: as above.
             unsafe { inner.borrow_host_memory(least, most - least) }
         };
-        if buffer.device() != device && !some.is_empty() {
+        if buffer.device() != device && !ranges.is_empty() {
             let is = buffer.device().map_or("cpu".to_owned(), |device| device.to_string());
             let text = format!("the addresses are those of {is}, which is not `device=`");
             return Err(PyValueError::new_err(text));
         }
-        let (least, number) = (buffer.address(), self.lent.len());
-        for wanted in self.wanted.iter_mut().filter(|wanted| wanted.memory == usize::MAX) {
+        let (least, number) = (buffer.address(), place(self.lent.len())?);
+        let by_address = |wanted: &&mut Wanted| wanted.memory == Wanted::BY_ADDRESS;
+        for wanted in self.wanted.iter_mut().filter(by_address) {
             wanted.memory = number;
             wanted.at = if wanted.len == 0 { 0 } else { wanted.at - least };
         }

@@ -52,20 +52,20 @@ pub(super) fn by_arrays<'py>(
     same_len("lengths", &lengths, count)?;
     same_len(name, &places, count)?;
     let file_of = asked.file_of(file_of, count)?;
-    let memory = if by_address { usize::MAX } else { 0 };
+    let memory = if by_address { Wanted::BY_ADDRESS } else { 0 };
     let each = offsets.iter().zip(&lengths).zip(&places).enumerate();
     asked.wanted = each
         .map(|(index, ((&offset, &len), &at))| {
             let file = file_of.as_ref().map_or(0, |file_of| file_of[index]);
-            Wanted { file, offset, len, memory, at }
+            Wanted { file, memory, offset, len, at }
         })
         .collect();
     match arrays.target {
         Some(target) => asked.lent.push(how.lend(engine, target)?),
         None => {
-            let ranges: Vec<_> =
-                asked.wanted.iter().map(|wanted| (wanted.at, wanted.len)).collect();
-            asked.add_ranges(engine, &ranges, arrays.device)?;
+            let ranges = asked.wanted.iter().map(|wanted| (wanted.at, wanted.len));
+            let ranges = ranges.filter(|range| range.1 > 0).collect();
+            asked.add_ranges(engine, ranges, arrays.device)?;
         }
     }
     Ok(asked)
@@ -81,12 +81,12 @@ fn same_len(name: &str, numbers: &[u64], count: usize) -> PyResult<()> {
 
 impl Asked {
     /// The number of each request's file; `None` where all have the first.
-    fn file_of(&self, given: Option<Vec<u64>>, count: usize) -> PyResult<Option<Vec<usize>>> {
+    fn file_of(&self, given: Option<Vec<u64>>, count: usize) -> PyResult<Option<Vec<u32>>> {
         let files = self.files.len();
         let Some(given) = given else {
             return match files {
                 1 => Ok(None),
-                _ if files == count => Ok(Some((0..count).collect())),
+                _ if files == count => Ok(Some((0..).take(count).collect())),
                 _ => Err(PyValueError::new_err(
                     "`files=` holds one file, one for each request, or those that `file_of=` names",
                 )),
@@ -94,7 +94,8 @@ impl Asked {
         };
         same_len("file_of", &given, count)?;
         let number = |(index, number): (usize, u64)| {
-            usize::try_from(number).ok().filter(|&number| number < files).ok_or_else(|| {
+            let known = u32::try_from(number).ok().filter(|_| number < files as u64);
+            known.ok_or_else(|| {
                 let text = format!("`file_of[{index}]` is {number}: there are {files} files");
                 PyValueError::new_err(text)
             })

@@ -31,13 +31,25 @@ pub(crate) use transfer::ManyTransfer;
 
 /// A piece, before the files and the memory that it names are at hand.
 struct Wanted {
-    file: usize,
+    file: u32,
+    /// The memory, by its place in the call's list.
+    memory: u32,
     offset: u64,
     len: u64,
-    /// The memory, by its place in the call's list.
-    memory: usize,
     /// Where it begins there.
     at: u64,
+}
+
+impl Wanted {
+    /// In the place of the memory's number: it is named by its address.
+    const BY_ADDRESS: u32 = u32::MAX;
+}
+
+/// The place in a list of something that a call names, of which there may not be too many.
+fn place(place: usize) -> PyResult<u32> {
+    u32::try_from(place).ok().filter(|&place| place < Wanted::BY_ADDRESS).ok_or_else(|| {
+        pyo3::exceptions::PyValueError::new_err("one call names too many files or memories")
+    })
 }
 
 /// What a call is about.
@@ -162,10 +174,10 @@ struct Pieces {
 impl Pieces {
     fn all(&self) -> Vec<Piece<'_>> {
         let piece = |wanted: &Wanted| Piece {
-            file: &self.files[wanted.file],
+            file: &self.files[wanted.file as usize],
             offset: wanted.offset,
             len: wanted.len,
-            target: wanted.memory,
+            target: wanted.memory as usize,
             at: wanted.at,
         };
         self.wanted.iter().map(piece).collect()
@@ -174,5 +186,5 @@ impl Pieces {
 
 /// What went wrong with the first request that failed.
 fn first_failure(outcome: &ManyOutcome) -> Option<&Error> {
-    outcome.results.iter().find_map(|result| result.as_ref().err())
+    outcome.results.iter().find_map(|result| result.as_ref().err()).map(|error| &**error)
 }

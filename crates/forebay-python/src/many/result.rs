@@ -53,7 +53,7 @@ impl ManyResult {
             if index < 0 { len.checked_add_signed(index) } else { usize::try_from(index).ok() };
         let result = at.and_then(|at| self.outcome.results.get(at));
         let result = result.ok_or_else(|| PyIndexError::new_err("no such request"))?;
-        raised(py, result.clone())
+        raised(py, result.clone().map_err(|error| *error))
     }
 
     /// What all of them did: bytes by route, with the reason, and time by stage.

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyIterator, PyTuple};
 
-use super::{Asked, How, Wanted};
+use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
 use crate::file::File;
 use crate::memory::offset_of;
@@ -22,7 +22,7 @@ pub(super) fn by_tuples<'py>(
 ) -> PyResult<Asked> {
     let mut asked = Asked::default();
     let (mut files, mut memory) = (Numbered::default(), Numbered::default());
-    let mut ranges = Vec::new();
+    let (mut ranges, mut names_address) = (Vec::new(), false);
     let first = usize::from(file.is_none());
     let bad_tuple = || {
         let kinds = [
@@ -53,20 +53,23 @@ pub(super) fn by_tuples<'py>(
         let object = request.get_item(first + 2)?;
         let (memory, at) = if object.is_instance_of::<PyInt>() {
             let address: u64 = object.extract()?;
-            ranges.push((address, len));
-            (usize::MAX, address)
+            if len > 0 {
+                ranges.push((address, len));
+            }
+            names_address = true;
+            (Wanted::BY_ADDRESS, address)
         } else {
             let (number, is_new) = memory.number(&object);
             if is_new {
                 asked.lent.push(how.lend(engine, &object)?);
             }
-            (number, 0)
+            (place(number)?, 0)
         };
-        asked.wanted.push(Wanted { file: number, offset, len, memory, at });
+        asked.wanted.push(Wanted { file: place(number)?, memory, offset, len, at });
         kept.push(request);
     }
-    if !ranges.is_empty() {
-        asked.add_ranges(engine, &ranges, device)?;
+    if names_address {
+        asked.add_ranges(engine, ranges, device)?;
     }
     Ok(asked)
 }

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use file::{File, OpenOptions, RequestOptions};
 pub use learn::Found;
-pub use many::{ManyOutcome, ManyTransfer, Piece};
+pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;

@@ -3,8 +3,8 @@
 use std::fs;
 
 use forebay::{
-    Error, File, ManyOutcome, OpenOptions, Piece, RequestOptions, Result, Route, Source, SyncMode,
-    Target,
+    Error, File, ManyOutcome, OpenOptions, Piece, PieceResult, RequestOptions, Result, Route,
+    Source, SyncMode, Target,
 };
 
 use crate::case::{BEFORE, Case, Memory, SIZE, SLOT, assert_holds, bring_in, make_cold};
@@ -50,7 +50,7 @@ fn check(case: &Case, wanted: &[Wanted<'_>], options: &RequestOptions) -> Result
     for ((one, &at), result) in wanted.iter().zip(&places).zip(&outcome.results) {
         let bytes = one.expected();
         expected[at..at + bytes.len()].copy_from_slice(bytes);
-        match result {
+        match result.as_ref().map_err(|error| &**error) {
             Ok(got) => assert_eq!(*got, bytes.len() as u64, "{}+{}", one.offset, one.len),
             Err(Error::EndOfFile { got, .. }) => assert_eq!(*got, bytes.len() as u64),
             Err(error) => panic!("{}+{}: {error}", one.offset, one.len),
@@ -114,7 +114,9 @@ pub(crate) fn pieces_that_end_early(case: &Case) {
     let one = |offset, len| Wanted { file: &file, bytes: &bytes, offset, len };
     let wanted = [one(0, 100), one(9_990, 20), one(20_000, 5), one(500, 0)];
     let outcome = check(case, &wanted, &RequestOptions::exactly()).expect("a read");
-    let is_short = |result: &Result<u64>| matches!(result, Err(Error::EndOfFile { .. }));
+    let is_short = |result: &PieceResult| {
+        matches!(result.as_ref().map_err(|error| &**error), Err(Error::EndOfFile { .. }))
+    };
     let short: Vec<bool> = outcome.results.iter().map(is_short).collect();
     assert_eq!(short, [false, true, true, false]);
     let nothing = check(case, &[], &RequestOptions::default()).expect("nothing to read");

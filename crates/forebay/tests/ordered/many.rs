@@ -6,7 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::{Buffer, Error, File, ManyTransfer, Piece, RequestOptions, Result, Route, SyncMode};
+use forebay::{
+    Buffer, Error, File, ManyTransfer, Piece, PieceResult, RequestOptions, Result, Route, SyncMode,
+};
 
 use crate::BOUND;
 use crate::lab::fuse::Fuse;
@@ -134,7 +136,7 @@ fn each_has_its_own_end() {
         let many = start(&rig, false, &pieces, vec![rig.buffer(1000)], &options).expect("a start");
         let outcome = many.wait().0.expect("reads");
         assert_eq!(outcome.whole.bytes, 1500);
-        let got = |result: &Result<u64>| match result {
+        let got = |result: &PieceResult| match result.as_ref().map_err(|error| &**error) {
             Err(Error::EndOfFile { got, place }) if exact => (*got, place.offset),
             Ok(got) => (*got, 0),
             other => panic!("{other:?}"),
@@ -167,7 +169,7 @@ fn one_that_fails_stops_none_of_the_others() {
     let seen = rig.fetch(address, 40_000).bytes();
     let outcome = many.wait_for(BOUND).expect("it ends").expect("reads");
     for (n, result) in outcome.results.iter().enumerate() {
-        match result {
+        match result.as_ref().map_err(|error| &**error) {
             Err(Error::Io { place, .. }) if n == 5 => assert!(place.offset >= 5 * SLOT as u64),
             Ok(5000) if n != 5 => {
                 let bytes = &pattern(5, 8 * SLOT)[n * SLOT..][..5000];

@@ -53,13 +53,17 @@ impl<'a> Piece<'a> {
     }
 }
 
+/// What one of many reads or writes came to. The error is boxed: few have one, and of 100,000 results
+/// every byte is a page that the kernel has to clear.
+pub type PieceResult = std::result::Result<u64, Box<Error>>;
+
 /// What many reads or writes came to.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ManyOutcome {
     /// For each its bytes, fewer than asked for only where a read met the end of its file, or what
     /// went wrong with it.
-    pub results: Vec<Result<u64>>,
+    pub results: Vec<PieceResult>,
     /// What the transfer of all of them did.
     pub whole: Outcome,
 }
@@ -88,7 +92,7 @@ pub(super) enum Results {
     /// Of one transfer of a strip.
     Strip(OfStrip),
     /// What was noted before it ended.
-    Noted(Arc<OnceLock<Vec<Result<u64>>>>),
+    Noted(Arc<OnceLock<Vec<PieceResult>>>),
 }
 
 /// Of one transfer of a strip.
@@ -170,7 +174,7 @@ impl ManyTransfer {
 
 impl Results {
     /// Of one that is in a stream's order.
-    pub(super) fn of_order(noted: Arc<OnceLock<Vec<Result<u64>>>>) -> Self {
+    pub(super) fn of_order(noted: Arc<OnceLock<Vec<PieceResult>>>) -> Self {
         Self::Noted(noted)
     }
 
@@ -188,14 +192,15 @@ impl Results {
 
 impl OfStrip {
     fn outcome(&self, whole: Outcome) -> ManyOutcome {
-        let mut results: Vec<Result<u64>> = self.there.iter().map(|there| Ok(there.len)).collect();
+        let mut results: Vec<PieceResult> = self.there.iter().map(|there| Ok(there.len)).collect();
         if !self.batch.is_whole() {
-            self.batch.results().for_each(|(index, result)| results[index] = result);
+            let all = self.batch.results();
+            all.for_each(|(index, result)| results[index] = result.map_err(Box::new));
             // Those without bytes have no place in the strip, but may have asked for a sync.
             let empty = self.there.iter().enumerate().filter(|(_, there)| there.len == 0);
             for (index, there) in empty {
                 let unsynced = self.batch.unsynced(there.source);
-                unsynced.into_iter().for_each(|error| results[index] = Err(error));
+                unsynced.into_iter().for_each(|error| results[index] = Err(Box::new(error)));
             }
         }
         if self.exact && !(self.batch.is_whole() && self.longer.is_empty()) {
@@ -205,7 +210,7 @@ impl OfStrip {
     }
 
     /// Makes an error of each that has fewer bytes than it was to have.
-    fn refuse_short(&self, results: &mut [Result<u64>]) {
+    fn refuse_short(&self, results: &mut [PieceResult]) {
         let mut longer = self.longer.iter().peekable();
         for (index, (result, there)) in results.iter_mut().zip(&self.there).enumerate() {
             let of_this = longer.next_if(|longer| longer.0 == index);
@@ -214,10 +219,10 @@ impl OfStrip {
                 && got < len
             {
                 let place = self.batch.file(there.source).place(there.offset, len);
-                *result = Err(match got < there.len {
+                *result = Err(Box::new(match got < there.len {
                     true => Error::FileChanged { place, got },
                     false => Error::EndOfFile { place, got },
-                });
+                }));
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use super::layout::{Layout, Part};
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, Track};
-use crate::engine::many::{Many, ManyTransfer, Piece, Results};
+use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
 use crate::engine::start::Call;
 use crate::engine::{Engine, File, RequestOptions};
 use crate::error::{Error, Place, Result};
@@ -34,8 +34,8 @@ pub(super) struct Pieces {
     there: Vec<u64>,
     exact: bool,
     /// What came of each so far.
-    results: Vec<Result<u64>>,
-    told: Arc<OnceLock<Vec<Result<u64>>>>,
+    results: Vec<PieceResult>,
+    told: Arc<OnceLock<Vec<PieceResult>>>,
 }
 
 impl Engine {
@@ -256,7 +256,7 @@ impl Pieces {
     }
 
     /// Notes what came of the parts of a step, or of the files' syncs.
-    pub(super) fn note(&mut self, step: u64, came: Vec<Result<u64>>) {
+    pub(super) fn note(&mut self, step: u64, came: Vec<PieceResult>) {
         if step < self.layout.blocks() {
             for (part, came) in self.layout.parts_of(step).iter().zip(came) {
                 let result = &mut self.results[part.piece];
@@ -286,10 +286,10 @@ impl Pieces {
                     && got < range.len()
                 {
                     let place = self.place_of(piece);
-                    *result = Err(match got < self.there[piece] {
+                    *result = Err(Box::new(match got < self.there[piece] {
                         true => Error::FileChanged { place, got },
                         false => Error::EndOfFile { place, got },
-                    });
+                    }));
                 }
             }
         }
@@ -327,7 +327,7 @@ mod tests {
             Many { direction, pieces: &pieces, spans: &spans, options: &options, is_block: false };
         let mut work = engine.work(&call).expect("files that are there");
         assert_eq!((work.layout.blocks(), work.files.len()), (1, 2));
-        let failed = Error::Cancelled { place: work.place(), done: 0 };
+        let failed = Box::new(Error::Cancelled { place: work.place(), done: 0 });
         // Three of them have bytes: one by one in the order of the files.
         let order: Vec<usize> = work.layout.parts().iter().map(|part| part.piece).collect();
         assert_eq!(order, [2, 1, 3]);
@@ -335,14 +335,16 @@ mod tests {
         work.note(1, vec![Err(failed), Ok(0)]);
         let told = Arc::clone(&work.told);
         assert_eq!(work.end(), 2999);
-        match &told.get().expect("it has ended")[..] {
+        let told = told.get().expect("it has ended").iter();
+        let errors: Vec<&Error> = told.map(|result| &**result.as_ref().unwrap_err()).collect();
+        match errors[..] {
             [
-                Err(Error::Cancelled { .. }),
-                Err(Error::Cancelled { .. }),
-                Err(Error::Cancelled { .. }),
-                Err(Error::FileChanged { got: 2999, .. }),
+                Error::Cancelled { .. },
+                Error::Cancelled { .. },
+                Error::Cancelled { .. },
+                Error::FileChanged { got: 2999, .. },
             ] => {}
-            other => panic!("{other:?}"),
+            _ => panic!("{errors:?}"),
         }
     }
 }
