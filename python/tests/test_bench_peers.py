@@ -248,7 +248,7 @@ def turn(side: str, state: str, *seconds: float, **changes: Any) -> dict[str, An
     ]
     made = {
         "side": side, "setting": "default", "state": state, "loads": loads,
-        "host_peak": 3_000_000, "pinned_peak": 64_000_000, "gpu_extra": 0,
+        "host_peak": 3_000_000, "gpu_extra": 0,
     }  # fmt: skip
     return {**made, **changes}
 
@@ -274,18 +274,16 @@ def test_turns_come_to_medians_and_ratios() -> None:
     assert summary.table(made).splitlines() == [
         "### Resident",
         "",
-        "| Side | Setting | First GB/s | Then GB/s | Of Forebay | CPU s/GB | Host MB | Pinned MB "
-        "| GPU MB |",
-        "|---|---|---|---|---|---|---|---|---|",
-        "| forebay | default | 0.75 | 2.00 | 1.00 | 0.250 | 3 | 64 | 0 |",
-        "| other | default | 0.25 | 1.00 | 0.50 | 0.500 | 3 | 64 | 0 |",
+        "| Side | Setting | First GB/s | Then GB/s | Of Forebay | CPU s/GB | Host MB | GPU MB |",
+        "|---|---|---|---|---|---|---|---|",
+        "| forebay | default | 0.75 | 2.00 | 1.00 | 0.250 | 3 | 0 |",
+        "| other | default | 0.25 | 1.00 | 0.50 | 0.500 | 3 | 0 |",
         "",
         "### Cold",
         "",
-        "| Side | Setting | First GB/s | Then GB/s | Of Forebay | CPU s/GB | Host MB | Pinned MB "
-        "| GPU MB |",
-        "|---|---|---|---|---|---|---|---|---|",
-        "| other | default | 0.25 |  |  | 2.000 | 3 | 64 | 0 |",
+        "| Side | Setting | First GB/s | Then GB/s | Of Forebay | CPU s/GB | Host MB | GPU MB |",
+        "|---|---|---|---|---|---|---|---|",
+        "| other | default | 0.25 |  |  | 2.000 | 3 | 0 |",
     ]
     assert summary.warnings(made) == [
         "other (default), cold: 100% of the file was in the page cache",

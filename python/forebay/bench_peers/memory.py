@@ -1,10 +1,9 @@
 """How much memory a load takes, on the host and on the GPU, beyond the tensors.
 
-Three figures, since none shows all. The kernel's peak of resident memory (`VmHWM`) has what the
-process touched, mapped files too. What the driver pins for a process (`cudaHostAlloc`) is mapped
-from the driver's devices and counts as resident nowhere, so the sizes of those mappings are added
-up. And the driver says how much of the GPU is free, which is about all processes: no other may
-use it.
+Two figures. The kernel's peak of resident memory (`VmHWM`) has what the process touched, mapped
+files and pinned memory too: no loader was seen to have writable memory mapped from the driver's
+devices, which would count nowhere. And the driver says how much of the GPU is free, which is about
+all processes: no other may use it.
 """
 
 from __future__ import annotations
@@ -44,18 +43,6 @@ def _status(field: str) -> int:
     return 0
 
 
-def pinned_by_driver() -> int:
-    """Bytes that are mapped from the devices of NVIDIA's driver and may be written."""
-    total = 0
-    with open("/proc/self/maps") as file:
-        for line in file:
-            fields = line.split(None, 5)
-            if len(fields) == 6 and fields[1].startswith("rw") and "/dev/nvidia" in fields[5]:
-                begin, end = (int(part, 16) for part in fields[0].split("-"))
-                total += end - begin
-    return total
-
-
 def used_on_gpu(device: str) -> int:
     """Bytes of the GPU that are not free."""
     if device == "cpu":
@@ -69,7 +56,6 @@ class Watch:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self.pinned = 0
         self.on_gpu = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -84,7 +70,6 @@ class Watch:
         self._look()
 
     def _look(self) -> None:
-        self.pinned = max(self.pinned, pinned_by_driver())
         self.on_gpu = max(self.on_gpu, used_on_gpu(self._device))
 
     def _run(self) -> None:

@@ -28,7 +28,6 @@ class Row:
     steady_most: float | None
     cpu_s_per_gb: float
     host_peak: float
-    pinned_peak: float
     gpu_extra: float
     resident: float
     """How much of the file was in the page cache when loads began, at the most or at the least,
@@ -68,7 +67,6 @@ def _row(state: str, side: str, setting: str, turns: list[dict[str, Any]]) -> Ro
         steady_most=max(steady, default=None),
         cpu_s_per_gb=statistics.median(load["cpu_s"] / load["bytes"] * _GB for load in costs),
         host_peak=statistics.median(turn["host_peak"] for turn in turns),
-        pinned_peak=statistics.median(turn["pinned_peak"] for turn in turns),
         gpu_extra=statistics.median(turn["gpu_extra"] for turn in turns),
         resident=max(shares) if state == "cold" else min(shares),
     )
@@ -102,7 +100,7 @@ def table(made: list[Row]) -> str:
     """Rows as a table in Markdown, a part for each state."""
     head = (
         "| Side | Setting | First GB/s | Then GB/s | Of Forebay | CPU s/GB | Host MB "
-        "| Pinned MB | GPU MB |\n|---|---|---|---|---|---|---|---|---|"
+        "| GPU MB |\n|---|---|---|---|---|---|---|---|"
     )
     parts = []
     for state in dict.fromkeys(row.state for row in made):
@@ -120,7 +118,7 @@ def _line(row: Row, made: list[Row]) -> str:
         "" if row.steady is None else f"{row.steady:.2f}",
         "" if ratio is None else f"{ratio:.2f}",
         f"{row.cpu_s_per_gb:.3f}",
-        *(f"{nbytes / 1e6:.0f}" for nbytes in (row.host_peak, row.pinned_peak, row.gpu_extra)),
+        *(f"{nbytes / 1e6:.0f}" for nbytes in (row.host_peak, row.gpu_extra)),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -75,7 +75,6 @@ def _measure(job: dict[str, Any]) -> dict[str, Any]:
     _wait_for(device)  # which also makes CUDA's context, that every process needs
     gc.collect()
     host, on_gpu = memory.resident(), memory.used_on_gpu(device)
-    pinned = memory.pinned_by_driver()
     loads, host_most, extra_on_gpu = [], 0, 0
     for number in range(job["loads"]):
         share = cache.make(path, state)
@@ -101,7 +100,6 @@ def _measure(job: dict[str, Any]) -> dict[str, Any]:
         "loads": loads,
         "start_s": started_s,
         "host_peak": max(host_most - host - on_host, 0),
-        "pinned_peak": max(watch.pinned - pinned, 0),
         "gpu_extra": max(extra_on_gpu, 0),
         "gpu_extra_peak": max(watch.on_gpu - on_gpu - kept, 0),
         "told": side.tell(model, path, device),

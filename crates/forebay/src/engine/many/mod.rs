@@ -53,8 +53,8 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// What one of many reads or writes came to. The error is boxed: few have one, and of 100,000 results
-/// every byte is a page that the kernel has to clear.
+/// What one of many reads or writes came to. The error is boxed: few have one, and in 100,000 of
+/// these its room would be 9 MB more that the kernel has to clear.
 pub type PieceResult = std::result::Result<u64, Box<Error>>;
 
 /// What many reads or writes came to.
