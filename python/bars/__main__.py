@@ -246,7 +246,7 @@ def write(bars: Bars, folder: Path) -> None:
     versions = {
         name: getattr(sys.modules.get(name), "__version__", None) for name in ["torch", "numpy"]
     }
-    gpu = forebay.default_engine().gpu(bars.device)
+    gpu = None if bars.device == "cpu" else forebay.default_engine().gpu(bars.device)
     environment = {
         "python": platform.python_version(),
         "kernel": platform.release(),
