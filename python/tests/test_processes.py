@@ -338,7 +338,7 @@ def test_transfers_leave_no_memory_behind(engine: forebay.Engine, data: Data) ->
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-    target = bytearray(4096)
+    target, on_gpu = bytearray(4096), engine.allocate(4096, "sim")
     with engine.open(data[0]) as file:
 
         def work(count: int) -> None:
@@ -346,6 +346,7 @@ def test_transfers_leave_no_memory_behind(engine: forebay.Engine, data: Data) ->
                 file.read_into(target, number)
                 if number % 10 == 0:
                     file.start_read_into(target, number).result(60)
+                    file.read_into(on_gpu, number)
                 if number % 100 == 0:
                     file.readv([(0, 10, target), (20, 10, target)])
                     file.start_readv([(0, 10, target), (20, 10, target)]).result(60)

@@ -27,7 +27,7 @@ pub(crate) const LOG: OfCommand = OfCommand {
 const OF_COMMAND: [OfCommand; 1] = [LOG];
 
 /// What the tests and the build read, which is no mistake here.
-const OF_TESTS: [&str; 8] = [
+const OF_TESTS: [&str; 9] = [
     "FOREBAY_BIN",
     "FOREBAY_COMMIT",
     "FOREBAY_PYTHONS",
@@ -36,6 +36,7 @@ const OF_TESTS: [&str; 8] = [
     "FOREBAY_SEEDS",
     "FOREBAY_SOAK",
     "FOREBAY_STRESS",
+    "FOREBAY_TRANSFERS",
 ];
 
 /// The engine's variables and the command's, for the long help.
