@@ -351,7 +351,7 @@ def test_transfers_leave_no_memory_behind(engine: forebay.Engine, data: Data) ->
                     file.readv([(0, 10, target), (20, 10, target)])
                     file.start_readv([(0, 10, target), (20, 10, target)]).result(60)
 
-        work(2000)
+        work(max(2000, count // 2))
         before = resident()
         work(count)
         grown = resident() - before

@@ -69,6 +69,9 @@ impl Workshop {
         let mut build = self.maturin();
         build.args(["build", "--quiet", "--release", "--zig", "--compatibility", SYSTEMS]);
         build.args(["--target", target]).args(arguments).arg("--out").arg(&folder);
+        // So that a path may have spaces.
+        let unwinder = format!("-Clink-arg={}", self.unwinder(target)?.display());
+        build.env("CARGO_ENCODED_RUSTFLAGS", unwinder);
         let built = process::succeeds(&mut build)?;
         report.step(&format!("wheels: {name}: built for {SYSTEMS}"), built);
         if !built {
@@ -82,6 +85,20 @@ impl Workshop {
         report.step(&format!("wheels: {name}: says that it is for {SYSTEMS}"), is_tagged);
         report.step(&format!("wheels: {name}: its size"), bytes < WHEEL_MAX);
         Ok(Some(wheel))
+    }
+
+    /// What a wheel is linked with so that it takes the system's unwinder, whose name it has: see
+    /// `unwinder.c`.
+    fn unwinder(&self, target: &str) -> Result<PathBuf> {
+        let folder = self.home.join("unwinder").join(target);
+        make(&folder)?;
+        let (name, library) = ("libgcc_s.so.1", folder.join("libgcc_s.so.1"));
+        let mut zig = Command::new(&self.tools);
+        zig.args(["-m", "ziglang", "cc", "-target", &target.replace("-unknown", "")]);
+        zig.args(["-shared", "-nostdlib", "-o"]).arg(&library);
+        zig.arg(format!("-Wl,-soname,{name}")).arg(self.root.join("xtask/wheels/unwinder.c"));
+        process::must_succeed(&mut zig)?;
+        Ok(library)
     }
 
     /// A fresh environment of `interpreter` with nothing in it, or why there is none.
