@@ -65,9 +65,17 @@ mod _forebay {
     use super::transfer::Transfer;
 
     #[pymodule_init]
-    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        super::check_interpreter()
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::check_interpreter()?;
+        super::attach_once(module.py());
+        Ok(())
     }
+}
+
+/// Has PyO3 see that the interpreter has started. It looks when a thread attaches for the first
+/// time, and panics where that is one of ours that begins as the interpreter ends.
+fn attach_once(py: Python<'_>) {
+    py.detach(|| Python::attach(|_| ()));
 }
 
 /// Refuses all but the first interpreter of a process: exceptions, callbacks and the default engine
