@@ -81,6 +81,12 @@ pub enum Verb {
     /// past the page cache, by the engine itself. What was found is kept for the engines to come
     /// (they find it by themselves too, a little later), and shown as settings of other programs.
     Tune(TuneArgs),
+    /// Open cuFile's driver and write down what it says of this machine, line by line
+    ///
+    /// Opening it may hang and may end the process, so the engine asks this program, for a limited
+    /// time, before it uses the library itself. Made to be read by a program.
+    #[command(hide = true)]
+    Probe(ProbeArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -258,6 +264,18 @@ pub struct MapArgs {
     /// Print JSON instead of a drawing; docs/json-schema.md describes it
     #[arg(long)]
     pub json: bool,
+}
+
+/// What `forebay probe` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ProbeArgs {
+    /// The library to open, instead of looking for one
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// A folder of Python's packages, which may hold the vendor's wheel; may be given again
+    #[arg(long, value_name = "DIR")]
+    pub packages: Vec<PathBuf>,
 }
 
 /// What `forebay tune` takes.

@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], `manual`), [`report`] shows results, [`failure`] is how a verb fails, `log`
-//! shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
+//! [`tune`], [`read`], `probe`, `manual`), [`report`] shows results, [`failure`] is how a verb
+//! fails, `log` shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -20,6 +20,7 @@ mod interrupt;
 mod log;
 mod manual;
 pub mod map;
+mod probe;
 pub mod read;
 pub mod report;
 pub mod tune;
@@ -63,6 +64,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
+        Verb::Probe(args) => probe::command(args),
     };
     end(result)
 }

@@ -41,6 +41,9 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
+//! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
+//! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
 //! - `engine/interrupt.rs`: looks at streams of others
@@ -105,7 +108,7 @@
 //! - `tests/ordered/rig.rs`: queues work on streams, as a caller would
 
 pub mod clock;
-mod direct;
+pub mod direct;
 mod engine;
 pub mod error;
 mod events;

@@ -10,6 +10,7 @@ mod limits;
 mod log;
 mod map;
 mod paths;
+mod probe;
 mod program;
 mod tune;
 mod usage;

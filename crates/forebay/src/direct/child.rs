@@ -1,0 +1,155 @@
+//! Runs a child that may hang or be killed, and takes what it said until then.
+
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Time between two looks whether a child that closed its output has ended.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
+/// How long one that was killed is waited for: the kernel may hold it in a call.
+const KILLED_MAX: Duration = Duration::from_secs(1);
+
+/// A program, and what it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By a signal.
+    Killed(i32),
+    /// It took longer than it had, and was killed.
+    TimedOut(Duration),
+    /// It could not be run.
+    NotRun(String),
+}
+
+/// What a child wrote, `most` bytes at most, and how it ended, after `limit` at the latest.
+pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
+    let mut command = Command::new(&program.file);
+    command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    let program = program.file.display();
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return (String::new(), End::NotRun(format!("`{program}`: {error}"))),
+    };
+    let deadline = Instant::now() + limit;
+    let mut said = Vec::new();
+    let read = listen(&mut child, deadline, most, &mut said);
+    let end = match read.and_then(|()| ended(&mut child, deadline)) {
+        Ok(Some(status)) => of_status(status),
+        Ok(None) => {
+            stop(child);
+            End::TimedOut(limit)
+        }
+        Err(error) => {
+            stop(child);
+            End::NotRun(format!("`{program}`: {error}"))
+        }
+    };
+    (String::from_utf8_lossy(&said).into_owned(), end)
+}
+
+/// Reads until the child closes its output, has written enough, or its time is over.
+fn listen(child: &mut Child, deadline: Instant, most: usize, said: &mut Vec<u8>) -> io::Result<()> {
+    let Some(output) = child.stdout.as_mut() else { return Ok(()) };
+    let mut part = [0; 1024];
+    while said.len() < most {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut polled = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN)];
+        match poll(&mut polled, Some(&left)) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match output.read(&mut part)? {
+            0 => return Ok(()),
+            count => said.extend_from_slice(&part[..count.min(most - said.len())]),
+        }
+    }
+    Ok(())
+}
+
+fn ended(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        thread::sleep(LOOKS_EVERY);
+    }
+}
+
+/// Ends a child. One that the kernel holds ends later, with nobody left to ask how.
+fn stop(mut child: Child) {
+    let _ = child.kill();
+    let _ = ended(&mut child, Instant::now() + KILLED_MAX);
+}
+
+fn of_status(status: ExitStatus) -> End {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exited(code),
+        (None, signal) => End::Killed(signal.unwrap_or(0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration, most: usize) -> (String, End) {
+        let arguments = vec!["-c".into(), script.into()];
+        run(&Program { file: "/bin/sh".into(), arguments }, limit, most)
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn what_it_said_is_kept_however_it_ends() {
+        assert_eq!(shell("echo a; exit 3", LONG, 99), ("a\n".into(), End::Exited(3)));
+        assert_eq!(shell("echo a; kill -11 $$", LONG, 99), ("a\n".into(), End::Killed(11)));
+        let short = Duration::from_millis(300);
+        let start = Instant::now();
+        assert_eq!(shell("echo a; exec sleep 60", short, 99), ("a\n".into(), End::TimedOut(short)));
+        assert!(start.elapsed() < LONG);
+    }
+
+    #[test]
+    fn one_that_closes_its_output_and_goes_on_has_the_same_time() {
+        let short = Duration::from_millis(300);
+        let end = shell("echo a; exec >&-; exec sleep 60", short, 99);
+        assert_eq!(end, ("a\n".into(), End::TimedOut(short)));
+    }
+
+    #[test]
+    fn one_that_says_too_much_is_cut_short() {
+        let short = Duration::from_millis(300);
+        let (said, end) = shell("exec yes", short, 10);
+        assert_eq!((said.as_str(), end), ("y\ny\ny\ny\ny\n", End::TimedOut(short)));
+    }
+
+    #[test]
+    fn one_that_is_not_there_says_so() {
+        let none = Program { file: "/nowhere/forebay".into(), arguments: vec![] };
+        let (said, end) = run(&none, LONG, 99);
+        assert!(said.is_empty() && matches!(&end, End::NotRun(why) if why.contains("/nowhere")));
+    }
+}

@@ -1,0 +1,222 @@
+//! cuFile's errors: their numbers, the library's names for them, and what to do about each.
+
+use std::ffi::c_int;
+use std::fmt;
+
+/// `CU_FILE_CUDA_DRIVER_ERROR`: the other number is the driver's.
+const CUDA: c_int = 5011;
+
+/// `CUfileError_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) error: c_int,
+    pub(super) cuda: c_int,
+}
+
+impl Answer {
+    /// What a call answered, named after `call`.
+    pub(super) fn checked(self, call: &'static str) -> Result<(), CuFileError> {
+        match self.error {
+            0 => Ok(()),
+            code => Err(CuFileError { call, code, cuda: self.cuda }),
+        }
+    }
+}
+
+/// A call of the library that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CuFileError {
+    call: &'static str,
+    code: c_int,
+    cuda: c_int,
+}
+
+impl CuFileError {
+    /// What to do about it, where something can be done.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        known(self.code).map(|known| known.hint).filter(|hint| !hint.is_empty())
+    }
+}
+
+impl fmt::Display for CuFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: ", self.call)?;
+        match known(self.code) {
+            Some(known) => write!(f, "{} ({}): {}", known.name, self.code, known.meaning)?,
+            None => write!(f, "cuFile's error {}", self.code)?,
+        }
+        if self.code == CUDA {
+            write!(f, " (CUDA error {})", self.cuda)?;
+        }
+        Ok(())
+    }
+}
+
+struct Known {
+    code: c_int,
+    /// As in `cufile.h`, without `CU_FILE_`.
+    name: &'static str,
+    meaning: &'static str,
+    hint: &'static str,
+}
+
+fn known(code: c_int) -> Option<&'static Known> {
+    KNOWN.binary_search_by_key(&code, |known| known.code).ok().map(|at| &KNOWN[at])
+}
+
+const fn error(
+    code: c_int,
+    name: &'static str,
+    meaning: &'static str,
+    hint: &'static str,
+) -> Known {
+    Known { code, name, meaning, hint }
+}
+
+const RETRY: &str = "it may pass: try again";
+const OURS: &str = "an error of this program: please report it with what `forebay doctor` says";
+const MEMORY: &str = "give buffers back, or raise `properties.max_device_pinned_mem_size_kb` in \
+                      cufile.json; BAR1 has to hold them as well (`nvidia-smi -q -d MEMORY`)";
+const FILE: &str = "the file system, its mount options or its drive are not served: \
+                    `forebay doctor PATH` says which";
+
+/// By their numbers.
+static KNOWN: [Known; 48] = [
+    error(
+        5001,
+        "DRIVER_NOT_INITIALIZED",
+        "the driver is not open",
+        "load nvidia-fs \
+          (`modprobe nvidia-fs`) or allow peer-to-peer DMA (`use_pci_p2pdma`) in cufile.json",
+    ),
+    error(5002, "DRIVER_INVALID_PROPS", "there is no such property", OURS),
+    error(
+        5003,
+        "DRIVER_UNSUPPORTED_LIMIT",
+        "a property is out of its range",
+        "look at the limits in cufile.json",
+    ),
+    error(
+        5004,
+        "DRIVER_VERSION_MISMATCH",
+        "the library and nvidia-fs do not fit each other",
+        "install the nvidia-fs that belongs to the library's CUDA",
+    ),
+    error(
+        5005,
+        "DRIVER_VERSION_READ_ERROR",
+        "nvidia-fs does not tell its version",
+        "make `/dev/nvidia-fs*` readable here; in a container pass it in",
+    ),
+    error(
+        5006,
+        "DRIVER_CLOSING",
+        "the driver is being closed",
+        "something else in this process closes cuFile's driver: let it do so at the end",
+    ),
+    error(5007, "PLATFORM_NOT_SUPPORTED", "this machine is not served", "see `forebay doctor`"),
+    error(5008, "IO_NOT_SUPPORTED", "this file is not served", FILE),
+    error(
+        5009,
+        "DEVICE_NOT_SUPPORTED",
+        "this GPU is not served",
+        "only data-centre and workstation GPUs are",
+    ),
+    error(5010, "NVFS_DRIVER_ERROR", "a call of nvidia-fs failed", "`dmesg` may say why"),
+    error(CUDA, "CUDA_DRIVER_ERROR", "a call of the CUDA driver failed", ""),
+    error(5012, "CUDA_POINTER_INVALID", "the address is no memory of a GPU", OURS),
+    error(
+        5013,
+        "CUDA_MEMORY_TYPE_INVALID",
+        "memory of this kind is not served",
+        "use memory of `cudaMalloc`",
+    ),
+    error(5014, "CUDA_POINTER_RANGE_ERROR", "the range is longer than its allocation", OURS),
+    error(5015, "CUDA_CONTEXT_MISMATCH", "the memory belongs to another context", OURS),
+    error(5016, "INVALID_MAPPING_SIZE", "the buffer is longer than may be pinned", MEMORY),
+    error(5017, "INVALID_MAPPING_RANGE", "the range leaves its registration", OURS),
+    error(5018, "INVALID_FILE_TYPE", "it is not a regular file", "give a regular file"),
+    error(5019, "INVALID_FILE_OPEN_FLAG", "the file is opened in a way that is not served", FILE),
+    error(5020, "DIO_NOT_SET", "the descriptor is not open for O_DIRECT", FILE),
+    error(5022, "INVALID_VALUE", "an argument makes no sense", OURS),
+    error(
+        5023,
+        "MEMORY_ALREADY_REGISTERED",
+        "the memory is registered already",
+        "something else in this process has registered it: leave that to one of them",
+    ),
+    error(5024, "MEMORY_NOT_REGISTERED", "the memory is not registered", OURS),
+    error(
+        5025,
+        "PERMISSION_DENIED",
+        "the driver or the file may not be used",
+        "make `/dev/nvidia-fs*` and the file accessible to this user",
+    ),
+    error(5026, "DRIVER_ALREADY_OPEN", "the driver is open already", ""),
+    error(
+        5027,
+        "HANDLE_NOT_REGISTERED",
+        "the file could not be registered",
+        "cuFile asks udev about the drive: in a container or a small machine bind \
+           `/run/udev` into it (`-v /run/udev:/run/udev:ro`)",
+    ),
+    error(
+        5028,
+        "HANDLE_ALREADY_REGISTERED",
+        "the file is registered already",
+        "something else in this process has registered this descriptor: open the file anew",
+    ),
+    error(5029, "DEVICE_NOT_FOUND", "there is no such GPU", "see `nvidia-smi -L`"),
+    error(
+        5030,
+        "INTERNAL_ERROR",
+        "something failed within the library",
+        "its log says what (`cufile.log`); in a container it is often `/run/udev` that is \
+           missing",
+    ),
+    error(5031, "GETNEWFD_FAILED", "no new descriptor could be had", "raise `ulimit -n`"),
+    error(
+        5033,
+        "NVFS_SETUP_ERROR",
+        "the driver could not be started",
+        "the CUDA driver has to be there first (`libcuda.so.1`)",
+    ),
+    error(
+        5034,
+        "IO_DISABLED",
+        "cufile.json forbids the direct path for this file",
+        "look at its deny lists and at `allow_compat_mode`",
+    ),
+    error(5035, "BATCH_SUBMIT_FAILED", "a batch could not be submitted", RETRY),
+    error(5036, "GPU_MEMORY_PINNING_FAILED", "memory of the GPU could not be pinned", MEMORY),
+    error(5037, "BATCH_FULL", "no more fits in the batch", OURS),
+    error(
+        5038,
+        "ASYNC_NOT_SUPPORTED",
+        "transfers in a stream's order are not served",
+        "`parallel_io` and `max_io_threads` in cufile.json must not be off",
+    ),
+    error(5039, "INTERNAL_BATCH_SETUP_ERROR", "a batch could not be set up", RETRY),
+    error(5040, "INTERNAL_BATCH_SUBMIT_ERROR", "a batch could not be submitted", RETRY),
+    error(5041, "INTERNAL_BATCH_GETSTATUS_ERROR", "a batch does not tell how it is", RETRY),
+    error(5042, "INTERNAL_BATCH_CANCEL_ERROR", "a batch could not be cancelled", RETRY),
+    error(5043, "NOMEM_ERROR", "the library has no memory left", RETRY),
+    error(5044, "IO_ERROR", "reading or writing failed", "`dmesg` may say why"),
+    error(5045, "INTERNAL_BUF_REGISTER_ERROR", "a buffer could not be registered", MEMORY),
+    error(5046, "HASH_OPR_ERROR", "something failed within the library's tables", RETRY),
+    error(5047, "INVALID_CONTEXT_ERROR", "no context of CUDA is current, or a wrong one", OURS),
+    error(
+        5048,
+        "NVFS_INTERNAL_DRIVER_ERROR",
+        "something failed within nvidia-fs",
+        "`dmesg` may say why",
+    ),
+    error(
+        5049,
+        "BATCH_NOCOMPAT_ERROR",
+        "a batch would need the mode that is forbidden",
+        "allow `allow_compat_mode` in cufile.json, or make the direct path whole",
+    ),
+    error(5050, "IO_MAX_ERROR", "the last of the numbers", OURS),
+];

@@ -1,0 +1,220 @@
+//! Finds `libcufile` and loads it.
+//!
+//! It may come with a toolkit, with a Linux distribution, or with the vendor's wheels for Python.
+//! The first that can be loaded counts: the one that is named, else what the loader finds, else
+//! toolkits in their usual place, the newest first, else wheels of the virtual environment.
+
+#![expect(unsafe_code, reason = "loads a library")]
+
+use std::ffi::c_int;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use super::table::Table;
+
+/// Its name, which has no more than the number of its interface.
+const NAME: &str = "libcufile.so.0";
+
+/// The oldest version that is used, and the first of another interface.
+const VERSIONS: std::ops::Range<c_int> = 1110..2000;
+
+/// Where toolkits are installed, and where wheels put it within a folder of packages.
+const TOOLKITS: &str = "/usr/local";
+const IN_TOOLKIT: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
+const IN_WHEELS: [&str; 3] = ["nvidia/cu13/lib", "nvidia/cu12/lib", "nvidia/cufile/lib"];
+
+/// Folders of toolkits or packages that are looked at: a folder of others may hold any number.
+const FOLDERS_MAX: usize = 64;
+
+/// The library, loaded for as long as the process runs.
+#[derive(Debug)]
+pub(super) struct CuFile {
+    pub(super) table: Table,
+    /// As it tells it: 1,000 times the major and 10 times the minor number.
+    pub(super) version: c_int,
+    pub(super) path: PathBuf,
+}
+
+impl CuFile {
+    /// Loads the first of `places` that there is. Its initialisers run, so this belongs into a
+    /// process that may be lost, until it is known that they return.
+    ///
+    /// # Errors
+    /// Why none can be used: that of the first that is there, else that there is none.
+    pub(super) fn load(places: &[PathBuf]) -> Result<Self, String> {
+        let mut reason = None;
+        for place in places {
+            match Self::load_one(place) {
+                Ok(found) => return Ok(found),
+                Err(Unusable::Missing) => {}
+                Err(Unusable::Bad(why)) => reason = reason.or(Some(why)),
+            }
+        }
+        Err(reason.unwrap_or_else(|| {
+            format!(
+                "there is no `{NAME}`: install GPUDirect Storage or `pip install nvidia-cufile`, \
+                 or name the library by FOREBAY_CUFILE"
+            )
+        }))
+    }
+
+    fn load_one(path: &Path) -> Result<Self, Unusable> {
+        let is_named = path.components().count() > 1;
+        if is_named {
+            fits(path)?;
+        }
+        let shown = path.display();
+        // SAFETY: its initialisers are the vendor's; it is never unloaded.
+        let library = unsafe { Library::new(path) }.map_err(|error| {
+            let source = std::error::Error::source(&error);
+            let words = source.map_or_else(|| error.to_string(), ToString::to_string);
+            // The loader does not say whether the name or what the library needs is missing, but
+            // it begins with what it could not open.
+            match is_named || !words.starts_with(NAME) {
+                true => Unusable::Bad(format!("cannot load `{shown}`: {words}")),
+                false => Unusable::Missing,
+            }
+        })?;
+        let table = Table::fill(&library).map_err(|name| {
+            Unusable::Bad(format!("`{shown}` has no `{name}`: it is older than 1.11, or no cuFile"))
+        })?;
+        // The table's functions lie in it.
+        std::mem::forget(library);
+        let mut version = 0;
+        // SAFETY: the output outlives the call.
+        let answer = unsafe { (table.get_version)(&raw mut version) };
+        answer
+            .checked("cuFileGetVersion")
+            .map_err(|error| Unusable::Bad(format!("`{shown}`: {error}")))?;
+        if !VERSIONS.contains(&version) {
+            let told = version_text(version);
+            return Err(Unusable::Bad(format!(
+                "`{shown}` is version {told}: 1.11 or a later one of 1 is needed"
+            )));
+        }
+        Ok(Self { table, version, path: path.into() })
+    }
+}
+
+/// Why a library is not the one.
+enum Unusable {
+    Missing,
+    Bad(String),
+}
+
+/// Whether a file is a library for this machine: of one for another the loader says that it is not
+/// there.
+fn fits(path: &Path) -> Result<(), Unusable> {
+    let mut head = [0; 20];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    let shown = path.display();
+    let no_library = || Unusable::Bad(format!("`{shown}` is no library"));
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Unusable::Missing),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(no_library()),
+        Err(error) => Err(Unusable::Bad(format!("cannot read `{shown}`: {error}"))),
+        Ok(()) if head[..4] != *b"\x7fELF" => Err(no_library()),
+        Ok(()) => {
+            let machine = u16::from_le_bytes([head[18], head[19]]);
+            if head[4] == 2 && machine == MACHINE {
+                return Ok(());
+            }
+            let name = match machine {
+                62 => "x86-64".to_owned(),
+                183 => "aarch64".to_owned(),
+                other => format!("another machine (ELF {other})"),
+            };
+            Err(Unusable::Bad(format!("`{shown}` is built for {name}, which this is not")))
+        }
+    }
+}
+
+/// `e_machine` of this machine's programs.
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+
+/// `1.14` for 1140.
+pub(super) fn version_text(version: c_int) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Where to look, best first. `named` is all where it is given; `packages` are folders of packages
+/// of Python.
+pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
+    if let Some(named) = named {
+        return vec![named.into()];
+    }
+    let mut all = vec![PathBuf::from(NAME)];
+    for toolkit in toolkits(Path::new(TOOLKITS)) {
+        all.extend(IN_TOOLKIT.map(|within| toolkit.join(within).join(NAME)));
+    }
+    for folder in packages.iter().take(FOLDERS_MAX) {
+        all.extend(IN_WHEELS.map(|within| folder.join(within).join(NAME)));
+    }
+    all
+}
+
+/// Folders of toolkits: `cuda`, then `cuda-13.1`, `cuda-12.8`.
+fn toolkits(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let names =
+        entries.flatten().take(1024).filter_map(|entry| entry.file_name().into_string().ok());
+    let number = |name: &str| -> Option<(u32, u32)> {
+        let (major, minor) = name.strip_prefix("cuda-")?.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    };
+    let mut found: Vec<((u32, u32), String)> =
+        names.filter_map(|name| Some((number(&name)?, name))).collect();
+    found.sort_by(|one, other| other.cmp(one));
+    let names = found.into_iter().map(|(_, name)| name).take(FOLDERS_MAX);
+    std::iter::once("cuda".to_owned()).chain(names).map(|name| folder.join(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_toolkit_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["cuda-12.8", "cuda-9.2", "cuda-13.1", "cuda-13", "cuda-x.y", "other"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let found = toolkits(folder.path());
+        let names: Vec<_> =
+            found.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["cuda", "cuda-13.1", "cuda-12.8", "cuda-9.2"]);
+        assert!(toolkits(&folder.path().join("none")).is_empty());
+    }
+
+    fn reason(bytes: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        fs::write(&path, bytes).unwrap();
+        CuFile::load(&places(Some(&path), &[])).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_no_library_for_this_machine_is_told_before_it_is_loaded() {
+        assert!(reason(b"").ends_with("is no library"));
+        assert!(reason(&[7; 100]).ends_with("is no library"));
+        let mut elf = [0; 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18] = 243;
+        assert!(reason(&elf).contains("another machine (ELF 243)"));
+        let other = if MACHINE == 62 { 183 } else { 62 };
+        elf[18] = other;
+        assert!(reason(&elf).contains("is built for"), "{}", reason(&elf));
+        elf[18] = u8::try_from(MACHINE).unwrap();
+        assert!(reason(&elf).contains("cannot load"), "{}", reason(&elf));
+    }
+
+    #[test]
+    fn where_there_is_none_the_error_says_how_to_get_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = CuFile::load(&[folder.path().join(NAME)]).unwrap_err();
+        assert!(none.contains("pip install nvidia-cufile"), "{none}");
+    }
+}

@@ -1,0 +1,16 @@
+//! cuFile: the vendor's library for transfers between drives and GPUs.
+//!
+//! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
+//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine.
+//!
+//! Its driver is one for each process, and its modes are fixed when that opens; opening it may
+//! hang. So it is opened in a helper's process first.
+
+mod failure;
+mod layout;
+mod library;
+mod probe;
+mod table;
+
+pub(super) use probe::ANSWER_MAX;
+pub use probe::{Seen, look};

@@ -1,0 +1,56 @@
+//! The functions of `libcufile`, as a table that is filled at run time.
+//!
+//! Those that version 1.11 has are required; each later one is absent where the library has none.
+//! Signatures are those of `cufile.h`, the same from 1.11 to 1.20.
+
+#![expect(unsafe_code, reason = "declares the functions of a library")]
+
+use std::ffi::c_int;
+
+use libloading::Library;
+
+use super::failure::Answer;
+use super::layout::Properties;
+
+macro_rules! cufile_table {
+    (
+        required { $($field:ident: $name:literal fn($($argument:ty),*) -> $result:ty;)* }
+        optional { $($option:ident: $other:literal fn($($given:ty),*) -> $told:ty;)* }
+    ) => {
+        /// The library's functions.
+        #[derive(Debug)]
+        pub(super) struct Table {
+            $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+            $(pub(super) $option: Option<unsafe extern "C" fn($($given),*) -> $told>,)*
+        }
+
+        impl Table {
+            /// Looks up every function; the name of a required one that is missing is the error.
+            pub(super) fn fill(library: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        // SAFETY: the library's function of this name has the field's signature.
+                        *unsafe {
+                            library.get::<unsafe extern "C" fn($($argument),*) -> $result>($name)
+                        }
+                        .map_err(|_| $name.to_str().unwrap_or_default())?
+                    },)*
+                    // SAFETY: as above.
+                    $($option: unsafe { library.get($other) }.ok().map(|function| *function),)*
+                })
+            }
+        }
+    };
+}
+
+cufile_table! {
+    required {
+        driver_open: c"cuFileDriverOpen" fn() -> Answer;
+        get_version: c"cuFileGetVersion" fn(*mut c_int) -> Answer;
+        get_properties: c"cuFileDriverGetProperties" fn(*mut Properties) -> Answer;
+    }
+    optional {
+        get_parameter_bool: c"cuFileGetParameterBool" fn(c_int, *mut bool) -> Answer;
+        get_p2p_flags: c"cuFileDriverGetP2PFlags" fn(c_int, *mut c_int) -> Answer;
+    }
+}
