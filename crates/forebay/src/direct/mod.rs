@@ -2,7 +2,7 @@
 //!
 //! Each way will be a provider: it answers for a file and a GPU whether it can, or why not, and
 //! takes segments as a ring takes ops. There is none yet, so the route `direct` is refused; what
-//! [`cufile`] says of a machine is asked in a [`child`]'s process.
+//! `cufile` says of a machine is asked in a `child`'s process.
 
 mod child;
 mod cufile;
