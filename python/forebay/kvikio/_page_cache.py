@@ -42,7 +42,8 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
         if known["resident"] is None:
             # Nothing else counts pages and leaves them as they are: a read that must not wait
             # (`RWF_NOWAIT`) still has the kernel read ahead what it does not find.
-            text = f"what of the file is in the page cache is not known: {known['unknown']}"
+            name = getattr(file, "name", file)
+            text = f"what of `{name}` is in the page cache is not known: {known['unknown']}"
             raise RuntimeError(text)
         return -(-int(known["resident"]) // page), after - first
 

@@ -75,11 +75,11 @@ const fn error(
 }
 
 const RETRY: &str = "it may pass: try again";
-const OURS: &str = "an error of this program: please report it with what `forebay doctor` says";
+const OURS: &str = "an error of this program: please report it";
 const MEMORY: &str = "give buffers back, or raise `properties.max_device_pinned_mem_size_kb` in \
                       cufile.json; BAR1 has to hold them as well (`nvidia-smi -q -d MEMORY`)";
 const FILE: &str = "the file system, its mount options or its drive are not served: \
-                    `forebay doctor PATH` says which";
+                    `forebay map PATH` shows them";
 
 /// By their numbers.
 static KNOWN: [Known; 48] = [
@@ -115,7 +115,7 @@ static KNOWN: [Known; 48] = [
         "the driver is being closed",
         "something else in this process closes cuFile's driver: let it do so at the end",
     ),
-    error(5007, "PLATFORM_NOT_SUPPORTED", "this machine is not served", "see `forebay doctor`"),
+    error(5007, "PLATFORM_NOT_SUPPORTED", "this machine is not served", ""),
     error(5008, "IO_NOT_SUPPORTED", "this file is not served", FILE),
     error(
         5009,

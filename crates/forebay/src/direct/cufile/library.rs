@@ -55,8 +55,7 @@ impl CuFile {
         }
         Err(reason.unwrap_or_else(|| {
             format!(
-                "there is no `{NAME}`: install GPUDirect Storage or `pip install nvidia-cufile`, \
-                 or name the library by FOREBAY_CUFILE"
+                "there is no `{NAME}`: install GPUDirect Storage or `pip install nvidia-cufile`"
             )
         }))
     }
