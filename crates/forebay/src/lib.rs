@@ -43,6 +43,7 @@
 //!
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/session.rs`: reads and writes by cuFile
 //! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory

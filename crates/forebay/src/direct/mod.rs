@@ -10,7 +10,9 @@ mod cufile;
 use std::time::Duration;
 
 pub use child::{End, Program};
-pub use cufile::{Seen, look};
+pub use cufile::{
+    CuFileError, CuFileFailure, RegisteredFile, RegisteredMemory, Seen, Session, look,
+};
 
 /// Why the route `direct` cannot be taken.
 pub(crate) fn missing() -> String {

@@ -1,7 +1,7 @@
 //! The structures of `cufile.h` that cross the border to the library, on 64-bit machines. Sizes and
 //! places were the same from version 1.11 to 1.20.
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 
 /// `CUfileDrvProps_t`.
@@ -24,7 +24,47 @@ pub(super) struct Properties {
     pub(super) batch_timeout_ms: c_uint,
 }
 
+/// `CUfileDescr_t`, of a file behind a descriptor.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descriptor {
+    kind: c_int,
+    handle: DescriptorHandle,
+    /// Functions of a file system in user space; none.
+    operations: *const c_void,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+union DescriptorHandle {
+    fd: c_int,
+    pointer: *mut c_void,
+}
+
+impl std::fmt::Debug for DescriptorHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("fd")
+    }
+}
+
+impl Descriptor {
+    /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
+    const OF_FD: c_int = 1;
+
+    pub(super) fn of(fd: c_int) -> Self {
+        let mut handle = DescriptorHandle { pointer: std::ptr::null_mut() };
+        handle.fd = fd;
+        Self { kind: Self::OF_FD, handle, operations: std::ptr::null() }
+    }
+}
+
+/// Room for the counters of any level: 5,112 bytes since version 1.19, 5,000 before.
+#[repr(C, align(8))]
+pub(super) struct Counters(pub(super) [u8; 8192]);
+
 const _: () = {
+    assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, handle) == 8);
+    assert!(offset_of!(Descriptor, operations) == 16 && size_of::<Counters>() > 5112);
     assert!(size_of::<Properties>() == 56 && offset_of!(Properties, served) == 24);
     assert!(offset_of!(Properties, features) == 32 && offset_of!(Properties, max_batch) == 48);
 };
