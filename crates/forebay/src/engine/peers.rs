@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::start::Call;
-use crate::direct::Program;
 use crate::error::Result;
 use crate::events::Begin;
 use crate::file::{Handle, Port};
@@ -67,8 +66,8 @@ impl Engine {
         if options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".into());
         }
-        let found = options.probe.clone().or_else(|| demanded.then(Program::found).flatten());
-        let port = self.inner.providers.port(call.file, device, found.as_ref(), demanded)?;
+        let port =
+            self.inner.providers.port(call.file, device, options.probe.as_ref(), demanded)?;
         let unit = port.unit();
         let body = ByteRange {
             start: align_up(range.start, unit),
