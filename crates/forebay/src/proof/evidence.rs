@@ -81,6 +81,8 @@ impl Storage {
 pub struct PageCache {
     /// Bytes of the range.
     pub len: u64,
+    /// Bytes of it that were looked at, evenly; the rest is taken to be like them.
+    pub looked: u64,
     /// Resident when the span began.
     pub before: u64,
     /// Resident when it ended.
@@ -96,6 +98,14 @@ impl PageCache {
     #[must_use]
     pub const fn grown(&self) -> u64 {
         self.after.saturating_sub(self.before).saturating_add(self.ahead)
+    }
+
+    /// Whether the counts are estimates: only a part was looked at, and it was in the cache here
+    /// and not there.
+    #[must_use]
+    pub fn is_estimate(&self) -> bool {
+        let is_mixed = |resident: u64| resident != 0 && resident != self.len;
+        self.looked < self.len && (is_mixed(self.before) || is_mixed(self.after))
     }
 }
 
@@ -141,6 +151,7 @@ impl Evidence {
         let cache = |cache: &PageCache| {
             vec![
                 ("len", cache.len.into()),
+                ("looked", cache.looked.into()),
                 ("before", cache.before.into()),
                 ("after", cache.after.into()),
                 ("ahead", cache.ahead.into()),

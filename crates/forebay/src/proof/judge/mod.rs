@@ -6,7 +6,7 @@
 
 use super::claim::{Claim, Memory};
 use super::cufile::{Counters, Moves, Paths};
-use super::evidence::{Evidence, Storage};
+use super::evidence::{Evidence, PageCache, Storage};
 use super::pcie::How;
 use super::seen::{Missing, Seen};
 use super::verdict::{Finding, Verdict, Way};
@@ -16,7 +16,8 @@ use crate::units::{KIB, MIB, format_size as size};
 
 /// Fewer bytes than this are lost among what a file system reads for itself.
 const LEN_MIN: u64 = MIB;
-/// What counters may differ by: a fiftieth, and what finding a file's blocks takes.
+/// What counters may differ by: a fiftieth, an eighth where pages were only looked at here and
+/// there, and what finding a file's blocks takes.
 const SLACK: u64 = 64 * KIB;
 /// How to have cuFile count.
 const CUFILE: &str =
@@ -43,10 +44,11 @@ struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     fn new(evidence: &'a Evidence, claim: &'a Claim) -> Self {
+        let is_estimate = evidence.page_cache.told().is_some_and(PageCache::is_estimate);
         Self {
             evidence,
             claim,
-            slack: (claim.bytes / 50).saturating_add(SLACK),
+            slack: claim.bytes / if is_estimate { 8 } else { 50 } + SLACK,
             ways: Vec::new(),
             grounds: Vec::new(),
             missing: Vec::new(),

@@ -18,7 +18,8 @@ fn evidence(fetched: u64, others: u64, before: u64, after: u64) -> Evidence {
     evidence.process = Seen::Told(ProcessBytes { read: fetched, written: fetched });
     let bytes = fetched + others;
     evidence.drives = Seen::Told(vec![drive(true, bytes), drive(false, bytes)]);
-    evidence.page_cache = Seen::Told(PageCache { len: GIB, before, after, ahead: 0, holes: 0 });
+    evidence.page_cache =
+        Seen::Told(PageCache { len: GIB, looked: GIB, before, after, ..PageCache::default() });
     evidence
 }
 
@@ -163,7 +164,7 @@ fn holes_are_read_from_nowhere() {
     let text = contradiction(&seen, &whole(Route::Staged));
     assert!(text.contains("only 256 MiB were"), "{text}");
     let holes = GIB - GIB / 4;
-    let cache = PageCache { len: GIB, before: 0, after: 0, ahead: 0, holes };
+    let cache = PageCache { len: GIB, looked: GIB, holes, ..PageCache::default() };
     seen.page_cache = Seen::Told(cache);
     assert_eq!(self::text(&seen, &whole(Route::Staged)), "staged");
 }
@@ -173,9 +174,20 @@ fn what_the_kernel_reads_ahead_passes_no_page_cache() {
     let mut seen = evidence(2 * MIB + 8 * MIB, 0, 0, 2 * MIB);
     let cached = claim(&[(Route::Cached, 2 * MIB)]);
     contradiction(&seen, &cached);
-    let cache = PageCache { len: 2 * MIB, before: 0, after: 2 * MIB, ahead: 8 * MIB, holes: 0 };
+    let cache = PageCache { after: 2 * MIB, ahead: 8 * MIB, ..PageCache::default() };
     seen.page_cache = Seen::Told(cache);
     assert_eq!(text(&seen, &cached), "cached");
+}
+
+#[test]
+fn an_estimate_of_the_page_cache_needs_more_to_refute_it() {
+    let both = claim(&[(Route::Staged, GIB / 2), (Route::Cached, GIB / 2)]);
+    let mut seen = evidence(GIB / 2 + GIB / 16, 0, GIB / 2 - GIB / 16, GIB / 2 - GIB / 16);
+    contradiction(&seen, &both);
+    if let Seen::Told(cache) = &mut seen.page_cache {
+        cache.looked = GIB / 2;
+    }
+    assert_eq!(text(&seen, &both), "mixed 50 % staged / 50 % cached");
 }
 
 #[test]
@@ -375,7 +387,7 @@ prop_compose! {
             all.into_iter().map(|(front, bytes)| drive(front, bytes)).collect()
         });
         evidence.page_cache = page_cache.map(|[len, before, after, ahead, holes]| {
-            PageCache { len, before, after, ahead, holes }
+            PageCache { len, looked: len / 2, before, after, ahead, holes }
         });
         evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
             let Seen::Told(mut link) = link(bytes) else { unreachable!() };

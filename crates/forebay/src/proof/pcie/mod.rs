@@ -99,6 +99,24 @@ impl PcieBytes {
     }
 }
 
+/// A GPU's link, to be looked at by as many spans as one likes.
+#[derive(Debug, Clone)]
+pub struct GpuLink(pub(super) Seen<Arc<Link>>);
+
+impl GpuLink {
+    /// That of no GPU.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Seen::Nothing("no GPU is part of it".into()))
+    }
+
+    /// Finds the link of a GPU. Loads the driver's management library, which may take a while.
+    #[must_use]
+    pub fn find(info: &DeviceInfo) -> Self {
+        Self(Link::find(info))
+    }
+}
+
 /// A GPU's link, found in NVML.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -110,8 +128,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Finds the link of a GPU. Loads the driver's library, which may take a while.
-    pub(super) fn find(info: &DeviceInfo) -> Seen<Arc<Self>> {
+    fn find(info: &DeviceInfo) -> Seen<Arc<Self>> {
         if info.simulated {
             return Seen::Nothing("simulated: it has no PCIe link".into());
         }

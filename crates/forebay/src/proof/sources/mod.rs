@@ -4,34 +4,21 @@
 //! then only reads, each counter once, and the sharpest ones nearest to the work.
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cufile::Counters;
 use super::drives::{self, Device, DriveBytes};
-use super::evidence::{Evidence, PageCache, Storage};
+use super::evidence::{Evidence, Storage};
 use super::nfs::{self, NfsMount};
 use super::nvidia_fs::NvidiaFs;
-use super::pcie::{Link, Watch};
+use super::pages::Pages;
+use super::pcie::{GpuLink, Watch};
 use super::process::{ProcessBytes, processor_time};
 use super::rdma::{self, PortBytes};
 use super::seen::{Seen, grown};
 use super::{cufile, dram};
 use crate::engine::File;
-use crate::file::Residency;
-use crate::gpu::DeviceInfo;
 use crate::topology::{DriveKind, StorageMap, System};
-use crate::units::MIB;
-
-/// Bytes behind a range that the kernel may read ahead.
-const AHEAD: u64 = 16 * MIB;
-/// The unit of `st_blocks`.
-const BLOCK: u64 = 512;
-/// Files whose pages are asked for, at most.
-const FILES_MAX: usize = 64;
-/// What to do where the kernel does not tell.
-const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
 
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
@@ -45,8 +32,9 @@ pub struct Sources {
     points: Vec<String>,
     ports: Vec<String>,
     domains: Vec<String>,
-    gpu: Seen<Arc<Link>>,
+    gpu: GpuLink,
     cufile: Option<AskCufile>,
+    elsewhere: bool,
 }
 
 impl fmt::Debug for Sources {
@@ -68,8 +56,9 @@ impl Sources {
             points: Vec::new(),
             ports: rdma::ports(system),
             domains: dram::domains(system),
-            gpu: Seen::Nothing("no GPU is part of it".into()),
+            gpu: GpuLink::none(),
             cufile: None,
+            elsewhere: false,
         }
     }
 
@@ -99,10 +88,17 @@ impl Sources {
         self
     }
 
-    /// Adds what tells of a GPU. Loads the driver's management library, which may take a while.
+    /// Adds what tells of a GPU.
     #[must_use]
-    pub fn gpu(mut self, info: &DeviceInfo) -> Self {
-        self.gpu = Link::find(info);
+    pub fn gpu(mut self, link: &GpuLink) -> Self {
+        self.gpu = link.clone();
+        self
+    }
+
+    /// Says that another process does the work, so that this one's counters are not its.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.elsewhere = true;
         self
     }
 
@@ -127,41 +123,9 @@ impl Sources {
     pub fn begin(&self) -> Span<'_> {
         let start = Instant::now();
         let outer = Outer::read(self);
-        let gpu = match &self.gpu {
-            Seen::Told(link) => link.begin(self.bytes),
-            other => other.clone().and_then(|_| Seen::Nothing(String::new())),
-        };
+        let gpu = self.gpu.0.clone().and_then(|link| link.begin(self.bytes));
         let inner = Inner::read(self);
         Span { sources: self, outer, inner, gpu, read_in: start.elapsed(), begun: Instant::now() }
-    }
-
-    fn page_cache(&self) -> Seen<Pages> {
-        if self.files.is_empty() {
-            return Seen::Nothing("no file is part of it".into());
-        }
-        if self.files.len() > FILES_MAX {
-            let why = format!("{} files are too many to ask for their pages", self.files.len());
-            return Seen::missing(why, format!("at most {FILES_MAX} in one span"));
-        }
-        let mut pages = Pages::default();
-        for (file, offset, len) in &self.files {
-            let resident = |offset, len| match file.residency(offset, len) {
-                Ok(Residency::Known { resident, len }) => Seen::Told((resident, len)),
-                Ok(Residency::Unknown(why)) => Seen::missing(why, OWNER),
-                Err(error) => Seen::missing(error.to_string(), OWNER),
-            };
-            let ahead = resident(offset.saturating_add(*len), AHEAD);
-            match (resident(*offset, *len), ahead) {
-                (Seen::Told((resident, len)), Seen::Told((ahead, _))) => {
-                    pages.len = pages.len.saturating_add(len);
-                    pages.resident = pages.resident.saturating_add(resident);
-                    pages.ahead = pages.ahead.saturating_add(ahead);
-                }
-                (Seen::Told(_), other) | (other, _) => return other.map(|_| Pages::default()),
-            }
-            pages.holes = pages.holes.saturating_add(holes(file));
-        }
-        Seen::Told(pages)
     }
 }
 
@@ -179,21 +143,6 @@ fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
     } else {
         Storage::Other
     }
-}
-
-/// Bytes of a file that are stored nowhere, as far as its file system says.
-fn holes(file: &File) -> u64 {
-    let Ok(facts) = std::fs::metadata(file.path()) else { return 0 };
-    facts.len().saturating_sub(facts.blocks().saturating_mul(BLOCK))
-}
-
-/// What was in the page cache at one edge.
-#[derive(Debug, Clone, Copy, Default)]
-struct Pages {
-    len: u64,
-    resident: u64,
-    ahead: u64,
-    holes: u64,
 }
 
 /// What takes longer to read, and changes only by work of others meanwhile.
@@ -215,7 +164,7 @@ impl Outer {
             vast: nfs::vast(system),
             rdma: rdma::look(system, &sources.ports),
             dram: dram::look(system, &sources.domains),
-            pages: sources.page_cache(),
+            pages: Pages::look(&sources.files, sources.bytes),
         }
     }
 }
@@ -238,7 +187,11 @@ impl Inner {
         Self {
             drives: sources.devices.iter().map(drive).collect(),
             cufile: sources.cufile.as_ref().map_or_else(nobody, |ask| ask()),
-            process: ProcessBytes::look(system),
+            process: if sources.elsewhere {
+                Seen::Nothing("another process did the work".into())
+            } else {
+                ProcessBytes::look(system)
+            },
             processor: processor_time(),
         }
     }
@@ -280,7 +233,7 @@ impl Span<'_> {
             nvidia_fs,
             process: last.process.since(first.process, |a, b| b.since(a)),
             drives: between(&sources.devices, first.drives, last.drives),
-            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(&b))),
+            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b))),
             gpu,
             nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
@@ -289,18 +242,6 @@ impl Span<'_> {
             processor: last.processor.saturating_sub(first.processor),
             elapsed,
             read_in: self.read_in + ending.elapsed(),
-        }
-    }
-}
-
-impl Pages {
-    fn until(&self, after: &Self) -> PageCache {
-        PageCache {
-            len: after.len,
-            before: self.resident,
-            after: after.resident,
-            ahead: after.ahead.saturating_sub(self.ahead),
-            holes: after.holes,
         }
     }
 }

@@ -3,9 +3,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::*;
 use crate::engine::Engine;
+use crate::file::Residency;
 use crate::options::Options;
 use crate::proof::{Claim, Memory, Way, verdict};
 use crate::queue::Direction;
@@ -138,6 +140,14 @@ fn a_system_full_of_traps_is_read_without_a_hang() {
     assert!(evidence.rdma.absence().unwrap().contains("not a file"), "{evidence:?}");
     assert!(evidence.process.absence().unwrap().contains("no `read_bytes`"));
     assert!(evidence.nvidia_fs.absence().unwrap().contains("not a file"));
+}
+
+#[test]
+fn bytes_of_another_process_are_not_this_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let sources = Sources::new(&crowded(root.path(), 1)).elsewhere();
+    let evidence = sources.begin().end();
+    assert_eq!(evidence.process, Seen::Nothing("another process did the work".into()));
 }
 
 #[test]
