@@ -17,6 +17,7 @@ pub mod measure;
 pub mod memory;
 pub mod methods;
 pub mod parallel;
+pub mod proof;
 pub mod run;
 pub mod scratch;
 pub mod size;
