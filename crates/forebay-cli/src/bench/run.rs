@@ -265,7 +265,7 @@ impl<'a> Run<'a> {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),
         };
-        let sources = self.prover.sources(&[(file.clone(), job.len)]);
+        let sources = self.prover.sources(self.engine, &[(file.clone(), job.len)]);
         let counters = Some((&self.prover, &sources));
         let method = way.method.as_mut();
         match sample(method, &job, self.memory, &mut content, &file, repeat, counters)? {
