@@ -68,8 +68,8 @@ fn opened(
     repeat: u32,
 ) -> Result<Result<Sample, String>> {
     match content {
-        Content::Read(_) => memory.set(other_byte(repeat))?,
-        Content::Write(pattern) => memory.put(pattern.inverse(), job.len)?,
+        Content::Read(_) => method.set(memory, other_byte(repeat))?,
+        Content::Write(pattern) => method.put(memory, pattern.inverse(), job.len)?,
     }
     let ready = match job.cache {
         Cache::Cold => make_cold(file, job.len)?,
@@ -83,8 +83,9 @@ fn opened(
         Direction::Write => method.write(job, memory),
     });
     let moved = moved?;
+    let spent = method.spent().unwrap_or(spent);
     let right = match content {
-        Content::Read(expected) => memory.holds(expected, job.len)?,
+        Content::Read(expected) => method.holds(memory, expected, job.len)?,
         Content::Write(pattern) => {
             **pattern = pattern.inverse();
             // On a file system that lives in memory nothing can be dropped, nor be lost by it.

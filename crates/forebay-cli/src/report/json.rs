@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::drives::DriveFacts;
+pub use super::names::{Cache, Direction, MethodName};
 use crate::bench::stats::Spread;
 
 /// The version of the schema: it grows when a key changes its meaning or goes away.
@@ -124,95 +125,9 @@ pub struct Versions {
     /// KvikIO's, where several paths are compared and the Python that is found has it.
     #[serde(default)]
     pub kvikio: Option<String>,
-}
-
-/// A ceiling, or a way to move bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum MethodName {
-    /// Ceiling: copies between pinned memory and the GPU, or in host memory by several threads.
-    Link,
-    /// Ceiling: O_DIRECT at depth.
-    Storage,
-    /// Ceiling: `fio`.
-    Fio,
-    /// `read` into pageable memory, then copy.
-    Standard,
-    /// Map the file, then copy.
-    Mmap,
-    /// This engine.
-    Forebay,
-    /// One pool of threads for all files, first come, first served.
-    #[serde(rename = "one-queue")]
-    OneQueue,
-    /// KvikIO, by the Python that is found.
-    Kvikio,
-}
-
-impl MethodName {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Link => "link",
-            Self::Storage => "storage",
-            Self::Fio => "fio",
-            Self::Standard => "standard",
-            Self::Mmap => "mmap",
-            Self::Forebay => "forebay",
-            Self::OneQueue => "one-queue",
-            Self::Kvikio => "kvikio",
-        }
-    }
-
-    /// Whether it is a ceiling.
-    #[must_use]
-    pub const fn is_ceiling(self) -> bool {
-        matches!(self, Self::Link | Self::Storage | Self::Fio)
-    }
-}
-
-/// From or to the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From the file to memory.
-    Read,
-    /// From memory to the file.
-    Write,
-}
-
-impl Direction {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
-/// Where the file's pages were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cache {
-    /// Dropped from the page cache before. A cold write counts once its bytes are on the drive.
-    Cold,
-    /// In the page cache.
-    Resident,
-}
-
-impl Cache {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cold => "cold",
-            Self::Resident => "resident",
-        }
-    }
+    /// cuFile's, where its compat mode is compared.
+    #[serde(default)]
+    pub cufile: Option<String>,
 }
 
 /// One line of the table.
@@ -250,6 +165,9 @@ pub struct Row {
     pub limit: Option<Limit>,
     /// The median as a share of that ceiling.
     pub share_of_limit: Option<f64>,
+    /// The median over that of `standard` in the same direction and cache.
+    #[serde(default)]
+    pub speed_up: Option<f64>,
     /// Processor seconds for each 1e9 bytes, the median.
     pub cpu_s_per_gb: Option<f64>,
     /// Whether every byte of every sample was right; null for ceilings.
@@ -318,6 +236,7 @@ pub(crate) mod tests {
             bytes_per_second,
             limit,
             share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
+            speed_up: cache.map(|_| 12.25),
             cpu_s_per_gb: Some(0.125),
             verified: cache.map(|_| true),
             simulated: false,
@@ -358,6 +277,7 @@ pub(crate) mod tests {
                     forebay: "0.1.0".into(),
                     fio: Some("fio-3.33".into()),
                     kvikio: None,
+                    cufile: None,
                 },
                 command: "forebay bench model.safetensors".into(),
                 unix_time: 1_700_000_000,
@@ -417,7 +337,8 @@ pub(crate) mod tests {
           "versions": {
             "forebay": "0.1.0",
             "fio": "fio-3.33",
-            "kvikio": null
+            "kvikio": null,
+            "cufile": null
           },
           "command": "forebay bench model.safetensors",
           "unix_time": 1700000000
@@ -459,6 +380,7 @@ pub(crate) mod tests {
             "bytes_per_second": 55500000000.0
           },
           "share_of_limit": 0.9820659660675906,
+          "speed_up": 12.25,
           "cpu_s_per_gb": 0.125,
           "verified": true,
           "simulated": false
