@@ -27,7 +27,7 @@
 //!   plan       pure: which way each byte goes, and why
 //!   queue      windows and ops; the rings that run them; what comes next
 //!     staging    pinned slots, and the thread that copies them      → gpu
-//!     direct     ways without a copy in host memory (none yet)      → gpu
+//!     direct     ways without a copy in host memory: cuFile         → gpu
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
@@ -42,8 +42,10 @@
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
+//! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
 //! - `direct/cufile/session.rs`: reads and writes by cuFile
+//! - `direct/cufile/simulated.rs`: plays cuFile's functions
 //! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
@@ -54,6 +56,7 @@
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
+//! - `file/port.rs`: declares what moves bytes by raw address
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/address.rs`: asks the driver what an address is
 //! - `gpu/cuda/batch.rs`: calls the driver

@@ -434,6 +434,20 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Ok(())
     }
 
+    /// As [`within`](Self::within), with the address by which such a library reaches the bytes at
+    /// `address`: on a simulated GPU, where they are in host memory. They are in use meanwhile.
+    ///
+    /// # Errors
+    /// The driver's; `work` has not run then.
+    fn reach(&self, address: u64, _len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
+        self.within(&mut || work(address))
+    }
+
+    /// How a simulated GPU has cuFile played, and the seed of that.
+    fn played_cufile(&self) -> Option<(sim::CuFilePlay, u64)> {
+        None
+    }
+
     /// What `address` is.
     fn address_kind(&self, address: u64) -> AddressKind;
 }

@@ -29,32 +29,25 @@ pub(super) struct Properties {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Descriptor {
     kind: c_int,
-    handle: DescriptorHandle,
+    gap: c_int,
+    /// In the place of a pointer.
+    fd: c_int,
+    rest: c_int,
     /// Functions of a file system in user space; none.
     operations: *const c_void,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-union DescriptorHandle {
-    fd: c_int,
-    pointer: *mut c_void,
-}
-
-impl std::fmt::Debug for DescriptorHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("fd")
-    }
 }
 
 impl Descriptor {
     /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
     const OF_FD: c_int = 1;
 
+    /// The descriptor.
+    pub(super) fn fd(&self) -> c_int {
+        self.fd
+    }
+
     pub(super) fn of(fd: c_int) -> Self {
-        let mut handle = DescriptorHandle { pointer: std::ptr::null_mut() };
-        handle.fd = fd;
-        Self { kind: Self::OF_FD, handle, operations: std::ptr::null() }
+        Self { kind: Self::OF_FD, gap: 0, fd, rest: 0, operations: std::ptr::null() }
     }
 }
 
@@ -63,7 +56,7 @@ impl Descriptor {
 pub(super) struct Counters(pub(super) [u8; 8192]);
 
 const _: () = {
-    assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, handle) == 8);
+    assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, fd) == 8);
     assert!(offset_of!(Descriptor, operations) == 16 && size_of::<Counters>() > 5112);
     assert!(size_of::<Properties>() == 56 && offset_of!(Properties, served) == 24);
     assert!(offset_of!(Properties, features) == 32 && offset_of!(Properties, max_batch) == 48);

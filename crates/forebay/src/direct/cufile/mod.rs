@@ -10,11 +10,16 @@
 mod failure;
 mod layout;
 mod library;
+mod port;
 mod probe;
+mod reach;
 mod session;
+mod simulated;
 mod table;
 
 pub use failure::{CuFileError, CuFileFailure};
+pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
+pub(super) use reach::unreachable;
 pub use session::{RegisteredFile, RegisteredMemory, Session};

@@ -15,10 +15,16 @@ use std::sync::Arc;
 use super::failure::CuFileFailure;
 use super::layout::{Counters, Descriptor};
 use super::library::{CuFile, places, version_text};
+use super::simulated;
 use super::table::FileHandle;
+use crate::gpu::sim::CuFilePlay;
+use crate::process::Home;
 
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
+
+/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE`.
+const ALLOW_COMPAT: c_int = 1;
 
 /// cuFile's driver, open in this process.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub struct Session {
     /// Whether somebody else had opened it before: then their configuration rules.
     is_shared: bool,
     counts: bool,
+    /// No child of this process may call the library.
+    home: Home,
 }
 
 impl Session {
@@ -38,6 +46,35 @@ impl Session {
     pub fn open(named: Option<&Path>, packages: &[PathBuf]) -> Result<Arc<Self>, CuFileFailure> {
         let cufile = CuFile::load(&places(named, packages)).map_err(CuFileFailure::Library)?;
         Self::of(cufile).map(Arc::new)
+    }
+
+    /// The same, without the library's compatibility mode where nobody else has opened its driver:
+    /// files without a direct path are refused then.
+    pub(crate) fn open_direct_only(library: Option<&Path>) -> Result<Arc<Self>, CuFileFailure> {
+        let cufile = CuFile::load(&places(library, &[])).map_err(CuFileFailure::Library)?;
+        // SAFETY: the function needs nothing.
+        if unsafe { (cufile.table.use_count)() } <= 0
+            && let Some(set) = cufile.table.set_parameter_bool
+        {
+            // SAFETY: as above. Where it fails, the library's counters show what it does.
+            let _ = unsafe { set(ALLOW_COMPAT, false) }.checked("cuFileSetParameterBool");
+        }
+        Self::of(cufile).map(Arc::new)
+    }
+
+    /// A driver that is played.
+    pub(crate) fn played() -> Result<Arc<Self>, CuFileFailure> {
+        let (table, version) = (simulated::table(), simulated::VERSION);
+        Self::of(CuFile { table, version, path: "simulated".into() }).map(Arc::new)
+    }
+
+    /// As [`register`](Self::register), of a driver that is played so.
+    pub(crate) fn register_played(
+        self: &Arc<Self>,
+        file: File,
+        (play, seed): (CuFilePlay, u64),
+    ) -> Result<RegisteredFile, CuFileFailure> {
+        simulated::playing(play, seed, || self.register(file))
     }
 
     fn of(cufile: CuFile) -> Result<Self, CuFileFailure> {
@@ -54,7 +91,7 @@ impl Session {
             // SAFETY: as above. Where it fails they count from the start, or not at all.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
         }
-        Ok(Self { cufile, is_shared, counts })
+        Ok(Self { cufile, is_shared, counts, home: Home::here() })
     }
 
     /// The library.
@@ -144,6 +181,9 @@ unsafe impl Sync for RegisteredFile {}
 
 impl Drop for RegisteredFile {
     fn drop(&mut self) {
+        if !self.session.home.is_here() {
+            return; // it is the parent's
+        }
         // SAFETY: registered once, given back once, by when nothing uses it any more.
         unsafe { (self.session.cufile.table.handle_deregister)(self.handle) }
     }
@@ -216,6 +256,9 @@ pub struct RegisteredMemory {
 
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
+        if !self.session.home.is_here() {
+            return; // it is the parent's
+        }
         let pointer = self.address as *const c_void;
         // SAFETY: registered once, given back once. What the library says then changes nothing.
         let _ = unsafe { (self.session.cufile.table.buffer_deregister)(pointer) };

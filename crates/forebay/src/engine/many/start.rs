@@ -111,6 +111,7 @@ impl Engine {
             is_sized: false, // each file for itself
             address: 0,      // each piece has its own
             link,
+            peer: None,
             drive: first.drive,
             cold: begins_direct && batch.begins_cold(),
             parts: first.parts,
