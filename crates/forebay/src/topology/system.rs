@@ -58,6 +58,8 @@ pub(super) struct Touched {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     pub(super) folders: BTreeSet<PathBuf>,
+    /// What was found to be there, and not read.
+    pub(super) names: BTreeSet<PathBuf>,
 }
 
 /// Why a file of the system gives no answer.
@@ -144,8 +146,13 @@ impl System {
     }
 
     /// Whether this is the running machine itself.
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.inner.plain
+    }
+
+    /// The folder that plays `/`.
+    pub(super) fn root(&self) -> &Path {
+        &self.inner.root
     }
 
     pub(super) fn probe(&self) -> &dyn Probe {
@@ -157,7 +164,7 @@ impl System {
         self.note(|touched| touched.clone()).unwrap_or_default()
     }
 
-    fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
+    pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
         let touched = self.inner.touched.as_ref()?;
         Some(action(&mut touched.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -278,7 +285,7 @@ impl System {
     }
 
     /// The text of a small file without the white space around it, not empty.
-    pub(super) fn text(&self, path: &Path) -> Result<String, Absent> {
+    pub(crate) fn text(&self, path: &Path) -> Result<String, Absent> {
         let bytes = self.bytes(path, FILE_LEN_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
@@ -286,7 +293,7 @@ impl System {
     }
 
     /// The bytes of a file, as far as `max`.
-    pub(super) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    pub(crate) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
         self.note(|touched| touched.files.insert(real, bytes.clone()));
@@ -307,7 +314,7 @@ impl System {
     }
 
     /// The names in a folder, sorted; those that are no text are left out.
-    pub(super) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
+    pub(crate) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
             Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
@@ -426,6 +433,16 @@ fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
 fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     flags.set(OFlags::NOFOLLOW, !trusted);
+    read_with(path, flags, trusted, max)
+}
+
+/// Reads what may be anything and may be named by a link.
+pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    read_with(path, flags, false, max)
+}
+
+fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
     // A live `/sys` holds files and folders only, and a folder cannot be read.
     if !trusted {
@@ -458,7 +475,7 @@ pub(super) fn name_of(name: &OsStr) -> Option<String> {
 }
 
 /// `text` as it may stand in a report: no control characters, and not endless.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let mut end = text.len().min(TEXT_LEN_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
