@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], `probe`, `manual`), [`report`] shows results, [`failure`] is how a verb
-//! fails, `log` shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
+//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`report`] shows results, [`failure`] is how
+//! a verb fails, `log` shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -15,6 +15,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod doctor;
 pub mod failure;
 mod interrupt;
 mod log;
@@ -50,7 +51,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return not_a_verb(&error, verb);
         }
     };
-    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_)) {
+    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_)) {
         variables::warn_of_unknown();
     }
     let is_about_us = matches!(parsed.verb, Verb::Completions { .. } | Verb::Man);
@@ -62,6 +63,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Read(args) => read::command(args),
         Verb::Map(args) => map::command(args, &command_line(&arguments)),
         Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
+        Verb::Doctor(args) => doctor::command(args),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

@@ -24,12 +24,14 @@ pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
     let Some((seen, end)) = answer else {
         return vec![LIBRARY.unknown("nobody asked it")];
     };
-    let mut checks = vec![library(seen, end)];
+    let mut checks = vec![library(seen, end, facts)];
     checks.extend(served(seen, facts));
     checks
 }
 
-fn library(seen: &Seen, end: &End) -> Check {
+fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
+    // Where nobody has set up a direct path, nobody misses it.
+    let is_wanted = facts.config.wants_p2pdma() || facts.driver.nvidia_fs.is_some();
     let named = match (&seen.library, &seen.version) {
         (Some(path), Some(version)) => format!("{version}, {}", path.display()),
         (Some(path), None) => path.display().to_string(),
@@ -45,7 +47,9 @@ fn library(seen: &Seen, end: &End) -> Check {
             }
             false => "`forebay probe` shows what it says".into(),
         });
-        let seen = if is_missing { reason.clone() } else { format!("{named}: {reason}") };
+        // What the reason advises stands in the step.
+        let bare = reason.split(": install").next().unwrap_or(reason);
+        let seen = if is_missing { bare.to_owned() } else { format!("{named}: {reason}") };
         let needs = if is_missing { "cuFile" } else { needs };
         return LIBRARY.problem(seen, BOTH).step(step).needs(needs);
     }
@@ -57,12 +61,12 @@ fn library(seen: &Seen, end: &End) -> Check {
             .problem(format!("{named}: its driver did not open in {} s", limit.as_secs()), BOTH)
             .step("use cuFile 1.15, or make /proc/modules readable: later ones spin without it")
             .needs(needs)
-            .broken_if(true),
+            .broken_if(is_wanted),
         End::Killed(signal) => LIBRARY
             .problem(format!("{named}: signal {signal} ended the helper"), BOTH)
             .step("install another version of cuFile")
             .needs(needs)
-            .broken_if(true),
+            .broken_if(is_wanted),
         End::NotRun(reason) => LIBRARY.unknown(format!("the helper cannot be run: {reason}")),
         End::Exited(code) => LIBRARY.unknown(format!("{named}: the helper ended with {code}")),
     }

@@ -126,6 +126,7 @@ impl Driver {
         if facts.gpu.is_none() {
             return CLASS
                 .problem(facts.no_gpu.clone(), BOTH)
+                .step("`lspci -d 10de:` lists NVIDIA's devices; a container takes `--gpus all`")
                 .needs("an NVIDIA GPU that this machine can see")
                 .broken_if(facts.gpu_is_wanted);
         }
@@ -165,7 +166,7 @@ impl Driver {
                     .broken_if(is_ours);
             }
         };
-        let seen = line.split_once("NVIDIA").map_or(line.as_str(), |(_, rest)| rest.trim());
+        let seen = line.split_once("NVIDIA UNIX").map_or(line.as_str(), |(_, rest)| rest.trim());
         let seen = seen.split("  Release").next().unwrap_or(seen);
         // NVIDIA's "GDS Support for NVMe", "Installing Open RM Driver 565 or Above".
         match self.version {

@@ -111,7 +111,7 @@ impl Process {
         if self.has_modules {
             return MODULES.ok("/proc/modules is there");
         }
-        let may_hang = facts.library_version().is_none_or(|version| version >= (1, 16));
+        let may_hang = facts.library_version().is_some_and(|version| version >= (1, 16));
         let seen = "there is no /proc/modules: this kernel loads none";
         match (may_hang, facts.cufile_opened()) {
             (true, false) => MODULES

@@ -250,7 +250,7 @@ impl Storage {
             false => UDEV
                 .problem(seen, BOTH)
                 .step(step)
-                .needs("/run/udev, which says what is on the block device")
+                .needs("a udev that says what is on the block device")
                 .broken_if(facts.cufile_is_wanted()),
         }];
         if self.layers(LayerKind::Md).next().is_some() {

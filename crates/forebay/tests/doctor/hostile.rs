@@ -92,7 +92,7 @@ proptest! {
         let _watchdog = Watchdog::start();
         let mut machine = if nvidia_fs { Machine::nvidia_fs() } else { Machine::p2pdma() };
         machine.cufile = Some(cufile);
-        machine.tree.settle();
+        machine.settle();
         let mut found = Vec::new();
         files(&machine.tree.root(), &mut found);
         for (index, damage) in &damages {

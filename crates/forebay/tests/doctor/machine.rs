@@ -1,7 +1,6 @@
 //! Machines made by hand: one where no direct path can be, and two where one is open.
 
-use forebay::direct::{End, Seen};
-use forebay::doctor::{Answer, GpuWish, Report, Wish, examine};
+use forebay::doctor::{GpuWish, Report, Wish, examine, recorded_answer};
 use forebay::topology::System;
 
 use crate::tree::Tree;
@@ -52,6 +51,11 @@ impl Machine {
             "DRIVER=virtio-pci\nPCI_ID=1AF4:1042\n",
         );
         tree.mount(25, "254:0", "/data", "ext4 /dev/root rw,discard,errors=remount-ro");
+        // What is there is asked of the file itself.
+        tree.answer(concat!(
+            r#"{"path":"/data/f","dev":"254:0","mode":"100644","ino":12,"size":9,"mnt_id":25,"#,
+            r#""fiemap":{"extents":[[0,4096,4096,"0x1"]]}}"#
+        ));
         kernel(&tree, "6.18.5", "CONFIG_ZONE_DEVICE=y\n# CONFIG_PCI_P2PDMA is not set\n");
         driver(&tree, "Open Kernel Module for x86_64  580.159.04", "");
         common(&tree);
@@ -116,9 +120,14 @@ impl Machine {
         self.tree.mount(90, number, "/other", rest);
     }
 
-    pub(crate) fn answer(&self) -> Option<Answer> {
-        let text = self.cufile.as_ref()?;
-        Some((Seen::parse(text), End::Exited(0)))
+    /// Writes all of it down as a record; the folder goes away with the machine.
+    pub(crate) fn settle(&self) -> std::path::PathBuf {
+        self.tree.settle();
+        let dir = self.tree.root().parent().expect("a folder").to_owned();
+        if let Some(text) = &self.cufile {
+            std::fs::write(dir.join("expected/cufile.txt"), text).expect("a file");
+        }
+        dir
     }
 
     pub(crate) fn examine(&self, path: &str) -> Report {
@@ -126,7 +135,7 @@ impl Machine {
     }
 
     pub(crate) fn examine_gpu(&self, path: &str, gpu: GpuWish) -> Report {
-        self.tree.settle();
+        self.settle();
         self.examine_now(path, gpu)
     }
 
@@ -136,9 +145,10 @@ impl Machine {
     }
 
     fn examine_now(&self, path: &str, gpu: GpuWish) -> Report {
-        let system = System::fixture(self.tree.root().parent().expect("a folder"));
-        let wish = Wish { path: path.into(), gpu };
-        examine(&system.expect("a system"), &wish, self.answer())
+        let dir = self.tree.root().parent().expect("a folder").to_owned();
+        let system = System::fixture(&dir).expect("a system");
+        let answer = recorded_answer(&dir).expect("a file, or none");
+        examine(&system, &Wish { path: path.into(), gpu }, answer)
     }
 }
 

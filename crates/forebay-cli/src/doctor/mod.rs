@@ -1,0 +1,226 @@
+//! `forebay doctor`: what stands between a path and a GPU, what to do about it, and a transfer of a
+//! few MiB each way.
+//!
+//! The engine's library examines; here are the words: [`json`]'s plain data, `draw`, the
+//! `transfers`, and the verb.
+
+mod draw;
+pub mod json;
+mod transfers;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay::direct::{Program, ask_cufile};
+use forebay::doctor::{self, Answer, GpuWish, Report, Wish};
+use forebay::gpu::GpuSelector;
+use forebay::topology::System;
+
+use self::json::DoctorReport;
+use crate::args::DoctorArgs;
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+use crate::map::look::Look;
+
+/// How long cuFile may take: it was seen to open in 0.4 s, and to hang for ever.
+const CUFILE_MAX: Duration = Duration::from_secs(5);
+
+/// Runs the verb.
+pub(crate) fn command(args: &DoctorArgs) -> Result<()> {
+    let path = args.path.clone();
+    if let Some(dir) = &args.fixture {
+        let report = replayed(dir, path.as_deref(), args.gpu.as_ref())?;
+        return finish(&DoctorReport::of(&report, Some(dir.display().to_string())), args);
+    }
+    let path = path.unwrap_or_else(|| PathBuf::from("."));
+    std::fs::metadata(&path).map_err(|error| {
+        Failure::io(format!("cannot look at `{}`", path.display()), &error)
+            .hint("give a file, a folder or a block device that is there")
+    })?;
+    if let Some(dir) = &args.record {
+        let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
+        return recorded(&Wish { path, gpu }, dir);
+    }
+    let report = examined(&path, args.gpu.as_ref())?;
+    finish(&report, args)
+}
+
+/// Looks at this machine, and moves bytes.
+fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
+    let engine = transfers::engine()?;
+    let answer = cufile();
+    let (wish, target) = match Target::find(&engine, gpu) {
+        Ok(target) => {
+            let wish = match &target.device {
+                Some(device) if !target.is_simulated() => {
+                    GpuWish::At(device.info().pci_address.clone())
+                }
+                _ => gpu.map_or(GpuWish::First, wish_of),
+            };
+            (wish, Ok(target))
+        }
+        // What the driver does not show may still be there.
+        Err(failure) => (gpu.map_or(GpuWish::First, wish_of), Err(failure)),
+    };
+    let wish = Wish { path: path.to_owned(), gpu: wish };
+    let found = doctor::examine(&System::live(), &wish, answer);
+    let mut report = DoctorReport::of(&found, None);
+    match target {
+        Ok(target) => {
+            (report.transfers, report.not_moved) = transfers::all(&engine, &target, path);
+            report.broken |= report.transfers.iter().any(json::Transfer::has_failed);
+            report.sentence = sentence(&found, &report, &target);
+        }
+        Err(failure) => {
+            report.not_moved = Some(transfers::words(&failure));
+            report.broken = true;
+        }
+    }
+    Ok(report)
+}
+
+/// How bytes travelled, and what would have to change.
+fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
+    let went = |route: &str| {
+        let mut moved = report.transfers.iter().filter(|transfer| transfer.demanded == route);
+        moved.any(json::Transfer::is_right)
+    };
+    let path = &found.path;
+    let to = match (&found.gpu, &target.device) {
+        (Some(gpu), Some(_)) => format!("to {gpu}"),
+        (_, Some(_)) if target.is_simulated() => "to a simulated GPU".to_owned(),
+        (_, Some(device)) => format!("to {}", device.info().name),
+        (_, None) => "to host memory, as there is no GPU that can be used".to_owned(),
+    };
+    let why = match (found.change(), direct(report)) {
+        (Some(change), _) => format!("; {change}"),
+        (None, Some(reason)) => format!("; nothing seen stands in the direct path, but {reason}"),
+        (None, None) => String::new(),
+    };
+    if went("direct") {
+        return format!("bytes of `{path}` travel {to} directly");
+    }
+    if went("staged") || went("cached") {
+        return format!("bytes of `{path}` travel {to} through pinned host memory{why}");
+    }
+    if went("host") {
+        return format!("bytes of `{path}` travel {to}{why}");
+    }
+    found.sentence()
+}
+
+/// Why the direct route was not taken.
+fn direct(report: &DoctorReport) -> Option<&str> {
+    let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
+    asked.find_map(|transfer| transfer.reason.as_deref())
+}
+
+/// Shows a report; the verdict is the command's.
+fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
+    let text = if args.json {
+        report.to_text().map_err(|error| {
+            Failure::new("cannot write the diagnosis as JSON").because(error.to_string())
+        })?
+    } else {
+        draw::render(report, Look::of_stdout())
+    };
+    show(&text)?;
+    if !report.broken {
+        return Ok(());
+    }
+    let mut failure =
+        Failure::new(format!("something on the way from `{}` is broken", report.path));
+    for check in report.checks.iter().filter(|check| check.broken) {
+        failure = failure.because(format!("{}: {}", check.name, check.seen));
+    }
+    for transfer in report.transfers.iter().filter(|transfer| transfer.has_failed()) {
+        let reason = transfer.reason.as_deref().unwrap_or("unknown");
+        let (direction, route) = (&transfer.direction, &transfer.demanded);
+        failure = failure.because(format!("{direction} by `{route}`: {reason}"));
+    }
+    Err(match report.checks.iter().find(|check| check.broken).and_then(|c| c.step.clone()) {
+        Some(step) => failure.hint(step),
+        None => failure,
+    })
+}
+
+fn show(text: &str) -> Result<()> {
+    let mut out = anstream::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    shown.map_err(|error| Failure::stdout(&error))
+}
+
+/// What cuFile says, asked by this program in a process of its own.
+fn cufile() -> Option<Answer> {
+    let file = helper()?;
+    let asked = Program { file, arguments: vec!["probe".into()] };
+    Some(ask_cufile(&asked, CUFILE_MAX))
+}
+
+/// This program's file, or that of the same name beside the interpreter that runs it.
+fn helper() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    if own.file_stem().is_some_and(|name| name == "forebay") {
+        return Some(own);
+    }
+    let beside = own.parent()?.join("forebay");
+    beside.is_file().then_some(beside)
+}
+
+/// The GPU that is meant, as far as a system without its driver can tell.
+fn wish_of(gpu: &GpuSelector) -> GpuWish {
+    match gpu {
+        GpuSelector::None => GpuWish::None("`--gpu none` asked for none".into()),
+        GpuSelector::Sim(_) => GpuWish::None("a simulated GPU is on no PCI".into()),
+        GpuSelector::Cuda(name) => {
+            let index = name.strip_prefix("cuda:").unwrap_or(name).parse();
+            match index {
+                Ok(index) => GpuWish::Index(index),
+                Err(_) if name.contains(':') => GpuWish::At(name.to_ascii_lowercase()),
+                Err(_) => GpuWish::None(format!("only the driver knows which GPU `{name}` is")),
+            }
+        }
+        _ => GpuWish::First,
+    }
+}
+
+fn recorded(wish: &Wish, dir: &Path) -> Result<()> {
+    let cannot = |error: &std::io::Error| {
+        let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), error);
+        match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                failure.hint("give the name of a folder to be made")
+            }
+            _ => failure,
+        }
+    };
+    doctor::record(wish, cufile(), dir).map_err(|error| cannot(&error))?;
+    let (path, dir) = (wish.path.display(), dir.display());
+    show(&format!(
+        "recorded  {path} to {dir}\n\
+         masked    names of file servers, names and passwords of users in mount options, keys of \
+         encrypted volumes, all variables but cuFile's, comments and paths in its settings\n\
+         kept      paths, mount points, addresses, serial numbers of drives: look before you \
+         share it\n\
+         replay    forebay doctor --fixture {dir}\n"
+    ))
+}
+
+/// The diagnosis of the recorded system in `dir`.
+fn replayed(dir: &Path, path: Option<&Path>, gpu: Option<&GpuSelector>) -> Result<Report> {
+    let cannot = |error: &std::io::Error| {
+        Failure::io(format!("cannot replay `{}`", dir.display()), error)
+            .hint("give a folder that `forebay doctor --record` made")
+    };
+    let system = System::fixture(dir).map_err(|error| cannot(&error))?;
+    let answer = doctor::recorded_answer(dir).map_err(|error| cannot(&error))?;
+    let first = || system.recorded_paths().into_iter().next();
+    let path = path.map(Path::to_owned).or_else(first).ok_or_else(|| {
+        Failure::new(format!("cannot replay `{}`", dir.display()))
+            .because("its record names no path")
+            .hint("give a folder that `forebay doctor --record` made")
+    })?;
+    let gpu = gpu.map_or(GpuWish::First, wish_of);
+    Ok(doctor::examine(&system, &Wish { path, gpu }, answer))
+}
