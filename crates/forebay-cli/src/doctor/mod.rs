@@ -8,6 +8,7 @@ mod draw;
 pub mod json;
 mod transfers;
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -153,19 +154,22 @@ fn show(text: &str) -> Result<()> {
 
 /// What cuFile says, asked by this program in a process of its own.
 fn cufile() -> Option<Answer> {
-    let file = helper()?;
-    let asked = Program { file, arguments: vec!["probe".into()] };
-    Some(ask_cufile(&asked, CUFILE_MAX))
+    let own = std::env::current_exe().ok();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    Some(ask_cufile(&helper(own, &words)?, CUFILE_MAX))
 }
 
-/// This program's file, or that of the same name beside the interpreter that runs it.
-fn helper() -> Option<PathBuf> {
-    let own = std::env::current_exe().ok()?;
-    if own.file_stem().is_some_and(|name| name == "forebay") {
-        return Some(own);
+/// This program with the verb `probe`: by its file, or as it was called where an interpreter runs
+/// it.
+fn helper(own: Option<PathBuf>, words: &[OsString]) -> Option<Program> {
+    if let Some(file) = own.filter(|file| file.file_stem().is_some_and(|name| name == "forebay")) {
+        return Some(Program { file, arguments: vec!["probe".into()] });
     }
-    let beside = own.parent()?.join("forebay");
-    beside.is_file().then_some(beside)
+    let verb = words.iter().position(|word| word == "doctor").filter(|at| *at > 0)?;
+    let before = words[1..verb].iter().map(|word| word.to_str().map(str::to_owned));
+    let mut arguments: Vec<String> = before.collect::<Option<_>>()?;
+    arguments.push("probe".into());
+    Some(Program { file: words[0].clone().into(), arguments })
 }
 
 /// The GPU that is meant, as far as a system without its driver can tell.
@@ -223,4 +227,38 @@ fn replayed(dir: &Path, path: Option<&Path>, gpu: Option<&GpuSelector>) -> Resul
     })?;
     let gpu = gpu.map_or(GpuWish::First, wish_of);
     Ok(doctor::examine(&system, &Wish { path, gpu }, answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn called(own: &str, words: &[&str]) -> Option<(PathBuf, Vec<String>)> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        helper(Some(own.into()), &words).map(|program| (program.file, program.arguments))
+    }
+
+    #[test]
+    fn cufile_is_asked_by_whatever_runs_the_command() {
+        let own = called("/usr/bin/forebay", &["forebay", "doctor", "--json"]);
+        assert_eq!(own, Some(("/usr/bin/forebay".into(), vec!["probe".into()])));
+        let words = ["/venv/bin/python", "-P", "-c", "code", "doctor", "--json", "doctor"];
+        let python = called("/usr/bin/python3.13", &words);
+        let arguments = ["-P", "-c", "code", "probe"].map(str::to_owned).to_vec();
+        assert_eq!(python, Some(("/venv/bin/python".into(), arguments)));
+        assert_eq!(called("/usr/bin/other", &["other"]), None);
+        assert_eq!(called("/usr/bin/other", &["doctor"]), None, "that is its name");
+    }
+
+    #[test]
+    fn a_gpu_is_meant_by_index_or_address() {
+        let wish = |text: &str| wish_of(&text.parse().unwrap());
+        assert_eq!(wish("2"), GpuWish::Index(2));
+        assert_eq!(wish("cuda:1"), GpuWish::Index(1));
+        assert_eq!(wish("0000:1B:00.0"), GpuWish::At("0000:1b:00.0".into()));
+        assert_eq!(wish("auto"), GpuWish::First);
+        for text in ["none", "sim", "GPU-12345678"] {
+            assert!(matches!(wish(text), GpuWish::None(_)), "{text}");
+        }
+    }
 }

@@ -54,6 +54,8 @@ pub(super) struct Driver {
     pub(super) nvidia_fs: Option<String>,
     /// Who has registered with it.
     users: Result<Vec<String>, String>,
+    /// What the kernel keeps even from root, where it does (`kernel_lockdown(7)`).
+    lockdown: Option<String>,
 }
 
 impl Driver {
@@ -85,7 +87,11 @@ impl Driver {
             .ok();
         let users = text("proc/driver/nvidia-fs/modules").map_err(|absent| absent.to_string());
         let users = users.map(|text| words(&text));
-        Self { line, version, keys, model, pool, nvidia_fs, users }
+        let lockdown = text("sys/kernel/security/lockdown").ok().and_then(|text| {
+            let chosen = text.split_once('[')?.1.split_once(']')?.0.to_owned();
+            (chosen != "none").then_some(chosen)
+        });
+        Self { line, version, keys, model, pool, nvidia_fs, users, lockdown }
     }
 
     pub(super) fn version_text(&self) -> String {
@@ -239,10 +245,20 @@ impl Driver {
 
     fn module(&self, facts: &Facts) -> Check {
         let Some(version) = &self.nvidia_fs else {
-            // NVIDIA's page of nvidia-fs, "Getting Started".
+            let seen = match self.lockdown.as_deref() {
+                Some(mode) => format!("the module `nvidia_fs` is not loaded (lockdown: {mode})"),
+                None => "the module `nvidia_fs` is not loaded".to_owned(),
+            };
+            // NVIDIA's page of nvidia-fs, "Getting Started"; issue 81 of nvidia-fs.
             return MODULE
-                .problem("the module `nvidia_fs` is not loaded", NVIDIA_FS)
-                .step("install `nvidia-gds` (`nvidia-fs-dkms`) and `modprobe nvidia-fs`")
+                .problem(seen, NVIDIA_FS)
+                .step(match self.lockdown {
+                    Some(_) => {
+                        "install `nvidia-gds` (`nvidia-fs-dkms`) and sign the module, or switch \
+                         Secure Boot off: this kernel takes signed modules only"
+                    }
+                    None => "install `nvidia-gds` (`nvidia-fs-dkms`) and `modprobe nvidia-fs`",
+                })
                 .needs("the module `nvidia-fs`");
         };
         if facts.process.is_container() && !facts.process.has_nvidia_fs {

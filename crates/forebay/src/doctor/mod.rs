@@ -102,3 +102,32 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
     io::Read::read_to_end(&mut io::Read::take(file, ANSWER_MAX), &mut bytes)?;
     Ok(Some(cufile::from_lines(&String::from_utf8_lossy(&bytes))))
 }
+
+#[cfg(test)]
+mod tests {
+    const PAGE: &str = include_str!("../../../../docs/doctor.md");
+    const SOURCES: [&str; 9] = [
+        include_str!("config.rs"),
+        include_str!("cufile.rs"),
+        include_str!("driver.rs"),
+        include_str!("kernel.rs"),
+        include_str!("network.rs"),
+        include_str!("pcie.rs"),
+        include_str!("process.rs"),
+        include_str!("storage.rs"),
+        include_str!("volumes.rs"),
+    ];
+
+    #[test]
+    fn the_page_lists_every_check() {
+        let mut names: Vec<&str> = Vec::new();
+        for source in SOURCES {
+            let topics = source.split(" Topic {").skip(1);
+            names.extend(topics.filter_map(|topic| topic.split('"').nth(1)));
+        }
+        let missing = names.iter().filter(|name| !PAGE.contains(&format!("| `{name}` |")));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
+        let listed = PAGE.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(listed, names.len(), "{names:?}");
+    }
+}

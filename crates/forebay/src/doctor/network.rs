@@ -28,6 +28,8 @@ pub(super) struct Network {
     ports: Option<Vec<(String, String)>>,
     has_peermem: bool,
     has_rpcrdma: bool,
+    /// The version of VAST's client, where that is the one.
+    vast: Option<String>,
 }
 
 impl Network {
@@ -52,6 +54,7 @@ impl Network {
             ports,
             has_peermem: system.is_there("sys/module/nvidia_peermem"),
             has_rpcrdma: system.is_there("sys/module/rpcrdma"),
+            vast: system.text("sys/module/sunrpc/parameters/nfs_bundle_version".as_ref()).ok(),
         }
     }
 
@@ -83,7 +86,8 @@ impl Network {
             let needs = "NFS over RDMA";
             return Some(NFS.problem(format!("over {protocol}"), BOTH).step(step).needs(needs));
         }
-        let seen = format!("over {protocol}");
+        let client = self.vast.as_ref().map(|version| format!(", by VAST's client {version}"));
+        let seen = format!("over {protocol}{}", client.unwrap_or_default());
         if !self.has_rpcrdma {
             // A module may be built in, so its folder alone is no proof.
             return Some(NFS.unknown(format!("{seen}; there is no /sys/module/rpcrdma")));

@@ -114,6 +114,12 @@ fn nvidia_fs() {
     let report = after(&|m| m.remove("sys/module/nvidia_fs"));
     closes(&report, "nvidia_fs", fs, "not loaded");
     let report = after(&|m| {
+        m.remove("sys/module/nvidia_fs");
+        m.tree.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+    });
+    closes(&report, "nvidia_fs", fs, "lockdown: integrity");
+    assert!(check(&report, "nvidia_fs").step.as_ref().unwrap().contains("sign the module"));
+    let report = after(&|m| {
         m.tree.write(".dockerenv", "");
         m.remove("dev/nvidia-fs0");
     });
@@ -275,6 +281,7 @@ fn networks() {
                 m.tree.write(&file, format!("{state}\n"));
             }
             m.tree.write("sys/module/rpcrdma/refcnt", "1\n");
+            m.tree.write("sys/module/sunrpc/parameters/nfs_bundle_version", "4.5.1\n");
             m.tree.write("sys/module/nvidia_fs/version", "2.28\n");
             m.tree.write("proc/driver/nvidia-fs/modules", "rpcrdma\n");
         })
@@ -284,6 +291,7 @@ fn networks() {
     closes(&tcp, "nfs_transport", BOTH, "over tcp");
     let rdma = nfs("proto=rdma,port=20049", &up);
     assert_eq!(check(&rdma, "nfs_transport").state, State::Ok, "{rdma:#?}");
+    assert!(check(&rdma, "nfs_transport").seen.contains("over rdma, by VAST's client 4.5.1"));
     assert_eq!(check(&rdma, "rdma_devices").seen, "mlx5_0/1 up");
     assert_eq!(check(&rdma, "peermem").state, State::Warning);
     assert!(check(&rdma, "nfs_transport").blocks == P2PDMA, "P2PDMA is for drives");

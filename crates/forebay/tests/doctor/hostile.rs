@@ -50,8 +50,8 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 fn apply(file: &Path, damage: &Damage) {
-    // An earlier damage may have taken the folder away.
-    let _ = fs::remove_file(file);
+    // An earlier damage may have taken it away, or put a folder there.
+    let _ = fs::remove_file(file).or_else(|_| fs::remove_dir(file));
     let done = match damage {
         Damage::Gone => return,
         Damage::Bytes(bytes) => fs::write(file, bytes),
