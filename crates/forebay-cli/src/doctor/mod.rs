@@ -22,6 +22,7 @@ use self::json::DoctorReport;
 use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
+use crate::interrupt;
 use crate::map::look::Look;
 
 /// How long cuFile may take: it was seen to open in 0.4 s, and to hang for ever.
@@ -49,6 +50,7 @@ pub(crate) fn command(args: &DoctorArgs) -> Result<()> {
 
 /// Looks at this machine, and moves bytes.
 fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
+    interrupt::install();
     let engine = transfers::engine()?;
     let answer = cufile();
     let (wish, target) = match Target::find(&engine, gpu) {
@@ -69,12 +71,15 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
     let mut report = DoctorReport::of(&found, None);
     match target {
         Ok(target) => {
-            (report.transfers, report.not_moved) = transfers::all(&engine, &target, path);
-            report.broken |= report.transfers.iter().any(json::Transfer::has_failed);
+            let moved = transfers::all(&engine, &target, path);
+            (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
+            let failed = report.transfers.iter().any(json::Transfer::has_failed);
+            report.broken |= failed || moved.has_failed;
             report.sentence = sentence(&found, &report, &target);
         }
         Err(failure) => {
             report.not_moved = Some(transfers::words(&failure));
+            report.sentence = format!("nothing was moved: {}", transfers::words(&failure));
             report.broken = true;
         }
     }
@@ -84,8 +89,10 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
 /// How bytes travelled, and what would have to change.
 fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     let went = |route: &str| {
-        let mut moved = report.transfers.iter().filter(|transfer| transfer.demanded == route);
-        moved.any(json::Transfer::is_right)
+        let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
+        asked.any(|transfer| {
+            transfer.is_right() && transfer.routes.iter().all(|share| share.route == route)
+        })
     };
     let path = &found.path;
     let to = match (&found.gpu, &target.device) {
@@ -108,7 +115,7 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     if went("host") {
         return format!("bytes of `{path}` travel {to}{why}");
     }
-    found.sentence()
+    format!("nothing was moved, so how bytes of `{path}` travel was not seen{why}")
 }
 
 /// Why the direct route was not taken.
@@ -139,6 +146,9 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
         let reason = transfer.reason.as_deref().unwrap_or("unknown");
         let (direction, route) = (&transfer.direction, &transfer.demanded);
         failure = failure.because(format!("{direction} by `{route}`: {reason}"));
+    }
+    if let Some(reason) = report.not_moved.as_ref().filter(|_| failure.causes.is_empty()) {
+        failure = failure.because(reason);
     }
     Err(match report.checks.iter().find(|check| check.broken).and_then(|c| c.step.clone()) {
         Some(step) => failure.hint(step),

@@ -34,18 +34,24 @@ pub(super) fn engine() -> Result<Engine> {
     Ok(Engine::new(options)?)
 }
 
-/// All transfers, and why there are not more.
-pub(super) fn all(
-    engine: &Engine,
-    target: &Target,
-    path: &Path,
-) -> (Vec<Transfer>, Option<String>) {
+/// What was moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) transfers: Vec<Transfer>,
+    /// Why there is not more.
+    pub(super) ended: Option<String>,
+    /// Whether that is a failure: else there was nothing to move, or no place for scratch.
+    pub(super) has_failed: bool,
+}
+
+/// All transfers.
+pub(super) fn all(engine: &Engine, target: &Target, path: &Path) -> Moved {
     let mut run = match Run::prepare(engine, target, path) {
         Ok(run) => run,
-        Err(failure) => return (Vec::new(), Some(words(&failure))),
+        Err(failure) => return Moved { ended: Some(words(&failure)), ..Moved::default() },
     };
     let ended = run.each().err().map(|failure| words(&failure));
-    (run.done, ended)
+    Moved { has_failed: ended.is_some(), ended, transfers: run.done }
 }
 
 /// A failure on one line.

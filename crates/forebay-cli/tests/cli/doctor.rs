@@ -94,6 +94,7 @@ fn what_cannot_be_moved_is_told() {
     assert_eq!(report.not_moved.as_deref(), Some("cannot move bytes of `empty`: it is empty"));
     let report = self::report(folder.path(), &["/proc", "--gpu", "sim"], 0);
     assert!(report.not_moved.unwrap().contains("cannot make a scratch file in `/proc`"));
+    assert!(report.sentence.contains("nothing was moved"), "nothing is claimed");
 }
 
 #[test]
@@ -232,8 +233,8 @@ fn a_machine_without_a_direct_path_reads_like_this() {
         ok        locked_memory: the process may lock any memory
         ok        rights: the process may administrate
 
-        bytes of `/data/f` travel to NVIDIA H200 at 0000:41:00.0 through pinned host memory, since
-        the direct path (nvidia-fs) would take an NVMe drive, a udev that says what is on the
-        block device and the module `nvidia-fs`
+        bytes of `/data/f` have to go to NVIDIA H200 at 0000:41:00.0 through pinned host memory,
+        since the direct path (nvidia-fs) would take an NVMe drive, a udev that says what is on
+        the block device and the module `nvidia-fs`
         "#);
 }

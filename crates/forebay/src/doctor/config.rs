@@ -153,11 +153,11 @@ impl Config {
                 .step(step)
                 .needs("`use_pci_p2pdma` in cuFile's settings");
         }
-        let Some(key) = facts.storage.key() else {
+        let Some((section, key)) = facts.storage.key() else {
             return KEYS.ok("`properties.use_pci_p2pdma` is true");
         };
-        let names = format!("block.{key}.use_pci_p2pdma");
-        match self.flag(&["block", key, "use_pci_p2pdma"]) {
+        let names = format!("{section}.{key}.use_pci_p2pdma");
+        match self.flag(&[section, key, "use_pci_p2pdma"]) {
             Some(true) => KEYS.ok(format!("both keys are true, `{names}` too")),
             Some(false) => KEYS
                 .problem(format!("`{names}` is false, the global key is true"), P2PDMA)

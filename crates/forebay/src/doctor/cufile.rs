@@ -78,7 +78,8 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
     }
     let wanted = match facts.storage.key() {
         _ if facts.storage.is_nfs() => "nfs",
-        Some("nvmeof") => "nvmeof",
+        Some((_, "nvmeof")) => "nvmeof",
+        Some((_, "virtiofs")) => "virtiofs",
         Some(_) => "nvme",
         None => return None,
     };

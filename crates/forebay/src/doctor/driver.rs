@@ -33,8 +33,10 @@ const NAMED: [&str; 10] =
 /// Pascal and Volta, which cuFile 1.15 dropped (its release notes).
 const DROPPED: [&str; 5] = ["P100", "P40", "P4", "P6", "V100"];
 /// The options of the driver's module that P2PDMA takes on x86: NVIDIA's troubleshooting guide,
-/// "Setting the Driver Registries for Enabling PCI P2PDMA".
-const WANTED: [&str; 2] = ["RMForceStaticBar1", "RmForceDisableIomapWC"];
+/// "Setting the Driver Registries for Enabling PCI P2PDMA"; the second before Hopper only, as the
+/// vendor's own check of a machine (`gds-diag`) demands.
+const WANTED: [(&str, u32); 3] =
+    [("RMForceStaticBar1", 1), ("ForceP2P", 0), ("RmForceDisableIomapWC", 1)];
 
 const LEN_MAX: usize = 64 << 10;
 
@@ -193,29 +195,27 @@ impl Driver {
         let Some(keys) = &self.keys else {
             return KEYS.unknown("/proc/driver/nvidia/params cannot be read");
         };
-        let is_set = |wanted: &str, value: &str| {
-            keys.iter().any(|key| {
-                let (name, found) = key.split_once('=').unwrap_or((key, ""));
-                name.eq_ignore_ascii_case(wanted) && found == value
+        let is_set = |wanted: &str, value: u32| {
+            keys.iter().filter_map(|key| key.split_once('=')).any(|(name, found)| {
+                name.trim().eq_ignore_ascii_case(wanted) && number(found) == Some(value)
             })
         };
-        let missing: Vec<&str> = WANTED.into_iter().filter(|name| !is_set(name, "1")).collect();
-        let is_hopper = self.model.as_deref().is_some_and(|model| {
-            model
-                .split([' ', '-'])
-                .any(|part| part.starts_with(['H', 'B']) || part.starts_with("GH"))
+        // Of a GPU that is not known too much is not asked.
+        let is_hopper = self.model.as_deref().is_none_or(|model| {
+            let mut parts = model.split([' ', '-']);
+            parts.any(|part| part.starts_with(['H', 'B']) || part.starts_with("GH"))
         });
-        let options = match is_hopper {
-            true => "RMForceStaticBar1=1;RmForceDisableIomapWC=1;",
-            // Before Hopper, as NVIDIA's own check of a machine demands.
-            false => "RMForceStaticBar1=1;ForceP2P=0;RmForceDisableIomapWC=1;",
-        };
+        let wanted = WANTED.iter().filter(|(name, _)| *name != "ForceP2P" || !is_hopper);
+        let text = |(name, value): &(&str, u32)| format!("{name}={value}");
+        let missing: Vec<String> =
+            wanted.clone().filter(|(name, value)| !is_set(name, *value)).map(text).collect();
+        let options = wanted.map(|option| text(option) + ";").collect::<String>();
         if missing.is_empty() {
             return KEYS.ok(format!("`{}`", keys.join(";")));
         }
         let has = |key: &String| key.to_ascii_lowercase().contains("forcestaticbar1");
         let is_half = keys.iter().any(has) && facts.config.wants_p2pdma();
-        let names = missing.iter().map(|name| format!("`{name}=1`")).collect::<Vec<_>>();
+        let names = missing.iter().map(|option| format!("`{option}`")).collect::<Vec<_>>();
         KEYS.problem(format!("/proc/driver/nvidia/params has no {}", names.join(", ")), P2PDMA)
             .step(format!(
                 "put `options nvidia NVreg_RegistryDwords=\"{options}\"` into \
@@ -311,6 +311,15 @@ fn options(line: &str) -> Vec<String> {
     let value = line.split_once(':').map_or("", |(_, value)| value).trim().trim_matches('"');
     let options = value.split([';', ',']).map(str::trim).filter(|option| !option.is_empty());
     options.map(str::to_owned).collect()
+}
+
+/// A value of an option, `1` or `0x1`.
+fn number(text: &str) -> Option<u32> {
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }
 
 /// The words of a text, whatever stands between them.

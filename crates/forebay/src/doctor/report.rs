@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::topology::clean;
+
 /// A way for bytes to go between a drive and a GPU without a copy in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -69,7 +71,7 @@ impl Topic {
         Check {
             name: self.name,
             state,
-            seen: seen.into(),
+            seen: clean(&seen.into()),
             why: self.why,
             step: None,
             blocks: Vec::new(),
@@ -123,7 +125,7 @@ pub struct Check {
 
 impl Check {
     pub(super) fn step(self, step: impl Into<String>) -> Self {
-        Self { step: Some(step.into()), ..self }
+        Self { step: Some(clean(&step.into())), ..self }
     }
 
     pub(super) fn needs(self, needs: impl Into<String>) -> Self {
@@ -258,7 +260,9 @@ impl Report {
                 format!("nothing seen keeps bytes of `{path}` from going {to} directly ({name})")
             }
             Some(change) => {
-                format!("bytes of `{path}` travel {to} through pinned host memory, since {change}")
+                format!(
+                    "bytes of `{path}` have to go {to} through pinned host memory, since {change}"
+                )
             }
         }
     }

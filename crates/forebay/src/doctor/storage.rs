@@ -110,19 +110,21 @@ impl Storage {
         self.layers(LayerKind::Network).next()
     }
 
-    /// The key of the path's kind of storage in cuFile's settings, where it has one.
-    pub(super) fn key(&self) -> Option<&'static str> {
-        if self.layers(LayerKind::Md).next().is_some() {
-            let level = self.layers(LayerKind::Md).next().and_then(|md| md.text("level"));
-            return Some(match level {
-                Some("raid1") => "raid1",
-                Some("raid10") => "raid10",
-                _ => "raid",
+    /// Where cuFile's settings have the key of the path's kind of storage, if there is one.
+    pub(super) fn key(&self) -> Option<(&'static str, &'static str)> {
+        if self.kind() == "virtiofs" {
+            return Some(("fs", "virtiofs"));
+        }
+        if let Some(md) = self.layers(LayerKind::Md).next() {
+            return Some(match md.text("level") {
+                Some("raid1") => ("block", "raid1"),
+                Some("raid10") => ("block", "raid10"),
+                _ => ("block", "raid"),
             });
         }
         match self.map.drives.first()?.transport() {
-            Transport::Pcie | Transport::Emulated { .. } => Some("nvme"),
-            Transport::Fabric { .. } => Some("nvmeof"),
+            Transport::Pcie | Transport::Emulated { .. } => Some(("block", "nvme")),
+            Transport::Fabric { .. } => Some(("block", "nvmeof")),
             _ => None,
         }
     }
@@ -139,8 +141,9 @@ impl Storage {
         }
     }
 
+    /// The names of what is below, of which each may be a device.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
-        self.map.drives.iter().map(|drive| drive.name.as_str())
+        self.map.root.walk().map(|(_, layer)| layer.name.as_str())
     }
 
     pub(super) fn mount_point(&self) -> Option<&str> {

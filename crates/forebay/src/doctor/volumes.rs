@@ -58,7 +58,7 @@ impl Storage {
                 transport,
                 Transport::Pcie | Transport::Emulated { .. } | Transport::Fabric { .. }
             );
-            if drive.device.is_some() || matches!(transport, Transport::Other(_)) {
+            if drive.device.is_some() {
                 is_bad |= !fits;
                 seen.push(format!("{}: {transport}", drive.name));
             }

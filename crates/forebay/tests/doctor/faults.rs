@@ -84,6 +84,9 @@ fn drivers_and_cards() {
     let report = after(|m| driver(&m.tree, "Open Kernel Module for x86_64  595.45.01", half));
     closes(&report, "gpu_driver_keys", P2PDMA, "no `RmForceDisableIomapWC=1`");
     assert!(report.is_broken(), "half of it was set up");
+    let hex = "rmforcestaticbar1=0x1; RmForceDisableIomapWC=0x00000001";
+    let report = after(|m| driver(&m.tree, "Open Kernel Module for x86_64  595.45.01", hex));
+    assert_eq!(check(&report, "gpu_driver_keys").state, State::Ok);
     let report = after(|m| driver(&m.tree, "Open Kernel Module for aarch64  595.45.01", ""));
     assert!(report.check("gpu_driver_keys").is_none() && report.ways[0].is_open, "not on ARM");
     let report = after(|m| m.tree.write(&format!("{}/p2pmem/size", gpu_folder()), "0\n"));
@@ -96,8 +99,12 @@ fn drivers_and_cards() {
     closes(&model("NVIDIA GeForce RTX 4090"), "gpu_class", BOTH, "GeForce");
     closes(&model("Tesla V100-SXM2-32GB"), "gpu_class", BOTH, "1.14");
     closes(&model("NVIDIA GB10"), "gpu_class", BOTH, "GB10");
-    warns(&model("NVIDIA RTX 6000 Ada Generation"), "gpu_class", "not among those");
-    assert_eq!(check(&model("NVIDIA A100-SXM4-80GB"), "gpu_class").state, State::Ok);
+    let ada = model("NVIDIA RTX 6000 Ada Generation");
+    assert_eq!(check(&ada, "gpu_class").state, State::Warning);
+    assert!(check(&ada, "gpu_class").seen.contains("not among those"));
+    let ampere = model("NVIDIA A100-SXM4-80GB");
+    assert_eq!(check(&ampere, "gpu_class").state, State::Ok);
+    closes(&ampere, "gpu_driver_keys", P2PDMA, "has no `ForceP2P=0`");
 }
 
 #[test]
@@ -171,6 +178,10 @@ fn file_systems_and_mounts() {
     let xfs = other("259:1", "xfs /dev/nvme1n1 rw", |_| ());
     assert_eq!(check(&xfs, "file_system").state, State::Ok);
     assert!(xfs.check("mount_options").is_none() && xfs.ways[0].is_open);
+    let virtiofs = other("0:56", "virtiofs shared rw", |_| ());
+    assert_eq!(check(&virtiofs, "file_system").state, State::Unknown);
+    let key = &check(&virtiofs, "cufile_p2pdma").seen;
+    assert!(key.contains("fs.virtiofs.use_pci_p2pdma"), "{key}");
     let lustre = other("0:55", "lustre a@tcp:/x rw", |_| ());
     assert_eq!(check(&lustre, "file_system").state, State::Unknown);
     let mode = |options: &str| other("259:1", &format!("ext4 /dev/nvme1n1 {options}"), |_| ());
@@ -334,6 +345,8 @@ fn settings_of_cufile() {
             SETTINGS.replace(&format!("\"{list}\": []"), &format!("\"{list}\": [\"{name}\"]"));
         closes(&settings(&text), "cufile_denylist", BOTH, name);
     }
+    let array = SETTINGS.replace("\"devices\": []", "\"devices\": [\"/dev/nvme1n1p1\"]");
+    assert_eq!(check(&settings(&array), "cufile_denylist").state, State::Ok, "not this one");
     let elsewhere = SETTINGS.replace("\"mounts\": []", "\"mounts\": [\"/dat\", \"/data/sub\"]");
     assert_eq!(check(&settings(&elsewhere), "cufile_denylist").state, State::Ok);
     let forced = SETTINGS.replace("\"allow_compat", "\"force_compat_mode\": true, \"allow_compat");
