@@ -22,7 +22,10 @@ pub(super) fn render(report: &DoctorReport, look: Look) -> String {
             Some(name) => format!("{name}, {}", gpu.address),
             None => gpu.address.clone(),
         },
-        None => "no GPU".to_owned(),
+        None => match report.target.as_deref() {
+            Some(target) if target != "host" => target.to_owned(),
+            _ => "no GPU".to_owned(),
+        },
     };
     let bold = Style::new().bold();
     let head = look.fit(&format!("{} → {to}", report.path));

@@ -19,6 +19,9 @@ pub struct DoctorReport {
     pub path: String,
     /// The GPU on PCI; null where there is none.
     pub gpu: Option<Gpu>,
+    /// The memory that bytes were moved to and from: `host`, `cuda:0`, `sim:0`; null where none
+    /// were.
+    pub target: Option<String>,
     /// Whether something that was set up does not work, so that the command ends with 1.
     pub broken: bool,
     /// The last line: how bytes travel, and what the direct path would take.
@@ -124,6 +127,7 @@ impl DoctorReport {
             replay,
             path: report.path.clone(),
             gpu,
+            target: None,
             broken: report.is_broken(),
             sentence: report.sentence(),
             checks: report.checks.iter().map(check).collect(),

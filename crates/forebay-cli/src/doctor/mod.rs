@@ -71,6 +71,8 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
     let mut report = DoctorReport::of(&found, None);
     match target {
         Ok(target) => {
+            let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
+            report.target = Some(name);
             let moved = transfers::all(&engine, &target, path);
             (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
             let failed = report.transfers.iter().any(json::Transfer::has_failed);

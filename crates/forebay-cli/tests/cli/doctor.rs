@@ -52,6 +52,7 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
     ];
     assert_eq!(ends(&report), expected, "{report:#?}");
     assert!(report.sentence.contains("to a simulated GPU through pinned host memory"));
+    assert_eq!(report.target.as_deref(), Some("sim:0"));
     for transfer in report.transfers.iter().filter(|transfer| transfer.is_right()) {
         assert_eq!(transfer.bytes, 4 << 20);
         let counted: u64 = transfer.routes.iter().map(|share| share.bytes).sum();
@@ -113,6 +114,16 @@ fn settings_that_are_damaged_are_a_failure() {
         "hint: correct the file",
     ];
     assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+}
+
+#[test]
+fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "sim:lost-after=6"], 1);
+    let failed = report.transfers.iter().filter_map(|transfer| transfer.reason.as_deref());
+    let told: Vec<&str> = failed.chain(report.not_moved.as_deref()).collect();
+    assert!(told.iter().any(|reason| reason.contains("sim:0")), "{report:#?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
 }
 
 #[test]

@@ -94,7 +94,8 @@ impl Pcie {
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
         let Some(gpu) = &facts.gpu else { return self.drive_links() };
         let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci)];
-        checks.extend(self.drives.iter().take(1).map(distance));
+        // The drive that is farthest says most.
+        checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));
         checks.extend(link("the GPU", &gpu.pci, true));
         checks.extend(self.drive_links());
         checks
@@ -179,11 +180,12 @@ fn bar1(gpu: &Gpu) -> Check {
             "/sys/bus/pci/devices/{}/resource shows no second range",
             gpu.pci.address
         )),
+        // NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
         Some(size) if size <= BAR1_SMALL => BAR1
             .problem(format_size(size), P2PDMA)
             .step(
-                "switch `Above 4G Decoding` and `Resizable BAR` on in the firmware's settings, \
-                 and look at `nvidia-smi -q -d MEMORY` again",
+                "where the board has them, switch `Above 4G Decoding` and `Resizable BAR` on in \
+                 the firmware's settings, and look at `nvidia-smi -q -d MEMORY` again",
             )
             .needs("a BAR1 that shows all of the GPU's memory"),
         Some(size) => BAR1.ok(format_size(size)),
@@ -217,7 +219,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     if link.width < width {
         return Some(
             LINK.warning(format!("{name} at {}: {link}, of {} lanes", pci.address, width?))
-                .step("seat the device again, or move it to a slot with all its lanes"),
+                .step(both_ends(&pci.address)),
         );
     }
     if link.megatransfers_per_s < speed {
@@ -225,10 +227,18 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
         // An idle GPU rests at a lower speed, and only a copy shows the true one.
         return Some(match rests {
             true => LINK.ok(format!("{seen}, at rest")).step("`forebay map --measure-link`"),
-            false => LINK.warning(seen).step("look at the firmware's settings of that slot"),
+            false => LINK.warning(seen).step(both_ends(&pci.address)),
         });
     }
     Some(LINK.ok(format!("{name} at {}: {link}", pci.address)))
+}
+
+/// `lspci(8)`.
+fn both_ends(address: &str) -> String {
+    format!(
+        "`lspci -vv -s {address}` shows what the device can (`LnkCap`) and does (`LnkSta`): look \
+         what its slot carries, and how the firmware sets that slot"
+    )
 }
 
 /// The control register of Access Control Services in a function's registers.
