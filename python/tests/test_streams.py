@@ -174,12 +174,15 @@ def test_what_a_stream_cannot_hold_is_refused(
         ]:
             with pytest.raises(forebay.Error, match=word):
                 file.start_readv([(0, 10, target)], **keywords)  # type: ignore[arg-type]
-        many = 160_000
-        zeros = [0] * many
-        with pytest.raises(forebay.RequestError, match="make several calls"):
-            engine.start_read_many(
-                files=file, offsets=zeros, lengths=[1] * many, target=target, at=zeros, stream=0
-            )
+        for many, passes in [(22_000, True), (22_001, False), (160_000, False)]:
+            zeros = [0] * many
+            arrays = {"offsets": zeros, "lengths": [1] * many, "at": zeros}
+            if passes:
+                moved = engine.start_read_many(files=file, **arrays, target=target, stream=0)
+                assert len(moved.result(60)) == many
+                continue
+            with pytest.raises(forebay.RequestError, match="several calls, each of 22000 pieces"):
+                engine.start_read_many(files=file, **arrays, target=target, stream=0)
 
 
 def test_a_library_that_refuses_the_mark_ends_the_call(

@@ -18,6 +18,7 @@ pub mod bench;
 pub mod doctor;
 pub mod failure;
 mod interrupt;
+mod limits;
 mod log;
 mod manual;
 pub mod map;

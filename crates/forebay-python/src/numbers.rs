@@ -1,4 +1,7 @@
 //! Arrays of whole numbers, of whatever library has the buffer protocol.
+//!
+//! They are read where they lie: a copy of each would be more memory for the kernel to clear, which
+//! is most of what a call of 100,000 requests costs.
 
 #![expect(unsafe_code, reason = "reads what an exporter says is there")]
 
@@ -10,22 +13,111 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// The numbers of an array or a list, each from zero up.
-pub(crate) fn numbers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let py = object.py();
-    // SAFETY: the object is alive.
-    if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-        return View::of(object)?.numbers(name);
+pub(crate) struct Numbers<'a> {
+    name: &'a str,
+    view: View,
+    kind: Kind,
+    len: usize,
+}
+
+/// What an item is.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    U64,
+    I64,
+    U32,
+    I32,
+    U16,
+    I16,
+    U8,
+    I8,
+}
+
+impl<'a> Numbers<'a> {
+    /// Those that `object` holds, which a caller knows by `name`.
+    pub(crate) fn of(name: &'a str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        // SAFETY: the object is alive.
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+            return Self::in_view(name, View::of(object)?);
+        }
+        // A list or another sequence.
+        let kind = py.import("array")?.getattr("array")?;
+        let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
+        let array = array.map_err(|error| {
+            let text = format!("`{name}` is not an array of whole numbers from zero up");
+            let better = PyTypeError::new_err(text);
+            better.set_cause(py, Some(error));
+            better
+        })?;
+        Self::in_view(name, View::of(&array)?)
     }
-    // A list or another sequence.
-    let kind = py.import("array")?.getattr("array")?;
-    let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
-    let array = array.map_err(|error| {
-        let text = format!("`{name}` is not an array of whole numbers from zero up");
-        let better = PyTypeError::new_err(text);
-        better.set_cause(py, Some(error));
-        better
-    })?;
-    View::of(&array)?.numbers(name)
+
+    fn in_view(name: &'a str, view: View) -> PyResult<Self> {
+        let format = view.format();
+        let is_signed = matches!(format, "b" | "h" | "i" | "l" | "q" | "n");
+        let is_whole = is_signed || matches!(format, "B" | "H" | "I" | "L" | "Q" | "N");
+        let kind = match (view.0.itemsize, is_signed) {
+            _ if !is_whole || view.0.ndim > 1 => None,
+            (8, false) => Some(Kind::U64),
+            (8, true) => Some(Kind::I64),
+            (4, false) => Some(Kind::U32),
+            (4, true) => Some(Kind::I32),
+            (2, false) => Some(Kind::U16),
+            (2, true) => Some(Kind::I16),
+            (1, false) => Some(Kind::U8),
+            (1, true) => Some(Kind::I8),
+            _ => None,
+        };
+        let kind = kind.ok_or_else(|| {
+            let text = format!(
+                "`{name}` is no array of whole numbers in one dimension: its items are `{format}`"
+            );
+            PyTypeError::new_err(text)
+        })?;
+        let bytes = if view.0.buf.is_null() { 0 } else { view.0.len };
+        let len = usize::try_from(bytes / view.0.itemsize).unwrap_or(0);
+        Ok(Self { name, view, kind, len })
+    }
+
+    /// What a caller knows them by.
+    pub(crate) fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number at `index`, of which there has to be one.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> PyResult<u64> {
+        let number = match self.kind {
+            Kind::U64 => return Ok(u64::from_ne_bytes(self.item(index))),
+            Kind::I64 => i64::from_ne_bytes(self.item(index)),
+            Kind::U32 => u32::from_ne_bytes(self.item(index)).into(),
+            Kind::I32 => i32::from_ne_bytes(self.item(index)).into(),
+            Kind::U16 => u16::from_ne_bytes(self.item(index)).into(),
+            Kind::I16 => i16::from_ne_bytes(self.item(index)).into(),
+            Kind::U8 => u8::from_ne_bytes(self.item(index)).into(),
+            Kind::I8 => i8::from_ne_bytes(self.item(index)).into(),
+        };
+        u64::try_from(number).map_err(|_| {
+            let text = format!("`{}[{index}]` is {number}: below zero", self.name);
+            PyValueError::new_err(text)
+        })
+    }
+
+    /// The bytes of an item.
+    #[inline]
+    fn item<const N: usize>(&self, index: usize) -> [u8; N] {
+        assert!(index < self.len, "the caller knows how many there are");
+        // Others may write to it meanwhile, so it is read through a pointer, once: that changes a
+        // number, which is checked afterwards, and nothing else.
+        // SAFETY: so many items of so many bytes are there, in one piece, as long as the view is.
+        unsafe { self.view.0.buf.cast::<[u8; N]>().add(index).read_volatile() }
+    }
 }
 
 /// What an exporter shows of itself; given back when it is dropped, which stays in the call.
@@ -51,58 +143,14 @@ impl View {
         }
     }
 
-    fn numbers(&self, name: &str) -> PyResult<Vec<u64>> {
+    /// What its items are, in the letters of Python's `struct`.
+    fn format(&self) -> &str {
         let format = if self.0.format.is_null() {
             c"B"
         } else {
             // SAFETY: a text of the exporter's, which lives as long as the view.
             unsafe { CStr::from_ptr(self.0.format) }
         };
-        let format = format.to_str().unwrap_or_default().trim_start_matches(['@', '=', '<']);
-        let is_signed = matches!(format, "b" | "h" | "i" | "l" | "q" | "n");
-        let is_whole = is_signed || matches!(format, "B" | "H" | "I" | "L" | "Q" | "N");
-        if !is_whole || self.0.ndim > 1 {
-            let text = format!(
-                "`{name}` is no array of whole numbers in one dimension: its items are `{format}`"
-            );
-            return Err(PyTypeError::new_err(text));
-        }
-        let all = match (self.0.itemsize, is_signed) {
-            (8, false) => Ok(self.items(u64::from_ne_bytes)),
-            (8, true) => checked(self.items(i64::from_ne_bytes)),
-            (4, false) => checked(self.items(u32::from_ne_bytes)),
-            (4, true) => checked(self.items(i32::from_ne_bytes)),
-            (2, false) => checked(self.items(u16::from_ne_bytes)),
-            (2, true) => checked(self.items(i16::from_ne_bytes)),
-            (_, false) => checked(self.items(u8::from_ne_bytes)),
-            (_, true) => checked(self.items(i8::from_ne_bytes)),
-        };
-        all.map_err(|(index, number)| {
-            PyValueError::new_err(format!("`{name}[{index}]` is {number}: below zero"))
-        })
+        format.to_str().unwrap_or_default().trim_start_matches(['@', '=', '<'])
     }
-
-    /// All items, each from its bytes.
-    fn items<const N: usize, T>(&self, item: impl Fn([u8; N]) -> T) -> Vec<T> {
-        let len = usize::try_from(self.0.len).unwrap_or(0);
-        if self.0.buf.is_null() || len == 0 {
-            return Vec::new();
-        }
-        // Others may write to them meanwhile, so they are read through a pointer, each once: that
-        // changes numbers, which are checked afterwards, and nothing else.
-        let first = self.0.buf.cast::<[u8; N]>();
-        (0..len / N)
-            // SAFETY: so many bytes are there, in one piece, as long as the view is.
-            .map(|index| item(unsafe { first.add(index).read_volatile() }))
-            .collect()
-    }
-}
-
-/// The same numbers, or the first below zero and its place.
-fn checked<T: Copy + Into<i64>>(all: Vec<T>) -> Result<Vec<u64>, (usize, i64)> {
-    let number = |(index, number): (usize, T)| {
-        let number = number.into();
-        u64::try_from(number).map_err(|_| (index, number))
-    };
-    all.into_iter().enumerate().map(number).collect()
 }

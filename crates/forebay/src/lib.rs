@@ -27,7 +27,7 @@
 //!   plan       pure: which way each byte goes, and why
 //!   queue      windows and ops; the rings that run them; what comes next
 //!     staging    pinned slots, and the thread that copies them      → gpu
-//!     direct     ways without a copy in host memory (none yet)      → gpu
+//!     direct     ways without a copy in host memory: cuFile         → gpu
 //! doctor     what stands between a path and a GPU, and what to do about it
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
@@ -36,6 +36,7 @@
 //! trace      what all of these did and when, where somebody asks
 //! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
+//! proof      counters of others around a span of work, and what they prove of its way
 //! ```
 //!
 //! # Unsafe modules
@@ -43,7 +44,10 @@
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
+//! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/session.rs`: reads and writes by cuFile
+//! - `direct/cufile/simulated.rs`: plays cuFile's functions
 //! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
@@ -54,6 +58,7 @@
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
+//! - `file/port.rs`: declares what moves bytes by raw address
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/address.rs`: asks the driver what an address is
 //! - `gpu/cuda/batch.rs`: calls the driver
@@ -78,6 +83,7 @@
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
 //! - `process.rs`: maps the page that tells a forked child from its parent
+//! - `proof/pcie/nvml.rs`: loads NVML and calls it
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
@@ -122,6 +128,7 @@ pub mod micro;
 mod options;
 pub mod plan;
 mod process;
+pub mod proof;
 mod queue;
 mod remember;
 mod staging;

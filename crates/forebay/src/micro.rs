@@ -192,6 +192,7 @@ impl DataPath {
             is_sized: true,
             address,
             link,
+            peer: None,
             drive: 0,
             parts: [(range, io, reason)].into(),
             beside: Vec::new(),

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::direct::Program;
 use crate::error::{Error, Result};
 use crate::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
@@ -84,6 +85,11 @@ pub struct Options {
     /// that is attached to the process (`FOREBAY_NVTX`: `auto`, `off`): one whose library
     /// `NVTX_INJECTION64_PATH` names. Without a tool that costs a branch for each.
     pub nvtx: bool,
+    /// Whether the route `direct` may be taken by cuFile (`FOREBAY_CUFILE`: `auto`, `off`).
+    pub cufile: bool,
+    /// The program `forebay probe`, in whose process cuFile's driver is opened first, since it may
+    /// hang; `None` is the `forebay` that is found by `PATH`.
+    pub probe: Option<Program>,
 }
 
 impl Default for Options {
@@ -102,6 +108,8 @@ impl Default for Options {
             ring: RingChoice::Auto,
             watchdog: Duration::from_secs(30),
             nvtx: true,
+            cufile: true,
+            probe: None,
         }
     }
 }
@@ -309,6 +317,15 @@ impl Options {
             takes: "`auto` or `off`",
             set: |options, text| {
                 choice(text, &[("auto", true), ("off", false)]).map(|on| options.nvtx = on)
+            },
+        },
+        Variable {
+            name: "FOREBAY_CUFILE",
+            about: "whether bytes may go straight to the GPU by cuFile",
+            default: "auto",
+            takes: "`auto` or `off`",
+            set: |options, text| {
+                choice(text, &[("auto", true), ("off", false)]).map(|on| options.cufile = on)
             },
         },
     ];

@@ -17,6 +17,7 @@ use super::methods::forebay::Forebay;
 use super::methods::mmap::Mmap;
 use super::methods::standard::Standard;
 use super::methods::{Job, Method};
+use super::proof::Prover;
 use super::subject::Subject;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
@@ -63,6 +64,7 @@ pub struct Run<'a> {
     link: Link,
     storage: [Option<Storage>; 2],
     fio: Option<Fio>,
+    prover: Prover,
 }
 
 impl<'a> Run<'a> {
@@ -79,6 +81,7 @@ impl<'a> Run<'a> {
         route: Option<Route>,
     ) -> Result<Self> {
         let link = Link::new(engine, memory, len)?;
+        let prover = Prover::new(memory.info());
         Ok(Self {
             engine,
             subject,
@@ -92,6 +95,7 @@ impl<'a> Run<'a> {
             memory,
             storage: [None, None],
             fio: None,
+            prover,
         })
     }
 
@@ -261,7 +265,10 @@ impl<'a> Run<'a> {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),
         };
-        match sample(way.method.as_mut(), &job, self.memory, &mut content, &file, repeat)? {
+        let sources = self.prover.sources(&[(file.clone(), job.len)]);
+        let counters = Some((&self.prover, &sources));
+        let method = way.method.as_mut();
+        match sample(method, &job, self.memory, &mut content, &file, repeat, counters)? {
             Ok(sample) => line.add(self.len, sample),
             Err(reason) => line.left_out = Some(reason),
         }

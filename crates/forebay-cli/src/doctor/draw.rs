@@ -8,6 +8,7 @@ use forebay::units::format_size;
 
 use super::json::{Check, DoctorReport, Transfer};
 use crate::map::look::Look;
+use crate::report::proof::VerdictFacts;
 
 /// Columns of the word before each check.
 const STATE: usize = 9;
@@ -77,11 +78,23 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
             });
             let shares = shares.collect::<Vec<_>>().join(", ");
             let ms = transfer.seconds * 1e3;
-            format!("{direction} by `{demanded}`: {shares}, in {ms:.1} ms, every byte right")
+            let proven = transfer.verdict.as_ref().map(proven).unwrap_or_default();
+            format!("{direction} by `{demanded}`: {shares}, {ms:.1} ms, every byte right{proven}")
         }
         _ => format!("{direction} by `{demanded}`: {reason}"),
     };
     entry(out, style, word, &text, look);
+}
+
+/// What others counted proves, or why it proves nothing.
+fn proven(verdict: &VerdictFacts) -> String {
+    let text = &verdict.text;
+    let missing = verdict.missing.first().map(|missing| &missing.why);
+    match (verdict.contradictions.first().or(missing), verdict.shares.is_empty()) {
+        (Some(note), true) => format!("; {text}: {note}"),
+        (None, true) => format!("; {text}"),
+        (_, false) => format!("; proven: {text}"),
+    }
 }
 
 fn entry(out: &mut String, style: Style, word: &str, text: &str, look: Look) {

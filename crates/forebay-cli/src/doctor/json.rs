@@ -4,6 +4,7 @@ use forebay::doctor;
 use serde::{Deserialize, Serialize};
 
 pub use crate::read::json::Share;
+use crate::report::proof::VerdictFacts;
 
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
@@ -92,6 +93,8 @@ pub struct Transfer {
     pub seconds: f64,
     /// The engine's own account: bytes by route and reason.
     pub routes: Vec<Share>,
+    /// What others counted proves of its way; null where nothing was moved.
+    pub verdict: Option<VerdictFacts>,
     /// Why it was refused or failed.
     pub reason: Option<String>,
 }
@@ -101,6 +104,16 @@ impl Transfer {
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.end == "moved"
+    }
+
+    /// Takes what is said to be direct and was not for a failure.
+    pub fn judge(&mut self) {
+        let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
+        let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
+        if self.demanded == "direct" && !is_said {
+            self.end = "failed".into();
+            self.reason = Some(format!("it is said to be direct; counted was: {}", verdict.text));
+        }
     }
 
     /// Whether it failed, where it should not have.

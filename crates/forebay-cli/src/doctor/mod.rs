@@ -8,12 +8,11 @@ mod draw;
 pub mod json;
 mod transfers;
 
-use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::direct::{Program, ask_cufile};
+use forebay::direct::ask_cufile;
 use forebay::doctor::{self, Answer, GpuWish, Report, Wish};
 use forebay::gpu::GpuSelector;
 use forebay::topology::System;
@@ -23,7 +22,9 @@ use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::limits;
 use crate::map::look::Look;
+use crate::report::proof::VerdictFacts;
 
 /// How long cuFile may take: it was seen to open in 0.4 s, and to hang for ever.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
@@ -67,14 +68,16 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
         Err(failure) => (gpu.map_or(GpuWish::First, wish_of), Err(failure)),
     };
     let wish = Wish { path: path.to_owned(), gpu: wish };
+    let direct = closed(answer.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
     let found = doctor::examine(&System::live(), &wish, answer);
     let mut report = DoctorReport::of(&found, None);
     match target {
         Ok(target) => {
             let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
             report.target = Some(name);
-            let moved = transfers::all(&engine, &target, path);
+            let moved = transfers::all(&engine, &target, path, direct);
             (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
+            report.transfers.iter_mut().for_each(json::Transfer::judge);
             let failed = report.transfers.iter().any(json::Transfer::has_failed);
             report.broken |= failed || moved.has_failed;
             report.sentence = sentence(&found, &report, &target);
@@ -86,6 +89,18 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
         }
     }
     Ok(report)
+}
+
+/// Why the direct route is not to be tried: an engine would wait longer for cuFile than we do.
+fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
+    match answer {
+        _ if is_simulated => None,
+        Some((seen, _)) if seen.opened => None,
+        Some((seen, _)) => {
+            Some(seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into()))
+        }
+        None => Some("nobody could ask whether cuFile's driver opens".into()),
+    }
 }
 
 /// How bytes travelled, and what would have to change.
@@ -109,7 +124,8 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
         (None, None) => String::new(),
     };
     if went("direct") {
-        return format!("bytes of `{path}` travel {to} directly");
+        let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
+        return directly(path, &to, asked.find_map(|transfer| transfer.verdict.as_ref()));
     }
     if went("staged") || went("cached") {
         return format!("bytes of `{path}` travel {to} through pinned host memory{why}");
@@ -118,6 +134,21 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
         return format!("bytes of `{path}` travel {to}{why}");
     }
     format!("nothing was moved, so how bytes of `{path}` travel was not seen{why}")
+}
+
+/// What is known of bytes that are said to have gone directly.
+fn directly(path: &str, to: &str, verdict: Option<&VerdictFacts>) -> String {
+    match verdict.map(|verdict| (verdict.word.as_str(), &verdict.text)) {
+        Some((word, text)) if word.starts_with("direct") => {
+            format!("bytes of `{path}` travel {to} without a copy in host memory: {text}")
+        }
+        None | Some(("unproven", _)) => {
+            format!("bytes of `{path}` travel {to} directly, as cuFile says; no counter proves it")
+        }
+        Some((_, text)) => {
+            format!("cuFile says that bytes of `{path}` travel {to} directly; counted was: {text}")
+        }
+    }
 }
 
 /// Why the direct route was not taken.
@@ -166,22 +197,7 @@ fn show(text: &str) -> Result<()> {
 
 /// What cuFile says, asked by this program in a process of its own.
 fn cufile() -> Option<Answer> {
-    let own = std::env::current_exe().ok();
-    let words: Vec<OsString> = std::env::args_os().collect();
-    Some(ask_cufile(&helper(own, &words)?, CUFILE_MAX))
-}
-
-/// This program with the verb `probe`: by its file, or as it was called where an interpreter runs
-/// it.
-fn helper(own: Option<PathBuf>, words: &[OsString]) -> Option<Program> {
-    if let Some(file) = own.filter(|file| file.file_stem().is_some_and(|name| name == "forebay")) {
-        return Some(Program { file, arguments: vec!["probe".into()] });
-    }
-    let verb = words.iter().position(|word| word == "doctor").filter(|at| *at > 0)?;
-    let before = words[1..verb].iter().map(|word| word.to_str().map(str::to_owned));
-    let mut arguments: Vec<String> = before.collect::<Option<_>>()?;
-    arguments.push("probe".into());
-    Some(Program { file: words[0].clone().into(), arguments })
+    Some(ask_cufile(&limits::probe()?, CUFILE_MAX))
 }
 
 /// The GPU that is meant, as far as a system without its driver can tell.
@@ -245,21 +261,48 @@ fn replayed(dir: &Path, path: Option<&Path>, gpu: Option<&GpuSelector>) -> Resul
 mod tests {
     use super::*;
 
-    fn called(own: &str, words: &[&str]) -> Option<(PathBuf, Vec<String>)> {
-        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        helper(Some(own.into()), &words).map(|program| (program.file, program.arguments))
+    fn verdict(word: &str) -> VerdictFacts {
+        VerdictFacts {
+            word: word.into(),
+            text: format!("100 % {word}"),
+            shares: Vec::new(),
+            simulated: false,
+            grounds: Vec::new(),
+            missing: Vec::new(),
+            contradictions: Vec::new(),
+            doubts: Vec::new(),
+            claim: serde_json::Value::Null,
+        }
     }
 
     #[test]
-    fn cufile_is_asked_by_whatever_runs_the_command() {
-        let own = called("/usr/bin/forebay", &["forebay", "doctor", "--json"]);
-        assert_eq!(own, Some(("/usr/bin/forebay".into(), vec!["probe".into()])));
-        let words = ["/venv/bin/python", "-P", "-c", "code", "doctor", "--json", "doctor"];
-        let python = called("/usr/bin/python3.13", &words);
-        let arguments = ["-P", "-c", "code", "probe"].map(str::to_owned).to_vec();
-        assert_eq!(python, Some(("/venv/bin/python".into(), arguments)));
-        assert_eq!(called("/usr/bin/other", &["other"]), None);
-        assert_eq!(called("/usr/bin/other", &["doctor"]), None, "that is its name");
+    fn directly_is_said_where_it_is_proven() {
+        let said = |word: &str| directly("/p", "to a GPU", Some(&verdict(word)));
+        assert!(said("direct (p2pdma)").ends_with("host memory: 100 % direct (p2pdma)"));
+        assert!(said("unproven").ends_with("no counter proves it"));
+        assert!(said("compat").starts_with("cuFile says") && said("compat").contains("compat"));
+        assert!(directly("/p", "to a GPU", None).contains("as cuFile says"));
+    }
+
+    #[test]
+    fn a_library_that_lies_has_failed() {
+        let ends = |word: &str, demanded: &str| {
+            let mut transfer = json::Transfer {
+                direction: "read".into(),
+                demanded: demanded.into(),
+                end: "moved".into(),
+                bytes: 1,
+                seconds: 0.0,
+                routes: Vec::new(),
+                verdict: Some(verdict(word)),
+                reason: None,
+            };
+            transfer.judge();
+            transfer.has_failed()
+        };
+        assert!(ends("compat", "direct") && ends("contradictory", "direct"));
+        assert!(!ends("direct (nvidia-fs)", "direct") && !ends("unproven", "direct"));
+        assert!(!ends("contradictory", "staged"), "others may read the same drive");
     }
 
     #[test]

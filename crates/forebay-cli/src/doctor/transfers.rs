@@ -11,16 +11,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::units::MIB;
-use forebay::{
-    Buffer, Engine, Error, OpenOptions, Options, Outcome, RequestOptions, Route, SyncMode,
-};
+use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route, SyncMode};
 
 use super::json::{Share, Transfer};
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
+use crate::bench::methods::{self, forebay::said};
+use crate::bench::proof::Prover;
 use crate::bench::scratch::{Part, Scratch, random};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result, lower};
+use crate::limits::limits;
+use crate::report::json::Direction;
+use crate::report::proof::VerdictFacts;
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
@@ -29,7 +32,7 @@ const BOUND: Duration = Duration::from_secs(10);
 
 /// An engine that remembers nothing of so few bytes.
 pub(super) fn engine() -> Result<Engine> {
-    let mut options = Options::from_env()?;
+    let mut options = limits()?;
     options.remember = false;
     Ok(Engine::new(options)?)
 }
@@ -44,9 +47,9 @@ pub(super) struct Moved {
     pub(super) has_failed: bool,
 }
 
-/// All transfers.
-pub(super) fn all(engine: &Engine, target: &Target, path: &Path) -> Moved {
-    let mut run = match Run::prepare(engine, target, path) {
+/// All transfers; `direct` says why the direct route is not to be tried.
+pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
+    let mut run = match Run::prepare(engine, target, path, direct) {
         Ok(run) => run,
         Err(failure) => return Moved { ended: Some(words(&failure)), ..Moved::default() },
     };
@@ -71,18 +74,35 @@ struct Run<'a> {
     /// Where the file is ours, so that it may be written.
     scratch: Option<Scratch>,
     key: u64,
+    /// Why the direct route is not to be tried.
+    direct: Option<String>,
+    prover: Prover,
     done: Vec<Transfer>,
 }
 
 impl<'a> Run<'a> {
-    fn prepare(engine: &'a Engine, target: &'a Target, path: &Path) -> Result<Self> {
+    fn prepare(
+        engine: &'a Engine,
+        target: &'a Target,
+        path: &Path,
+        direct: Option<String>,
+    ) -> Result<Self> {
         let cannot = |error: &std::io::Error| {
             Failure::io(format!("cannot look at `{}`", path.display()), error)
         };
         let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-        let mut run =
-            Self { engine, target, file: path.into(), len: LEN, scratch: None, key, done: vec![] };
+        let mut run = Self {
+            engine,
+            target,
+            file: path.into(),
+            len: LEN,
+            scratch: None,
+            key,
+            direct,
+            prover: Prover::new(target.device.as_ref().map(|device| device.info())),
+            done: Vec::new(),
+        };
         if facts.is_dir() {
             let scratch = Scratch::create(path)?;
             run.file = scratch.path(Part::Write);
@@ -137,7 +157,17 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Why a route is not even tried.
+    fn refusal(&self, direction: &str, route: Route) -> Option<Transfer> {
+        let reason = self.direct.clone().filter(|_| route == Route::Direct)?;
+        let (end, reason) = ("refused".into(), Some(reason));
+        Some(Transfer { end, reason, ..blank(direction, route) })
+    }
+
     fn write(&self, route: Route, pattern: Pattern) -> Result<Transfer> {
+        if let Some(refused) = self.refusal("write", route) {
+            return Ok(refused);
+        }
         let mut bytes = vec![0; whole(self.len)];
         pattern.fill(0, &mut bytes);
         let mut buffer = self.buffer()?;
@@ -145,12 +175,9 @@ impl<'a> Run<'a> {
         let mut how = OpenOptions::default();
         how.write = true;
         let request = RequestOptions::by_route(route).synced(SyncMode::Data);
-        let started = self
-            .engine
-            .open_with(&self.file, &how)
-            .and_then(|file| file.start_write(0, buffer, &request));
-        let (outcome, _) = ended(started)?;
-        let mut transfer = told("write", route, outcome);
+        let opened = self.engine.open_with(&self.file, &how);
+        let start = |file: &forebay::File| file.start_write(0, buffer, &request);
+        let (mut transfer, _) = self.moved("write", route, opened, start)?;
         if transfer.is_right() && self.plain()? != bytes {
             transfer.end = "failed".into();
             transfer.reason = Some("the file holds other bytes than were written".into());
@@ -159,6 +186,9 @@ impl<'a> Run<'a> {
     }
 
     fn read(&self, route: Route) -> Result<Transfer> {
+        if let Some(refused) = self.refusal("read", route) {
+            return Ok(refused);
+        }
         let before = self.plain()?;
         let mut buffer = self.buffer()?;
         // What was there before would look as if it had been read.
@@ -166,10 +196,9 @@ impl<'a> Run<'a> {
         buffer.upload(0, &inverse)?;
         let mut request = RequestOptions::by_route(route);
         request.exact = true;
-        let started =
-            self.engine.open(&self.file).and_then(|file| file.start_read(0, buffer, &request));
-        let (outcome, buffer) = ended(started)?;
-        let mut transfer = told("read", route, outcome);
+        let opened = self.engine.open(&self.file);
+        let start = |file: &forebay::File| file.start_read(0, buffer, &request);
+        let (mut transfer, buffer) = self.moved("read", route, opened, start)?;
         let Some(buffer) = buffer.filter(|_| transfer.is_right()) else { return Ok(transfer) };
         let mut bytes = inverse;
         buffer.download(0, &mut bytes)?;
@@ -183,6 +212,33 @@ impl<'a> Run<'a> {
             });
         }
         Ok(transfer)
+    }
+
+    /// Runs one transfer, with what others count read before and after it.
+    fn moved(
+        &self,
+        direction: &str,
+        route: Route,
+        opened: forebay::Result<forebay::File>,
+        start: impl FnOnce(&forebay::File) -> forebay::Result<forebay::Transfer>,
+    ) -> Result<(Transfer, Option<Buffer>)> {
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => return Ok((told(direction, route, Err(error)), None)),
+        };
+        let sources = self.prover.sources(&[(file.clone(), self.len)]);
+        let span = sources.begin();
+        let (outcome, buffer) = ended(start(&file))?;
+        let evidence = span.end();
+        let proof = outcome.as_ref().ok().map(|outcome| {
+            let said = said(&outcome.routes);
+            let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };
+            let way = if direction == "read" { Direction::Read } else { Direction::Write };
+            self.prover.proof(evidence, &moved, way)
+        });
+        let mut transfer = told(direction, route, outcome);
+        transfer.verdict = proof.and_then(|proof| VerdictFacts::of(&[proof]));
+        Ok((transfer, buffer))
     }
 
     /// The file's bytes by plain calls.
@@ -208,16 +264,21 @@ fn ended(started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
     }
 }
 
-fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
-    let mut transfer = Transfer {
+fn blank(direction: &str, route: Route) -> Transfer {
+    Transfer {
         direction: direction.into(),
         demanded: route.to_string(),
         end: "moved".into(),
         bytes: 0,
         seconds: 0.0,
         routes: Vec::new(),
+        verdict: None,
         reason: None,
-    };
+    }
+}
+
+fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
+    let mut transfer = blank(direction, route);
     match outcome {
         Ok(outcome) => {
             transfer.bytes = outcome.bytes;

@@ -58,8 +58,23 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
         let counted: u64 = transfer.routes.iter().map(|share| share.bytes).sum();
         assert_eq!(counted, transfer.bytes, "the engine's own account");
         assert!(transfer.routes.iter().all(|share| share.route == transfer.demanded));
+        let verdict = transfer.verdict.as_ref().unwrap();
+        assert!(verdict.simulated && !verdict.grounds.is_empty(), "{verdict:?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
+}
+
+#[test]
+fn a_direct_path_is_taken_where_there_is_one() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
+    assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#?}");
+    let sentence = &report.sentence;
+    assert!(sentence.contains("to a simulated GPU directly, as cuFile says"), "{sentence}");
+    for transfer in &report.transfers {
+        let verdict = transfer.verdict.as_ref().unwrap();
+        assert!(verdict.simulated, "host memory plays the GPU");
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod map;
 mod paths;
 mod probe;
 mod program;
+mod proof;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/topology/tree.rs"]
 mod tree;

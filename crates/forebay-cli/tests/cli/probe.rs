@@ -19,6 +19,15 @@ fn library(folder: &Path, open: &str) -> Option<PathBuf> {
          struct answer cuFileDriverGetProperties(unsigned *p) {{\n\
            p[0] = 2; p[1] = 28; p[4] = 16384; p[6] = 1 << 4; p[8] = 1 << 1; p[12] = 128;\n\
            return (struct answer) {{0, 0}}; }}\n\
+         long cuFileUseCount(void) {{ return 0; }}\n\
+         struct answer cuFileHandleRegister(void **h, void *d) {{\n\
+           *h = d; return (struct answer) {{0, 0}}; }}\n\
+         void cuFileHandleDeregister(void *h) {{}}\n\
+         struct answer cuFileBufRegister(const void *b, unsigned long n, int f) {{\n\
+           return (struct answer) {{0, 0}}; }}\n\
+         struct answer cuFileBufDeregister(const void *b) {{ return (struct answer) {{0, 0}}; }}\n\
+         long cuFileRead(void *h, void *b, unsigned long n, long o, long a) {{ return 0; }}\n\
+         long cuFileWrite(void *h, void *b, unsigned long n, long o, long a) {{ return 0; }}\n\
          struct answer cuFileDriverGetP2PFlags(int kind, int *flags) {{\n\
            *flags = kind == 4 ? 3 : 0; return (struct answer) {{0, 0}}; }}\n"
     );

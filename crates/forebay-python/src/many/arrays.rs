@@ -5,10 +5,10 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
-use super::{Asked, How, Wanted};
+use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
 use crate::file::File;
-use crate::numbers::numbers;
+use crate::numbers::Numbers;
 
 /// The keywords of a call.
 pub(super) struct Arrays<'a, 'py> {
@@ -37,29 +37,27 @@ pub(super) fn by_arrays<'py>(
             asked.files.push(file?.cast::<File>()?.get().file()?);
         }
     }
-    let needed = |name: &str, given: Option<&Bound<'py, PyAny>>| {
+    let needed = |name: &'static str, given: Option<&Bound<'py, PyAny>>| {
         let given = given.ok_or_else(|| PyTypeError::new_err(format!("`{name}=` is missing")))?;
-        numbers(name, given)
+        Numbers::of(name, given)
     };
     let offsets = needed("offsets", arrays.offsets)?;
     let lengths = needed("lengths", arrays.lengths)?;
-    let file_of = arrays.file_of.map(|given| numbers("file_of", given)).transpose()?;
+    let file_of = arrays.file_of.map(|given| Numbers::of("file_of", given)).transpose()?;
     let (by_address, count) = (arrays.target.is_none(), offsets.len());
-    let (name, places) = match by_address {
-        true => ("addresses", needed("addresses", arrays.addresses)?),
-        false => ("at", needed("at", arrays.at)?),
+    let places = match by_address {
+        true => needed("addresses", arrays.addresses)?,
+        false => needed("at", arrays.at)?,
     };
-    same_len("lengths", &lengths, count)?;
-    same_len(name, &places, count)?;
+    same_len(&lengths, count)?;
+    same_len(&places, count)?;
     let file_of = asked.file_of(file_of, count)?;
     let memory = if by_address { Wanted::BY_ADDRESS } else { 0 };
-    let each = offsets.iter().zip(&lengths).zip(&places).enumerate();
-    asked.wanted = each
-        .map(|(index, ((&offset, &len), &at))| {
-            let file = file_of.as_ref().map_or(0, |file_of| file_of[index]);
-            Wanted { file, memory, offset, len, at }
-        })
-        .collect();
+    asked.wanted.reserve_exact(count);
+    for index in 0..count {
+        let (offset, len, at) = (offsets.get(index)?, lengths.get(index)?, places.get(index)?);
+        asked.wanted.push(Wanted { file: file_of.get(index)?, memory, offset, len, at });
+    }
     match arrays.target {
         Some(target) => asked.lent.push(how.lend(engine, target)?),
         None => {
@@ -71,35 +69,56 @@ pub(super) fn by_arrays<'py>(
     Ok(asked)
 }
 
-fn same_len(name: &str, numbers: &[u64], count: usize) -> PyResult<()> {
+fn same_len(numbers: &Numbers<'_>, count: usize) -> PyResult<()> {
     if numbers.len() == count {
         return Ok(());
     }
-    let text = format!("`{name}` has {} numbers, and `offsets` {count}", numbers.len());
+    let (name, len) = (numbers.name(), numbers.len());
+    let text = format!("`{name}` has {len} numbers, and `offsets` {count}");
     Err(PyValueError::new_err(text))
 }
 
+/// Which file each request is for.
+enum FileOf<'a> {
+    /// All for the first.
+    First,
+    /// Each for its own.
+    Own,
+    /// As the numbers say, of so many files.
+    Named(Numbers<'a>, usize),
+}
+
+impl FileOf<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> PyResult<u32> {
+        match self {
+            Self::First => Ok(0),
+            Self::Own => place(index),
+            Self::Named(numbers, files) => {
+                let number = numbers.get(index)?;
+                let known = u32::try_from(number).ok().filter(|_| number < *files as u64);
+                known.ok_or_else(|| {
+                    let text = format!("`file_of[{index}]` is {number}: there are {files} files");
+                    PyValueError::new_err(text)
+                })
+            }
+        }
+    }
+}
+
 impl Asked {
-    /// The number of each request's file; `None` where all have the first.
-    fn file_of(&self, given: Option<Vec<u64>>, count: usize) -> PyResult<Option<Vec<u32>>> {
+    fn file_of<'a>(&self, given: Option<Numbers<'a>>, count: usize) -> PyResult<FileOf<'a>> {
         let files = self.files.len();
         let Some(given) = given else {
             return match files {
-                1 => Ok(None),
-                _ if files == count => Ok(Some((0..).take(count).collect())),
+                1 => Ok(FileOf::First),
+                _ if files == count => Ok(FileOf::Own),
                 _ => Err(PyValueError::new_err(
                     "`files=` holds one file, one for each request, or those that `file_of=` names",
                 )),
             };
         };
-        same_len("file_of", &given, count)?;
-        let number = |(index, number): (usize, u64)| {
-            let known = u32::try_from(number).ok().filter(|_| number < files as u64);
-            known.ok_or_else(|| {
-                let text = format!("`file_of[{index}]` is {number}: there are {files} files");
-                PyValueError::new_err(text)
-            })
-        };
-        given.into_iter().enumerate().map(number).collect::<PyResult<_>>().map(Some)
+        same_len(&given, count)?;
+        Ok(FileOf::Named(given, files))
     }
 }

@@ -115,10 +115,10 @@ impl Asked {
             return self.start(engine, how)?.outcome(py);
         }
         this.make_all_ready(py, self.lent.iter(), how.ordering)?;
-        let ((mut buffers, pieces), (usage, options)) =
+        let ((mut buffers, files, wanted), (usage, options)) =
             (self.into_parts(), (how.usage, how.options));
         let done = interruptible(py, |go_on| {
-            let pieces = pieces.all();
+            let pieces = pieces(&files, wanted);
             match usage {
                 Use::Target => this.engine.read_many_while(&pieces, &mut buffers, &options, go_on),
                 Use::Source => this.engine.write_many_while(&pieces, &buffers, &options, go_on),
@@ -139,10 +139,11 @@ impl Asked {
             return ManyTransfer::nothing(py, nothing);
         }
         this.make_all_ready(py, self.lent.iter(), how.ordering)?;
-        let ((buffers, pieces), (usage, options)) = (self.into_parts(), (how.usage, how.options));
+        let ((buffers, files, wanted), (usage, options)) =
+            (self.into_parts(), (how.usage, how.options));
         let ordering = how.ordering;
         let started = py.detach(|| {
-            let (engine, pieces) = (&this.engine, pieces.all());
+            let (engine, pieces) = (&this.engine, pieces(&files, wanted));
             match (usage, ordering) {
                 // SAFETY: the stream is the caller's, who names it as one of that GPU, and alive.
                 (Use::Target, Ordering::Stream(stream)) => unsafe {
@@ -159,29 +160,22 @@ impl Asked {
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
     }
 
-    fn into_parts(self) -> (Vec<Buffer>, Pieces) {
+    fn into_parts(self) -> (Vec<Buffer>, Vec<forebay::File>, Vec<Wanted>) {
         let Self { files, lent, wanted } = self;
-        (lent.into_iter().map(|lent| lent.buffer).collect(), Pieces { files, wanted })
+        (lent.into_iter().map(|lent| lent.buffer).collect(), files, wanted)
     }
 }
 
 /// The requests of a call, as the engine is told of them.
-struct Pieces {
-    files: Vec<forebay::File>,
-    wanted: Vec<Wanted>,
-}
-
-impl Pieces {
-    fn all(&self) -> Vec<Piece<'_>> {
-        let piece = |wanted: &Wanted| Piece {
-            file: &self.files[wanted.file as usize],
-            offset: wanted.offset,
-            len: wanted.len,
-            target: wanted.memory as usize,
-            at: wanted.at,
-        };
-        self.wanted.iter().map(piece).collect()
-    }
+fn pieces(files: &[forebay::File], wanted: Vec<Wanted>) -> Vec<Piece<'_>> {
+    let piece = |wanted: Wanted| Piece {
+        file: &files[wanted.file as usize],
+        offset: wanted.offset,
+        len: wanted.len,
+        target: wanted.memory as usize,
+        at: wanted.at,
+    };
+    wanted.into_iter().map(piece).collect()
 }
 
 /// What went wrong with the first request that failed.

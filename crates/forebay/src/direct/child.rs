@@ -23,6 +23,16 @@ pub struct Program {
     pub arguments: Vec<String>,
 }
 
+impl Program {
+    /// The `forebay` that `PATH` has, to be asked by its verb `probe`.
+    pub(crate) fn found() -> Option<Self> {
+        let folders = std::env::var_os("PATH")?;
+        let named = |folder: PathBuf| folder.join("forebay");
+        let file = std::env::split_paths(&folders).map(named).find(|file| file.is_file())?;
+        Some(Self { file, arguments: vec!["probe".into()] })
+    }
+}
+
 /// How a child ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,21 +1,20 @@
 //! Ways for bytes to go between a drive and a GPU without a copy in host memory.
 //!
-//! Each way will be a provider: it answers for a file and a GPU whether it can, or why not, and
-//! takes segments as a ring takes ops. There is none yet, so the route `direct` is refused; what
-//! `cufile` says of a machine is asked in a `child`'s process.
+//! Each way is a provider, which has a [`Port`](crate::file::Port) for a file and a GPU or says why
+//! not. The first is `cufile`. Its driver may hang as it opens, so it is opened in a `child`'s
+//! process first, and transfers go by way of slots until the answer is there.
 
 mod child;
 mod cufile;
+mod providers;
 
 use std::time::Duration;
 
 pub use child::{End, Program};
-pub use cufile::{Seen, look};
-
-/// Why the route `direct` cannot be taken.
-pub(crate) fn missing() -> String {
-    "this version has no provider for it yet (cuFile will be the first)".into()
-}
+pub use cufile::{
+    CuFileError, CuFileFailure, RegisteredFile, RegisteredMemory, Seen, Session, look,
+};
+pub(crate) use providers::Providers;
 
 /// What cuFile says of this machine, as `program` finds it within `limit`, and how that ended:
 /// opening the driver may hang.

@@ -14,8 +14,10 @@ mod file;
 mod interrupt;
 mod learn;
 mod many;
+mod notes;
 mod ordered;
 mod overdue;
+mod peers;
 mod readers;
 mod seats;
 #[cfg(test)]
@@ -39,6 +41,7 @@ pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
 use rustix::io::Errno;
 
 use self::threads::ReaderTools;
+use crate::direct::Providers;
 use crate::error::{Error, Operation, Place, Result};
 use crate::events;
 use crate::file::Handle;
@@ -79,6 +82,7 @@ struct Inner {
     drives: Arc<drives::Drives>,
     notes: Arc<Mutex<Vec<String>>>,
     keepers: ordered::Keepers,
+    providers: Providers,
 }
 
 /// A GPU of this engine.
@@ -144,6 +148,7 @@ impl Engine {
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
+                providers: Providers::default(),
                 options,
             }),
         };
@@ -310,11 +315,11 @@ impl Engine {
             return vec![error.to_string()];
         }
         let mut notes = self.inner.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        notes.extend(self.inner.tools.arena.parts().refusal().map(unregistered));
-        notes.extend(self.inner.threads.kernel().refusal().map(unbounded));
-        notes.extend(self.inner.tools.arena.misplaced().map(misplaced));
+        notes.extend(self.inner.tools.arena.parts().refusal().map(notes::unregistered));
+        notes.extend(self.inner.threads.kernel().refusal().map(notes::unbounded));
+        notes.extend(self.inner.tools.arena.misplaced().map(notes::misplaced));
         notes.extend(self.inner.tools.arena.refused());
-        notes.extend(self.inner.tools.seats.refusal().map(unseated));
+        notes.extend(self.inner.tools.seats.refusal().map(notes::unseated));
         notes
     }
 
@@ -460,39 +465,4 @@ pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
     Error::BadRequest { operation, place, reason }
-}
-
-/// Says that there may be more threads than the options allow.
-fn unbounded(errno: Errno) -> String {
-    let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
-    format!(
-        "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
-         which file systems in user space and remote ones may need many{remedy}"
-    )
-}
-
-/// Says that pinned memory may lie far from its GPU.
-fn misplaced(errno: Errno) -> String {
-    format!(
-        "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
-         node than its GPU: `numactl` can place the whole process"
-    )
-}
-
-/// Says that readers may run far from the GPU.
-fn unseated(errno: Errno) -> String {
-    format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
-}
-
-/// Says that rings use the pinned memory unregistered.
-fn unregistered(errno: Errno) -> String {
-    let remedy = match errno {
-        Errno::NOMEM => ": raise the limit on locked memory (`ulimit -l`)",
-        Errno::INVAL => ": Linux 5.19 and newer can",
-        _ => "",
-    };
-    format!(
-        "io_uring may not keep the pinned memory registered here ({errno}), so direct requests \
-         pin their pages one by one{remedy}"
-    )
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::file::RequestOptions;
+use super::peers::Straight;
 use super::{Engine, bad_request};
-use crate::direct;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::file::{Handle, Source};
@@ -104,8 +104,7 @@ pub(super) type Way = Result<(Alignment, Reason), Reason>;
 impl Engine {
     /// Starts what `call` asks. `buffer`: memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
-        let range = call.range()?;
-        let mut way = self.way(call)?;
+        let (range, mut way) = (call.range()?, self.way(call)?);
         let (mut end, mut is_sized) = (range.end, false);
         let mut parts = match call.direction {
             Direction::Read => {
@@ -116,10 +115,10 @@ impl Engine {
                 } else if !matches!(way, Ok((_, Reason::Demanded))) {
                     way = Err(Reason::NoDirectIo); // that would end where the size says
                 }
-                let (io, reason) = match way {
-                    Ok((_, reason)) => (Io::Direct, reason),
-                    Err(reason) => (Io::Buffered, reason),
-                };
+                let (io, reason) = way.map_or_else(
+                    |reason| (Io::Buffered, reason),
+                    |(_, reason)| (Io::Direct, reason),
+                );
                 let wanted = ByteRange { start: range.start, end };
                 (!wanted.is_empty()).then_some((wanted, io, reason)).into_iter().collect()
             }
@@ -134,6 +133,9 @@ impl Engine {
                 split_write(range, alignment, call.file.cache_unit(), reason).into()
             }
         };
+        let known = ByteRange { start: range.start, end };
+        let straight =
+            self.straight(call, known, call.direction == Direction::Write || is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let (drive, beside) = match call.direction {
             Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
@@ -144,9 +146,10 @@ impl Engine {
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            state.tell_begin(self.ranges(), call.file, &call.begin(Some(way)));
+            let begin = Straight::told(straight.as_ref(), call.begin(Some(way)));
+            state.tell_begin(self.ranges(), call.file, &begin);
         }
-        self.launch(Request {
+        let mut request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),
             batch: None,
@@ -156,6 +159,7 @@ impl Engine {
             is_sized,
             address: call.span.address,
             link,
+            peer: None,
             drive,
             parts,
             beside,
@@ -164,7 +168,9 @@ impl Engine {
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,
-        });
+        };
+        straight.into_iter().for_each(|straight| self.send_straight(straight, &mut request));
+        self.launch(request);
         Ok(state)
     }
 
@@ -203,7 +209,11 @@ impl Engine {
         let on_gpu = call.span.gpu.is_some();
         if let Some(route) = call.options.route {
             return match route {
-                Route::Direct => Err(call.unavailable(route, direct::missing())),
+                Route::Direct if call.is_part => Err(call.unavailable(
+                    route,
+                    "pieces of one call go through slots: move each by a call of its own".into(),
+                )),
+                Route::Direct => Ok(self.best_way(call, around)), // of what it does not take
                 Route::Host if on_gpu => {
                     Err(call.unavailable(route, "the memory is a GPU's".into()))
                 }

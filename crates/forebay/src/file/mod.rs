@@ -8,6 +8,7 @@ mod calls;
 mod direct;
 mod given;
 mod kind;
+mod port;
 mod reopen;
 mod residency;
 
@@ -23,6 +24,7 @@ pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
+pub(crate) use port::{FoundPort, Port, Ports};
 pub use residency::Residency;
 pub(crate) use residency::Source;
 
@@ -79,6 +81,7 @@ pub(crate) struct Handle {
     nowait: OnceLock<bool>,
     queue: OnceLock<usize>,
     places: OnceLock<Places>,
+    ports: Ports,
 }
 
 impl Handle {
@@ -136,7 +139,13 @@ impl Handle {
             nowait: OnceLock::new(),
             queue: OnceLock::new(),
             places: OnceLock::new(),
+            ports: Ports::default(),
         })
+    }
+
+    /// Its ways to GPUs without a copy on the host.
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.ports
     }
 
     /// The path as it was given, or what `/proc` calls the descriptor that was given.

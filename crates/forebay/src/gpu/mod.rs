@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
 
+mod address;
 pub mod cuda;
 mod range;
 mod select;
@@ -16,6 +17,7 @@ use std::fmt::{self, Debug, Display};
 use std::ptr::NonNull;
 
 use crate::process::Home;
+pub use address::AddressKind;
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
@@ -141,71 +143,7 @@ pub struct DeviceCopy {
 /// batches of 512 move 48.5 GB/s on an H200 and batches of 4,096 only 33.7.
 pub const BATCH_MAX: usize = 512;
 
-/// What an address is, as the driver knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AddressKind {
-    /// Memory of a GPU: the allocation that holds the address.
-    Device {
-        /// The GPU.
-        device: DeviceId,
-        /// First address of the allocation.
-        base: u64,
-        /// Its bytes.
-        len: u64,
-    },
-    /// Memory of a GPU that is mapped to a range of virtual memory: others may lie beside it.
-    Mapping {
-        /// The GPU.
-        device: DeviceId,
-        /// First address of the mapping.
-        base: u64,
-        /// Its bytes.
-        len: u64,
-        /// Whether the GPU itself may read and write it here.
-        accessible: bool,
-    },
-    /// Managed memory, which moves between host and GPU.
-    Managed {
-        /// The GPU that it belongs to.
-        device: DeviceId,
-        /// First address of the allocation.
-        base: u64,
-        /// Its bytes.
-        len: u64,
-    },
-    /// Virtual memory that is reserved, with nothing mapped to it here.
-    Reserved,
-    /// Host memory that the driver has pinned.
-    PinnedHost,
-    /// Memory that the driver does not know: ordinary host memory, or nothing at all.
-    Unknown,
-}
-
-impl AddressKind {
-    /// The GPU that the memory belongs to, where it belongs to one.
-    #[must_use]
-    pub const fn device(self) -> Option<DeviceId> {
-        match self {
-            Self::Device { device, .. }
-            | Self::Mapping { device, .. }
-            | Self::Managed { device, .. } => Some(device),
-            Self::Reserved | Self::PinnedHost | Self::Unknown => None,
-        }
-    }
-
-    /// First address and bytes of the allocation or mapping, where there is one.
-    pub(crate) const fn bounds(self) -> Option<(u64, u64)> {
-        match self {
-            Self::Device { base, len, .. }
-            | Self::Mapping { base, len, .. }
-            | Self::Managed { base, len, .. } => Some((base, len)),
-            Self::Reserved | Self::PinnedHost | Self::Unknown => None,
-        }
-    }
-}
-
-/// Result of a call into a GPU's driver.
+/// What a call into a GPU's driver came to.
 pub type DeviceResult<T> = Result<T, DeviceError>;
 
 /// Only this crate makes devices: callers rely on what [`Device`] says of a copy's end to decide
@@ -485,6 +423,29 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// The driver's.
     unsafe fn is_capturing(&self, _stream: CallerStream) -> DeviceResult<bool> {
         Err(unsupported("is_capturing"))
+    }
+
+    /// Runs `work` with this GPU current on the thread, as libraries beside the driver need it.
+    ///
+    /// # Errors
+    /// The driver's; `work` has not run then.
+    fn within(&self, work: &mut dyn FnMut()) -> DeviceResult<()> {
+        work();
+        Ok(())
+    }
+
+    /// As [`within`](Self::within), with the address by which such a library reaches the bytes at
+    /// `address`: on a simulated GPU, where they are in host memory. They are in use meanwhile.
+    ///
+    /// # Errors
+    /// The driver's; `work` has not run then.
+    fn reach(&self, address: u64, _len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
+        self.within(&mut || work(address))
+    }
+
+    /// How a simulated GPU has cuFile played, and the seed of that.
+    fn played_cufile(&self) -> Option<(sim::CuFilePlay, u64)> {
+        None
     }
 
     /// What `address` is.

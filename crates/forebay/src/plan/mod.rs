@@ -8,4 +8,6 @@ mod window;
 
 pub use route::{Reason, Route};
 pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, Wanted, cut_parts};
-pub(crate) use window::{Alignment, Io, Layout, Segment, Split, cut_read, cut_write, split_write};
+pub(crate) use window::{
+    Alignment, Io, Layout, Segment, Split, cut_peer, cut_read, cut_write, split_write,
+};

@@ -77,11 +77,15 @@ pub enum Reason {
     UnalignedEdge,
     /// Writes go through the page cache unless another route is demanded.
     WriteThroughCache,
+    /// A provider has a path between the drive and the GPU.
+    PeerToPeer,
+    /// The path between the drive and the GPU was refused, or broke, on the way.
+    PeerFailed,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Resident,
         Self::NotResident,
         Self::InMemory,
@@ -92,6 +96,8 @@ impl Reason {
         Self::Demanded,
         Self::UnalignedEdge,
         Self::WriteThroughCache,
+        Self::PeerToPeer,
+        Self::PeerFailed,
     ];
 
     /// Whether the bytes were in memory when the route was chosen, so that no drive is waited for.
@@ -113,6 +119,8 @@ impl Reason {
             Self::Demanded => "demanded",
             Self::UnalignedEdge => "unaligned edge, through the page cache",
             Self::WriteThroughCache => "writes go through the page cache",
+            Self::PeerToPeer => "a path between drive and GPU",
+            Self::PeerFailed => "the path between drive and GPU failed",
         }
     }
 }

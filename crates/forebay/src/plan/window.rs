@@ -104,6 +104,13 @@ pub(crate) fn cut_read(
     segments
 }
 
+/// Cuts `wanted`, which is aligned, into segments that go straight between a drive and a GPU.
+pub(crate) fn cut_peer(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
+    let segment =
+        |part| Segment { wanted: part, covered: part, io: Io::Direct, reason, bounce: false };
+    on_grid(wanted, base, piece).map(segment).collect()
+}
+
 /// The runs of `wanted` in order, each with its way and reason.
 fn runs(
     wanted: ByteRange,

@@ -38,7 +38,8 @@ pub(crate) use pread::PreadRing;
 pub(crate) use probe::Planner;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
-    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Request, Scheduler, Share,
+    Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
+    Staged,
 };
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;

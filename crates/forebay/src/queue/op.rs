@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::batch::Batch;
 use crate::error::Operation;
-use crate::file::Handle;
+use crate::file::{Handle, Port};
 use crate::plan::{Io, Reason, Segment};
 use crate::units::ByteRange;
 
@@ -73,9 +73,12 @@ pub(crate) struct Op {
     pub(crate) shift: i64,
     /// Where it reads several stretches of a batch: these say whence.
     pub(crate) batch: Option<Arc<Batch>>,
+    /// Where its bytes go straight between the drive and a GPU.
+    pub(crate) port: Option<Arc<dyn Port>>,
     pub(crate) work: Work,
     pub(crate) segment: Segment,
-    /// Host address of the segment's first covered byte; of its first wanted byte where it bounces.
+    /// Host address of the segment's first covered byte, of its first wanted byte where it bounces,
+    /// or the GPU's where it has a port.
     pub(crate) address: u64,
     /// Bytes of `segment.covered` that earlier, shorter completions have moved.
     pub(crate) moved: u64,

@@ -15,7 +15,7 @@ use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Direction, Op, Work, now_ns};
-use crate::file::{Handle, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::file::{Handle, Port, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::units::ByteRange;
 
 /// Runs each op in `submit`, on the caller's thread.
@@ -46,6 +46,9 @@ impl PreadRing {
         if let Some(batch) = &op.batch {
             return read_stretches(batch, op, read_resident);
         }
+        if let Some(port) = &op.port {
+            return by_port(port.as_ref(), op, direction);
+        }
         let fd = descriptor(op)?;
         let rest = op.rest();
         let (offset, len) = (op.offset_of(rest.start), rest.len());
@@ -74,6 +77,19 @@ impl PreadRing {
             self.bounce.leave(base, op, moved.unwrap_or(0));
         }
         moved
+    }
+}
+
+/// Has a port move an op's bytes.
+fn by_port(port: &dyn Port, op: &Op, direction: Direction) -> Result<u64, Errno> {
+    let rest = op.rest();
+    let (address, offset) = (op.address + op.moved, op.offset_of(rest.start));
+    // SAFETY: the op's memory, here a GPU's, is ours until the op is handed back.
+    unsafe {
+        match direction {
+            Direction::Read => port.read(address, rest.len(), offset),
+            Direction::Write => port.write(address, rest.len(), offset),
+        }
     }
 }
 
@@ -207,6 +223,7 @@ mod tests {
                     file: Arc::clone(&file),
                     shift: 0,
                     batch: None,
+                    port: None,
                     work: Work::Move(Direction::Read),
                     segment: Segment { wanted, covered: wanted, io, reason, bounce },
                     address: target.as_mut_ptr() as u64,

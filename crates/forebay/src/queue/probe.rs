@@ -8,7 +8,7 @@ use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use super::worker::Plan;
 use crate::file::{Handle, Source};
-use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_read, cut_write};
+use crate::plan::{Io, Layout, Part, Reason, Split, cut_parts, cut_peer, cut_read, cut_write};
 use crate::units::{ByteRange, KIB, align_down};
 
 /// Resident runs shorter than this are not told apart inside a partly resident window: a request
@@ -43,6 +43,10 @@ impl Planner {
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
         let (io, reason) = claim.way;
+        if claim.is_peer {
+            let piece = self.drive_piece(claim);
+            return (piece, cut_peer(claim.range, claim.base, piece, reason));
+        }
         if let Some(batch) = &claim.batch {
             return self.cut_batch(claim, batch, is_resident);
         }

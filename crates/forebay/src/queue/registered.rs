@@ -159,6 +159,7 @@ mod tests {
                 file: Arc::clone(&self.file),
                 shift: 0,
                 batch: None,
+                port: None,
                 work: Work::Move(direction),
                 segment: Segment {
                     wanted: range,

@@ -269,7 +269,7 @@ impl System {
     }
 
     /// Whether something is at `path`.
-    pub(super) fn exists(&self, path: &Path) -> bool {
+    pub(crate) fn exists(&self, path: &Path) -> bool {
         if !self.inner.plain {
             let found = self.real(path);
             // A record needs the file itself, so that it is there for the replay too.
@@ -301,7 +301,7 @@ impl System {
     }
 
     /// A table of the process that reads, such as `mountinfo`.
-    pub(super) fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
+    pub(crate) fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
         let own = Path::new("proc/self").join(name);
         if self.inner.root != Path::new("/") {
             return self.bytes(&own, TABLE_LEN_MAX);

@@ -175,6 +175,52 @@ fn many_pieces_keep_the_order_of_a_stream() {
     driver.pop();
 }
 
+/// As many pieces as one call may have: what a stream's queue holds is a matter of copies, not
+/// only of batches, so one more is refused and so many are queued while the stream is held up.
+#[test]
+fn the_most_pieces_that_a_call_may_have_are_queued_at_once() {
+    if !is_alone() {
+        return;
+    }
+    const PIECE: u64 = 512;
+    const MOST: u64 = 22_000;
+    let len = usize::try_from((MOST + 1) * PIECE).unwrap();
+    let Some((engine, gpu)) = engine() else { return };
+    let driver = Driver::new();
+    driver.use_primary(&*gpu);
+    let (_folder, path, bytes) = file(len);
+    let opened = engine.open(&path).unwrap();
+    let stream = driver.create_stream(1);
+    warm_up(&engine, gpu.id(), &opened, stream, len);
+    // Backwards, so that no two are one copy.
+    let piece = |n: u64| Piece::new(&opened, n * PIECE, PIECE, (MOST - n) * PIECE);
+    let pieces: Vec<Piece<'_>> = (0..=MOST).map(piece).collect();
+    let options = RequestOptions::exactly();
+    let start = |pieces: &[Piece<'_>]| {
+        let buffer = engine.allocate(gpu.id(), len as u64).unwrap();
+        // SAFETY: the stream is the test's and alive.
+        unsafe { engine.start_read_many_on(named(stream), pieces, vec![buffer], &options) }
+    };
+    let refused = start(&pieces).unwrap_err().to_string();
+    assert!(refused.contains("several calls, each of 22000"), "{refused}");
+    let gate = gate(&driver);
+    driver.wait_for_one(stream, gate.1);
+    let begin = Instant::now();
+    let many = start(&pieces[1..]).unwrap();
+    println!("{MOST} pieces are queued after {:?}", begin.elapsed());
+    assert!(!many.transfer().is_done(), "the stream is held up");
+    gate.open();
+    let (end, mut buffers) = many.wait();
+    assert!(end.unwrap().results.iter().all(|result| matches!(result, Ok(PIECE))));
+    let parts = bytes.chunks_exact(PIECE.try_into().unwrap()).skip(1);
+    let wanted: Vec<u8> = parts.rev().flatten().copied().collect();
+    let mut got = vec![0; wanted.len()];
+    buffers.pop().unwrap().download(0, &mut got).unwrap();
+    assert!(got == wanted);
+    driver.destroy_stream(stream);
+    driver.pop();
+}
+
 /// More streams than a GPU has queues for them (8, and 32 at most), while another thread calls
 /// whatever takes the driver's locks.
 #[test]

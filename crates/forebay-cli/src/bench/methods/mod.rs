@@ -10,6 +10,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use ::forebay::Route;
+
 use super::memory::Memory;
 use super::scratch::no_link;
 use crate::failure::{Failure, Result};
@@ -40,6 +42,8 @@ pub struct Moved {
     pub route: Option<String>,
     /// Why this route, or which way the bytes went.
     pub reason: Option<String>,
+    /// Bytes by route, as the way itself says; none where it does not.
+    pub said: Vec<(Route, u64)>,
 }
 
 /// A way to move bytes between a file and memory.

@@ -3,6 +3,8 @@
 use std::ffi::c_int;
 use std::fmt;
 
+use rustix::io::Errno;
+
 /// `CU_FILE_CUDA_DRIVER_ERROR`: the other number is the driver's.
 const CUDA: c_int = 5011;
 
@@ -26,18 +28,91 @@ impl Answer {
 
 /// A call of the library that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CuFileError {
+pub struct CuFileError {
     call: &'static str,
     code: c_int,
     cuda: c_int,
 }
 
 impl CuFileError {
+    /// Its number: 5,000 and some, by `cufile.h`.
+    #[must_use]
+    pub fn code(&self) -> i32 {
+        self.code
+    }
+
     /// What to do about it, where something can be done.
-    pub(crate) fn hint(&self) -> Option<&'static str> {
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
         known(self.code).map(|known| known.hint).filter(|hint| !hint.is_empty())
     }
 }
+
+/// What cuFile could not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CuFileFailure {
+    /// There is no library that can be used, and why.
+    Library(String),
+    /// The library refused.
+    Refused(CuFileError),
+    /// The kernel refused a read or a write.
+    Io(Errno),
+    /// The library said that it moved more bytes than it was asked for.
+    Nonsense {
+        /// What it said.
+        moved: u64,
+        /// What it was asked for.
+        asked: u64,
+    },
+}
+
+impl CuFileFailure {
+    /// What to do about it, where something can be done.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Refused(error) => error.hint(),
+            _ => None,
+        }
+    }
+
+    /// What a read or a write of `len` bytes answered.
+    pub(super) fn of_moved(call: &'static str, moved: isize, len: usize) -> Result<u64, Self> {
+        match (usize::try_from(moved), moved) {
+            (Ok(moved), _) if moved <= len => Ok(moved as u64),
+            (Ok(moved), _) => Err(Self::Nonsense { moved: moved as u64, asked: len as u64 }),
+            (_, -1) => Err(Self::Io(
+                Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO),
+            )),
+            (_, moved) => {
+                let code = c_int::try_from(moved.unsigned_abs()).unwrap_or(c_int::MAX);
+                Err(Self::Refused(CuFileError { call, code, cuda: 0 }))
+            }
+        }
+    }
+}
+
+impl From<CuFileError> for CuFileFailure {
+    fn from(error: CuFileError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl fmt::Display for CuFileFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(why) => f.write_str(why),
+            Self::Refused(error) => error.fmt(f),
+            Self::Io(errno) => errno.fmt(f),
+            Self::Nonsense { moved, asked } => {
+                write!(f, "cuFile says that it moved {moved} bytes of {asked}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CuFileFailure {}
 
 impl fmt::Display for CuFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -220,3 +295,25 @@ static KNOWN: [Known; 48] = [
     ),
     error(5050, "IO_MAX_ERROR", "the last of the numbers", OURS),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_move_answers_is_told_apart() {
+        let of = |moved| CuFileFailure::of_moved("cuFileRead", moved, 100);
+        assert_eq!((of(0), of(7), of(100)), (Ok(0), Ok(7), Ok(100)));
+        assert_eq!(of(101), Err(CuFileFailure::Nonsense { moved: 101, asked: 100 }));
+        let refused = of(-5008).unwrap_err();
+        assert!(refused.to_string().contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
+        assert!(refused.hint().is_some());
+        assert!(matches!(of(isize::MIN), Err(CuFileFailure::Refused(_))));
+        assert!(matches!(of(-1), Err(CuFileFailure::Io(_))));
+    }
+
+    #[test]
+    fn the_errors_stand_in_the_order_of_their_numbers() {
+        assert!(KNOWN.is_sorted_by_key(|known| known.code));
+    }
+}

@@ -1,7 +1,7 @@
 //! The structures of `cufile.h` that cross the border to the library, on 64-bit machines. Sizes and
 //! places were the same from version 1.11 to 1.20.
 
-use std::ffi::c_uint;
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 
 /// `CUfileDrvProps_t`.
@@ -24,7 +24,40 @@ pub(super) struct Properties {
     pub(super) batch_timeout_ms: c_uint,
 }
 
+/// `CUfileDescr_t`, of a file behind a descriptor.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descriptor {
+    kind: c_int,
+    gap: c_int,
+    /// In the place of a pointer.
+    fd: c_int,
+    rest: c_int,
+    /// Functions of a file system in user space; none.
+    operations: *const c_void,
+}
+
+impl Descriptor {
+    /// `CU_FILE_HANDLE_TYPE_OPAQUE_FD`.
+    const OF_FD: c_int = 1;
+
+    /// The descriptor.
+    pub(super) fn fd(&self) -> c_int {
+        self.fd
+    }
+
+    pub(super) fn of(fd: c_int) -> Self {
+        Self { kind: Self::OF_FD, gap: 0, fd, rest: 0, operations: std::ptr::null() }
+    }
+}
+
+/// Room for the counters of any level: 5,112 bytes since version 1.19, 5,000 before.
+#[repr(C, align(8))]
+pub(super) struct Counters(pub(super) [u8; 8192]);
+
 const _: () = {
+    assert!(size_of::<Descriptor>() == 24 && offset_of!(Descriptor, fd) == 8);
+    assert!(offset_of!(Descriptor, operations) == 16 && size_of::<Counters>() > 5112);
     assert!(size_of::<Properties>() == 56 && offset_of!(Properties, served) == 24);
     assert!(offset_of!(Properties, features) == 32 && offset_of!(Properties, max_batch) == 48);
 };

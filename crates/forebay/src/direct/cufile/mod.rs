@@ -1,7 +1,8 @@
 //! cuFile: the vendor's library for transfers between drives and GPUs.
 //!
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
-//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine.
+//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine, and
+//! `session` its open driver with files and memory that it knows.
 //!
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
@@ -9,8 +10,16 @@
 mod failure;
 mod layout;
 mod library;
+mod port;
 mod probe;
+mod reach;
+mod session;
+mod simulated;
 mod table;
 
+pub use failure::{CuFileError, CuFileFailure};
+pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
+pub(super) use reach::unreachable;
+pub use session::{RegisteredFile, RegisteredMemory, Session};

@@ -5,12 +5,15 @@
 
 #![expect(unsafe_code, reason = "declares the functions of a library")]
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long, c_void};
 
 use libloading::Library;
 
 use super::failure::Answer;
-use super::layout::Properties;
+use super::layout::{Descriptor, Properties};
+
+/// `CUfileHandle_t`.
+pub(super) type FileHandle = *mut c_void;
 
 macro_rules! cufile_table {
     (
@@ -48,8 +51,20 @@ cufile_table! {
         driver_open: c"cuFileDriverOpen" fn() -> Answer;
         get_version: c"cuFileGetVersion" fn(*mut c_int) -> Answer;
         get_properties: c"cuFileDriverGetProperties" fn(*mut Properties) -> Answer;
+        use_count: c"cuFileUseCount" fn() -> c_long;
+        handle_register: c"cuFileHandleRegister" fn(*mut FileHandle, *mut Descriptor) -> Answer;
+        handle_deregister: c"cuFileHandleDeregister" fn(FileHandle) -> ();
+        buffer_register: c"cuFileBufRegister" fn(*const c_void, usize, c_int) -> Answer;
+        buffer_deregister: c"cuFileBufDeregister" fn(*const c_void) -> Answer;
+        // Handle, first address of the registered memory, bytes, offsets in file and memory.
+        read: c"cuFileRead" fn(FileHandle, *mut c_void, usize, i64, i64) -> isize;
+        write: c"cuFileWrite" fn(FileHandle, *const c_void, usize, i64, i64) -> isize;
     }
     optional {
+        set_stats_level: c"cuFileSetStatsLevel" fn(c_int) -> Answer;
+        stats_start: c"cuFileStatsStart" fn() -> Answer;
+        get_stats_l3: c"cuFileGetStatsL3" fn(*mut c_void) -> Answer;
+        set_parameter_bool: c"cuFileSetParameterBool" fn(c_int, bool) -> Answer;
         get_parameter_bool: c"cuFileGetParameterBool" fn(c_int, *mut bool) -> Answer;
         get_p2p_flags: c"cuFileDriverGetP2PFlags" fn(c_int, *mut c_int) -> Answer;
     }

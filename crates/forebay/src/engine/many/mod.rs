@@ -152,8 +152,8 @@ impl ManyTransfer {
         let lock = || self.results.lock().unwrap_or_else(PoisonError::into_inner);
         let told = self.ended.get_or_init(|| {
             let whole = end?;
-            let results = lock();
-            let results = results.as_ref().expect("there until the end is known");
+            let mut results = lock();
+            let results = results.as_mut().expect("there until the end is known");
             Ok(Arc::new(results.outcome(whole)))
         });
         let results = lock().take();
@@ -178,8 +178,8 @@ impl Results {
         Self::Noted(noted)
     }
 
-    /// What the pieces of a transfer came to that ended so.
-    pub(super) fn outcome(&self, whole: Outcome) -> ManyOutcome {
+    /// What the pieces of a transfer came to that ended so. Asked once.
+    pub(super) fn outcome(&mut self, whole: Outcome) -> ManyOutcome {
         match self {
             Self::Strip(strip) => strip.outcome(whole),
             Self::Noted(noted) => {
@@ -191,9 +191,17 @@ impl Results {
 }
 
 impl OfStrip {
-    fn outcome(&self, whole: Outcome) -> ManyOutcome {
+    fn outcome(&mut self, whole: Outcome) -> ManyOutcome {
+        let is_whole = self.batch.is_whole();
+        if is_whole && (!self.exact || self.longer.is_empty()) {
+            // Nothing more is asked of what was there, so that its memory can hold the results:
+            // new memory costs the kernel more than all else here.
+            let there = std::mem::take(&mut self.there);
+            let results = there.into_iter().map(|there| Ok(there.len)).collect();
+            return ManyOutcome { results, whole };
+        }
         let mut results: Vec<PieceResult> = self.there.iter().map(|there| Ok(there.len)).collect();
-        if !self.batch.is_whole() {
+        if !is_whole {
             let all = self.batch.results();
             all.for_each(|(index, result)| results[index] = result.map_err(Box::new));
             // Those without bytes have no place in the strip, but may have asked for a sync.
@@ -203,7 +211,7 @@ impl OfStrip {
                 unsynced.into_iter().for_each(|error| results[index] = Err(Box::new(error)));
             }
         }
-        if self.exact && !(self.batch.is_whole() && self.longer.is_empty()) {
+        if self.exact {
             self.refuse_short(&mut results);
         }
         ManyOutcome { results, whole }
@@ -329,7 +337,7 @@ impl Engine {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
         let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
-        let (state, results) = self.start_many(many, Vec::new())?;
+        let (state, mut results) = self.start_many(many, Vec::new())?;
         let borrowed = Borrowed(state);
         self.help(&borrowed.0);
         let (end, _) = if on_gpu { borrowed.0.wait_awake() } else { borrowed.0.wait() };
@@ -351,7 +359,7 @@ impl Engine {
         let spans = Many::spans(direction, pieces, buffers)?;
         let many = Many { direction, pieces, spans: &spans, options, is_block: false };
         let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
-        let (state, results) = self.start_many(&many, Vec::new())?;
+        let (state, mut results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
     }
 

@@ -71,8 +71,8 @@ impl Engine {
     ) -> Result<(Arc<State>, Results)> {
         self.check_many(many)?;
         let gpu = many.one_memory()?;
-        let (sources, source_of) = self.sources(many, gpu)?;
-        let (wanted, batch) = many.lay_out(&sources, &source_of, gpu.is_none())?;
+        let (sources, wanted) = self.sources(many, gpu)?;
+        let batch = many.lay_out(&sources, &wanted, gpu.is_none())?;
         let strip = batch.strip();
         if many.direction == Direction::Write && many.options.preallocate {
             strip.stretches().iter().try_for_each(|stretch| {
@@ -111,6 +111,7 @@ impl Engine {
             is_sized: false, // each file for itself
             address: 0,      // each piece has its own
             link,
+            peer: None,
             drive: first.drive,
             cold: begins_direct && batch.begins_cold(),
             parts: first.parts,
@@ -140,15 +141,16 @@ impl Engine {
     }
 
     /// The files of a call, in an order in which those of one drive follow each other, and of
-    /// these those that are moved in the same way, and for each piece the number of its own.
+    /// these those that are moved in the same way, and what is wanted of them: of each piece what
+    /// its file has of it.
     fn sources(
         &self,
         many: &Many<'_>,
         gpu: Option<&Arc<dyn Device>>,
-    ) -> Result<(Vec<Source>, Vec<usize>)> {
+    ) -> Result<(Vec<Source>, Vec<Wanted>)> {
         let mut sources: Vec<Source> = Vec::new();
         let mut numbers: FxHashMap<*const Handle, usize> = FxHashMap::default();
-        let mut source_of: Vec<usize> = Vec::with_capacity(many.pieces.len());
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(many.pieces.len());
         let mut last = None;
         for piece in many.pieces {
             let file = Arc::as_ptr(piece.file.shared_handle());
@@ -163,16 +165,19 @@ impl Engine {
                 },
             };
             last = Some((file, number));
-            source_of.push(number);
+            let Piece { offset, len, target, at, .. } = *piece;
+            let len = len.min(sources[number].end.saturating_sub(offset));
+            let address = many.spans[target].address + at;
+            wanted.push(Wanted { source: number, offset, len, address });
         }
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&number| sources[number].part());
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| place[old] = new);
-        source_of.iter_mut().for_each(|number| *number = place[*number]);
+        wanted.iter_mut().for_each(|wanted| wanted.source = place[wanted.source]);
         let mut sorted: Vec<(usize, Source)> = place.into_iter().zip(sources).collect();
         sorted.sort_by_key(|(place, _)| *place);
-        Ok((sorted.into_iter().map(|(_, source)| source).collect(), source_of))
+        Ok((sorted.into_iter().map(|(_, source)| source).collect(), wanted))
     }
 
     fn source(
@@ -277,28 +282,17 @@ impl<'a> Many<'a> {
 
     /// Lays the pieces out in a strip. What lies between two pieces may be read with them, but not
     /// written.
-    fn lay_out(
-        &self,
-        sources: &[Source],
-        source_of: &[usize],
-        on_host: bool,
-    ) -> Result<(Vec<Wanted>, Arc<Batch>)> {
-        let wanted = |(piece, &source): (&Piece<'_>, &usize)| {
-            let Piece { offset, len, target, at, .. } = *piece;
-            let len = len.min(sources[source].end.saturating_sub(offset));
-            Wanted { source, offset, len, address: self.spans[target].address + at }
-        };
-        let wanted: Vec<Wanted> = self.pieces.iter().zip(source_of).map(wanted).collect();
+    fn lay_out(&self, sources: &[Source], wanted: &[Wanted], on_host: bool) -> Result<Arc<Batch>> {
         let unit = alignment(sources).map_or(1, |alignment| alignment.offset).max(UNIT_MIN);
         let gap = match self.direction {
             Direction::Read => GAP_MAX,
             Direction::Write => 0,
         };
-        let Some(strip) = Strip::new(&wanted, unit, gap) else {
+        let Some(strip) = Strip::new(wanted, unit, gap) else {
             let reason = "together the pieces are too long";
             return Err(self.refusal(&self.pieces[0], reason.into()));
         };
         let files = sources.iter().map(Source::of_batch);
-        Ok((wanted, Arc::new(Batch::new(strip, files, on_host))))
+        Ok(Arc::new(Batch::new(strip, files, on_host)))
     }
 }

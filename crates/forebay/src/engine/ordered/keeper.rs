@@ -248,9 +248,9 @@ impl Ordered {
         }
         let ended = |moving: &Moving| moving.transfer.ended();
         while let Some(end) = self.moving.front().and_then(ended) {
-            let moved = self.moving.pop_front().expect("the one that has ended");
+            let mut moved = self.moving.pop_front().expect("the one that has ended");
             self.since = Instant::now();
-            self.moved(&moved, end);
+            self.moved(&mut moved, end);
         }
         while self.error.is_none() && self.may_begin(passed) {
             self.begin();
@@ -299,7 +299,7 @@ impl Ordered {
     }
 
     /// A step is done, or has failed.
-    fn moved(&mut self, moved: &Moving, end: Result<Outcome>) {
+    fn moved(&mut self, moved: &mut Moving, end: Result<Outcome>) {
         let outcome = match end {
             Ok(outcome) if self.error.is_none() => outcome,
             Ok(_) => return,

@@ -42,6 +42,11 @@ const BLOCKS_MAX: u64 = 300;
 /// Entries of a stream's queue that one transfer takes at most.
 const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
 
+/// Pieces that one transfer copies in batches at most. The queue of a stream that waits took 406
+/// batches of 64 and 52 of 512, some 26,000 copies, before a call blocked (H200, driver 580.159;
+/// `benches/runs/2026-11-21-h200-i`).
+const PARTS_MAX: u64 = 22_000;
+
 /// How a transfer is carried out that is ordered.
 struct Ordering<'a> {
     device: &'a Arc<dyn Device>,

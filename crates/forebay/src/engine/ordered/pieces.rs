@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::layout::{Layout, Part};
 use super::work::{Moving, Work};
-use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, Track};
+use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
 use crate::engine::start::Call;
 use crate::engine::{Engine, File, RequestOptions};
@@ -170,12 +170,12 @@ impl Engine {
 fn many_fit(layout: &Layout, device: &dyn Device) -> Result<(), String> {
     let (blocks, parts) = (layout.blocks(), layout.parts().len() as u64);
     let copies = if device.has_batches() { blocks } else { parts };
-    if blocks <= BLOCKS_MAX && 2 * blocks + copies <= ENTRIES_MAX {
+    if blocks <= BLOCKS_MAX && 2 * blocks + copies <= ENTRIES_MAX && parts <= PARTS_MAX {
         return Ok(());
     }
     Err(format!(
         "a stream's queue does not hold the copies of {parts} pieces of {} bytes in all: make \
-         several calls",
+         several calls, each of {PARTS_MAX} pieces at most",
         layout.len()
     ))
 }

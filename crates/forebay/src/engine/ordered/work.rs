@@ -113,8 +113,8 @@ impl Work {
     }
 
     /// Notes what came of a step's pieces.
-    pub(super) fn note(&mut self, moved: &Moving, whole: &Outcome) {
-        if let (Self::Pieces(pieces), Some(results)) = (self, &moved.results) {
+    pub(super) fn note(&mut self, moved: &mut Moving, whole: &Outcome) {
+        if let (Self::Pieces(pieces), Some(results)) = (self, &mut moved.results) {
             pieces.note(moved.step, results.outcome(whole.clone()).results);
         }
     }

@@ -454,6 +454,12 @@ impl Device for CudaDevice {
         self.cuda.check(call, status)
     }
 
+    fn within(&self, work: &mut dyn FnMut()) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        work();
+        Ok(())
+    }
+
     fn address_kind(&self, address: u64) -> AddressKind {
         // Without a context the driver still tells what it is, though not how far it reaches.
         let _current = self.enter();

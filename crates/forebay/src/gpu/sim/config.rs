@@ -10,7 +10,7 @@ use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 /// How the simulated GPU behaves.
 ///
 /// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`, `memory=8G`,
-/// `seed=7`, `copy-faults=0.01` and `lost-after=20`, with commas between them.
+/// `seed=7`, `copy-faults=0.01`, `lost-after=20` and `cufile`, with commas between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
@@ -26,6 +26,43 @@ pub struct SimConfig {
     /// Copies that it takes before it is lost, as a GPU that falls off its bus; `None`: it never
     /// is. What is queued by then is carried out, but nobody is told.
     pub lost_after: Option<u64>,
+    /// How the cuFile that is played with it behaves (`cufile`, or `cufile=` and one of
+    /// [`CuFilePlay::ALL`]); `None`: there is none.
+    pub cufile: Option<CuFilePlay>,
+}
+
+/// How a played cuFile behaves, by its seed where that matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CuFilePlay {
+    /// Bytes go straight to the GPU, by peer-to-peer DMA as it says.
+    P2pDma,
+    /// The same, by nvidia-fs as it says.
+    NvidiaFs,
+    /// It refuses every file.
+    Refuse,
+    /// It answers some requests with fewer bytes.
+    Short,
+    /// After some requests it answers with errors.
+    Fail,
+    /// It says that it has moved what it has not.
+    Lie,
+}
+
+impl CuFilePlay {
+    /// Every way, with its name.
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("p2pdma", Self::P2pDma),
+        ("nvidia-fs", Self::NvidiaFs),
+        ("refuse", Self::Refuse),
+        ("short", Self::Short),
+        ("fail", Self::Fail),
+        ("lie", Self::Lie),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, play)| *play == self).map_or("", |(name, _)| name)
+    }
 }
 
 impl Default for SimConfig {
@@ -37,18 +74,20 @@ impl Default for SimConfig {
             seed: 0,
             copy_faults: 0.0,
             lost_after: None,
+            cufile: None,
         }
     }
 }
 
 /// Every setting, and what it may hold.
-const KEYS: [(&str, &str); 6] = [
+const KEYS: [(&str, &str); 7] = [
     ("bandwidth", "a rate above zero, such as `50GB/s`"),
     ("latency", "a time, such as `10us`"),
     ("memory", "a size above zero, such as `8G`"),
     ("seed", "a whole number"),
     ("copy-faults", "a share from 0 to 1, such as `0.01`"),
     ("lost-after", "a number of copies"),
+    ("cufile", "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail` or `lie`"),
 ];
 
 impl SimConfig {
@@ -64,6 +103,11 @@ impl SimConfig {
                 self.copy_faults = (0.0..=1.0).contains(&share).then_some(share)?;
             }
             "lost-after" => self.lost_after = Some(value.parse().ok()?),
+            "cufile" if value.is_empty() => self.cufile = Some(CuFilePlay::P2pDma),
+            "cufile" => {
+                let (_, play) = CuFilePlay::ALL.into_iter().find(|(name, _)| *name == value)?;
+                self.cufile = Some(play);
+            }
             _ => return None,
         }
         Some(())
@@ -137,6 +181,9 @@ impl fmt::Display for SimConfig {
         if let Some(copies) = self.lost_after {
             settings.push(format!("lost-after={copies}"));
         }
+        if let Some(play) = self.cufile {
+            settings.push(format!("cufile={}", play.name()));
+        }
         let colon = if settings.is_empty() { "" } else { ":" };
         write!(f, "sim{colon}{}", settings.join(","))
     }
@@ -148,8 +195,8 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let text =
-            "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01,lost-after=9";
+        let text = "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01,\
+                    lost-after=9,cufile=short";
         let config: SimConfig = text.parse().expect("a full text");
         let expected = SimConfig {
             bandwidth: Some(50_000_000_000),
@@ -158,10 +205,13 @@ mod tests {
             seed: 7,
             copy_faults: 0.01,
             lost_after: Some(9),
+            cufile: Some(CuFilePlay::Short),
         };
         assert_eq!(config, expected);
         assert_eq!(config.to_string().parse::<SimConfig>().expect("its own text"), config);
         assert_eq!("sim".parse::<SimConfig>().expect("bare"), SimConfig::default());
+        let bare: SimConfig = "sim:cufile".parse().expect("bare");
+        assert_eq!(bare.cufile, Some(CuFilePlay::P2pDma));
         assert_eq!(SimConfig::default().to_string(), "sim");
     }
 
@@ -171,7 +221,7 @@ mod tests {
         assert_eq!(
             message("sim:speed=1"),
             "`sim` cannot be `speed=1`: it takes settings that start with `bandwidth=`, \
-             `latency=`, `memory=`, `seed=`, `copy-faults=` or `lost-after=`"
+             `latency=`, `memory=`, `seed=`, `copy-faults=`, `lost-after=` or `cufile=`"
         );
         assert_eq!(
             message("sim:bandwidth=fast"),
@@ -189,6 +239,7 @@ mod tests {
             "sim:copy-faults=NaN",
             "sim:latency=5",
             "sim:lost-after=soon",
+            "sim:cufile=maybe",
         ] {
             assert!(bad.parse::<SimConfig>().is_err(), "{bad}");
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::config::SimConfig;
+use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
 use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
@@ -33,6 +33,8 @@ pub struct SimDevice {
     /// Copies that it takes before it is lost.
     left: AtomicU64,
     lost: AtomicBool,
+    /// How its cuFile is played, and the seed of that.
+    cufile: Option<(CuFilePlay, u64)>,
     home: Home,
 }
 
@@ -64,6 +66,7 @@ impl SimDevice {
         clock: Arc<dyn Clock>,
         registered: Arc<Mutex<Registrations>>,
     ) -> Self {
+        let cufile = config.cufile.map(|play| (play, config.seed));
         let info = DeviceInfo {
             id: DeviceId { kind: DeviceKind::Sim, index },
             name: "simulated GPU".into(),
@@ -76,7 +79,7 @@ impl SimDevice {
         let left = AtomicU64::new(config.lost_after.unwrap_or(u64::MAX));
         let timeline = Arc::new(Mutex::new(Timeline::new(config, Arc::clone(&registered))));
         let (played, lost) = (Arc::default(), AtomicBool::new(false));
-        Self { info, clock, registered, timeline, played, left, lost, home: Home::here() }
+        Self { info, clock, registered, timeline, played, left, lost, cufile, home: Home::here() }
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.
@@ -180,6 +183,21 @@ impl crate::gpu::sealed::Sealed for SimDevice {
 }
 
 impl Device for SimDevice {
+    fn reach(&self, address: u64, len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
+        let place = {
+            let mut timeline = self.timeline("reach")?;
+            timeline.memory.hold("reach", address, len)?;
+            timeline.memory.place(address)
+        };
+        work(place as u64);
+        lock(&self.timeline).memory.let_go(address);
+        Ok(())
+    }
+
+    fn played_cufile(&self) -> Option<(CuFilePlay, u64)> {
+        self.cufile
+    }
+
     fn info(&self) -> &DeviceInfo {
         &self.info
     }

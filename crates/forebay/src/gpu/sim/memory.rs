@@ -165,7 +165,7 @@ impl DeviceMemory {
     }
 
     /// Where the bytes of a held range really are.
-    fn place(&self, address: u64) -> *mut u8 {
+    pub(super) fn place(&self, address: u64) -> *mut u8 {
         let (base, _) = self.holding(address).expect("a held allocation is not released");
         let offset = usize::try_from(address - base).expect("it was mapped as a whole");
         self.allocations[&base].mapping.start.0.as_ptr().wrapping_add(offset)

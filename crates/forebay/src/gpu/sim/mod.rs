@@ -18,7 +18,7 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub use config::SimConfig;
+pub use config::{CuFilePlay, SimConfig};
 pub use device::SimDevice;
 #[cfg(test)]
 pub(crate) use fault::Dice;

@@ -111,6 +111,7 @@ impl Scheduler {
                 file: Arc::clone(file),
                 shift,
                 batch: None,
+                port: None,
                 segment: Segment { wanted: part, covered: part, io, reason, bounce },
                 address,
                 moved: 0,

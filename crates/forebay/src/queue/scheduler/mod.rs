@@ -16,6 +16,7 @@ mod copies;
 mod depth;
 mod lines;
 mod ops;
+mod peers;
 mod readers;
 mod shares;
 mod sleepers;
@@ -37,6 +38,7 @@ use slab::Slab;
 
 pub(crate) use depth::Depth;
 pub(crate) use ops::EACH_MAX;
+pub(crate) use peers::{Peer, Staged};
 pub(crate) use readers::Post;
 use readers::Posts;
 pub(crate) use shares::Share;
@@ -76,8 +78,10 @@ pub(crate) struct Request {
     pub(crate) is_sized: bool,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
-    /// The GPU's link; `None` for host memory.
+    /// The GPU's link; `None` where no slot is on the way: to host memory, and to a peer.
     pub(crate) link: Option<usize>,
+    /// Where its bytes go straight between the drive and a GPU. What stands beside it does not.
+    pub(crate) peer: Option<Peer>,
     pub(crate) drive: usize,
     /// What must be moved, in order; a part of a write starts when all before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
@@ -157,6 +161,8 @@ pub(crate) struct Claim {
     pub(crate) alignment: Option<Alignment>,
     /// The way that the part takes, for a write.
     pub(crate) way: (Io, Reason),
+    /// Whether it takes no way through host memory at all.
+    pub(crate) is_peer: bool,
     /// Whether it is the first or the last of a transfer that is alone on its link.
     pub(crate) edge: bool,
     /// Bytes of one request to its drive.

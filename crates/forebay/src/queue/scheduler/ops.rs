@@ -351,6 +351,9 @@ impl Scheduler {
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
                 return self.count_out(&op);
             }
+            Err(errno) if op.port.is_some() && !matches!(errno, Errno::AGAIN | Errno::INTR) => {
+                return self.refuse_peer(key, &op);
+            }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
                 if op.batch.is_some() {
@@ -389,6 +392,9 @@ impl Scheduler {
                     if op.empty < EMPTY_MAX {
                         return self.requeue(op);
                     }
+                    if op.port.is_some() {
+                        return self.refuse_peer(key, &op);
+                    }
                     let (operation, place) = self.about(key, &op);
                     self.fail_one(key, &op, Error::NoProgress { operation, place });
                 }
@@ -404,7 +410,8 @@ impl Scheduler {
         let came = op.segment.wanted.intersect(ByteRange { start: 0, end: reached });
         let Request { state, link, .. } = &self.transfers[key].request;
         let bytes = self.transfers[key].request.wanted_in(came);
-        state.add_bytes(route(*link, op.segment.io), op.segment.reason, bytes);
+        let route = self.transfers[key].request.route(op.segment.io);
+        state.add_bytes(route, op.segment.reason, bytes);
         if link.is_none() || op.work == Work::Move(Direction::Write) {
             state.add_done(bytes);
         }
@@ -475,15 +482,6 @@ impl Scheduler {
             Work::Sync { .. } => (Operation::Sync, self.transfers[key].request.range),
         };
         (operation, op.file.place(op.offset_of(range.start), range.len()))
-    }
-}
-
-/// The route of bytes that go between a file, by `io`, and a GPU or the host.
-fn route(link: Option<usize>, io: Io) -> Route {
-    match (link, io) {
-        (None, _) => Route::Host,
-        (Some(_), Io::Direct) => Route::Staged,
-        (Some(_), Io::Buffered) => Route::Cached,
     }
 }
 

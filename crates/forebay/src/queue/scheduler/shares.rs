@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Request, Scheduler};
+use super::Scheduler;
 use crate::error::Error;
 use crate::plan::{Io, Reason, Strip};
 use crate::transfer::State;
@@ -63,7 +63,7 @@ impl Scheduler {
         for Share { drive, parts } in shares {
             let first = &self.transfers[key];
             let next = first.next;
-            let request = Request { drive, parts, ..first.request.clone() };
+            let request = first.request.beside(drive, parts);
             let share = self.add(request);
             self.transfers[share].next = next;
             self.transfers[key].next = share;

@@ -84,6 +84,7 @@ impl Rig {
             is_sized: true,
             address: 4096,
             link,
+            peer: None,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
             beside: Vec::new(),

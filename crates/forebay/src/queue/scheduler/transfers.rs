@@ -288,6 +288,7 @@ impl Scheduler {
                 file,
                 shift: 0,
                 batch: None,
+                port: None,
                 work,
                 segment: Segment { wanted: at, covered: at, io, reason, bounce },
                 address: 0,

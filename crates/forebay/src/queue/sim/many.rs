@@ -186,6 +186,7 @@ fn request(
         is_sized: false,
         address: 0,
         link: None,
+        peer: None,
         drive: share.drive,
         parts: share.parts,
         beside: shares,

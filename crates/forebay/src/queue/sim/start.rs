@@ -313,6 +313,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         is_sized: true,
         address: memory.address(),
         link: wish.link,
+        peer: None,
         drive,
         parts,
         beside: shares,

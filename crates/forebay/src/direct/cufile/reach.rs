@@ -1,0 +1,84 @@
+//! Whether cuFile can have a direct path on this machine at all, as far as files tell: one that
+//! cannot is not worth a process that opens its driver.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+/// Where nvidia-fs shows itself, and where the configuration lies, unless a variable names another.
+const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
+const CONFIGURATION: &str = "/etc/cufile.json";
+const NAMES_ANOTHER: &str = "CUFILE_ENV_PATH_JSON";
+
+/// The key that allows peer-to-peer DMA without nvidia-fs.
+const KEY: &str = "\"use_pci_p2pdma\"";
+
+/// The most that is read of it.
+const LEN_MAX: u64 = 1 << 20;
+
+/// What is missing; `None`: the driver has to be asked.
+pub(crate) fn unreachable() -> Option<String> {
+    let named = std::env::var_os(NAMES_ANOTHER).map(PathBuf::from);
+    let configuration = named.unwrap_or_else(|| CONFIGURATION.into());
+    missing(Path::new(NVIDIA_FS), &configuration)
+}
+
+fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
+    if nvidia_fs.exists() || read(configuration).is_some_and(|text| allows(&text)) {
+        return None;
+    }
+    let shown = configuration.display();
+    Some(format!(
+        "nvidia-fs is not loaded (`modprobe nvidia-fs`), and `{shown}` does not allow peer-to-peer \
+         DMA without it (`properties.use_pci_p2pdma`)"
+    ))
+}
+
+fn read(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).ok()?;
+    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    file.take(LEN_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Whether a line that is no comment sets the key. The file is JSON with comments of `//`.
+fn allows(text: &str) -> bool {
+    let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
+    let text: String = text.lines().map(|line| code(line) + " ").collect();
+    let value = |(_, rest): (&str, &str)| {
+        rest.trim_start()
+            .strip_prefix(':')
+            .map(str::trim_start)
+            .is_some_and(|rest| rest.starts_with("true"))
+    };
+    text.split_once(KEY).is_some_and(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_told_from_what_is_commented_out() {
+        assert!(allows("{ \"properties\": { \"use_pci_p2pdma\" : true } }"));
+        assert!(allows("\"use_pci_p2pdma\":\n true"));
+        for none in ["", "{}", "// \"use_pci_p2pdma\": true", "\"use_pci_p2pdma\": false", KEY] {
+            assert!(!allows(none), "{none}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (nvidia_fs, file) = (folder.path().join("nvidia-fs"), folder.path().join("c.json"));
+        let why = missing(&nvidia_fs, &file).unwrap();
+        assert!(why.contains("nvidia-fs is not loaded") && why.contains("c.json"), "{why}");
+        std::fs::write(&file, "{\"properties\": {\"use_pci_p2pdma\": true}}").unwrap();
+        assert_eq!(missing(&nvidia_fs, &file), None);
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap(); // not a file
+        assert!(missing(&nvidia_fs, &file).is_some());
+        std::fs::create_dir(&nvidia_fs).unwrap();
+        assert_eq!(missing(&nvidia_fs, &file), None);
+    }
+}

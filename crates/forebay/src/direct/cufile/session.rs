@@ -1,0 +1,266 @@
+//! cuFile's driver, open in this process, and the files and memory that it knows.
+//!
+//! The driver is one for the process, shared with whatever else uses it here. It is never closed:
+//! others may have come to use it, and it ends with the process.
+
+#![expect(unsafe_code, reason = "calls the library")]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+use super::failure::CuFileFailure;
+use super::layout::{Counters, Descriptor};
+use super::library::{CuFile, places, version_text};
+use super::simulated;
+use super::table::FileHandle;
+use crate::gpu::sim::CuFilePlay;
+use crate::process::Home;
+
+/// Counters for each GPU.
+const COUNT_GPUS: c_int = 3;
+
+/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE`.
+const ALLOW_COMPAT: c_int = 1;
+
+/// cuFile's driver, open in this process.
+#[derive(Debug)]
+pub struct Session {
+    cufile: CuFile,
+    /// Whether somebody else had opened it before: then their configuration rules.
+    is_shared: bool,
+    counts: bool,
+    /// No child of this process may call the library.
+    home: Home,
+}
+
+impl Session {
+    /// Loads the library and opens its driver. Both may hang or end the process: whoever cannot
+    /// bear that asks [`ask_cufile`](crate::direct::ask_cufile) first.
+    ///
+    /// # Errors
+    /// There is no library, or its driver does not open.
+    pub fn open(named: Option<&Path>, packages: &[PathBuf]) -> Result<Arc<Self>, CuFileFailure> {
+        let cufile = CuFile::load(&places(named, packages)).map_err(CuFileFailure::Library)?;
+        Self::of(cufile).map(Arc::new)
+    }
+
+    /// The same, without the library's compatibility mode where nobody else has opened its driver:
+    /// files without a direct path are refused then.
+    pub(crate) fn open_direct_only(library: Option<&Path>) -> Result<Arc<Self>, CuFileFailure> {
+        let cufile = CuFile::load(&places(library, &[])).map_err(CuFileFailure::Library)?;
+        // SAFETY: the function needs nothing.
+        if unsafe { (cufile.table.use_count)() } <= 0
+            && let Some(set) = cufile.table.set_parameter_bool
+        {
+            // SAFETY: as above. Where it fails, the library's counters show what it does.
+            let _ = unsafe { set(ALLOW_COMPAT, false) }.checked("cuFileSetParameterBool");
+        }
+        Self::of(cufile).map(Arc::new)
+    }
+
+    /// A driver that is played.
+    pub(crate) fn played() -> Result<Arc<Self>, CuFileFailure> {
+        let (table, version) = (simulated::table(), simulated::VERSION);
+        Self::of(CuFile { table, version, path: "simulated".into() }).map(Arc::new)
+    }
+
+    /// As [`register`](Self::register), of a driver that is played so.
+    pub(crate) fn register_played(
+        self: &Arc<Self>,
+        file: File,
+        (play, seed): (CuFilePlay, u64),
+    ) -> Result<RegisteredFile, CuFileFailure> {
+        simulated::playing(play, seed, || self.register(file))
+    }
+
+    fn of(cufile: CuFile) -> Result<Self, CuFileFailure> {
+        let table = &cufile.table;
+        // SAFETY: the function needs nothing.
+        let is_shared = unsafe { (table.use_count)() } > 0;
+        // A driver that counts begins to as it opens; one of others is left as it is.
+        let level = table.set_stats_level.filter(|_| !is_shared);
+        // SAFETY: as above.
+        let counts = level.is_some_and(|set| unsafe { set(COUNT_GPUS) }.checked("").is_ok());
+        // SAFETY: as above.
+        unsafe { (table.driver_open)() }.checked("cuFileDriverOpen")?;
+        if let (true, Some(start)) = (counts, table.stats_start) {
+            // SAFETY: as above. Where it fails they count from the start, or not at all.
+            let _ = unsafe { start() }.checked("cuFileStatsStart");
+        }
+        Ok(Self { cufile, is_shared, counts, home: Home::here() })
+    }
+
+    /// The library.
+    #[must_use]
+    pub fn library(&self) -> &Path {
+        &self.cufile.path
+    }
+
+    /// Its version, such as `1.15`.
+    #[must_use]
+    pub fn version(&self) -> String {
+        version_text(self.cufile.version)
+    }
+
+    /// Its version as the library tells it, such as 1150.
+    #[must_use]
+    pub fn version_number(&self) -> u32 {
+        u32::try_from(self.cufile.version).unwrap_or(0)
+    }
+
+    /// Whether something else in this process had opened the driver before: its configuration
+    /// rules, and was left as it was.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// What the library has counted in this process since its driver opened, for each GPU
+    /// (`CUfileStatsLevel3_t`); `None`: it does not count, being older than 1.15 or another's.
+    #[must_use]
+    pub fn counters(&self) -> Option<Box<[u8]>> {
+        let get = self.cufile.table.get_stats_l3.filter(|_| self.counts)?;
+        let mut counters = Box::new(Counters([0; 8192]));
+        // SAFETY: it has more room than any version fills.
+        let told = unsafe { get((&raw mut *counters).cast::<c_void>()) };
+        told.checked("cuFileGetStatsL3").ok()?;
+        Some(counters.0.into())
+    }
+
+    /// Makes a file known to the driver.
+    ///
+    /// # Errors
+    /// The library's: its file system, its drive, or the way that it was opened, is not served.
+    pub fn register(self: &Arc<Self>, file: File) -> Result<RegisteredFile, CuFileFailure> {
+        let mut handle: FileHandle = ptr::null_mut();
+        let mut descriptor = Descriptor::of(file.as_raw_fd());
+        // SAFETY: the outputs outlive the call, and the descriptor what is registered.
+        let told =
+            unsafe { (self.cufile.table.handle_register)(&raw mut handle, &raw mut descriptor) };
+        told.checked("cuFileHandleRegister")?;
+        Ok(RegisteredFile { session: Arc::clone(self), handle, file })
+    }
+
+    /// Makes memory of a GPU known to the driver, which the memory's context has to be current for.
+    ///
+    /// # Safety
+    /// The memory stays until what is returned has been dropped.
+    ///
+    /// # Errors
+    /// The library's: it is no memory of a GPU, or known already, or too long.
+    pub unsafe fn register_memory(
+        self: &Arc<Self>,
+        address: u64,
+        len: usize,
+    ) -> Result<RegisteredMemory, CuFileFailure> {
+        let pointer = address as *const c_void;
+        // SAFETY: the caller's promise.
+        let told = unsafe { (self.cufile.table.buffer_register)(pointer, len, 0) };
+        told.checked("cuFileBufRegister")?;
+        Ok(RegisteredMemory { session: Arc::clone(self), address })
+    }
+}
+
+/// A file that the driver knows.
+#[derive(Debug)]
+pub struct RegisteredFile {
+    session: Arc<Session>,
+    handle: FileHandle,
+    /// Open as long as it is registered.
+    file: File,
+}
+
+// SAFETY: every function of the library may be called from any thread, says its reference.
+unsafe impl Send for RegisteredFile {}
+// SAFETY: as above.
+unsafe impl Sync for RegisteredFile {}
+
+impl Drop for RegisteredFile {
+    fn drop(&mut self) {
+        if !self.session.home.is_here() {
+            return; // it is the parent's
+        }
+        // SAFETY: registered once, given back once, by when nothing uses it any more.
+        unsafe { (self.session.cufile.table.handle_deregister)(self.handle) }
+    }
+}
+
+impl RegisteredFile {
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads up to `len` bytes at `offset` of the file to the byte `at` of the memory at `base`:
+    /// how many came. Fewer come at the end of the file, and wherever the library stops.
+    ///
+    /// # Safety
+    /// The memory has so many bytes there, nobody else uses them, and its context is current.
+    /// Where it is registered, `base` is its first address.
+    ///
+    /// # Errors
+    /// The library's, and the kernel's.
+    pub unsafe fn read(
+        &self,
+        base: u64,
+        at: u64,
+        len: usize,
+        offset: u64,
+    ) -> Result<u64, CuFileFailure> {
+        let (offset, at) = (signed(offset)?, signed(at)?);
+        let read = self.session.cufile.table.read;
+        // SAFETY: the caller's promise.
+        let moved = unsafe { read(self.handle, base as *mut c_void, len, offset, at) };
+        CuFileFailure::of_moved("cuFileRead", moved, len)
+    }
+
+    /// Writes up to `len` bytes from the byte `at` on of the memory at `base` to `offset` of the
+    /// file: how many went.
+    ///
+    /// # Safety
+    /// As for [`read`](Self::read), but others may read them.
+    ///
+    /// # Errors
+    /// The library's, and the kernel's.
+    pub unsafe fn write(
+        &self,
+        base: u64,
+        at: u64,
+        len: usize,
+        offset: u64,
+    ) -> Result<u64, CuFileFailure> {
+        let (offset, at) = (signed(offset)?, signed(at)?);
+        let write = self.session.cufile.table.write;
+        // SAFETY: the caller's promise.
+        let moved = unsafe { write(self.handle, base as *const c_void, len, offset, at) };
+        CuFileFailure::of_moved("cuFileWrite", moved, len)
+    }
+}
+
+/// Offsets are signed on the library's side.
+fn signed(offset: u64) -> Result<i64, CuFileFailure> {
+    i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
+}
+
+/// Memory that the driver knows.
+#[derive(Debug)]
+pub struct RegisteredMemory {
+    session: Arc<Session>,
+    address: u64,
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        if !self.session.home.is_here() {
+            return; // it is the parent's
+        }
+        let pointer = self.address as *const c_void;
+        // SAFETY: registered once, given back once. What the library says then changes nothing.
+        let _ = unsafe { (self.session.cufile.table.buffer_deregister)(pointer) };
+    }
+}

@@ -1,0 +1,265 @@
+//! A cuFile that is played, behind the same table: bytes go straight between a file and the memory
+//! of a simulated GPU, which is the host's, and are counted as the library counts them.
+//!
+//! It plays a loaded library, so what it knows is the process's, as a library's is.
+
+#![expect(unsafe_code, reason = "has the library's functions, which take raw addresses")]
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{c_int, c_long, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::failure::Answer;
+use super::layout::{Counters, Descriptor, Properties};
+use super::table::{FileHandle, Table};
+use crate::file::{read_at_raw, write_at_raw};
+use crate::gpu::sim::CuFilePlay;
+use crate::units::align_down;
+
+/// The version that it plays.
+pub(super) const VERSION: c_int = 1190;
+
+/// Where that version has the counters of the first GPU, and within these what is counted.
+const FIRST_GPU: usize = 1144;
+const READS: (usize, usize) = (16, 48);
+const WRITES: (usize, usize) = (120, 152);
+
+/// `CU_FILE_IO_NOT_SUPPORTED` and `CU_FILE_IO_ERROR`.
+const NOT_SUPPORTED: c_int = 5008;
+const IO_ERROR: isize = 5044;
+
+/// Requests that one that fails carries out before.
+const FAILS_AFTER: u64 = 3;
+/// What fewer bytes come to multiples of, and the share of requests that have fewer: one in three.
+const SHORT_UNIT: u64 = 4096;
+const SHORT_EVERY: u64 = 3;
+
+#[derive(Debug, Clone, Copy)]
+struct Played {
+    fd: c_int,
+    play: CuFilePlay,
+    /// What is drawn from.
+    random: u64,
+    requests: u64,
+}
+
+/// Bytes and requests, by peer-to-peer DMA and by nvidia-fs, of reads and of writes.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counted {
+    bytes: u64,
+    p2p: u64,
+    nvidia_fs: u64,
+}
+
+#[derive(Debug, Default)]
+struct Library {
+    files: Option<HashMap<usize, Played>>,
+    next: usize,
+    counted: [Counted; 2],
+}
+
+static LIBRARY: Mutex<Library> = Mutex::new(Library {
+    files: None,
+    next: 0,
+    counted: [Counted { bytes: 0, p2p: 0, nvidia_fs: 0 }; 2],
+});
+
+thread_local! {
+    /// How the files behave that this thread registers.
+    static PLAY: Cell<(CuFilePlay, u64)> = const { Cell::new((CuFilePlay::Refuse, 0)) };
+}
+
+/// Has the files that `work` registers behave so.
+pub(super) fn playing<T>(play: CuFilePlay, seed: u64, work: impl FnOnce() -> T) -> T {
+    let before = PLAY.replace((play, seed));
+    let result = work();
+    PLAY.set(before);
+    result
+}
+
+/// Its functions.
+pub(super) fn table() -> Table {
+    Table {
+        driver_open: ok,
+        get_version,
+        get_properties,
+        use_count,
+        handle_register,
+        handle_deregister,
+        buffer_register,
+        buffer_deregister,
+        read,
+        write,
+        set_stats_level: Some(takes_level),
+        stats_start: Some(ok),
+        get_stats_l3: Some(get_stats_l3),
+        set_parameter_bool: None,
+        get_parameter_bool: None,
+        get_p2p_flags: None,
+    }
+}
+
+const OK: Answer = Answer { error: 0, cuda: 0 };
+
+fn library() -> MutexGuard<'static, Library> {
+    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+unsafe extern "C" fn ok() -> Answer {
+    OK
+}
+
+unsafe extern "C" fn takes_level(_level: c_int) -> Answer {
+    OK
+}
+
+unsafe extern "C" fn use_count() -> c_long {
+    0
+}
+
+unsafe extern "C" fn get_version(version: *mut c_int) -> Answer {
+    // SAFETY: the caller's output.
+    unsafe { version.write(VERSION) };
+    OK
+}
+
+unsafe extern "C" fn get_properties(properties: *mut Properties) -> Answer {
+    // SAFETY: the caller's output.
+    unsafe { properties.write(Properties::default()) };
+    OK
+}
+
+unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Descriptor) -> Answer {
+    let (play, seed) = PLAY.get();
+    if play == CuFilePlay::Refuse {
+        return Answer { error: NOT_SUPPORTED, cuda: 0 };
+    }
+    // SAFETY: the caller's descriptor.
+    let fd = unsafe { (*descriptor).fd() };
+    let mut library = library();
+    library.next += 1;
+    let key = library.next;
+    let played = Played { fd, play, random: seed ^ 0x9e37_79b9_7f4a_7c15, requests: 0 };
+    library.files.get_or_insert_default().insert(key, played);
+    // SAFETY: the caller's output. A number that nobody follows.
+    unsafe { out.write(key as FileHandle) };
+    OK
+}
+
+unsafe extern "C" fn handle_deregister(handle: FileHandle) {
+    library().files.get_or_insert_default().remove(&(handle as usize));
+}
+
+unsafe extern "C" fn buffer_register(_: *const c_void, _: usize, _: c_int) -> Answer {
+    OK
+}
+
+unsafe extern "C" fn buffer_deregister(_: *const c_void) -> Answer {
+    OK
+}
+
+unsafe extern "C" fn read(
+    handle: FileHandle,
+    base: *mut c_void,
+    len: usize,
+    offset: i64,
+    at: i64,
+) -> isize {
+    // SAFETY: the caller's memory.
+    let moves = |fd: BorrowedFd<'_>, len| unsafe {
+        read_at_raw(fd, place(base.cast(), at), len, offset.cast_unsigned())
+    };
+    act(handle, len, 0, moves)
+}
+
+unsafe extern "C" fn write(
+    handle: FileHandle,
+    base: *const c_void,
+    len: usize,
+    offset: i64,
+    at: i64,
+) -> isize {
+    // SAFETY: the caller's memory.
+    let moves = |fd: BorrowedFd<'_>, len| unsafe {
+        write_at_raw(fd, place(base.cast::<u8>().cast_mut(), at), len, offset.cast_unsigned())
+    };
+    act(handle, len, 1, moves)
+}
+
+/// The byte `at` of memory.
+fn place(base: *mut u8, at: i64) -> *mut u8 {
+    base.wrapping_offset(isize::try_from(at).unwrap_or(0))
+}
+
+/// A request as its file plays it, counted among reads or writes.
+fn act(
+    handle: FileHandle,
+    len: usize,
+    way: usize,
+    moves: impl FnOnce(BorrowedFd<'_>, usize) -> std::io::Result<usize>,
+) -> isize {
+    let Some(played) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
+    let asked = match played.play {
+        CuFilePlay::Fail if played.requests > FAILS_AFTER => return -IO_ERROR,
+        CuFilePlay::Short if played.random.is_multiple_of(SHORT_EVERY) => {
+            let fewer = align_down(played.random % (len as u64).max(1), SHORT_UNIT);
+            usize::try_from(fewer.max(SHORT_UNIT)).unwrap_or(len).min(len)
+        }
+        _ => len,
+    };
+    if played.play == CuFilePlay::Lie {
+        library().count(way, &played, len);
+        return isize::try_from(len).unwrap_or(isize::MAX);
+    }
+    // SAFETY: whoever registered the file keeps its descriptor until it is no more.
+    let fd = unsafe { BorrowedFd::borrow_raw(played.fd) };
+    match moves(fd, asked) {
+        Ok(moved) => {
+            library().count(way, &played, moved);
+            isize::try_from(moved).unwrap_or(isize::MAX)
+        }
+        Err(_) => -1, // the error is the thread's last
+    }
+}
+
+impl Library {
+    /// Begins a request: how its file behaves now.
+    fn begin(&mut self, handle: FileHandle) -> Option<Played> {
+        let played = self.files.get_or_insert_default().get_mut(&(handle as usize))?;
+        played.requests += 1;
+        // A step of a linear generator (Knuth), of which the upper bits are used.
+        played.random = played
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        Some(Played { random: played.random >> 20, ..*played })
+    }
+
+    fn count(&mut self, way: usize, played: &Played, bytes: usize) {
+        let counted = &mut self.counted[way];
+        counted.bytes += bytes as u64;
+        match played.play {
+            CuFilePlay::NvidiaFs => counted.nvidia_fs += 1,
+            _ => counted.p2p += 1,
+        }
+    }
+}
+
+unsafe extern "C" fn get_stats_l3(out: *mut c_void) -> Answer {
+    let mut counters = Counters([0; 8192]);
+    let mut put = |at: usize, value: u64| {
+        counters.0[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    };
+    put(FIRST_GPU - 8, 1);
+    for ((bytes, requests), counted) in [READS, WRITES].into_iter().zip(library().counted) {
+        put(FIRST_GPU + bytes, counted.bytes);
+        put(FIRST_GPU + requests, counted.p2p + counted.nvidia_fs);
+        put(FIRST_GPU + requests + 8, counted.p2p);
+        put(FIRST_GPU + requests + 16, counted.nvidia_fs);
+    }
+    // SAFETY: the caller has room for the counters of any version, of which this is one.
+    unsafe { out.cast::<[u8; 5112]>().write(counters.0[..5112].try_into().expect("so many")) };
+    OK
+}

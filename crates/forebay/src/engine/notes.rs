@@ -1,0 +1,38 @@
+//! What a user should know of what the machine refuses.
+
+use rustix::io::Errno;
+
+/// Says that there may be more threads than the options allow.
+pub(super) fn unbounded(errno: Errno) -> String {
+    let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
+    format!(
+        "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
+         which file systems in user space and remote ones may need many{remedy}"
+    )
+}
+
+/// Says that pinned memory may lie far from its GPU.
+pub(super) fn misplaced(errno: Errno) -> String {
+    format!(
+        "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
+         node than its GPU: `numactl` can place the whole process"
+    )
+}
+
+/// Says that readers may run far from the GPU.
+pub(super) fn unseated(errno: Errno) -> String {
+    format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
+}
+
+/// Says that rings use the pinned memory unregistered.
+pub(super) fn unregistered(errno: Errno) -> String {
+    let remedy = match errno {
+        Errno::NOMEM => ": raise the limit on locked memory (`ulimit -l`)",
+        Errno::INVAL => ": Linux 5.19 and newer can",
+        _ => "",
+    };
+    format!(
+        "io_uring may not keep the pinned memory registered here ({errno}), so direct requests \
+         pin their pages one by one{remedy}"
+    )
+}

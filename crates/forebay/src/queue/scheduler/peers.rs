@@ -1,0 +1,115 @@
+//! Bytes that go straight between a drive and a GPU, and what becomes of those that cannot.
+//!
+//! To the scheduler the memory of such a transfer is as host memory is: no slot, no copy. What the
+//! path does not take, its edges and what was refused on the way, is a share beside it, which goes
+//! through slots.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{Request, Scheduler, Share};
+use crate::error::Error;
+use crate::file::Port;
+use crate::plan::{Alignment, Io, Reason, Route};
+use crate::queue::op::{Direction, Op, Work};
+use crate::units::ByteRange;
+
+/// A path between a drive and a GPU.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) port: Arc<dyn Port>,
+    /// The way of what it does not take.
+    pub(crate) staged: Staged,
+}
+
+/// The way through slots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Staged {
+    pub(crate) link: usize,
+    pub(crate) drive: usize,
+    /// What O_DIRECT demands of the file, where it takes that.
+    pub(crate) alignment: Option<Alignment>,
+}
+
+impl Request {
+    /// The route of bytes that go between a file, by `io`, and the memory.
+    pub(super) fn route(&self, io: Io) -> Route {
+        match (&self.peer, self.link, io) {
+            (Some(_), ..) => Route::Direct,
+            (None, None, _) => Route::Host,
+            (None, Some(_), Io::Direct) => Route::Staged,
+            (None, Some(_), Io::Buffered) => Route::Cached,
+        }
+    }
+
+    /// What stands beside it: the same, of another drive, and never a peer.
+    pub(super) fn beside(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
+        let mut beside = Self { drive, parts, ..self.clone() };
+        if let Some(Peer { staged, .. }) = beside.peer.take() {
+            (beside.link, beside.alignment) = (Some(staged.link), staged.alignment);
+        }
+        beside
+    }
+}
+
+impl Scheduler {
+    /// Takes back an op that its port has refused, or brings no further. What nobody demanded goes
+    /// through slots, and so does all that has not begun: whoever refuses once would do so again.
+    /// Where it was the drive that failed, that way will tell.
+    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op) {
+        let request = &self.transfers[key].request;
+        let (Some(peer), Some(port)) = (request.peer.clone(), &op.port) else {
+            unreachable!("only a peer's ops have ports")
+        };
+        self.count_bytes(key, op);
+        let rest = op.rest().intersect(op.segment.wanted);
+        if op.segment.reason == Reason::Demanded || op.work != Work::Move(request.direction) {
+            let place = op.file.place(op.offset_of(rest.start), rest.len());
+            let reason = port.refusal();
+            self.fail(key, Error::RouteUnavailable { route: Route::Direct, place, reason });
+        } else if !self.transfers[key].stopped {
+            op.file.ports().close(port.gpu(), port.refusal());
+            self.stage(key, &peer.staged, rest);
+        }
+        self.count_out(op);
+    }
+
+    /// Sends a range through slots, and what of the transfer at `key` has not begun.
+    fn stage(&mut self, key: usize, staged: &Staged, rest: ByteRange) {
+        let active = &mut self.transfers[key];
+        let io = match (active.request.direction, staged.alignment) {
+            (Direction::Read, Some(_)) => Io::Direct,
+            _ => Io::Buffered,
+        };
+        let cursor = active.cursor;
+        let unopened = std::mem::take(&mut active.request.parts);
+        let mut parts: VecDeque<_> = [(rest, io, Reason::PeerFailed)].into();
+        for (index, (mut range, ..)) in unopened.into_iter().enumerate() {
+            if index == 0 {
+                range.start = cursor;
+            }
+            parts.push_back((range, io, Reason::PeerFailed));
+        }
+        let known = self.others(key).into_iter().find(|&other| {
+            let request = &self.transfers[other].request;
+            request.peer.is_none() && request.drive == staged.drive
+        });
+        // One whose last bytes are made durable takes nothing more.
+        let known = known.filter(|&other| !self.transfers[other].synced);
+        let share = match known {
+            Some(share) => {
+                let active = &mut self.transfers[share];
+                if active.request.parts.is_empty() {
+                    active.cursor = rest.start;
+                }
+                active.request.parts.append(&mut parts);
+                share
+            }
+            None => {
+                self.add_shares(key, vec![Share { drive: staged.drive, parts }]);
+                self.transfers[key].next
+            }
+        };
+        self.list(share);
+    }
+}

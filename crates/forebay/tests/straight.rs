@@ -1,0 +1,215 @@
+//! Reads and writes that go straight between a file and a GPU, by a cuFile that is played.
+
+mod lab;
+
+use std::fs;
+use std::path::PathBuf;
+
+use forebay::gpu::DeviceId;
+use forebay::units::{KIB, MIB};
+use forebay::{
+    Buffer, Engine, Error, File, OpenOptions, Options, Outcome, Reason, RequestOptions, Route,
+};
+use lab::pattern;
+use lab::watchdog::Watchdog;
+
+const LEN: usize = (5 << 20) + 1234;
+
+struct Rig {
+    engine: Engine,
+    gpu: DeviceId,
+    folder: tempfile::TempDir,
+    bytes: Vec<u8>,
+}
+
+impl Rig {
+    fn new(gpu: &str) -> Self {
+        let mut options = Options::default();
+        options.remember = false;
+        options.segment_size = 256 * KIB;
+        let engine = Engine::new(options).expect("limits that fit");
+        let wanted = gpu.parse().expect("a name");
+        let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let bytes = pattern(3, LEN);
+        fs::write(folder.path().join("file"), &bytes).expect("it is written");
+        fs::File::open(folder.path().join("file")).expect("it opens").sync_all().expect("a sync");
+        Self { engine, gpu, folder, bytes }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("file")
+    }
+
+    /// The file, of which nothing is in memory.
+    fn cold(&self) -> File {
+        let file = self.engine.open(self.path()).expect("it opens");
+        file.evict().expect("advice");
+        file
+    }
+
+    fn buffer(&self, len: usize) -> Buffer {
+        self.engine.allocate(self.gpu, len as u64).expect("memory")
+    }
+
+    /// Reads, and checks that the bytes are those of the file and no others are touched.
+    fn read(
+        &self,
+        file: &File,
+        (offset, len, at): (usize, usize, usize),
+        options: &RequestOptions,
+    ) -> Result<Outcome, Error> {
+        let mut buffer = self.buffer(at + len + 100);
+        buffer.fill(0xee).expect("a fill");
+        let (before, rest) = buffer.split_at(at as u64);
+        let (target, behind) = rest.split_at(len as u64);
+        let (end, target) = file.start_read(offset as u64, target, options)?.wait();
+        let outcome = end?;
+        let mut got = vec![0; len];
+        let there = len.min(LEN - offset);
+        target.expect("the buffer").download(0, &mut got).expect("a copy");
+        assert!(got[..there] == self.bytes[offset..offset + there], "{offset}, {len}: {outcome:?}");
+        assert!(got[there..].iter().all(|byte| *byte == 0xee));
+        for guard in [before, behind] {
+            let mut got = vec![0; usize::try_from(guard.len()).expect("small")];
+            guard.download(0, &mut got).expect("a copy");
+            assert!(got.iter().all(|byte| *byte == 0xee), "bytes beside were touched");
+        }
+        Ok(outcome)
+    }
+}
+
+fn bytes_by(outcome: &Outcome, route: Route) -> u64 {
+    let of = outcome.routes.iter().filter(|share| share.route == route);
+    of.map(|share| share.bytes).sum()
+}
+
+fn demanded() -> RequestOptions {
+    RequestOptions::by_route(Route::Direct)
+}
+
+#[test]
+fn what_is_cold_goes_straight_and_its_edges_do_not() {
+    let _watchdog = Watchdog::start();
+    for play in ["sim:cufile", "sim:cufile=nvidia-fs", "sim:cufile=short,seed=5"] {
+        let rig = Rig::new(play);
+        let file = rig.cold();
+        let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect(play);
+        let body = LEN as u64 / 4096 * 4096;
+        if !outcome.routes.iter().any(|share| share.reason == Reason::PeerToPeer) {
+            return println!("skipped: nothing leaves the page cache here, or no O_DIRECT");
+        }
+        assert_eq!(bytes_by(&outcome, Route::Direct), body, "{play}: {outcome:?}");
+        assert_eq!(bytes_by(&outcome, Route::Cached), LEN as u64 - body, "{play}: {outcome:?}");
+        // In the middle, aligned alike.
+        let outcome = rig.read(&file, (5000, 2 << 20, 5000 % 4096), &demanded()).expect(play);
+        assert_eq!(bytes_by(&outcome, Route::Direct), (2 << 20) - 4096, "{outcome:?}");
+        // Up to the end of the file and beyond.
+        let outcome = rig.read(&file, (4 << 20, 2 << 20, 0), &demanded()).expect(play);
+        assert_eq!(outcome.bytes, LEN as u64 - (4 << 20));
+    }
+}
+
+#[test]
+fn what_is_in_memory_comes_from_there() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile");
+    let file = rig.engine.open(rig.path()).expect("it opens");
+    fs::read(rig.path()).expect("it is read");
+    let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    assert_eq!(bytes_by(&outcome, Route::Direct), 0, "{outcome:?}");
+    let outcome = rig.read(&file, (0, LEN, 0), &demanded()).expect("a read");
+    assert!(bytes_by(&outcome, Route::Direct) > 0, "demanded: {outcome:?}");
+}
+
+#[test]
+fn a_path_that_breaks_gives_over_to_slots() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=fail");
+    let file = rig.cold();
+    let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let failed = outcome.routes.iter().filter(|share| share.reason == Reason::PeerFailed);
+    if failed.map(|share| share.bytes).sum::<u64>() == 0 {
+        return println!("skipped: nothing leaves the page cache here, or no O_DIRECT");
+    }
+    let straight = bytes_by(&outcome, Route::Direct);
+    assert!(straight > 0 && straight < LEN as u64, "{outcome:?}");
+    // It is known from then on.
+    let again = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    assert_eq!(again.bytes, LEN as u64);
+    let known = rig.read(&file, (0, LEN, 0), &demanded()).expect_err("it is closed").to_string();
+    assert!(known.contains("direct") && known.contains("5044"), "{known}");
+    // Demanded of a file of its own, it is an error, with the bytes that it is about.
+    let own = rig.engine.open(rig.path()).expect("it opens");
+    let error = rig.read(&own, (0, LEN, 0), &demanded()).expect_err("it fails").to_string();
+    assert!(error.contains("IO_ERROR (5044)"), "{error}");
+}
+
+#[test]
+fn a_refusal_is_told_where_the_route_was_demanded() {
+    let _watchdog = Watchdog::start();
+    let why = |gpu: &str, at: usize, options: &RequestOptions| {
+        let rig = Rig::new(gpu);
+        let file = rig.cold();
+        let refused = rig.read(&file, (0, LEN, at), options).expect_err(gpu);
+        assert!(matches!(refused, Error::RouteUnavailable { route: Route::Direct, .. }));
+        // Of whom nothing is demanded, it goes by another way.
+        let by_slots = rig.read(&file, (0, LEN, at), &RequestOptions::exactly()).expect(gpu);
+        assert_eq!(bytes_by(&by_slots, Route::Direct), 0, "{by_slots:?}");
+        refused.to_string()
+    };
+    let plain = why("sim", 0, &demanded());
+    assert!(plain.contains("no `libcufile`") && plain.contains("sim:cufile"), "{plain}");
+    let refused = why("sim:cufile=refuse", 0, &demanded());
+    assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
+    let crooked = why("sim:cufile", 512, &demanded());
+    assert!(crooked.contains("units of 4096 bytes"), "{crooked}");
+    let rig = Rig::new("sim:cufile");
+    let short = rig.read(&rig.cold(), (100, 4000, 100), &demanded()).expect_err("no unit");
+    assert!(short.to_string().contains("no whole unit"), "{short}");
+}
+
+#[test]
+fn writes_go_straight_where_that_is_demanded() {
+    let _watchdog = Watchdog::start();
+    for play in ["sim:cufile", "sim:cufile=short,seed=9"] {
+        let rig = Rig::new(play);
+        let path = rig.folder.path().join("written");
+        for offset in [0, 1000_usize] {
+            let file = rig.engine.open_with(&path, &OpenOptions::writing()).expect("it opens");
+            let mut source = rig.buffer(offset + LEN);
+            source.upload(offset as u64, &rig.bytes).expect("a copy");
+            let (_, source) = source.split_at(offset as u64);
+            let moved = file.start_write(offset as u64, source, &demanded());
+            let (end, _) = match moved {
+                Err(Error::RouteUnavailable { reason, .. }) if reason.contains("O_DIRECT") => {
+                    return println!("skipped: {reason}");
+                }
+                moved => moved.expect(play).wait(),
+            };
+            let outcome = end.expect(play);
+            assert!(bytes_by(&outcome, Route::Direct) >= 5 * MIB - 4096, "{outcome:?}");
+            assert_eq!(outcome.bytes, LEN as u64);
+            drop(file);
+            assert!(
+                fs::read(&path).expect("it is read")[offset..] == rig.bytes,
+                "{play}, {offset}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_that_is_cancelled_or_dropped_leaves_nothing_behind() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile");
+    let file = rig.cold();
+    for _ in 0..20 {
+        let transfer = file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start");
+        transfer.cancel();
+        let (end, _) = transfer.wait();
+        assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
+        drop(file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start"));
+    }
+    rig.read(&file, (0, LEN, 0), &demanded()).expect("as before");
+}
