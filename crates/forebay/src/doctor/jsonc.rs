@@ -78,7 +78,8 @@ pub(super) fn masked(text: &str, keeps: impl Fn(&str) -> bool) -> String {
             out.push(' '); // it stood between two words
             out.extend(std::iter::repeat_n('\n', lines));
             if reader.at == start {
-                break; // a comment without an end
+                out += "/*"; // it has no end, and is to have none in a record
+                break;
             }
         } else if reader.next_is('"') {
             let Ok(found) = reader.string() else {
@@ -302,6 +303,7 @@ mod tests {
         assert_eq!(value.flag(&["properties", "use_pci_p2pdma"]), Some(true));
         assert!(parse(&masked("{ \"a\": \"b", |_| false)).is_err());
         assert!(!masked("{ /* secret", |_| true).contains("secret"));
+        assert!(parse(&masked("0/* secret", |_| true)).is_err(), "damage stays");
     }
 
     proptest! {
