@@ -37,7 +37,7 @@ from ._process import (
     write_many,
 )
 from ._raw import RawFile
-from ._tools import Report, bench, map, tune
+from ._tools import Report, bench, doctor, map, tune
 
 __all__ = [
     "Buffer",
@@ -61,6 +61,7 @@ __all__ = [
     "Transfer",
     "bench",
     "default_engine",
+    "doctor",
     "map",
     "open",
     "read",

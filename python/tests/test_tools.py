@@ -92,6 +92,18 @@ def test_a_search_for_depth_is_plain_data(tmp_path: Path) -> None:
     assert found.rows() and all(row["GB/s"] > 0 for row in found.rows())
 
 
+def test_a_diagnosis_is_plain_data(tmp_path: Path) -> None:
+    found = forebay.doctor(tmp_path, gpu="sim")
+    assert json.loads(json.dumps(found)) == found and found["path"] == str(tmp_path)
+    ends = {(one["direction"], one["demanded"]): one["end"] for one in found["transfers"]}
+    assert ends["read", "cached"] == ends["write", "cached"] == "moved"
+    assert {row["state"] for row in found.rows()} <= {"ok", "warning", "problem", "unknown"}
+    assert found["sentence"] in repr(found) and found["sentence"]
+    library = next(check for check in found["checks"] if check["name"] == "cufile_library")
+    assert library["seen"] != "nobody asked it", "a helper of this package asks"
+    assert not list(tmp_path.iterdir()), "scratch stays"
+
+
 def test_what_the_command_refuses_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(forebay.Error, match="forebay bench: ") as error:
         forebay.bench(tmp_path / "missing" / "file", size="1M")

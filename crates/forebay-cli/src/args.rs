@@ -26,7 +26,8 @@ Examples:
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
   forebay read model.safetensors         move a file to the GPU and say how it went
   forebay map /data                      the drives under it, and how far from the GPUs
-  forebay tune /data                     how much to keep in flight there, and remember it";
+  forebay tune /data                     how much to keep in flight there, and remember it
+  forebay doctor /data                   what keeps bytes from going to the GPU directly";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -82,6 +83,14 @@ pub enum Verb {
     /// past the page cache, by the engine itself. What was found is kept for the engines to come
     /// (they find it by themselves too, a little later), and shown as settings of other programs.
     Tune(TuneArgs),
+    /// Say what keeps bytes from going to the GPU directly, and what to do about it
+    ///
+    /// Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
+    /// says what was seen, why it matters and the next step; what holds this path back most is
+    /// first. Then a few MiB are moved each way by every route, each byte is compared, and the
+    /// last line says how bytes travel here. Works without root and without a GPU, and says what it
+    /// could not see. Ends with 1 where something that was set up does not work.
+    Doctor(DoctorArgs),
     /// Open cuFile's driver and write down what it says of this machine, line by line
     ///
     /// Opening it may hang and may end the process, so the engine asks this program, for a limited
@@ -269,6 +278,39 @@ pub struct MapArgs {
     pub fixture: Option<PathBuf>,
 
     /// Print JSON instead of a drawing; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What `forebay doctor` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay doctor                       this folder and the first GPU\n  \
+    forebay doctor /data --gpu 1 --json\n  \
+    forebay doctor /data --record DIR    write down what it looks at\n  \
+    forebay doctor --fixture DIR         diagnose that again, on any machine")]
+pub struct DoctorArgs {
+    /// File, folder or block device; by default this folder
+    ///
+    /// A file or device is only ever read. In a folder a scratch file is made, and removed
+    /// afterwards.
+    pub path: Option<PathBuf>,
+
+    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    ///
+    /// By default the first GPU. Of a record an index or a PCI address.
+    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    pub gpu: Option<GpuSelector>,
+
+    /// Write a record of what is looked at to a new folder, and move nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["fixture", "json"])]
+    pub record: Option<PathBuf>,
+
+    /// Diagnose the system that was recorded in this folder instead of this machine
+    #[arg(long, value_name = "DIR")]
+    pub fixture: Option<PathBuf>,
+
+    /// Print JSON instead of text; docs/json-schema.md describes it
     #[arg(long)]
     pub json: bool,
 }

@@ -1,9 +1,9 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], `probe`, `manual`), [`program`] starts the command anew, [`report`] shows
-//! results, [`failure`] is how a verb fails, `log` shows what the engine tells meanwhile. Data go
-//! to stdout, talk to stderr.
+//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
+//! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
+//! meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -17,6 +17,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod doctor;
 pub mod failure;
 mod interrupt;
 mod limits;
@@ -61,7 +62,7 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
             return not_a_verb(&error, verb);
         }
     };
-    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_)) {
+    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_)) {
         variables::warn_of_unknown();
     }
     let is_about_us = matches!(parsed.verb, Verb::Completions { .. } | Verb::Man);
@@ -73,6 +74,7 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
         Verb::Read(args) => read::command(args),
         Verb::Map(args) => map::command(args, &command_line(&arguments)),
         Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
+        Verb::Doctor(args) => doctor::command(args),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

@@ -28,6 +28,7 @@
 //!   queue      windows and ops; the rings that run them; what comes next
 //!     staging    pinned slots, and the thread that copies them      → gpu
 //!     direct     ways without a copy in host memory: cuFile         → gpu
+//! doctor     what stands between a path and a GPU, and what to do about it
 //! remember   what was learned about a drive, in the user's cache folder
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
@@ -115,6 +116,7 @@
 
 pub mod clock;
 pub mod direct;
+pub mod doctor;
 mod engine;
 pub mod error;
 mod events;

@@ -25,6 +25,8 @@ fn short_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          doctor       Say what keeps bytes from going to the GPU directly, and what to do about
+                       it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -50,6 +52,8 @@ fn long_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          doctor       Say what keeps bytes from going to the GPU directly, and what to do about
+                       it
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -68,6 +72,7 @@ fn long_help_of_the_command() {
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
           forebay tune /data                     how much to keep in flight there, and remember it
+          forebay doctor /data                   what keeps bytes from going to the GPU directly
 
         Exit codes:
           0  done
@@ -397,8 +402,56 @@ fn long_help_of_tune() {
 }
 
 #[test]
+fn long_help_of_doctor() {
+    insta::assert_snapshot!(stdout(&["doctor", "--help"]), @"
+        Say what keeps bytes from going to the GPU directly, and what to do about it
+
+        Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
+        says what was seen, why it matters and the next step; what holds this path back most is
+        first. Then a few MiB are moved each way by every route, each byte is compared, and the
+        last line says how bytes travel here. Works without root and without a GPU, and says what
+        it could not see. Ends with 1 where something that was set up does not work.
+
+        Usage: forebay doctor [OPTIONS] [PATH]
+
+        Arguments:
+          [PATH]
+                  File, folder or block device; by default this folder
+
+                  A file or device is only ever read. In a folder a scratch file is made, and
+                  removed afterwards.
+
+        Options:
+              --gpu <WHICH>
+                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+
+                  By default the first GPU. Of a record an index or a PCI address.
+
+              --record <DIR>
+                  Write a record of what is looked at to a new folder, and move nothing
+
+              --fixture <DIR>
+                  Diagnose the system that was recorded in this folder instead of this machine
+
+              --json
+                  Print JSON instead of text; docs/json-schema.md describes it
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Examples:
+          forebay doctor                       this folder and the first GPU
+          forebay doctor /data --gpu 1 --json
+          forebay doctor /data --record DIR    write down what it looks at
+          forebay doctor --fixture DIR         diagnose that again, on any machine
+        ");
+}
+
+#[test]
 fn short_help_fits_on_one_screen() {
-    for arguments in [&["-h"][..], &["bench", "-h"], &["read", "-h"], &["map", "-h"]] {
+    let verbs = ["bench", "read", "map", "doctor"].map(|verb| vec![verb, "-h"]);
+    for arguments in [vec!["-h"]].into_iter().chain(verbs) {
+        let arguments = &arguments;
         let text = stdout(arguments);
         assert!(text.lines().count() <= 24, "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -425,11 +478,12 @@ fn the_man_page_names_every_flag() {
         "checksum",
         "extents",
         "dry\\-run",
+        "fixture",
     ] {
         assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
     }
     assert!(page.contains(".SH BENCH") && page.contains(".SH READ") && page.contains(".SH MAP"));
-    assert!(page.contains(".SH TUNE"));
+    assert!(page.contains(".SH TUNE") && page.contains(".SH DOCTOR"));
 }
 
 #[test]

@@ -5,15 +5,27 @@
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
 mod cufile;
+mod doctor;
 mod help;
 mod interrupt;
 mod limits;
 mod log;
+#[allow(dead_code, reason = "the library's own tests use the rest")]
+#[path = "../../../forebay/tests/doctor/machine.rs"]
+mod machine;
 mod map;
 mod paths;
 mod probe;
 mod program;
 mod proof;
+#[allow(dead_code, reason = "the library's own tests use the rest")]
+#[path = "../../../forebay/tests/topology/tree.rs"]
+mod tree;
 mod tune;
 mod usage;
 mod verbs;
+
+/// A folder for machines that are made by hand.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}

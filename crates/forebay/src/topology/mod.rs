@@ -8,7 +8,8 @@
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
-//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it.
+//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it, and
+//! `look` what a diagnosis asks for.
 
 mod block;
 mod btrfs;
@@ -23,6 +24,7 @@ mod file_systems;
 mod gpu;
 mod groups;
 mod json;
+mod look;
 mod loop_device;
 mod map;
 mod md;
@@ -59,6 +61,7 @@ pub use pci::{Bridge, Link, PciDevice};
 pub use placement::Piece;
 pub use probe::Extent;
 pub use record::record;
+pub(crate) use record::record_with;
 pub use resolve::Below;
 pub(crate) use row::{Row, Run};
 pub use system::System;

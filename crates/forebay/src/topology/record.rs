@@ -19,7 +19,7 @@ use super::gpu;
 use super::json::quoted;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
 use super::resolve::device_text;
-use super::system::System;
+use super::system::{System, Touched};
 
 /// Extents that are written down for each file.
 const EXTENTS_MAX: usize = 4096;
@@ -30,6 +30,15 @@ const EXTENTS_MAX: usize = 4096;
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
 pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
+    record_with(paths, dir, |_| ())
+}
+
+/// The same with what `more` reads besides.
+pub(crate) fn record_with(
+    paths: &[PathBuf],
+    dir: &Path,
+    more: impl FnOnce(&System),
+) -> io::Result<()> {
     let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
     let paths = absolute?;
     std::fs::create_dir(dir)?;
@@ -42,9 +51,15 @@ pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
     let _ = gpu::gpus(&system); // only to have their files read
-    let touched = system.touched();
+    more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
+    write_touched(&root, &system.touched())?;
+    write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(&paths).as_bytes())
+}
+
+/// Writes what was read, each at its place below `root`.
+fn write_touched(root: &Path, touched: &Touched) -> io::Result<()> {
     let mut names = Names::default();
     for folder in &touched.folders {
         // What was listed may be a file, which follows with its bytes.
@@ -58,7 +73,7 @@ pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
             Some("proc/self/mountstats") => names.statistics(bytes),
             _ => bytes.clone(),
         };
-        write_new(&root, path, &bytes)?;
+        write_new(root, path, &bytes)?;
     }
     for (path, target) in &touched.links {
         let at = root.join(path);
@@ -67,7 +82,12 @@ pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
             symlink(target, at)?;
         }
     }
-    write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(&paths).as_bytes())
+    for name in &touched.names {
+        if root.join(name).symlink_metadata().is_err() {
+            write_new(root, name, b"")?;
+        }
+    }
+    Ok(())
 }
 
 fn make_parent(path: &Path) -> io::Result<()> {

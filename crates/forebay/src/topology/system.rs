@@ -58,6 +58,8 @@ pub(super) struct Touched {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     pub(super) folders: BTreeSet<PathBuf>,
+    /// What was found to be there, and not read.
+    pub(super) names: BTreeSet<PathBuf>,
 }
 
 /// Why a file of the system gives no answer.
@@ -144,8 +146,13 @@ impl System {
     }
 
     /// Whether this is the running machine itself.
-    pub(super) fn is_live(&self) -> bool {
+    pub(crate) fn is_live(&self) -> bool {
         self.inner.plain
+    }
+
+    /// The folder that plays `/`.
+    pub(super) fn root(&self) -> &Path {
+        &self.inner.root
     }
 
     pub(super) fn probe(&self) -> &dyn Probe {
@@ -157,7 +164,7 @@ impl System {
         self.note(|touched| touched.clone()).unwrap_or_default()
     }
 
-    fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
+    pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
         let touched = self.inner.touched.as_ref()?;
         Some(action(&mut touched.lock().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -426,6 +433,16 @@ fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
 fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     flags.set(OFlags::NOFOLLOW, !trusted);
+    read_with(path, flags, trusted, max)
+}
+
+/// Reads what may be anything and may be named by a link.
+pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    read_with(path, flags, false, max)
+}
+
+fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
     // A live `/sys` holds files and folders only, and a folder cannot be read.
     if !trusted {

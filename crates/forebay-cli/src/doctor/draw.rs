@@ -1,0 +1,167 @@
+//! A diagnosis as text: a block for each check that is not as it should be, the rest in short, the
+//! transfers, and one sentence.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use forebay::units::format_size;
+
+use super::json::{Check, DoctorReport, Transfer};
+use crate::map::look::Look;
+use crate::report::proof::VerdictFacts;
+
+/// Columns of the word before each check.
+const STATE: usize = 9;
+/// Columns that text gets at least.
+const WIDTH_MIN: usize = 40;
+
+/// The whole text, with escape codes for colours.
+pub(super) fn render(report: &DoctorReport, look: Look) -> String {
+    let mut out = String::new();
+    let to = match &report.gpu {
+        Some(gpu) => match &gpu.name {
+            Some(name) => format!("{name}, {}", gpu.address),
+            None => gpu.address.clone(),
+        },
+        None => match report.target.as_deref() {
+            Some(target) if target != "host" => target.to_owned(),
+            _ => "no GPU".to_owned(),
+        },
+    };
+    let bold = Style::new().bold();
+    let head = look.fit(&format!("{} → {to}", report.path));
+    let _ = writeln!(out, "{bold}{head}{bold:#}\n");
+    let (fine, others): (Vec<_>, Vec<_>) =
+        report.checks.iter().partition(|check| check.state == "ok");
+    for check in others {
+        block(&mut out, check, look);
+    }
+    for check in fine {
+        entry(&mut out, style("ok"), "ok", &format!("{}: {}", check.name, check.seen), look);
+    }
+    if !report.transfers.is_empty() || report.not_moved.is_some() {
+        out.push('\n');
+    }
+    for transfer in &report.transfers {
+        moved(&mut out, transfer, look);
+    }
+    if let Some(reason) = &report.not_moved {
+        entry(&mut out, style("unknown"), "not moved", reason, look);
+    }
+    out.push('\n');
+    wrapped(&mut out, "", "", &report.sentence, look);
+    out
+}
+
+fn block(out: &mut String, check: &Check, look: Look) {
+    let seen = format!("{}: {}", check.name, check.seen);
+    entry(out, style(&check.state), &check.state, &seen, look);
+    let lead = " ".repeat(STATE + 1);
+    wrapped(out, &format!("{lead}why   "), &format!("{lead}      "), check.why.as_str(), look);
+    if let Some(step) = &check.step {
+        wrapped(out, &format!("{lead}next  "), &format!("{lead}      "), step, look);
+    }
+}
+
+fn moved(out: &mut String, transfer: &Transfer, look: Look) {
+    let (demanded, reason) = (&transfer.demanded, transfer.reason.as_deref().unwrap_or_default());
+    let (word, style) = match transfer.end.as_str() {
+        "moved" => ("ok", style("ok")),
+        "refused" => ("refused", style("unknown")),
+        _ => ("failed", style("problem")),
+    };
+    let direction = &transfer.direction;
+    let text = match transfer.end.as_str() {
+        "moved" => {
+            let shares = transfer.routes.iter().map(|share| {
+                format!("{} by `{}` ({})", format_size(share.bytes), share.route, share.reason)
+            });
+            let shares = shares.collect::<Vec<_>>().join(", ");
+            let ms = transfer.seconds * 1e3;
+            let proven = transfer.verdict.as_ref().map(proven).unwrap_or_default();
+            format!("{direction} by `{demanded}`: {shares}, {ms:.1} ms, every byte right{proven}")
+        }
+        _ => format!("{direction} by `{demanded}`: {reason}"),
+    };
+    entry(out, style, word, &text, look);
+}
+
+/// What others counted proves, or why it proves nothing.
+fn proven(verdict: &VerdictFacts) -> String {
+    let text = &verdict.text;
+    let missing = verdict.missing.first().map(|missing| &missing.why);
+    match (verdict.contradictions.first().or(missing), verdict.shares.is_empty()) {
+        (Some(note), true) => format!("; {text}: {note}"),
+        (None, true) => format!("; {text}"),
+        (_, false) => format!("; proven: {text}"),
+    }
+}
+
+fn entry(out: &mut String, style: Style, word: &str, text: &str, look: Look) {
+    let _ = write!(out, "{style}{word:STATE$}{style:#} ");
+    // The lead is already written, and has no more columns than its letters.
+    let lead = " ".repeat(STATE + 1);
+    let mut rest = String::new();
+    wrapped(&mut rest, &lead, &lead, text, look);
+    out.push_str(rest.strip_prefix(lead.as_str()).unwrap_or(&rest));
+}
+
+fn style(state: &str) -> Style {
+    let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
+    match state {
+        "problem" => colour(AnsiColor::Red).bold(),
+        "warning" => colour(AnsiColor::Yellow),
+        "ok" => colour(AnsiColor::Green),
+        _ => Style::new().dimmed(),
+    }
+}
+
+/// Writes text behind `first`, and what does not fit on a line behind `next`.
+fn wrapped(out: &mut String, first: &str, next: &str, text: &str, look: Look) {
+    let text = look.fit(text);
+    let width = look.width.unwrap_or(100).max(next.len() + WIDTH_MIN);
+    let mut line = first.to_owned();
+    let mut is_empty = true;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let len = line.chars().count() + word.chars().count() + usize::from(!is_empty);
+        if len > width && !is_empty {
+            let _ = writeln!(out, "{line}");
+            line = next.to_owned();
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    let _ = writeln!(out, "{}", line.trim_end());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NARROW: Look = Look { ascii: true, width: Some(50) };
+
+    #[test]
+    fn words_are_wrapped_behind_their_lead() {
+        let mut out = String::new();
+        wrapped(&mut out, "why  ", "     ", &"eight888 ".repeat(9), NARROW);
+        assert_eq!(
+            out,
+            "why  eight888 eight888 eight888 eight888 eight888\n     eight888 eight888 eight888 \
+             eight888\n"
+        );
+        let mut out = String::new();
+        wrapped(&mut out, "", "", &format!("a {}", "x".repeat(80)), NARROW);
+        assert_eq!(out.lines().count(), 2, "a word is never cut");
+    }
+
+    #[test]
+    fn nothing_obeys_what_a_machine_says() {
+        let mut out = String::new();
+        entry(&mut out, Style::new(), "problem", "a\u{1b}[31m\nb → c", NARROW);
+        assert!(!out.contains('\u{1b}') && out.lines().count() == 1 && out.contains("->"), "{out}");
+    }
+}

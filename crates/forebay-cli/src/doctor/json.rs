@@ -1,0 +1,172 @@
+//! A diagnosis as JSON, version 1; docs/json-schema.md describes every key.
+
+use forebay::doctor;
+use serde::{Deserialize, Serialize};
+
+pub use crate::read::json::Share;
+use crate::report::proof::VerdictFacts;
+
+/// The version of the schema: it grows when a key changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// What stands between a path and a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DoctorReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The folder of the record that was replayed; null where this machine was looked at.
+    pub replay: Option<String>,
+    /// The path.
+    pub path: String,
+    /// The GPU on PCI; null where there is none.
+    pub gpu: Option<Gpu>,
+    /// The memory that bytes were moved to and from: `host`, `cuda:0`, `sim:0`; null where none
+    /// were.
+    pub target: Option<String>,
+    /// Whether something that was set up does not work, so that the command ends with 1.
+    pub broken: bool,
+    /// The last line: how bytes travel, and what the direct path would take.
+    pub sentence: String,
+    /// The checks, what holds the path back most first.
+    pub checks: Vec<Check>,
+    /// The ways without a copy in host memory, the nearest first.
+    pub ways: Vec<Way>,
+    /// What was moved; empty for a replay.
+    pub transfers: Vec<Transfer>,
+    /// Why nothing was moved, or not all.
+    pub not_moved: Option<String>,
+}
+
+/// A GPU on PCI.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Where it is.
+    pub address: String,
+    /// What its driver calls it; null where that is not told.
+    pub name: Option<String>,
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was checked.
+    pub name: String,
+    /// `ok`, `warning`, `problem` or `unknown`.
+    pub state: String,
+    /// What was seen.
+    pub seen: String,
+    /// Why it matters.
+    pub why: String,
+    /// What to do next; null where nothing is to be done or known.
+    pub step: Option<String>,
+    /// The ways that it closes.
+    pub blocks: Vec<String>,
+    /// Whether it was set up, and does not work.
+    pub broken: bool,
+}
+
+/// A way without a copy in host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    /// `p2pdma` or `nvidia-fs`.
+    pub way: String,
+    /// Whether nothing that was seen stands in it.
+    pub open: bool,
+    /// Whether no setting of this machine opens it.
+    pub never: bool,
+    /// What would have to change.
+    pub needs: Vec<String>,
+}
+
+/// One transfer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// `read`, from the file to the GPU, or `write`.
+    pub direction: String,
+    /// The route that was demanded.
+    pub demanded: String,
+    /// `moved`, `refused` where this machine has not that route, or `failed`.
+    pub end: String,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// From the call to the end.
+    pub seconds: f64,
+    /// The engine's own account: bytes by route and reason.
+    pub routes: Vec<Share>,
+    /// What others counted proves of its way; null where nothing was moved.
+    pub verdict: Option<VerdictFacts>,
+    /// Why it was refused or failed.
+    pub reason: Option<String>,
+}
+
+impl Transfer {
+    /// Whether bytes were moved, and all of them right.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.end == "moved"
+    }
+
+    /// Takes what is said to be direct and was not for a failure.
+    pub fn judge(&mut self) {
+        let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
+        let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
+        if self.demanded == "direct" && !is_said {
+            self.end = "failed".into();
+            self.reason = Some(format!("it is said to be direct; counted was: {}", verdict.text));
+        }
+    }
+
+    /// Whether it failed, where it should not have.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.end == "failed"
+    }
+}
+
+impl DoctorReport {
+    /// The plain data of a diagnosis.
+    #[must_use]
+    pub fn of(report: &doctor::Report, replay: Option<String>) -> Self {
+        let gpu = report.gpu.as_ref();
+        let gpu = gpu.map(|gpu| Gpu { address: gpu.address.clone(), name: gpu.name.clone() });
+        let ways = report.ways.iter().map(|way| Way {
+            way: way.way.name().into(),
+            open: way.is_open,
+            never: way.is_final,
+            needs: way.needs.clone(),
+        });
+        Self {
+            schema: SCHEMA,
+            replay,
+            path: report.path.clone(),
+            gpu,
+            target: None,
+            broken: report.is_broken(),
+            sentence: report.sentence(),
+            checks: report.checks.iter().map(check).collect(),
+            ways: ways.collect(),
+            transfers: Vec::new(),
+            not_moved: None,
+        }
+    }
+
+    /// The report as text, with a line feed at its end.
+    ///
+    /// # Errors
+    /// None that numbers and text can cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+fn check(check: &doctor::Check) -> Check {
+    Check {
+        name: check.name.into(),
+        state: check.state.name().into(),
+        seen: check.seen.clone(),
+        why: check.why.into(),
+        step: check.step.clone(),
+        blocks: check.blocks.iter().map(|way| way.name().into()).collect(),
+        broken: check.is_broken,
+    }
+}

@@ -1,0 +1,303 @@
+//! Moves a few MiB each way between the path and the GPU, by each route that there may be, and
+//! looks at every byte.
+//!
+//! A file that somebody named is only read. In a folder scratch is made, by the rules of
+//! [`Scratch`]: nothing is written that was not made here. Each transfer has a bound, and what does
+//! not end within it ends the rest.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay::units::MIB;
+use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route, SyncMode};
+
+use super::json::{Share, Transfer};
+use crate::bench::data::Pattern;
+use crate::bench::memory::whole;
+use crate::bench::methods::{self, forebay::said};
+use crate::bench::proof::Prover;
+use crate::bench::scratch::{Part, Scratch, random};
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result, lower};
+use crate::limits::limits;
+use crate::report::json::Direction;
+use crate::report::proof::VerdictFacts;
+
+/// Bytes of each transfer.
+const LEN: u64 = 4 * MIB;
+/// How long one may take: a drive that sleeps takes some seconds to answer.
+const BOUND: Duration = Duration::from_secs(10);
+
+/// An engine that remembers nothing of so few bytes.
+pub(super) fn engine() -> Result<Engine> {
+    let mut options = limits()?;
+    options.remember = false;
+    Ok(Engine::new(options)?)
+}
+
+/// What was moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) transfers: Vec<Transfer>,
+    /// Why there is not more.
+    pub(super) ended: Option<String>,
+    /// Whether that is a failure: else there was nothing to move, or no place for scratch.
+    pub(super) has_failed: bool,
+}
+
+/// All transfers; `direct` says why the direct route is not to be tried.
+pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
+    let mut run = match Run::prepare(engine, target, path, direct) {
+        Ok(run) => run,
+        Err(failure) => return Moved { ended: Some(words(&failure)), ..Moved::default() },
+    };
+    let ended = run.each().err().map(|failure| words(&failure));
+    Moved { has_failed: ended.is_some(), ended, transfers: run.done }
+}
+
+/// A failure on one line.
+pub(super) fn words(failure: &Failure) -> String {
+    let mut text = failure.message.clone();
+    for cause in &failure.causes {
+        text += &format!(": {}", lower(cause));
+    }
+    text
+}
+
+struct Run<'a> {
+    engine: &'a Engine,
+    target: &'a Target,
+    file: PathBuf,
+    len: u64,
+    /// Where the file is ours, so that it may be written.
+    scratch: Option<Scratch>,
+    key: u64,
+    /// Why the direct route is not to be tried.
+    direct: Option<String>,
+    prover: Prover,
+    done: Vec<Transfer>,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(
+        engine: &'a Engine,
+        target: &'a Target,
+        path: &Path,
+        direct: Option<String>,
+    ) -> Result<Self> {
+        let cannot = |error: &std::io::Error| {
+            Failure::io(format!("cannot look at `{}`", path.display()), error)
+        };
+        let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
+        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+        let mut run = Self {
+            engine,
+            target,
+            file: path.into(),
+            len: LEN,
+            scratch: None,
+            key,
+            direct,
+            prover: Prover::new(target.device.as_ref().map(|device| device.info())),
+            done: Vec::new(),
+        };
+        if facts.is_dir() {
+            let scratch = Scratch::create(path)?;
+            run.file = scratch.path(Part::Write);
+            run.fill(&scratch)?;
+            run.scratch = Some(scratch);
+            return Ok(run);
+        }
+        run.len = engine.open(path)?.len()?.min(LEN);
+        match run.len {
+            0 => Err(Failure::new(format!("cannot move bytes of `{}`", path.display()))
+                .because("it is empty")),
+            _ => Ok(run),
+        }
+    }
+
+    /// Puts bytes into the scratch file by plain calls.
+    fn fill(&self, scratch: &Scratch) -> Result<()> {
+        scratch.check()?;
+        let mut bytes = vec![0; whole(self.len)];
+        Pattern::new(self.key).fill(0, &mut bytes);
+        let path = &self.file;
+        let written = File::options().write(true).open(path).and_then(|file| {
+            file.write_all_at(&bytes, 0)?;
+            file.sync_data()
+        });
+        written.map_err(|error| Failure::io(format!("cannot write `{}`", path.display()), &error))
+    }
+
+    fn each(&mut self) -> Result<()> {
+        // The direct route is asked for wherever there is a GPU: a provider answers, or its lack.
+        let routes: &[Route] = match self.target.device {
+            Some(_) => &[Route::Direct, Route::Staged, Route::Cached],
+            None => &[Route::Host],
+        };
+        for (number, &route) in routes.iter().enumerate() {
+            if let Some(scratch) = &self.scratch {
+                scratch.check()?;
+                let pattern = Pattern::new(self.key.wrapping_add(number as u64 + 1));
+                let write = self.write(route, pattern)?;
+                self.done.push(write);
+            }
+            let read = self.read(route)?;
+            self.done.push(read);
+        }
+        Ok(())
+    }
+
+    fn buffer(&self) -> Result<Buffer> {
+        Ok(match &self.target.device {
+            Some(device) => self.engine.allocate(device.id(), self.len)?,
+            None => self.engine.allocate_pinned(self.len)?,
+        })
+    }
+
+    /// Why a route is not even tried.
+    fn refusal(&self, direction: &str, route: Route) -> Option<Transfer> {
+        let reason = self.direct.clone().filter(|_| route == Route::Direct)?;
+        let (end, reason) = ("refused".into(), Some(reason));
+        Some(Transfer { end, reason, ..blank(direction, route) })
+    }
+
+    fn write(&self, route: Route, pattern: Pattern) -> Result<Transfer> {
+        if let Some(refused) = self.refusal("write", route) {
+            return Ok(refused);
+        }
+        let mut bytes = vec![0; whole(self.len)];
+        pattern.fill(0, &mut bytes);
+        let mut buffer = self.buffer()?;
+        buffer.upload(0, &bytes)?;
+        let mut how = OpenOptions::default();
+        how.write = true;
+        let request = RequestOptions::by_route(route).synced(SyncMode::Data);
+        let opened = self.engine.open_with(&self.file, &how);
+        let start = |file: &forebay::File| file.start_write(0, buffer, &request);
+        let (mut transfer, _) = self.moved("write", route, opened, start)?;
+        if transfer.is_right() && self.plain()? != bytes {
+            transfer.end = "failed".into();
+            transfer.reason = Some("the file holds other bytes than were written".into());
+        }
+        Ok(transfer)
+    }
+
+    fn read(&self, route: Route) -> Result<Transfer> {
+        if let Some(refused) = self.refusal("read", route) {
+            return Ok(refused);
+        }
+        let before = self.plain()?;
+        let mut buffer = self.buffer()?;
+        // What was there before would look as if it had been read.
+        let inverse: Vec<u8> = before.iter().map(|byte| !byte).collect();
+        buffer.upload(0, &inverse)?;
+        let mut request = RequestOptions::by_route(route);
+        request.exact = true;
+        let opened = self.engine.open(&self.file);
+        let start = |file: &forebay::File| file.start_read(0, buffer, &request);
+        let (mut transfer, buffer) = self.moved("read", route, opened, start)?;
+        let Some(buffer) = buffer.filter(|_| transfer.is_right()) else { return Ok(transfer) };
+        let mut bytes = inverse;
+        buffer.download(0, &mut bytes)?;
+        if bytes != before {
+            // Somebody else may write to a file that is not ours.
+            let is_same = self.plain()? == before;
+            transfer.end = if is_same { "failed" } else { "refused" }.into();
+            transfer.reason = Some(match is_same {
+                true => "other bytes arrived than the file holds".into(),
+                false => "the file changes meanwhile".into(),
+            });
+        }
+        Ok(transfer)
+    }
+
+    /// Runs one transfer, with what others count read before and after it.
+    fn moved(
+        &self,
+        direction: &str,
+        route: Route,
+        opened: forebay::Result<forebay::File>,
+        start: impl FnOnce(&forebay::File) -> forebay::Result<forebay::Transfer>,
+    ) -> Result<(Transfer, Option<Buffer>)> {
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => return Ok((told(direction, route, Err(error)), None)),
+        };
+        let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)]);
+        let span = sources.begin();
+        let (outcome, buffer) = ended(start(&file))?;
+        let evidence = span.end();
+        let proof = outcome.as_ref().ok().map(|outcome| {
+            let said = said(&outcome.routes);
+            let moved = methods::Moved { bytes: outcome.bytes, route: None, reason: None, said };
+            let way = if direction == "read" { Direction::Read } else { Direction::Write };
+            self.prover.proof(evidence, &moved, way)
+        });
+        let mut transfer = told(direction, route, outcome);
+        transfer.verdict = proof.and_then(|proof| VerdictFacts::of(&[proof]));
+        Ok((transfer, buffer))
+    }
+
+    /// The file's bytes by plain calls.
+    fn plain(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; whole(self.len)];
+        let read = File::open(&self.file).and_then(|file| file.read_exact_at(&mut bytes, 0));
+        let path = self.file.display();
+        read.map_err(|error| Failure::io(format!("cannot read `{path}`"), &error))?;
+        Ok(bytes)
+    }
+}
+
+type Ended = (forebay::Result<Outcome>, Option<Buffer>);
+
+/// Waits for a transfer; the error is that of one that does not end.
+fn ended(started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
+    match started {
+        Err(error) => Ok((Err(error), None)),
+        Ok(transfer) => match transfer.wait_at_most(BOUND) {
+            (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),
+            ended => Ok(ended),
+        },
+    }
+}
+
+fn blank(direction: &str, route: Route) -> Transfer {
+    Transfer {
+        direction: direction.into(),
+        demanded: route.to_string(),
+        end: "moved".into(),
+        bytes: 0,
+        seconds: 0.0,
+        routes: Vec::new(),
+        verdict: None,
+        reason: None,
+    }
+}
+
+fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Transfer {
+    let mut transfer = blank(direction, route);
+    match outcome {
+        Ok(outcome) => {
+            transfer.bytes = outcome.bytes;
+            transfer.seconds = outcome.elapsed.as_secs_f64();
+            let shares = outcome.routes.iter().filter(|share| share.bytes > 0).map(|share| Share {
+                route: share.route.to_string(),
+                reason: share.reason.to_string(),
+                bytes: share.bytes,
+            });
+            transfer.routes = shares.collect();
+        }
+        Err(Error::RouteUnavailable { reason, .. }) => {
+            transfer.end = "refused".into();
+            transfer.reason = Some(reason);
+        }
+        Err(error) => {
+            transfer.end = "failed".into();
+            transfer.reason = Some(words(&error.into()));
+        }
+    }
+    transfer
+}

@@ -1,0 +1,266 @@
+//! `forebay doctor`: on this machine, on machines made by hand, and on what makes no sense.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use assert_cmd::Command;
+use forebay_cli::doctor::json::DoctorReport;
+
+use crate::machine::Machine;
+use crate::program::program;
+
+fn doctor(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(program());
+    command.current_dir(folder).env("COLUMNS", "90").env("LC_ALL", "C.UTF-8");
+    command.env_remove("CUFILE_ENV_PATH_JSON").env("NO_COLOR", "1");
+    command.arg("doctor").args(arguments).output().unwrap()
+}
+
+/// The report of a run that ended with `code`.
+#[track_caller]
+fn report(folder: &Path, arguments: &[&str], code: i32) -> DoctorReport {
+    let output = doctor(folder, &[arguments, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    let report: DoctorReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.broken, code == 1, "{report:#?}");
+    report
+}
+
+fn folder() -> tempfile::TempDir {
+    // On a drive, where the system's folder for such files may be in memory.
+    tempfile::tempdir_in(".").unwrap()
+}
+
+/// Direction, demanded route and end of each transfer.
+fn ends(report: &DoctorReport) -> Vec<String> {
+    let transfers = report.transfers.iter();
+    transfers.map(|t| format!("{} {} {}", t.direction, t.demanded, t.end)).collect()
+}
+
+#[test]
+fn bytes_are_moved_each_way_and_nothing_stays() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "sim"], 0);
+    let expected = [
+        "write direct refused",
+        "read direct refused",
+        "write staged moved",
+        "read staged moved",
+        "write cached moved",
+        "read cached moved",
+    ];
+    assert_eq!(ends(&report), expected, "{report:#?}");
+    assert!(report.sentence.contains("to a simulated GPU through pinned host memory"));
+    assert_eq!(report.target.as_deref(), Some("sim:0"));
+    for transfer in report.transfers.iter().filter(|transfer| transfer.is_right()) {
+        assert_eq!(transfer.bytes, 4 << 20);
+        let counted: u64 = transfer.routes.iter().map(|share| share.bytes).sum();
+        assert_eq!(counted, transfer.bytes, "the engine's own account");
+        assert!(transfer.routes.iter().all(|share| share.route == transfer.demanded));
+        let verdict = transfer.verdict.as_ref().unwrap();
+        assert!(verdict.simulated && !verdict.grounds.is_empty(), "{verdict:?}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
+}
+
+#[test]
+fn a_direct_path_is_taken_where_there_is_one() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
+    assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#?}");
+    let sentence = &report.sentence;
+    assert!(sentence.contains("to a simulated GPU directly, as cuFile says"), "{sentence}");
+    for transfer in &report.transfers {
+        let verdict = transfer.verdict.as_ref().unwrap();
+        assert!(verdict.simulated, "host memory plays the GPU");
+    }
+}
+
+#[test]
+fn a_file_is_only_read() {
+    let folder = folder();
+    let file = folder.path().join("file");
+    fs::write(&file, vec![7; 70_001]).unwrap();
+    let before = fs::metadata(&file).unwrap().modified().unwrap();
+    let report = report(folder.path(), &["file", "--gpu", "sim"], 0);
+    let expected = ["read direct refused", "read staged moved", "read cached moved"];
+    assert_eq!(ends(&report), expected);
+    assert!(report.transfers[1].bytes == 70_001 && report.path == "file");
+    assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is made beside it");
+}
+
+#[test]
+fn without_a_gpu_bytes_go_to_host_memory() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "none"], 0);
+    assert_eq!(ends(&report), ["write host moved", "read host moved"]);
+    assert!(report.gpu.is_none() && report.sentence.contains("to host memory"));
+    let class = report.checks.iter().find(|check| check.name == "gpu_class").unwrap();
+    assert_eq!((class.state.as_str(), class.broken), ("problem", false));
+}
+
+#[test]
+fn what_cannot_be_moved_is_told() {
+    let folder = folder();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    let report = report(folder.path(), &["empty", "--gpu", "sim"], 0);
+    assert!(report.transfers.is_empty());
+    assert_eq!(report.not_moved.as_deref(), Some("cannot move bytes of `empty`: it is empty"));
+    let report = self::report(folder.path(), &["/proc", "--gpu", "sim"], 0);
+    assert!(report.not_moved.unwrap().contains("cannot make a scratch file in `/proc`"));
+    assert!(report.sentence.contains("nothing was moved"), "nothing is claimed");
+}
+
+#[test]
+fn settings_that_are_damaged_are_a_failure() {
+    let folder = folder();
+    let file = folder.path().join("own.json");
+    fs::write(&file, "{ \"properties\": {\n }} }").unwrap();
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).env("CUFILE_ENV_PATH_JSON", "own.json");
+    let output = command.args(["doctor", "own.json", "--gpu", "none"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    let expected = [
+        "error: something on the way from `own.json` is broken",
+        "caused by: cufile_json: own.json (`CUFILE_ENV_PATH_JSON`), line 2: something stands",
+        "hint: correct the file",
+    ];
+    assert!(expected.iter().all(|part| error.contains(part)), "{error}");
+}
+
+#[test]
+fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "sim:lost-after=6"], 1);
+    let failed = report.transfers.iter().filter_map(|transfer| transfer.reason.as_deref());
+    let told: Vec<&str> = failed.chain(report.not_moved.as_deref()).collect();
+    assert!(told.iter().any(|reason| reason.contains("sim:0")), "{report:#?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
+}
+
+#[test]
+fn a_gpu_that_is_named_and_not_there_is_a_failure() {
+    let folder = folder();
+    let report = report(folder.path(), &["--gpu", "0000:fe:1f.7"], 1);
+    assert!(report.not_moved.unwrap().contains("0000:fe:1f.7"));
+    let class = report.checks.iter().find(|check| check.name == "gpu_class").unwrap();
+    assert!(class.broken && class.seen.contains("0000:fe:1f.7"), "{class:?}");
+}
+
+#[test]
+fn a_record_is_replayed_and_never_written_over() {
+    let folder = folder();
+    let live = report(folder.path(), &["--gpu", "none"], 0);
+    let output = doctor(folder.path(), &[".", "--record", "dir"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("replay    forebay doctor --fixture dir\n"), "{said}");
+    let replayed = report(folder.path(), &["--fixture", "dir", "--gpu", "none"], 0);
+    assert_eq!(replayed.replay.as_deref(), Some("dir"));
+    let told = |report: &DoctorReport| {
+        let checks = report.checks.iter().filter(|check| check.name != "memory_limit");
+        checks.map(|check| (check.name.clone(), check.state.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&replayed), told(&live));
+    assert!(replayed.transfers.is_empty());
+    let output = doctor(folder.path(), &[".", "--record", "dir"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.contains("cannot write a record to `dir`"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = folder();
+    for arguments in [
+        &["--gpu", "fast"][..],
+        &["--record", "a", "--fixture", "b"],
+        &["--record", "a", "--json"],
+        &["a", "b"],
+    ] {
+        let output = doctor(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    }
+    for (arguments, part) in
+        [(&["nowhere"][..], "cannot look at `nowhere`"), (&["--fixture", "."], "cannot replay `.`")]
+    {
+        let output = doctor(folder.path(), arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains(part), "{error}");
+        assert!(error.contains("hint: give a"), "{error}");
+    }
+}
+
+#[test]
+fn a_machine_without_a_direct_path_reads_like_this() {
+    let machine = Machine::virtual_h200();
+    let dir = machine.settle();
+    let output = doctor(&dir, &["/data/f", "--fixture", "."]);
+    assert!(output.status.success(), "nothing was set up: {output:?}");
+    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap(), @r#"
+        /data/f → NVIDIA H200, 0000:41:00.0
+
+        problem   drive: vda: virtio
+                  why   only the drivers of NVMe drives move bytes straight to another PCI device
+                  next  use a path on a local NVMe drive
+        problem   udev: there is no /run/udev
+                  why   cuFile asks udev what is on a block device, and without an answer takes no
+                        file at all (5027), not even in its compat mode
+                  next  start udev: `systemctl start systemd-udevd`, then `udevadm trigger`
+        problem   nvidia_fs: the module `nvidia_fs` is not loaded
+                  why   nvidia-fs is the other way: it lends the GPU's memory to drivers that know
+                        it
+                  next  install `nvidia-gds` (`nvidia-fs-dkms`) and `modprobe nvidia-fs`
+        problem   gpu_driver_keys: /proc/driver/nvidia/params has no `RMForceStaticBar1=1`,
+                  `RmForceDisableIomapWC=1`
+                  why   on x86 the driver maps all of the GPU's memory for others only where it is
+                        told to
+                  next  put `options nvidia
+                        NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;"` into
+                        /etc/modprobe.d/nvidia-p2pdma.conf, build the initial file system again
+                        (`update-initramfs -u` or `dracut -f`), and boot
+        problem   gpu_p2p_memory: there is no /sys/bus/pci/devices/0000:41:00.0/p2pmem
+                  why   P2PDMA reaches the memory that the GPU's driver has given to the kernel,
+                        and no other
+        problem   kernel_p2pdma: /boot/config-6.18.5: `CONFIG_PCI_P2PDMA` is not set
+                  why   without it the kernel moves no bytes between two PCI devices; only
+                        nvidia-fs remains
+                  next  boot a kernel with `CONFIG_PCI_P2PDMA=y` and `CONFIG_ZONE_DEVICE=y`:
+                        Ubuntu's from 6.2 on, or one that is built so
+        problem   cufile_p2pdma: `properties.use_pci_p2pdma` is not set
+                  why   cuFile uses P2PDMA only where both its global key and that of the kind of
+                        storage say so
+                  next  set `properties.use_pci_p2pdma` to true in /etc/cufile.json
+        warning   mount_options: the table of mounts shows no `data=`, as kernels do for the
+                  default
+                  why   on ext4 cuFile takes files only where the table of mounts says
+                        `data=ordered`
+                  next  mount it again with `data=ordered` (`umount`, then `mount -o
+                        data=ordered`), and in /etc/fstab
+        unknown   acs: no bridge above the GPU or the drives is shown
+                  why   bridges that redirect send what goes between two devices below them up to
+                        the processor
+        ok        file_system: ext4
+        ok        file_attributes: none that matters
+        ok        gpu_class: NVIDIA H200
+        ok        gpu_driver: Open Kernel Module for x86_64 580.159.04
+        ok        kernel_version: 6.18.5
+        ok        bar1: 256 GiB
+        ok        iommu: there is none, or it is off
+        ok        distance: vda: same socket
+        ok        link: the GPU at 0000:41:00.0: x16, 32.0 GT/s
+        ok        cufile_json: /etc/cufile.json
+        ok        cufile_denylist: nothing of this path stands on one
+        ok        cufile_compat: allowed, as it is by default
+        ok        cufile_library: 1.15, /usr/lib/libcufile.so.0; its driver opens
+        ok        proc_modules: /proc/modules is there
+        ok        locked_memory: the process may lock any memory
+        ok        rights: the process may administrate
+
+        bytes of `/data/f` have to go to NVIDIA H200 at 0000:41:00.0 through pinned host memory,
+        since the direct path (nvidia-fs) would take an NVMe drive, a udev that says what is on
+        the block device and the module `nvidia-fs`
+        "#);
+}

@@ -1,0 +1,246 @@
+//! cuFile's settings: which file rules, whether it can be read, and what it says of this path.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::facts::Facts;
+use super::jsonc::{self, Value};
+use super::report::{BOTH, Check, P2PDMA, Topic};
+use crate::topology::System;
+
+const FILE: Topic = Topic {
+    name: "cufile_json",
+    why: "cuFile takes its settings from this file, and its own defaults where there is none",
+};
+const KEYS: Topic = Topic {
+    name: "cufile_p2pdma",
+    why: "cuFile uses P2PDMA only where both its global key and that of the kind of storage say so",
+};
+const LISTS: Topic = Topic {
+    name: "cufile_denylist",
+    why: "what stands on one of these lists is copied, whatever else is right",
+};
+const COMPAT: Topic = Topic {
+    name: "cufile_compat",
+    why: "in its compat mode cuFile copies by way of host memory, and says nothing of it",
+};
+const VARIABLES: Topic = Topic {
+    name: "cufile_environment",
+    why: "variables go before the file, in this process and those that it starts",
+};
+
+const SYSTEM_FILE: &str = "/etc/cufile.json";
+const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
+/// The vendor's own file has some 10 KiB.
+const LEN_MAX: usize = 64 << 10;
+/// Texts of the file that checks look at; a record holds no others.
+const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
+const GLOBAL: [&str; 2] = ["properties", "use_pci_p2pdma"];
+
+/// cuFile's settings, and what rules them.
+#[derive(Debug)]
+pub(super) struct Config {
+    path: String,
+    is_named: bool,
+    settings: Result<Value, Unread>,
+    twice: Vec<String>,
+    variables: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+enum Unread {
+    Missing,
+    Unreadable(String),
+    Damaged(jsonc::Damage),
+    TooLong,
+}
+
+impl Config {
+    pub(super) fn read(system: &System) -> Self {
+        let variables = system.environment(|name| name.starts_with("CUFILE_"));
+        let named = variables.get(NAMED_BY).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = named.clone().unwrap_or_else(|| SYSTEM_FILE.into());
+        let mut twice = Vec::new();
+        let settings = read(system, &path).map(|(value, names)| {
+            twice = names;
+            value
+        });
+        let path = path.display().to_string();
+        Self { path, is_named: named.is_some(), settings, twice, variables }
+    }
+
+    fn flag(&self, names: &[&str]) -> Option<bool> {
+        self.settings.as_ref().ok()?.flag(names)
+    }
+
+    /// Whether somebody has asked for P2PDMA.
+    pub(super) fn wants_p2pdma(&self) -> bool {
+        self.flag(&GLOBAL) == Some(true)
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        let mut checks = vec![self.file()];
+        checks.push(self.keys(facts));
+        if self.settings.is_ok() {
+            checks.extend(self.listed(facts));
+            checks.extend(self.compat());
+        }
+        let others: Vec<String> = self
+            .variables
+            .iter()
+            .filter(|(name, _)| name.as_str() != NAMED_BY)
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        if !others.is_empty() {
+            checks.push(
+                VARIABLES
+                    .warning(others.join(", "))
+                    .step("leave them out (`env -u NAME`) where the file is to rule"),
+            );
+        }
+        checks
+    }
+
+    fn file(&self) -> Check {
+        let path = &self.path;
+        let by = if self.is_named { format!(" (`{NAMED_BY}`)") } else { String::new() };
+        match &self.settings {
+            Ok(_) if !self.twice.is_empty() => FILE
+                .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
+                .step("leave one of them: which one counts is not said"),
+            Ok(settings) if settings.at(&["fs", "block"]).is_some() => FILE
+                .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
+                .step("move `block` out of `fs`, beside `properties`: cuFile passes over it there")
+                .broken_if(true),
+            Ok(_) => FILE.ok(format!("{path}{by}")),
+            Err(Unread::Missing) if self.is_named => FILE
+                .problem(format!("{path}{by}: no such file"), BOTH)
+                .step(format!("make the file, or leave out the variable (`env -u {NAMED_BY}`)"))
+                .needs(format!("the file that `{NAMED_BY}` names"))
+                .broken_if(true),
+            Err(Unread::Missing) => FILE.warning(format!("there is no {path}")).step(
+                "install cuFile's settings (`gds-tools`), or copy /usr/local/cuda/gds/cufile.json",
+            ),
+            Err(Unread::Unreadable(reason)) => FILE
+                .problem(format!("{path}{by}: {reason}"), BOTH)
+                .step(format!("`chmod a+r {path}`"))
+                .needs("settings of cuFile that can be read")
+                .broken_if(true),
+            Err(Unread::Damaged(damage)) => {
+                let seen = format!("{path}{by}, line {}: {}", damage.line, damage.what);
+                FILE.problem(seen, BOTH)
+                    .step("correct the file; /usr/local/cuda/gds/cufile.json is the vendor's own")
+                    .needs("settings of cuFile that are not damaged")
+                    .broken_if(true)
+            }
+            Err(Unread::TooLong) => {
+                FILE.unknown(format!("{path}{by} is longer than {} KiB", LEN_MAX >> 10))
+            }
+        }
+    }
+
+    /// NVIDIA's "Setting cufile.json Configuration", and the keys of `block` that came with 1.16.
+    fn keys(&self, facts: &Facts) -> Check {
+        let global = self.flag(&GLOBAL);
+        let step = format!("set `properties.use_pci_p2pdma` to true in {}", self.path);
+        if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
+            return KEYS.unknown(format!("{} cannot be read", self.path));
+        }
+        if global != Some(true) {
+            let seen = if global.is_some() { "is false" } else { "is not set" };
+            return KEYS
+                .problem(format!("`properties.use_pci_p2pdma` {seen}"), P2PDMA)
+                .step(step)
+                .needs("`use_pci_p2pdma` in cuFile's settings");
+        }
+        let Some((section, key)) = facts.storage.key() else {
+            return KEYS.ok("`properties.use_pci_p2pdma` is true");
+        };
+        let names = format!("{section}.{key}.use_pci_p2pdma");
+        match self.flag(&[section, key, "use_pci_p2pdma"]) {
+            Some(true) => KEYS.ok(format!("both keys are true, `{names}` too")),
+            Some(false) => KEYS
+                .problem(format!("`{names}` is false, the global key is true"), P2PDMA)
+                .step(format!("set `{names}` to true in {}", self.path))
+                .needs(format!("`{names}` in cuFile's settings"))
+                .broken_if(true),
+            // Versions before 1.16 know no such key.
+            None if facts.library_version().is_some_and(|version| version < (1, 16)) => {
+                KEYS.ok("`properties.use_pci_p2pdma` is true")
+            }
+            None => KEYS
+                .problem(format!("`{names}` is not set, the global key is true"), P2PDMA)
+                .step(format!("set `{names}` to true in {}", self.path))
+                .needs(format!("`{names}` in cuFile's settings"))
+                .broken_if(true),
+        }
+    }
+
+    fn listed(&self, facts: &Facts) -> Vec<Check> {
+        let Ok(settings) = &self.settings else { return Vec::new() };
+        let list = |name: &str| {
+            let mut texts = settings.texts(&["denylist", name]);
+            texts.extend(settings.texts(&["blacklist", name])); // its older name
+            texts
+        };
+        let storage = &facts.storage;
+        let mut found = Vec::new();
+        let kind = storage.file_system().map(|layer| layer.name.as_str());
+        found.extend(list("filesystems").into_iter().filter(|name| Some(*name) == kind));
+        found.extend(list("mounts").into_iter().filter(|mount| {
+            storage.mount_point().is_some_and(|point| Path::new(point).starts_with(mount))
+        }));
+        found.extend(list("devices").into_iter().filter(|device| {
+            let name = device.strip_prefix("/dev/").unwrap_or(device);
+            storage.devices().any(|drive| drive == name)
+        }));
+        found.extend(list("drivers").into_iter().filter(|name| Some(*name) == storage.module()));
+        if found.is_empty() {
+            return vec![LISTS.ok("nothing of this path stands on one")];
+        }
+        let names = format!("`{}`", found.join("`, `"));
+        let check = LISTS.problem(format!("{names} stands on a list of `denylist`"), BOTH);
+        vec![
+            check
+                .step(format!("take {names} from `denylist` in {}", self.path))
+                .needs(format!("{names} off cuFile's `denylist`")),
+        ]
+    }
+
+    fn compat(&self) -> Vec<Check> {
+        let allowed = self.flag(&["properties", "allow_compat_mode"]);
+        let forced = self.flag(&["properties", "force_compat_mode"]);
+        vec![match (allowed, forced) {
+            (Some(false), Some(true)) => COMPAT
+                .problem("`force_compat_mode` is true and `allow_compat_mode` is false", BOTH)
+                .step(format!("leave one of them in {}", self.path))
+                .needs("settings of cuFile that do not contradict each other")
+                .broken_if(true),
+            (_, Some(true)) => COMPAT
+                .problem("`properties.force_compat_mode` is true", BOTH)
+                .step(format!("set `properties.force_compat_mode` to false in {}", self.path))
+                .needs("cuFile's `force_compat_mode` off"),
+            (Some(false), _) => COMPAT.ok("not allowed: what cannot go directly fails"),
+            _ => COMPAT.ok("allowed, as it is by default"),
+        }]
+    }
+}
+
+fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
+    // A relative name is meant from the process's own folder.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mask = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let kept = jsonc::masked(&text, |name| KEPT.contains(&name));
+        // Longer than may be, so that a record is so as well.
+        if bytes.len() > LEN_MAX { vec![b' '; LEN_MAX + 1] } else { kept.into_bytes() }
+    };
+    let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {
+        crate::topology::Absent::Missing => Unread::Missing,
+        other => Unread::Unreadable(other.to_string()),
+    })?;
+    if bytes.len() > LEN_MAX {
+        return Err(Unread::TooLong);
+    }
+    jsonc::parse(&String::from_utf8_lossy(&bytes)).map_err(Unread::Damaged)
+}

@@ -1,0 +1,186 @@
+//! The kernel: whether it can move bytes between PCI devices, and what is known of its version.
+
+use super::facts::Facts;
+use super::gunzip::gunzip;
+use super::report::{Check, P2PDMA, Topic};
+use crate::topology::System;
+
+const TRANSFERS: Topic = Topic {
+    name: "kernel_p2pdma",
+    why: "without it the kernel moves no bytes between two PCI devices; only nvidia-fs remains",
+};
+const VERSION: Topic = Topic {
+    name: "kernel_version",
+    why: "some kernels are known to break a direct path, or to slow it down",
+};
+
+/// The packed and the unpacked settings of a kernel are shorter: 70 and 300 KiB on most.
+const PACKED_MAX: usize = 1 << 20;
+const SETTINGS_MAX: usize = 4 << 20;
+/// The table of symbols of a kernel with many modules.
+const SYMBOLS_MAX: usize = 64 << 20;
+
+/// What is known of a kernel.
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    /// `6.18.5-generic`.
+    pub(super) release: Option<String>,
+    /// `CONFIG_PCI_P2PDMA` and `CONFIG_ZONE_DEVICE`.
+    p2pdma: Option<bool>,
+    zone_device: Option<bool>,
+    /// Who says so, or why nobody does.
+    source: String,
+}
+
+impl Kernel {
+    pub(super) fn read(system: &System) -> Self {
+        let release = system.text("proc/sys/kernel/osrelease".as_ref()).ok();
+        let mut kernel = Self { release, ..Self::default() };
+        let packed = system.bytes("proc/config.gz".as_ref(), PACKED_MAX);
+        if let Some(settings) = packed.ok().and_then(|packed| gunzip(&packed, SETTINGS_MAX)) {
+            kernel.settings(&String::from_utf8_lossy(&settings), "/proc/config.gz");
+            return kernel;
+        }
+        let name = kernel.release.as_deref().filter(|name| !name.contains(['/', '\0']));
+        let file = format!("boot/config-{}", name.unwrap_or_default());
+        let wanted = |line: &str| line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE");
+        if let Ok(lines) = system.lines_of(&file, SETTINGS_MAX, wanted) {
+            kernel.settings(&lines.join("\n"), &format!("/{file}"));
+            return kernel;
+        }
+        // Its functions are named wherever the table can be read, its data only in some kernels.
+        let functions =
+            |line: &str| line.contains(" T pci_p2pdma_") || line.contains("p2pdma_pgmap");
+        match system.masked("proc/kallsyms".as_ref(), SYMBOLS_MAX, |text| symbols(text, functions))
+        {
+            Ok(found) => {
+                kernel.p2pdma = Some(!found.is_empty());
+                kernel.source = "/proc/kallsyms".into();
+            }
+            Err(absent) => {
+                kernel.source = format!(
+                    "/proc/config.gz and /{file} cannot be read, nor can /proc/kallsyms ({absent})"
+                );
+            }
+        }
+        kernel
+    }
+
+    fn settings(&mut self, text: &str, source: &str) {
+        let is_set = |name: &str| {
+            text.lines().any(|line| line.strip_prefix(name).is_some_and(|rest| rest.trim() == "=y"))
+        };
+        self.p2pdma = Some(is_set("CONFIG_PCI_P2PDMA"));
+        self.zone_device = Some(is_set("CONFIG_ZONE_DEVICE"));
+        self.source = source.to_owned();
+    }
+
+    /// Whether the kernel is known to lack what P2PDMA takes.
+    pub(super) fn lacks_p2pdma(&self) -> bool {
+        self.p2pdma == Some(false) || self.zone_device == Some(false)
+    }
+
+    /// The first two numbers of its version.
+    pub(super) fn version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.release.as_deref()?.split(|c: char| !c.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        let mut checks = vec![self.transfers()];
+        checks.extend(self.versions(facts));
+        checks
+    }
+
+    fn transfers(&self) -> Check {
+        let source = &self.source;
+        let missing = |name: &str| {
+            // NVIDIA's troubleshooting guide, "Linux Kernel Requirements" of NVMe P2PDMA.
+            TRANSFERS
+                .problem(format!("{source}: `{name}` is not set"), P2PDMA)
+                .step(
+                    "boot a kernel with `CONFIG_PCI_P2PDMA=y` and `CONFIG_ZONE_DEVICE=y`: Ubuntu's \
+                     from 6.2 on, or one that is built so",
+                )
+                .needs("a kernel with `CONFIG_PCI_P2PDMA`")
+        };
+        match (self.p2pdma, self.zone_device) {
+            (Some(false), _) => missing("CONFIG_PCI_P2PDMA"),
+            (_, Some(false)) => missing("CONFIG_ZONE_DEVICE"),
+            (Some(true), _) => TRANSFERS.ok(format!("{source}: `CONFIG_PCI_P2PDMA` is set")),
+            (None, _) => TRANSFERS
+                .unknown(source.clone())
+                .step("`grep -i p2pdma /boot/config-$(uname -r)` on the machine itself, as root"),
+        }
+    }
+
+    fn versions(&self, facts: &Facts) -> Vec<Check> {
+        let Some(release) = &self.release else {
+            return vec![VERSION.unknown("/proc/sys/kernel/osrelease cannot be read")];
+        };
+        let Some(version) = self.version() else {
+            return vec![VERSION.unknown(format!("`{release}` begins with no version"))];
+        };
+        let mut checks = Vec::new();
+        // NVIDIA's release notes: drives with scatter-gather lists hang below nvidia-fs.
+        if version >= (6, 17) && facts.driver.nvidia_fs.is_some() {
+            let seen = format!("{release}, and nvidia-fs is loaded");
+            checks.push(VERSION.warning(seen).step(
+                "use P2PDMA in the place of nvidia-fs from 6.17 on: drives that take \
+                 scatter-gather lists were seen to hang",
+            ));
+        }
+        // Told by users: CUDA's question for P2PDMA ends with `INVALID_VALUE`.
+        let is_old = facts.driver.version.is_some_and(|(major, _)| (565..595).contains(&major));
+        if version >= (6, 15) && is_old && facts.driver.has_pool() {
+            let seen = format!("{release} with driver {}", facts.driver.version_text());
+            checks.push(VERSION.warning(seen).step(
+                "use driver 595 or later: users saw that earlier ones refuse P2PDMA on 6.15 and \
+                 later",
+            ));
+        }
+        if checks.is_empty() {
+            checks.push(VERSION.ok(release.clone()));
+        }
+        checks
+    }
+}
+
+/// The wanted lines of the table of symbols, without addresses.
+fn symbols(text: &[u8], wanted: impl Fn(&str) -> bool) -> Vec<u8> {
+    let mut found = String::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        if let Ok(line) = std::str::from_utf8(line)
+            && wanted(line)
+            && let Some((_, name)) = line.split_once(' ')
+        {
+            found += &format!("0000000000000000 {name}\n");
+        }
+    }
+    found.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_symbols_are_left_out() {
+        let text = b"ffffffff81000000 T pci_p2pdma_add_resource\nffffffff82 T pci_disable\n";
+        let functions = |line: &str| line.contains(" T pci_p2pdma_");
+        let found = symbols(text, functions);
+        assert_eq!(found, b"0000000000000000 T pci_p2pdma_add_resource\n");
+        assert_eq!(symbols(&found, functions), found, "a record says the same");
+    }
+
+    #[test]
+    fn versions_are_read_from_any_name() {
+        let version =
+            |name: &str| Kernel { release: Some(name.into()), ..Kernel::default() }.version();
+        assert_eq!(version("6.18.5-generic"), Some((6, 18)));
+        assert_eq!(version("6.1"), Some((6, 1)));
+        for name in ["", "6", "six.one", "99999999999.1", "-6.1"] {
+            assert_eq!(version(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Storage behind a network: NFS over RDMA, RDMA devices, and their way into a GPU's memory.
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
+use crate::topology::System;
+
+const NFS: Topic = Topic {
+    name: "nfs_transport",
+    why: "over TCP each byte is copied by the processor; over RDMA the network card may write to \
+          the GPU itself",
+};
+const DEVICES: Topic = Topic {
+    name: "rdma_devices",
+    why: "a direct path over a network takes a card that speaks RDMA, with a port that is up",
+};
+const PEERS: Topic = Topic {
+    name: "peermem",
+    why: "`nvidia_peermem` (or DMA-BUF in newer drivers) lets a network card reach a GPU's memory",
+};
+
+/// Cards and ports that are looked at.
+const CARDS_MAX: usize = 64;
+
+/// What is known of the network's side.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// Ports, each with its state: `mlx5_0/1`, `4: ACTIVE`; none where nobody says.
+    ports: Option<Vec<(String, String)>>,
+    has_peermem: bool,
+    has_rpcrdma: bool,
+    /// The version of VAST's client, where that is the one.
+    vast: Option<String>,
+}
+
+impl Network {
+    pub(super) fn read(system: &System) -> Self {
+        let cards = system.names("sys/class/infiniband", |_| true).ok();
+        // A kernel without the module has no such folder, and no such card.
+        let cards = cards.or_else(|| system.is_there("sys/class").then(Vec::new));
+        let ports = cards.map(|cards| {
+            let mut ports = Vec::new();
+            for card in cards.iter().take(CARDS_MAX) {
+                let folder = format!("sys/class/infiniband/{card}/ports");
+                let numbers = system.list(folder.as_ref()).unwrap_or_default();
+                for number in numbers.iter().take(CARDS_MAX) {
+                    let state = system.text(format!("{folder}/{number}/state").as_ref());
+                    let state = state.unwrap_or_else(|absent| absent.to_string());
+                    ports.push((format!("{card}/{number}"), state));
+                }
+            }
+            ports
+        });
+        Self {
+            ports,
+            has_peermem: system.is_there("sys/module/nvidia_peermem"),
+            has_rpcrdma: system.is_there("sys/module/rpcrdma"),
+            vast: system.text("sys/module/sunrpc/parameters/nfs_bundle_version".as_ref()).ok(),
+        }
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        if !facts.storage.is_remote() {
+            return Vec::new();
+        }
+        let mut checks: Vec<Check> = self.nfs(facts).into_iter().collect();
+        checks.push(self.devices());
+        checks.push(match self.has_peermem {
+            true => PEERS.ok("/sys/module/nvidia_peermem is there"),
+            // NVIDIA's guide to GPUDirect RDMA, "Using nvidia-peermem".
+            false => PEERS
+                .warning("there is no /sys/module/nvidia_peermem")
+                .step("`modprobe nvidia-peermem`, where the driver does not use DMA-BUF"),
+        });
+        checks
+    }
+
+    fn nfs(&self, facts: &Facts) -> Option<Check> {
+        if !facts.storage.is_nfs() {
+            return None;
+        }
+        let server = facts.storage.server()?;
+        let protocol = server.text("protocol").unwrap_or("no protocol that is told");
+        let step = "mount it with `-o proto=rdma,port=20049`, by the client of DOCA-OFED or VAST \
+                    that knows nvidia-fs";
+        if !server.flag("rdma") {
+            let needs = "NFS over RDMA";
+            return Some(NFS.problem(format!("over {protocol}"), BOTH).step(step).needs(needs));
+        }
+        let client = self.vast.as_ref().map(|version| format!(", by VAST's client {version}"));
+        let seen = format!("over {protocol}{}", client.unwrap_or_default());
+        if !self.has_rpcrdma {
+            // A module may be built in, so its folder alone is no proof.
+            return Some(NFS.unknown(format!("{seen}; there is no /sys/module/rpcrdma")));
+        }
+        // P2PDMA serves drives on PCI; NFS takes nvidia-fs (NVIDIA's page of nvidia-fs).
+        Some(match facts.driver.serves("rpcrdma") {
+            Some(true) => NFS.ok(format!("{seen}, by nvidia-fs")).closing(P2PDMA).last(),
+            _ => NFS.problem(seen, BOTH).step(step).needs("nvidia-fs with `rpcrdma`"),
+        })
+    }
+
+    fn devices(&self) -> Check {
+        let Some(ports) = &self.ports else {
+            return DEVICES.unknown("/sys/class/infiniband cannot be read");
+        };
+        let up: Vec<&str> = ports
+            .iter()
+            .filter(|(_, state)| state.starts_with("4:"))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        if !up.is_empty() {
+            return DEVICES.ok(format!("{} up", up.join(", ")));
+        }
+        let seen = match ports.first() {
+            None => "/sys/class/infiniband is empty".to_owned(),
+            Some((name, state)) => format!("no port is up: {name} is `{state}`"),
+        };
+        DEVICES
+            .problem(seen, NVIDIA_FS)
+            .step("`ibv_devinfo` lists cards and ports: connect one, or install its driver")
+            .needs("an RDMA port that is up")
+    }
+}

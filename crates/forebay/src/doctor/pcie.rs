@@ -1,0 +1,304 @@
+//! The way between a GPU and the drives on PCI: memory that others reach, IOMMU, ACS, links.
+
+use std::collections::BTreeMap;
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, P2PDMA, Topic};
+use crate::topology::{Distance, Gpu, PciDevice, StorageMap, System};
+use crate::units::{MIB, format_size};
+
+const BAR1: Topic = Topic {
+    name: "bar1",
+    why: "other PCI devices reach the GPU's memory through this range, and no more at once",
+};
+const IOMMU: Topic = Topic {
+    name: "iommu",
+    why: "an IOMMU that translates sends what goes between two devices by way of the processor, \
+          or refuses it",
+};
+const ACS: Topic = Topic {
+    name: "acs",
+    why: "bridges that redirect send what goes between two devices below them up to the processor",
+};
+const LINK: Topic = Topic {
+    name: "link",
+    why: "a link with fewer lanes or at a lower speed than both its ends can bounds every transfer",
+};
+const DISTANCE: Topic = Topic {
+    name: "distance",
+    why: "bytes between two devices below one switch do not pass the processor",
+};
+
+/// The range that GPUs have whose firmware does not show all of their memory.
+const BAR1_SMALL: u64 = 256 * MIB;
+/// Bits of the control register of Access Control Services that redirect: requests, completions,
+/// and what comes from below (PCI Express Base Specification, "ACS Control Register").
+const REDIRECTS: u16 = 0b1_1100;
+const ACS_CAPABILITY: u16 = 0x0d;
+const CONFIG_LEN: usize = 4096;
+/// Drives of one path that are looked at.
+const DRIVES_MAX: usize = 64;
+
+/// A drive on PCI.
+#[derive(Debug)]
+struct Drive {
+    name: String,
+    pci: Option<PciDevice>,
+    distance: Option<Distance>,
+}
+
+/// What is known of the way.
+#[derive(Debug)]
+pub(super) struct Pcie {
+    drives: Vec<Drive>,
+    /// The IOMMUs of the machine; none where nobody says.
+    units: Option<Vec<String>>,
+    /// How the group of a device is translated: the kernel's word.
+    groups: BTreeMap<String, Option<String>>,
+    /// The control registers of the bridges: `Ok(None)` has no such register.
+    bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
+}
+
+impl Pcie {
+    pub(super) fn read(system: &System, gpu: Option<&Gpu>, map: &StorageMap) -> Self {
+        let drives = map.drives.iter().take(DRIVES_MAX).map(|drive| Drive {
+            name: drive.name.clone(),
+            pci: drive.pci().cloned(),
+            distance: gpu.map(|gpu| Distance::to_drive(&gpu.pci, drive)),
+        });
+        let drives: Vec<Drive> = drives.collect();
+        let devices = gpu.map(|gpu| &gpu.pci).into_iter();
+        let devices: Vec<&PciDevice> =
+            devices.chain(drives.iter().filter_map(|drive| drive.pci.as_ref())).collect();
+        let groups = devices.iter().filter_map(|pci| {
+            let group = pci.iommu_group.as_ref()?;
+            let file = format!("sys/kernel/iommu_groups/{group}/type");
+            Some((pci.address.clone(), system.text(file.as_ref()).ok()))
+        });
+        let bridges = devices.iter().flat_map(|pci| &pci.bridges).map(|bridge| {
+            let file = format!("sys/bus/pci/devices/{}/config", bridge.address);
+            let register = match system.bytes(file.as_ref(), CONFIG_LEN) {
+                Ok(bytes) => control(&bytes),
+                Err(_) => Err("its registers cannot be read"),
+            };
+            (bridge.address.clone(), register)
+        });
+        Self {
+            groups: groups.collect(),
+            bridges: bridges.collect(),
+            units: system.names("sys/class/iommu", |_| true).ok(),
+            drives,
+        }
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        let Some(gpu) = &facts.gpu else { return self.drive_links() };
+        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci)];
+        // The drive that is farthest says most.
+        checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));
+        checks.extend(link("the GPU", &gpu.pci, true));
+        checks.extend(self.drive_links());
+        checks
+    }
+
+    fn iommu(&self, facts: &Facts) -> Check {
+        let translating = |kind: &Option<String>| {
+            kind.as_deref().is_some_and(|kind| kind.starts_with("DMA") || kind == "blocked")
+        };
+        let found: Vec<String> = self
+            .groups
+            .iter()
+            .filter(|(_, kind)| translating(kind))
+            .map(|(address, kind)| format!("{address} ({})", kind.as_deref().unwrap_or("?")))
+            .collect();
+        if !found.is_empty() && facts.driver.is_arm() {
+            return IOMMU.ok(format!("translates for {}, as it may on ARM", found.join(", ")));
+        }
+        if !found.is_empty() {
+            // NVIDIA's troubleshooting guide, "Before You Install GDS".
+            return IOMMU
+                .problem(format!("it translates for {}", found.join(", ")), BOTH)
+                .step(
+                    "boot with `iommu=pt`, or with `intel_iommu=off` or `amd_iommu=off`, in \
+                     `GRUB_CMDLINE_LINUX_DEFAULT` of /etc/default/grub",
+                )
+                .needs("an IOMMU that is off or passes through (`iommu=pt`)");
+        }
+        match (&self.units, self.groups.values().any(Option::is_none)) {
+            (_, true) => IOMMU.unknown("the kernel does not say how it translates"),
+            (None, _) if self.groups.is_empty() => IOMMU.unknown("/sys/class/iommu is not there"),
+            (Some(units), _) if units.is_empty() => IOMMU.ok("there is none, or it is off"),
+            _ if self.groups.is_empty() => IOMMU.ok("no device of this path is in a group"),
+            _ => IOMMU.ok("it passes through"),
+        }
+    }
+
+    fn acs(&self, gpu: &PciDevice) -> Check {
+        if self.bridges.is_empty() {
+            return ACS.unknown("no bridge above the GPU or the drives is shown");
+        }
+        let shares = |drive: &Drive| drive.distance == Some(Distance::SameSwitch);
+        let redirects: Vec<&str> = self
+            .bridges
+            .iter()
+            .filter(|(_, register)| matches!(register, Ok(Some(bits)) if bits & REDIRECTS != 0))
+            .map(|(address, _)| address.as_str())
+            .collect();
+        if !redirects.is_empty() {
+            let where_to = match self.drives.iter().any(shares) {
+                true => "",
+                false => "; the way of this path leads by the processor anyway",
+            };
+            // NCCL's guide, "PCI Access Control Services (ACS)".
+            return ACS.warning(format!("{} redirect{where_to}", redirects.join(", "))).step(
+                format!(
+                    "`setpci -s {} ECAP_ACS+0x6.w=0000` as root (each boot), for each of them, or \
+                     switch ACS off in the firmware's settings",
+                    redirects[0]
+                ),
+            );
+        }
+        let unseen = self.bridges.iter().find_map(|(address, register)| {
+            register.as_ref().err().map(|reason| format!("{address}: {reason}"))
+        });
+        match unseen {
+            Some(unseen) => ACS.unknown(unseen).step("run `forebay doctor` as root"),
+            None => ACS.ok(format!("no bridge above {} or a drive redirects", gpu.address)),
+        }
+    }
+
+    fn drive_links(&self) -> Vec<Check> {
+        let on_pci = self.drives.iter().filter_map(|drive| Some((drive, drive.pci.as_ref()?)));
+        on_pci.flat_map(|(drive, pci)| link(&drive.name, pci, false)).collect()
+    }
+}
+
+fn bar1(gpu: &Gpu) -> Check {
+    match gpu.bar1_size {
+        // In a virtual machine or where the file is masked this says nothing about the GPU.
+        None => BAR1.unknown(format!(
+            "/sys/bus/pci/devices/{}/resource shows no second range",
+            gpu.pci.address
+        )),
+        // NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
+        Some(size) if size <= BAR1_SMALL => BAR1
+            .problem(format_size(size), P2PDMA)
+            .step(
+                "where the board has them, switch `Above 4G Decoding` and `Resizable BAR` on in \
+                 the firmware's settings, and look at `nvidia-smi -q -d MEMORY` again",
+            )
+            .needs("a BAR1 that shows all of the GPU's memory"),
+        Some(size) => BAR1.ok(format_size(size)),
+    }
+}
+
+fn distance(drive: &Drive) -> Check {
+    let name = &drive.name;
+    match &drive.distance {
+        Some(found @ Distance::AcrossSockets) => DISTANCE
+            .warning(format!("{name}: {found}"))
+            .step("use a drive and a GPU of one socket (`forebay map` shows the distances)"),
+        Some(Distance::Unknown(reason)) => DISTANCE.unknown(format!("{name}: {reason}")),
+        Some(found) => DISTANCE.ok(format!("{name}: {found}")),
+        None => DISTANCE.unknown("there is no GPU to measure from"),
+    }
+}
+
+/// What bounds the link of a device: its own, and those of the bridges above.
+fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
+    let above = pci.bridges.iter().map(|bridge| (&bridge.address, bridge.link, bridge.link_max));
+    let all: Vec<_> =
+        std::iter::once((&pci.address, pci.link, pci.link_max)).chain(above).collect();
+    let most = |pick: fn(&crate::topology::Link) -> Option<u32>| {
+        // The device's own end and the port above it share a link, which is as good as the worse.
+        all.iter().take(2).filter_map(|(_, _, max)| pick(max)).min()
+    };
+    let (width, speed) = (most(|link| link.width), most(|link| link.megatransfers_per_s));
+    pci.link.width?;
+    let link = pci.link;
+    if link.width < width {
+        return Some(
+            LINK.warning(format!("{name} at {}: {link}, of {} lanes", pci.address, width?))
+                .step(both_ends(&pci.address)),
+        );
+    }
+    if link.megatransfers_per_s < speed {
+        let seen = format!("{name} at {}: {link}, of {}.0 GT/s", pci.address, speed? / 1000);
+        // An idle GPU rests at a lower speed, and only a copy shows the true one.
+        return Some(match rests {
+            true => LINK.ok(format!("{seen}, at rest")).step("`forebay map --measure-link`"),
+            false => LINK.warning(seen).step(both_ends(&pci.address)),
+        });
+    }
+    Some(LINK.ok(format!("{name} at {}: {link}", pci.address)))
+}
+
+/// `lspci(8)`.
+fn both_ends(address: &str) -> String {
+    format!(
+        "`lspci -vv -s {address}` shows what the device can (`LnkCap`) and does (`LnkSta`): look \
+         what its slot carries, and how the firmware sets that slot"
+    )
+}
+
+/// The control register of Access Control Services in a function's registers.
+fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
+    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    match bytes.len() {
+        0..=64 => return Err("only root can read all of its registers"),
+        65..=256 => return Ok(None), // the older bus has none
+        _ => {}
+    }
+    let mut at = 0x100;
+    // Each takes four bytes or more, so a chain that is longer goes in circles.
+    for _ in 0..CONFIG_LEN / 8 {
+        let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
+        if id == ACS_CAPABILITY {
+            return Ok(half(at + 6));
+        }
+        at = usize::from(next >> 4) & !3;
+        if at < 0x100 {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn registers(chain: &[(usize, u16, u16)]) -> Vec<u8> {
+        let mut bytes = vec![0; CONFIG_LEN];
+        for &(at, id, next) in chain {
+            bytes[at..at + 2].copy_from_slice(&id.to_le_bytes());
+            bytes[at + 2..at + 4].copy_from_slice(&(next << 4 | 1).to_le_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn the_register_is_found_along_the_chain() {
+        let mut bytes = registers(&[(0x100, 1, 0x148), (0x148, 0x0d, 0)]);
+        bytes[0x14e..0x150].copy_from_slice(&0x1d_u16.to_le_bytes());
+        assert_eq!(control(&bytes), Ok(Some(0x1d)));
+        assert_eq!(control(&registers(&[(0x100, 1, 0)])), Ok(None));
+        assert_eq!(control(&bytes[..256]), Ok(None));
+        assert!(control(&bytes[..64]).is_err(), "without root");
+        let circle = registers(&[(0x100, 1, 0x148), (0x148, 2, 0x100)]);
+        assert_eq!(control(&circle), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_registers_are_too_strange(
+            bytes in proptest::collection::vec(any::<u8>(), 0..600),
+            chain in proptest::collection::vec((0x40_usize..0x3ff, 0_u16..16, 0_u16..0xfff), 0..40),
+        ) {
+            let _ = control(&bytes);
+            let chain: Vec<_> = chain.iter().map(|(at, id, next)| (at * 4, *id, *next)).collect();
+            let _ = control(&registers(&chain));
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The process that asks: its limits, its rights, and the container that it may be in.
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, NVIDIA_FS, Topic};
+use crate::topology::System;
+use crate::units::{MIB, format_size};
+
+const LOCKED: Topic = Topic {
+    name: "locked_memory",
+    why: "what the kernel or a network card is to reach has to be locked in memory",
+};
+const LIMIT: Topic = Topic {
+    name: "memory_limit",
+    why: "pinned memory counts against the limit of the control group, and is never given back",
+};
+const RIGHTS: Topic = Topic {
+    name: "rights",
+    why: "registers of bridges and tables of volumes are shown to root only",
+};
+const CONTAINER: Topic = Topic {
+    name: "container",
+    why: "a container shows only the devices and folders that it was given",
+};
+const MODULES: Topic = Topic {
+    name: "proc_modules",
+    why: "cuFile from 1.16 on was seen to spin for ever as its driver opens where this is missing",
+};
+
+const LEN_MAX: usize = 64 << 10;
+/// Bits of `CapEff` (`linux/capability.h`).
+const CAP_IPC_LOCK: u64 = 1 << 14;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+/// Locked memory below which rings cannot register what they use.
+const LOCKED_MIN: u64 = 64 * MIB;
+/// Memory below which slots become fewer.
+const MEMORY_MIN: u64 = 512 * MIB;
+/// Files that makers of containers leave in them.
+const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
+
+/// What is known of the process.
+#[derive(Debug)]
+pub(super) struct Process {
+    /// Bytes that may be locked; `u64::MAX` for all, none where nobody says.
+    locked: Option<u64>,
+    rights: Option<u64>,
+    /// What a control group leaves, and the file that says so.
+    memory: Option<(u64, String)>,
+    /// What says that it is in a container.
+    container: Option<String>,
+    pub(super) has_nvidia_fs: bool,
+    has_infiniband: bool,
+    has_modules: bool,
+}
+
+impl Process {
+    pub(super) fn read(system: &System) -> Self {
+        let limits = system
+            .lines_of("proc/self/limits", LEN_MAX, |line| line.starts_with("Max locked memory"));
+        let locked = limits.ok().and_then(|lines| locked(lines.first()?));
+        let status =
+            system.lines_of("proc/self/status", LEN_MAX, |line| line.starts_with("CapEff:"));
+        let rights = status.ok().and_then(|lines| {
+            u64::from_str_radix(lines.first()?.strip_prefix("CapEff:")?.trim(), 16).ok()
+        });
+        let mark = MARKS.into_iter().find(|mark| system.is_there(mark));
+        let variable = system.environment(|name| name == "container").remove("container");
+        let container = mark.map(|mark| format!("/{mark} is there"));
+        let container = container.or_else(|| variable.map(|name| format!("`container={name}`")));
+        let devices = |prefix: &str| {
+            system
+                .names("dev", |name| name.starts_with(prefix))
+                .is_ok_and(|names| !names.is_empty())
+        };
+        Self {
+            locked,
+            rights,
+            memory: system
+                .memory_limit()
+                .map(|limit| (limit.available, limit.file.display().to_string())),
+            container,
+            has_nvidia_fs: devices("nvidia-fs"),
+            has_infiniband: system.is_there("dev/infiniband"),
+            has_modules: system.is_there("proc/modules"),
+        }
+    }
+
+    pub(super) fn is_container(&self) -> bool {
+        self.container.is_some()
+    }
+
+    fn may(&self, right: u64) -> bool {
+        self.rights.is_some_and(|rights| rights & right != 0)
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        let mut checks = vec![self.modules(facts)];
+        checks.extend(self.contained(facts));
+        checks.push(self.locking());
+        checks.extend(self.limit());
+        checks.push(match (self.rights, self.may(CAP_SYS_ADMIN)) {
+            (_, true) => RIGHTS.ok("the process may administrate"),
+            (None, _) => RIGHTS.unknown("/proc/self/status does not tell them"),
+            _ => RIGHTS
+                .unknown("without root some of these could not be seen")
+                .step("run `forebay doctor` as root"),
+        });
+        checks
+    }
+
+    fn modules(&self, facts: &Facts) -> Check {
+        if self.has_modules {
+            return MODULES.ok("/proc/modules is there");
+        }
+        let may_hang = facts.library_version().is_some_and(|version| version >= (1, 16));
+        let seen = "there is no /proc/modules: this kernel loads none";
+        match (may_hang, facts.cufile_opened()) {
+            (true, false) => MODULES
+                .problem(seen, BOTH)
+                .step("use cuFile 1.15, or a kernel with loadable modules")
+                .needs("/proc/modules"),
+            _ => MODULES.warning(seen),
+        }
+    }
+
+    fn contained(&self, facts: &Facts) -> Option<Check> {
+        let seen = self.container.clone()?;
+        if facts.storage.is_remote() && !self.has_infiniband {
+            return Some(
+                CONTAINER
+                    .problem(format!("{seen}, /dev/infiniband is not"), NVIDIA_FS)
+                    .step("give the container the cards: `--device /dev/infiniband`")
+                    .needs("/dev/infiniband in the container"),
+            );
+        }
+        Some(CONTAINER.ok(seen))
+    }
+
+    fn locking(&self) -> Check {
+        match self.locked {
+            _ if self.may(CAP_IPC_LOCK) => LOCKED.ok("the process may lock any memory"),
+            None => LOCKED.unknown("/proc/self/limits does not tell the limit"),
+            Some(u64::MAX) => LOCKED.ok("unlimited"),
+            Some(bytes) if bytes >= LOCKED_MIN => LOCKED.ok(format_size(bytes)),
+            Some(bytes) => LOCKED
+                .warning(format_size(bytes))
+                .step("`ulimit -l unlimited`, for good in /etc/security/limits.conf (`memlock`)"),
+        }
+    }
+
+    fn limit(&self) -> Option<Check> {
+        let (left, file) = self.memory.as_ref()?;
+        let seen = format!("{file} leaves {}", format_size(*left));
+        Some(match *left < MEMORY_MIN {
+            true => LIMIT.warning(seen).step("raise the limit of the control group or container"),
+            false => LIMIT.ok(seen),
+        })
+    }
+}
+
+/// The first number of `Max locked memory  8388608  8388608  bytes`.
+fn locked(line: &str) -> Option<u64> {
+    match line.strip_prefix("Max locked memory")?.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_the_kernel_writes_them() {
+        let line = "Max locked memory         8388608              8388608              bytes     ";
+        assert_eq!(locked(line), Some(8 << 20));
+        assert_eq!(locked("Max locked memory         unlimited    unlimited"), Some(u64::MAX));
+        assert_eq!(locked("Max locked memory"), None);
+        assert_eq!(locked("Max open files 1"), None);
+    }
+}

@@ -1,0 +1,349 @@
+//! What a diagnosis holds: checks, the ways that they leave open, and one sentence.
+//!
+//! Plain data and the order among them; nothing is read here.
+
+use std::fmt;
+
+use crate::topology::clean;
+
+/// A way for bytes to go between a drive and a GPU without a copy in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Way {
+    /// The kernel's own transfers between PCI devices.
+    P2pdma,
+    /// NVIDIA's kernel module.
+    NvidiaFs,
+}
+
+/// Both ways.
+pub(super) const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
+pub(super) const P2PDMA: &[Way] = &[Way::P2pdma];
+pub(super) const NVIDIA_FS: &[Way] = &[Way::NvidiaFs];
+
+impl Way {
+    /// Its name, as verdicts say it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P2pdma => "p2pdma",
+            Self::NvidiaFs => "nvidia-fs",
+        }
+    }
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum State {
+    /// It stands in the way.
+    Problem,
+    /// It costs speed, or may stand in the way.
+    Warning,
+    /// It could not be seen.
+    Unknown,
+    /// It is as it should be.
+    Ok,
+}
+
+impl State {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+            Self::Ok => "ok",
+        }
+    }
+}
+
+/// What is checked, and why it matters.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Topic {
+    pub(super) name: &'static str,
+    pub(super) why: &'static str,
+}
+
+impl Topic {
+    fn check(self, state: State, seen: impl Into<String>) -> Check {
+        Check {
+            name: self.name,
+            state,
+            seen: clean(&seen.into()),
+            why: self.why,
+            step: None,
+            blocks: Vec::new(),
+            needs: None,
+            is_final: false,
+            is_broken: false,
+        }
+    }
+
+    pub(super) fn ok(self, seen: impl Into<String>) -> Check {
+        self.check(State::Ok, seen)
+    }
+
+    pub(super) fn warning(self, seen: impl Into<String>) -> Check {
+        self.check(State::Warning, seen)
+    }
+
+    pub(super) fn unknown(self, seen: impl Into<String>) -> Check {
+        self.check(State::Unknown, seen)
+    }
+
+    /// A problem that closes `ways`.
+    pub(super) fn problem(self, seen: impl Into<String>, ways: &[Way]) -> Check {
+        Check { blocks: ways.to_vec(), ..self.check(State::Problem, seen) }
+    }
+}
+
+/// One check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Check {
+    /// What was checked, in lower case with underscores.
+    pub name: &'static str,
+    /// How it came out.
+    pub state: State,
+    /// What was seen.
+    pub seen: String,
+    /// Why it matters.
+    pub why: &'static str,
+    /// What to do next; none where nothing is to be done, or nothing is known to help.
+    pub step: Option<String>,
+    /// The ways that it closes.
+    pub blocks: Vec<Way>,
+    /// What would have to be for these to be open, as the end of a sentence.
+    pub needs: Option<String>,
+    /// Whether no setting of this machine changes it.
+    pub is_final: bool,
+    /// Whether something that was set up does not work, or contradicts itself.
+    pub is_broken: bool,
+}
+
+impl Check {
+    pub(super) fn step(self, step: impl Into<String>) -> Self {
+        Self { step: Some(clean(&step.into())), ..self }
+    }
+
+    pub(super) fn needs(self, needs: impl Into<String>) -> Self {
+        Self { needs: Some(needs.into()), ..self }
+    }
+
+    /// Closes ways, although it is as it should be.
+    pub(super) fn closing(self, ways: &[Way]) -> Self {
+        Self { blocks: ways.to_vec(), ..self }
+    }
+
+    pub(super) fn last(self) -> Self {
+        Self { is_final: true, ..self }
+    }
+
+    pub(super) fn broken_if(self, is_broken: bool) -> Self {
+        Self { is_broken, ..self }
+    }
+
+    /// Takes what closes only the other way for no problem, where `open` is open.
+    fn pass_over(&mut self, open: Way) {
+        if self.state == State::Problem && !self.is_broken && !self.blocks.is_empty() {
+            self.state = State::Ok;
+            self.step = None;
+            self.seen += &format!(" (not needed: {} is open)", open.name());
+        }
+    }
+}
+
+/// The GPU that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gpu {
+    /// Where it is on PCI.
+    pub address: String,
+    /// What its driver calls it.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} at {}", self.address),
+            None => write!(f, "the GPU at {}", self.address),
+        }
+    }
+}
+
+/// What closes a way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outlook {
+    /// Which way.
+    pub way: Way,
+    /// Whether nothing that was seen stands in it.
+    pub is_open: bool,
+    /// Whether no setting of this machine opens it.
+    pub is_final: bool,
+    /// What would have to change.
+    pub needs: Vec<String>,
+}
+
+/// A diagnosis of the way from one path to one GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The path.
+    pub path: String,
+    /// The GPU; none where there is none, or none on PCI.
+    pub gpu: Option<Gpu>,
+    /// The checks, what holds the path back most first.
+    pub checks: Vec<Check>,
+    /// The ways without a copy in host memory, the nearest first.
+    pub ways: Vec<Outlook>,
+}
+
+impl Report {
+    pub(super) fn new(path: String, gpu: Option<Gpu>, mut checks: Vec<Check>) -> Self {
+        let mut ways: Vec<Outlook> = BOTH.iter().map(|way| outlook(*way, &checks)).collect();
+        ways.sort_by_key(|way| (!way.is_open, way.is_final, way.needs.len()));
+        let nearest = ways[0].way;
+        if ways[0].is_open {
+            checks.iter_mut().for_each(|check| check.pass_over(nearest));
+        }
+        // The order in which they are made is the order of what they cost, so the sort is stable.
+        checks.sort_by_key(|check| {
+            let closes = match check.blocks.len() {
+                0 => 3,
+                1 if check.blocks[0] != nearest => 2,
+                1 => 1,
+                _ => 0,
+            };
+            (check.state, !check.is_broken, closes)
+        });
+        Self { path, gpu, checks, ways }
+    }
+
+    /// Whether something that was set up does not work.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.checks.iter().any(|check| check.is_broken)
+    }
+
+    /// The check of this name.
+    #[must_use]
+    pub fn check(&self, name: &str) -> Option<&Check> {
+        self.checks.iter().find(|check| check.name == name)
+    }
+
+    /// What would have to change for the direct path; none where nothing seen stands in it.
+    #[must_use]
+    pub fn change(&self) -> Option<String> {
+        let way = self.ways.first().filter(|way| !way.is_open)?;
+        if way.needs.is_empty() {
+            return Some("the direct path is closed".into());
+        }
+        let needs = joined(&way.needs);
+        Some(format!("the direct path ({}) would take {needs}", way.way.name()))
+    }
+
+    /// How bytes can travel, as far as was seen, and what would have to change.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let to = match &self.gpu {
+            Some(gpu) => format!("to {gpu}"),
+            None => "to a GPU".to_owned(),
+        };
+        let path = &self.path;
+        match self.change() {
+            None => {
+                let name = self.ways.first().map_or("", |way| way.way.name());
+                format!("nothing seen keeps bytes of `{path}` from going {to} directly ({name})")
+            }
+            Some(change) => {
+                format!(
+                    "bytes of `{path}` have to go {to} through pinned host memory, since {change}"
+                )
+            }
+        }
+    }
+}
+
+fn outlook(way: Way, checks: &[Check]) -> Outlook {
+    let closing: Vec<&Check> = checks.iter().filter(|check| check.blocks.contains(&way)).collect();
+    let mut needs: Vec<String> = Vec::new();
+    for need in closing.iter().filter_map(|check| check.needs.as_ref()) {
+        if !needs.contains(need) {
+            needs.push(need.clone());
+        }
+    }
+    let is_final = closing.iter().any(|check| check.is_final);
+    Outlook { way, is_open: closing.is_empty(), is_final, needs }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn joined(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOPIC: Topic = Topic { name: "topic", why: "it matters" };
+
+    fn named(name: &'static str) -> Topic {
+        Topic { name, ..TOPIC }
+    }
+
+    #[test]
+    fn what_closes_most_comes_first() {
+        let checks = vec![
+            named("fine").ok("yes"),
+            named("unseen").unknown("?"),
+            named("slow").warning("slow"),
+            named("far").problem("x", NVIDIA_FS).needs("a module"),
+            named("far_too").problem("x", NVIDIA_FS).needs("a build"),
+            named("near").problem("x", P2PDMA).needs("a kernel"),
+            named("both").problem("x", BOTH).needs("a drive"),
+            named("broken").problem("x", &[]).broken_if(true),
+        ];
+        let report = Report::new("/p".into(), None, checks);
+        let names: Vec<&str> = report.checks.iter().map(|check| check.name).collect();
+        let order = ["broken", "both", "near", "far", "far_too", "slow", "unseen", "fine"];
+        assert_eq!(names, order);
+        assert_eq!(report.ways[0].way, Way::P2pdma);
+        assert!(report.is_broken());
+        let change = "the direct path (p2pdma) would take a kernel and a drive";
+        assert_eq!(report.change().as_deref(), Some(change));
+    }
+
+    #[test]
+    fn a_way_that_nothing_closes_is_open() {
+        let checks = vec![named("a").problem("x", NVIDIA_FS), named("b").warning("y")];
+        let report = Report::new("/p".into(), None, checks);
+        assert!(report.ways[0].is_open && !report.ways[1].is_open && !report.is_broken());
+        assert_eq!(report.change(), None);
+        let other = report.check("a").unwrap();
+        assert_eq!(
+            (other.state, other.seen.as_str()),
+            (State::Ok, "x (not needed: p2pdma is open)")
+        );
+        assert!(report.sentence().contains("directly (p2pdma)"));
+    }
+
+    #[test]
+    fn what_no_setting_changes_is_the_farther_way() {
+        let checks = vec![
+            named("a").problem("x", P2PDMA).needs("another GPU").last(),
+            named("b").problem("x", NVIDIA_FS).needs("a module"),
+            named("c").problem("x", NVIDIA_FS).needs("a setting"),
+        ];
+        let report = Report::new("/p".into(), None, checks);
+        assert_eq!(report.ways[0].way, Way::NvidiaFs);
+        assert_eq!(joined(&["a".into(), "b".into(), "c".into()]), "a, b and c");
+    }
+}

@@ -1,0 +1,312 @@
+//! What a path is on: file system and mount, the file itself, and what udev says of the device.
+//!
+//! What is below the file system is judged in `volumes`.
+
+use std::path::PathBuf;
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, Topic};
+use crate::topology::{Layer, LayerKind, StorageMap, System, Transport};
+
+const FILE_SYSTEM: Topic = Topic {
+    name: "file_system",
+    why: "cuFile moves bytes directly on few file systems; on all others it copies them",
+};
+const MOUNT: Topic = Topic {
+    name: "mount_options",
+    why: "on ext4 cuFile takes files only where the table of mounts says `data=ordered`",
+};
+const ATTRIBUTES: Topic = Topic {
+    name: "file_attributes",
+    why: "bytes that are encrypted, compressed or checked have to pass the processor",
+};
+const UDEV: Topic = Topic {
+    name: "udev",
+    why: "cuFile asks udev what is on a block device, and without an answer takes no file at all \
+          (5027), not even in its compat mode",
+};
+const ARRAY_UDEV: Topic = Topic {
+    name: "udev_raid",
+    why: "cuFile asks udev for the level of an array, and takes no file where none is told",
+};
+
+/// Flags of an extent whose bytes are not on the drive as the file has them: encoded, encrypted,
+/// inline (`linux/fiemap.h`).
+const NOT_AS_THEY_ARE: [(u32, &str); 3] =
+    [(0x8, "encoded"), (0x80, "encrypted"), (0x200, "in the inode")];
+const LEN_MAX: usize = 64 << 10;
+
+/// What is below a path, as far as it counts here.
+#[derive(Debug)]
+pub(super) struct Storage {
+    pub(super) map: StorageMap,
+    /// The flags of the file's first extent.
+    flags: Result<u32, String>,
+    /// Namespaces that are heads of several paths, or could be.
+    pub(super) heads: Vec<String>,
+    /// Block devices with sums beside their blocks, and their kind.
+    pub(super) protected: Vec<String>,
+    /// The device below the file system, and what udev says of it: none where udev is not there.
+    device: Option<(String, Option<Vec<String>>)>,
+    has_udev: bool,
+}
+
+impl Storage {
+    pub(super) fn read(system: &System, map: StorageMap) -> Self {
+        let is_file = map.exists && map.root.number("size_bytes").is_some();
+        let flags = if is_file { system.extent_flags(&map.path) } else { Ok(0) };
+        let heads = system.names("sys/block", |name| name.starts_with("nvme") && is_path(name));
+        let heads = heads.unwrap_or_default().iter().filter_map(|name| head(name)).collect();
+        let protected = map.drives.iter().take(64).filter_map(|drive| {
+            let text = |file: &str| {
+                system.text(PathBuf::from(format!("sys/block/{}/{file}", drive.name)).as_path())
+            };
+            let capable = text("integrity/device_is_integrity_capable").ok()?;
+            let format = text("integrity/format").unwrap_or_default();
+            (capable == "1").then(|| format!("{} ({format})", drive.name))
+        });
+        let device = device(&map.root).map(|number| {
+            let file = format!("run/udev/data/b{number}");
+            let wanted =
+                |line: &str| line.starts_with("E:ID_FS_") || line.starts_with("E:MD_LEVEL");
+            let keeps =
+                |line: &str| wanted(line) && !line.contains("UUID") && !line.contains("LABEL");
+            (number, system.lines_of(&file, LEN_MAX, keeps).ok())
+        });
+        Self {
+            flags,
+            heads,
+            protected: protected.collect(),
+            device,
+            has_udev: system.is_there("run/udev/data"),
+            map,
+        }
+    }
+
+    pub(super) fn layers(&self, kind: LayerKind) -> impl Iterator<Item = &Layer> {
+        self.map.root.walk().map(|(_, layer)| layer).filter(move |layer| layer.kind == kind)
+    }
+
+    /// The file system that the path is on.
+    pub(super) fn file_system(&self) -> Option<&Layer> {
+        self.layers(LayerKind::FileSystem).next()
+    }
+
+    fn kind(&self) -> &str {
+        self.file_system().map_or("", |layer| layer.name.as_str())
+    }
+
+    pub(super) fn is_nfs(&self) -> bool {
+        matches!(self.kind(), "nfs" | "nfs4")
+    }
+
+    /// Whether the bytes come over a network.
+    pub(super) fn is_remote(&self) -> bool {
+        self.map.drives.iter().any(|drive| drive.transport().is_network())
+    }
+
+    /// The step of the file server.
+    pub(super) fn server(&self) -> Option<&Layer> {
+        self.layers(LayerKind::Network).next()
+    }
+
+    /// Where cuFile's settings have the key of the path's kind of storage, if there is one.
+    pub(super) fn key(&self) -> Option<(&'static str, &'static str)> {
+        if self.kind() == "virtiofs" {
+            return Some(("fs", "virtiofs"));
+        }
+        if let Some(md) = self.layers(LayerKind::Md).next() {
+            return Some(match md.text("level") {
+                Some("raid1") => ("block", "raid1"),
+                Some("raid10") => ("block", "raid10"),
+                _ => ("block", "raid"),
+            });
+        }
+        match self.map.drives.first()?.transport() {
+            Transport::Pcie | Transport::Emulated { .. } => Some(("block", "nvme")),
+            Transport::Fabric { .. } => Some(("block", "nvmeof")),
+            _ => None,
+        }
+    }
+
+    /// The kernel module that has to know nvidia-fs.
+    pub(super) fn module(&self) -> Option<&'static str> {
+        if self.is_nfs() {
+            return Some("rpcrdma");
+        }
+        match self.map.drives.first()?.transport() {
+            Transport::Pcie | Transport::Emulated { .. } => Some("nvme"),
+            Transport::Fabric { kind, .. } if kind == "rdma" => Some("nvme_rdma"),
+            _ => None,
+        }
+    }
+
+    /// The names of what is below, of which each may be a device.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
+        self.map.root.walk().map(|(_, layer)| layer.name.as_str())
+    }
+
+    pub(super) fn mount_point(&self) -> Option<&str> {
+        self.layers(LayerKind::Mount).next().map(|layer| layer.name.as_str())
+    }
+
+    pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
+        let mut checks = vec![self.system_check()];
+        checks.extend(self.mount());
+        checks.extend(self.attributes());
+        checks.extend(self.below(facts));
+        checks.extend(self.udev(facts));
+        checks
+    }
+
+    fn system_check(&self) -> Check {
+        let Some(layer) = self.file_system() else {
+            let is_device = self.map.drives.iter().any(|drive| drive.device.is_some());
+            return match is_device {
+                true => FILE_SYSTEM.ok("none: the path is a block device"),
+                false => FILE_SYSTEM.unknown("what the path is on cannot be told"),
+            };
+        };
+        let closed = |what: &str| {
+            // NVIDIA's release notes, from 1.16 and 1.17 on for zfs and btrfs.
+            FILE_SYSTEM
+                .problem(what.to_owned(), BOTH)
+                .step("use a path on ext4 (mounted with `data=ordered`) or xfs, on an NVMe drive")
+                .needs("a path on ext4 or xfs")
+        };
+        match layer.name.as_str() {
+            "ext4" | "xfs" | "nfs" | "nfs4" => FILE_SYSTEM.ok(layer.name.clone()),
+            "lustre" | "wekafs" | "gpfs" | "beegfs" | "panfs" | "scatefs" | "virtiofs" => {
+                FILE_SYSTEM
+                    .unknown(format!("{}: its own client decides", layer.name))
+                    .step("`/usr/local/cuda/gds/tools/gdscheck -p` says whether cuFile knows it")
+            }
+            other => closed(other),
+        }
+    }
+
+    /// NVIDIA's page of nvidia-fs names ext4 "in ordered mode"; issue 3972 of DALI is one where
+    /// the mode was not shown.
+    fn mount(&self) -> Option<Check> {
+        let layer = self.file_system().filter(|layer| layer.name == "ext4")?;
+        let options = layer.text("options").unwrap_or_default();
+        let mode = options.split(',').find_map(|option| option.strip_prefix("data="));
+        let step = "mount it again with `data=ordered` (`umount`, then `mount -o data=ordered`), \
+                    and in /etc/fstab";
+        Some(match mode {
+            Some("ordered") => MOUNT.ok("data=ordered"),
+            Some(other) => MOUNT
+                .problem(format!("data={other}"), BOTH)
+                .step(step)
+                .needs("ext4 mounted with `data=ordered`"),
+            None => MOUNT
+                .warning("the table of mounts shows no `data=`, as kernels do for the default")
+                .step(step),
+        })
+    }
+
+    fn attributes(&self) -> Option<Check> {
+        let root = &self.map.root;
+        let mut found: Vec<&str> = ["compressed", "encrypted", "verity"]
+            .into_iter()
+            .filter(|name| root.flag(name))
+            .collect();
+        match &self.flags {
+            Ok(flags) => found.extend(
+                NOT_AS_THEY_ARE.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name),
+            ),
+            Err(reason) if found.is_empty() => {
+                return Some(ATTRIBUTES.unknown(format!("where its bytes lie: {reason}")));
+            }
+            Err(_) => {}
+        }
+        if found.is_empty() {
+            return root.number("size_bytes").map(|_| ATTRIBUTES.ok("none that matters"));
+        }
+        let check = ATTRIBUTES.problem(found.join(", "), BOTH);
+        Some(
+            check
+                .step("copy the file to a folder without these (`lsattr -d FOLDER` shows them)")
+                .needs("a file that is not encrypted, compressed, checked or in its inode"),
+        )
+    }
+
+    fn udev(&self, facts: &Facts) -> Vec<Check> {
+        let Some((number, told)) = &self.device else { return Vec::new() };
+        let has = |name: &str| {
+            let lines = told.as_ref();
+            lines.is_some_and(|lines| lines.iter().any(|line| line.starts_with(name)))
+        };
+        let file = format!("/run/udev/data/b{number}");
+        let seen = match (self.has_udev, told.is_some()) {
+            (false, _) => "there is no /run/udev".to_owned(),
+            (true, false) => format!("there is no {file}"),
+            (true, true) => format!("{file} has no `ID_FS_USAGE`"),
+        };
+        // Issue 795 of LMCache, for containers.
+        let step = match facts.process.is_container() {
+            true => "give the container the host's folder: `-v /run/udev:/run/udev:ro`",
+            false => "start udev: `systemctl start systemd-udevd`, then `udevadm trigger`",
+        };
+        let mut checks = vec![match has("E:ID_FS_USAGE=") {
+            true => UDEV.ok(format!("{file} tells what is on the device")),
+            false => UDEV
+                .problem(seen, BOTH)
+                .step(step)
+                .needs("a udev that says what is on the block device")
+                .broken_if(facts.cufile_is_wanted()),
+        }];
+        if self.layers(LayerKind::Md).next().is_some() {
+            checks.push(match has("E:MD_LEVEL=") {
+                true => ARRAY_UDEV.ok(format!("{file} tells the level")),
+                // NVIDIA's troubleshooting guide, "Adding udev Rules for RAID Volumes".
+                false => ARRAY_UDEV
+                    .problem(format!("{file} has no `MD_LEVEL`"), BOTH)
+                    .step(
+                        "add a rule that imports what `mdadm --detail --export` says, as Ubuntu's \
+                         63-md-raid-arrays.rules does, and `udevadm trigger`",
+                    )
+                    .needs("udev's rule for arrays"),
+            });
+        }
+        checks
+    }
+}
+
+/// Whether this is `nvmeXcYnZ`, one path to a namespace.
+fn is_path(name: &str) -> bool {
+    head(name).is_some()
+}
+
+/// `nvmeXnZ` for `nvmeXcYnZ`.
+fn head(name: &str) -> Option<String> {
+    let (before, rest) = name.strip_prefix("nvme")?.split_once('c')?;
+    let (number, after) = rest.split_once('n')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(before) && digits(number) && digits(after)).then(|| format!("nvme{before}n{after}"))
+}
+
+/// The number of the block device that the file system is on.
+fn device(root: &Layer) -> Option<String> {
+    let mut layers = root.walk().map(|(_, layer)| layer);
+    layers.find(|layer| layer.kind == LayerKind::FileSystem)?;
+    let block = layers.next()?;
+    let is_block = !matches!(
+        block.kind,
+        LayerKind::FileSystem | LayerKind::Network | LayerKind::Memory | LayerKind::BackingFile
+    );
+    block.text("device").filter(|_| is_block).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_a_drive_is_told_from_its_head() {
+        assert_eq!(head("nvme0c1n2").as_deref(), Some("nvme0n2"));
+        for name in ["nvme0n2", "nvme0c1n2p1", "nvmec1n2", "sdc1", "nvme0c1", ""] {
+            assert_eq!(head(name), None, "{name}");
+        }
+    }
+}

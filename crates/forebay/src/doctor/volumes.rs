@@ -1,0 +1,218 @@
+//! What below a path passes bytes on: drives, arrays, volumes, several paths, networks.
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
+use super::storage::Storage;
+use crate::topology::{LayerKind, Transport};
+
+const DRIVE: Topic = Topic {
+    name: "drive",
+    why: "only the drivers of NVMe drives move bytes straight to another PCI device",
+};
+const RAID: Topic = Topic {
+    name: "raid",
+    why: "an array passes requests on directly only where its level computes nothing",
+};
+const VOLUME: Topic = Topic {
+    name: "volume",
+    why: "volumes of the device mapper do not pass on requests for a GPU's memory",
+};
+const MULTIPATH: Topic = Topic {
+    name: "multipath",
+    why: "the head of a drive with several paths passes on requests for a GPU's memory in the \
+          newest kernels only",
+};
+const PROTECTION: Topic = Topic {
+    name: "protection_information",
+    why: "sums that go with each block are made and checked in host memory",
+};
+const FABRIC: Topic = Topic {
+    name: "nvme_over_fabrics",
+    why: "a drive behind a network needs RDMA, by a driver that can reach a GPU's memory",
+};
+const PLAYED: Topic = Topic {
+    name: "dpu",
+    why: "the bytes of a drive that a card plays come from the card, so its place on PCI counts",
+};
+impl Storage {
+    /// The checks of what is below the file system.
+    pub(super) fn below(&self, facts: &Facts) -> Vec<Check> {
+        let found = [
+            self.drive(),
+            self.arrays(facts),
+            self.volumes(),
+            self.paths(facts),
+            self.protection(),
+            self.fabrics(),
+            self.players(),
+        ];
+        found.into_iter().flatten().collect()
+    }
+
+    fn drive(&self) -> Option<Check> {
+        let mut seen = Vec::new();
+        let mut is_bad = false;
+        for drive in &self.map.drives {
+            let transport = drive.transport();
+            let fits = matches!(
+                transport,
+                Transport::Pcie | Transport::Emulated { .. } | Transport::Fabric { .. }
+            );
+            if drive.device.is_some() {
+                is_bad |= !fits;
+                seen.push(format!("{}: {transport}", drive.name));
+            }
+        }
+        if self.layers(LayerKind::Loop).next().is_some() {
+            return Some(
+                DRIVE
+                    .problem("a loop device", BOTH)
+                    .step("use a path on the drive itself")
+                    .needs("a path that is on no loop device"),
+            );
+        }
+        if seen.is_empty() {
+            return None;
+        }
+        seen.truncate(8);
+        let seen = seen.join("; ");
+        if !is_bad {
+            return Some(DRIVE.ok(seen));
+        }
+        // cuFile has a bit for SCSI, which no driver of the kernel's serves.
+        Some(
+            DRIVE
+                .problem(seen, BOTH)
+                .step("use a path on a local NVMe drive")
+                .needs("an NVMe drive")
+                .last(),
+        )
+    }
+
+    fn arrays(&self, facts: &Facts) -> Option<Check> {
+        let md = self.layers(LayerKind::Md).next()?;
+        let level = md.text("level").unwrap_or("of no known level");
+        let seen = format!("{}: {level}", md.name);
+        let step = "a transfer tells (`forebay bench --route direct`): NVIDIA names kernel 7.1 \
+                    for RAID-0 and 7.2 for RAID-1 and RAID-10";
+        Some(match level {
+            "raid0" => RAID.warning(seen).step(step),
+            "raid1" | "raid10" => {
+                let is_old = facts.library_version().is_some_and(|version| version < (1, 19));
+                match is_old {
+                    true => RAID
+                        .problem(seen, NVIDIA_FS)
+                        .step("install cuFile 1.19 or later, or use RAID-0")
+                        .needs("cuFile 1.19 or later"),
+                    false => RAID.warning(seen).step(step),
+                }
+            }
+            _ => RAID
+                .problem(seen, BOTH)
+                .step("use RAID-0, RAID-1 or RAID-10, or a drive of its own")
+                .needs("an array of level 0, 1 or 10"),
+        })
+    }
+
+    fn volumes(&self) -> Option<Check> {
+        let mut found = self.layers(LayerKind::DeviceMapper).peekable();
+        found.peek()?;
+        let names: Vec<String> = found
+            .take(8)
+            .map(|dm| {
+                let kind = dm.text("target").or_else(|| dm.text("made_by"));
+                format!("{}: {}", dm.name, kind.unwrap_or("device mapper"))
+            })
+            .collect();
+        Some(
+            VOLUME
+                .problem(names.join("; "), BOTH)
+                .step("use a path on a partition or drive itself")
+                .needs("a path without volumes of the device mapper (LVM, dm-crypt, multipath)"),
+        )
+    }
+
+    /// NVIDIA's troubleshooting guide, "Disable multipathing support"; `fb0eeeed91f3` of the kernel
+    /// passes such requests on.
+    fn paths(&self, facts: &Facts) -> Option<Check> {
+        let nvme = self.map.drives.iter().filter(|drive| drive.name.starts_with("nvme"));
+        let mut is_nvme = false;
+        let mut found = Vec::new();
+        for drive in nvme {
+            is_nvme = true;
+            if drive.paths.len() > 1 || self.heads.contains(&drive.name) {
+                found.push(format!("{} has {} paths", drive.name, drive.paths.len().max(1)));
+            }
+        }
+        if !is_nvme {
+            return None;
+        }
+        if found.is_empty() {
+            return Some(MULTIPATH.ok("no drive of this path has several"));
+        }
+        found.truncate(8);
+        // The change came into the kernel in May 2026, so none before 7.2 has it by itself.
+        let may_pass = facts.kernel.version().is_none_or(|version| version >= (7, 2));
+        let seen = format!("{}, by the kernel's own multipath", found.join("; "));
+        let step = "put `options nvme_core multipath=N` into /etc/modprobe.d/nvme.conf, build the \
+                    initial file system again, and boot";
+        Some(match may_pass {
+            true => MULTIPATH.warning(seen).step(step),
+            false => MULTIPATH
+                .problem(seen, P2PDMA)
+                .step(step)
+                .needs("NVMe without multipath (`nvme_core.multipath=N`)"),
+        })
+    }
+
+    fn protection(&self) -> Option<Check> {
+        if self.protected.is_empty() {
+            return None;
+        }
+        Some(
+            PROTECTION
+                .problem(self.protected.join("; "), BOTH)
+                .step(
+                    "`nvme id-ns -H DEVICE` lists the drive's formats: use one without metadata \
+                     (`nvme format` erases the drive)",
+                )
+                .needs("a drive formatted without metadata"),
+        )
+    }
+
+    fn fabrics(&self) -> Option<Check> {
+        let mut kinds: Vec<&str> = Vec::new();
+        for drive in &self.map.drives {
+            if let Transport::Fabric { kind, .. } = drive.transport()
+                && !kinds.contains(&kind.as_str())
+            {
+                kinds.push(kind);
+            }
+        }
+        let seen = format!("NVMe over {}", kinds.join(", "));
+        match kinds.as_slice() {
+            [] => None,
+            // Issue 1063 of NIXL; `23528aa3320a` of the kernel (April 2026) mends it.
+            ["rdma"] => Some(FABRIC.warning(seen).step(
+                "where reads fail with P2PDMA, set `use_pci_p2pdma` of `block.nvmeof` to false",
+            )),
+            _ => Some(
+                FABRIC
+                    .problem(seen, BOTH)
+                    .step("connect the drive by RDMA (`nvme connect -t rdma`)")
+                    .needs("NVMe over RDMA"),
+            ),
+        }
+    }
+
+    fn players(&self) -> Option<Check> {
+        let played = self.map.drives.iter().find_map(|drive| match drive.transport() {
+            Transport::Emulated { by, certain, signs } => Some((drive, by, *certain, signs)),
+            _ => None,
+        })?;
+        let (drive, by, certain, signs) = played;
+        let likely = if certain { "" } else { "likely " };
+        let seen = format!("{} is {likely}played by {by}: {}", drive.name, signs.join(", "));
+        Some(PLAYED.warning(seen))
+    }
+}

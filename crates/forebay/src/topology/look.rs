@@ -1,0 +1,125 @@
+//! What other parts of the engine want to know of a system, beside the drives below a path.
+//!
+//! What is nobody else's business is taken out as it is read, so that no check can rest on what a
+//! record does not hold.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+
+use super::probe::Refusal;
+use super::system::{Absent, System, clean, read_through};
+
+/// Variables that are taken from an environment, and the longest that is read of one.
+const VARIABLES_MAX: usize = 64;
+const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
+/// Names that are taken from one folder.
+const NAMES_MAX: usize = 512;
+const ENVIRONMENT: &str = "proc/self/environ";
+
+impl System {
+    /// Whether something is at `path`, which is not opened.
+    pub(crate) fn is_there(&self, path: &str) -> bool {
+        let path = Path::new(path);
+        if self.root() == Path::new("/") {
+            let there = rustix::fs::statat(CWD, Path::new("/").join(path), AtFlags::empty());
+            let there = there.is_ok();
+            if there {
+                self.note(|touched| touched.names.insert(path.to_owned()));
+            }
+            return there;
+        }
+        self.real(path).is_ok()
+    }
+
+    /// Those of the names in a folder that `keeps` takes, 512 at most.
+    pub(crate) fn names(
+        &self,
+        folder: &str,
+        keeps: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, Absent> {
+        let mut names = self.list(Path::new(folder))?;
+        names.retain(|name| keeps(name));
+        names.truncate(NAMES_MAX);
+        self.note(|touched| {
+            touched.names.extend(names.iter().map(|name| Path::new(folder).join(name)));
+        });
+        Ok(names)
+    }
+
+    /// What `mask` leaves of a file, of which `max` bytes are read at most. It may be any file.
+    pub(crate) fn masked(
+        &self,
+        path: &Path,
+        max: usize,
+        mask: impl FnOnce(&[u8]) -> Vec<u8>,
+    ) -> Result<Vec<u8>, Absent> {
+        let path = path.strip_prefix("/").unwrap_or(path);
+        let is_real = self.root() == Path::new("/");
+        // A record of a process's own files is of any process.
+        let real = if is_real && (self.is_live() || path.starts_with("proc/self")) {
+            path.to_owned()
+        } else {
+            self.real(path)?
+        };
+        let bytes = mask(&read_through(&self.root().join(&real), max)?);
+        self.note(|touched| touched.files.insert(real, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// The lines of a file that `keeps` takes.
+    pub(crate) fn lines_of(
+        &self,
+        path: &str,
+        max: usize,
+        keeps: impl Fn(&str) -> bool,
+    ) -> Result<Vec<String>, Absent> {
+        let kept = self.masked(Path::new(path), max, |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            let kept = text.lines().filter(|line| keeps(line));
+            let kept = kept.map(|line| clean(&line.replace('\t', " ")) + "\n");
+            kept.collect::<String>().into_bytes()
+        })?;
+        Ok(String::from_utf8_lossy(&kept).lines().map(str::to_owned).collect())
+    }
+
+    /// The variables of the process whose names `keeps` takes.
+    pub(crate) fn environment(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
+        let pair = |name: OsString, value: OsString| {
+            let (name, value) = (name.into_string().ok()?, value.to_string_lossy().into_owned());
+            keeps(&name).then(|| (name, clean(&value)))
+        };
+        if self.root() == Path::new("/") {
+            let found = std::env::vars_os().filter_map(|(name, value)| pair(name, value));
+            let found: BTreeMap<_, _> = found.take(VARIABLES_MAX).collect();
+            let text = found.iter().map(|(name, value)| format!("{name}={value}\0"));
+            let text = text.collect::<String>();
+            // Others may have asked for others before.
+            self.note(|touched| {
+                let known = touched.files.entry(PathBuf::from(ENVIRONMENT)).or_default();
+                known.extend_from_slice(text.as_bytes());
+            });
+            return found;
+        }
+        let bytes = self.bytes(Path::new(ENVIRONMENT), ENVIRONMENT_LEN_MAX).unwrap_or_default();
+        let found = bytes.split(|&byte| byte == 0).filter_map(|line| {
+            let at = line.iter().position(|&byte| byte == b'=')?;
+            let text = |part: &[u8]| OsString::from_vec(part.to_vec());
+            pair(text(&line[..at]), text(&line[at + 1..]))
+        });
+        found.take(VARIABLES_MAX).collect()
+    }
+
+    /// The flags that the kernel gives the first extent of a file; none where it tells none.
+    pub(crate) fn extent_flags(&self, path: &Path) -> Result<u32, String> {
+        match self.probe().extents(path, 1) {
+            Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
+            Err(Refusal::Errno(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL)) => Ok(0),
+            Err(refusal) => Err(refusal.to_string()),
+        }
+    }
+}

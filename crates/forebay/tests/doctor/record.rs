@@ -1,0 +1,49 @@
+//! A record says the same as the machine, and holds nothing that is nobody's business.
+
+use forebay::direct::{End, Seen};
+use forebay::doctor::{GpuWish, Wish, examine, record, recorded_answer};
+use forebay::topology::System;
+
+use crate::scratch;
+
+fn wish() -> Wish {
+    Wish { path: std::env::temp_dir(), gpu: GpuWish::First }
+}
+
+#[test]
+fn a_record_of_this_machine_says_what_it_says() {
+    let folder = scratch();
+    let dir = folder.path().join("record");
+    let text = "library /l.so\nversion 1.19\nopened\nstorage nvme p2pdma\n";
+    let answer = (Seen::parse(text), End::Exited(0));
+    record(&wish(), Some(answer.clone()), &dir).unwrap();
+    assert_eq!(recorded_answer(&dir).unwrap().as_ref(), Some(&answer));
+    let live = examine(&System::live(), &wish(), Some(answer.clone()));
+    let system = System::fixture(&dir).unwrap();
+    assert_eq!(system.recorded_paths(), [wish().path]);
+    let replayed = examine(&system, &wish(), Some(answer));
+    let told = |report: &forebay::doctor::Report| {
+        let checks = report.checks.iter();
+        // What a control group leaves changes from one moment to the next.
+        let checks = checks.filter(|check| check.name != "memory_limit");
+        checks.map(|check| (check.name, check.state, check.seen.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&replayed), told(&live));
+    assert!(record(&wish(), None, &dir).is_err(), "nothing is written over");
+}
+
+#[test]
+fn a_record_holds_only_what_is_looked_at() {
+    let folder = scratch();
+    let dir = folder.path().join("record");
+    record(&wish(), None, &dir).unwrap();
+    assert_eq!(recorded_answer(&dir).unwrap(), None);
+    let text = |file: &str| std::fs::read_to_string(dir.join("root/proc/self").join(file));
+    for line in text("status").unwrap().lines() {
+        assert!(line.starts_with("CapEff:"), "{line}");
+    }
+    for line in text("environ").unwrap().split_terminator('\0') {
+        assert!(line.starts_with("CUFILE_") || line.starts_with("container="), "{line}");
+    }
+    assert!(!dir.join("root/proc/cmdline").exists(), "it may hold passwords");
+}
