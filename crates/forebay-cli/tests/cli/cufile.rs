@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_cli::bench::data::{Expected, Pattern};
 use forebay_cli::bench::memory::{HostMemory, Memory};
 use forebay_cli::bench::methods::cufile::{Bounds, Cufile, CufileCompat, Tuning};
 use forebay_cli::bench::methods::{Job, Method as _};
@@ -182,6 +183,49 @@ fn without_a_gpu_a_note_says_why_it_is_not_there() {
     assert!(rows(&report).is_empty());
     let text = report.warnings.join("\n");
     assert!(text.contains("cuFile's compat mode is not compared: it moves bytes to and"), "{text}");
+}
+
+#[test]
+fn who_switches_cufile_off_is_not_compared_with_it() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).env("FOREBAY_CUFILE", "off");
+    command.args(["bench", "--gpu", "sim", "--size", "64K", "--read", "--resident", "--json"]);
+    let report = report(&command.output().unwrap());
+    assert!(rows(&report).is_empty());
+    let text = report.warnings.join("\n");
+    assert!(text.contains("is not compared: `FOREBAY_CUFILE` is `off`"), "{text}");
+}
+
+#[test]
+fn many_requests_in_flight_move_every_byte_both_ways() {
+    let Some(folder) = folder_with("") else { return };
+    let cufile = start(folder.path(), Duration::from_secs(60)).unwrap();
+    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Best);
+    let path = folder.path().join("file");
+    // Three requests, of which the last is short.
+    let len = (33 << 20) + 5;
+    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
+    fs::write(&path, vec![0; len]).unwrap();
+    let len = len as u64;
+    let pattern = Pattern::new(7);
+    let write = Job { path, len, direction: Direction::Write, cache: Cache::Cold };
+    method.open(&write, &memory).unwrap();
+    method.put(&mut memory, pattern, len).unwrap();
+    assert_eq!(method.write(&write, &memory).unwrap().bytes, len);
+    assert!(method.spent().is_some_and(|spent| spent.seconds > 0.0));
+    method.set(&mut memory, 2).unwrap();
+    let expected = Expected::Pattern(pattern);
+    assert!(!method.holds(&memory, &expected, len).unwrap());
+    let read = Job { direction: Direction::Read, ..write };
+    method.open(&read, &memory).unwrap();
+    let moved = method.read(&read, &mut memory).unwrap();
+    assert_eq!(moved.bytes, len);
+    assert!(moved.reason.unwrap().contains("8 threads, 16 MiB a call"));
+    assert!(method.holds(&memory, &expected, len).unwrap());
+    assert!(!method.holds(&memory, &Expected::Pattern(Pattern::new(8)), len).unwrap());
+    method.close();
+    assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no open file"));
 }
 
 #[test]

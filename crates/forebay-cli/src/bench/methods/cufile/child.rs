@@ -163,15 +163,15 @@ impl<'a> State<'a> {
     }
 
     fn start(&mut self, gpu: Option<&str>) -> Result<Answer, Failed> {
-        if let Some(gpu) = gpu {
-            let selector: GpuSelector = gpu.parse()?;
+        let selector: Option<GpuSelector> = gpu.map(str::parse).transpose()?;
+        let args = self.args;
+        // First, and without a GPU: where there is no library nothing else is worth its time.
+        let session = Session::open(args.library.as_deref(), &args.packages)?;
+        if let Some(selector) = selector {
             let engine = Engine::new(Options::from_env()?)?;
             let target = Target::find(&engine, Some(&selector))?;
             self.gpu = Some((engine, target));
         }
-        let args = self.args;
-        let session =
-            within(self.device(), || Session::open(args.library.as_deref(), &args.packages))??;
         let (library, version) = (session.library().display().to_string(), session.version());
         self.session = Some(session);
         Ok(Answer::Started { library, version })
