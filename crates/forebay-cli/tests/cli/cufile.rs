@@ -14,6 +14,8 @@ use forebay_cli::bench::methods::{Job, Method as _};
 use forebay_cli::program::Program;
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::program::program;
 
 /// What the library does where nothing is spoiled. As the real one, it writes to stdout and leaves
@@ -108,13 +110,17 @@ fn library(folder: &Path) -> PathBuf {
 }
 
 fn bench(folder: &Path, arguments: &[&str]) -> Output {
+    bench_in(folder).args(arguments).output().unwrap()
+}
+
+fn bench_in(folder: &Path) -> Command {
     let mut command = Command::new(program());
-    command.current_dir(folder.join("work")).args(["bench", "--json"]).args(arguments);
+    command.current_dir(folder.join("work")).args(["bench", "--json"]);
     command.env("LD_LIBRARY_PATH", library(folder).parent().unwrap());
     command.env("TMPDIR", std::path::absolute(folder.join("temporary")).unwrap());
     // Settings of the user's are not the library's defaults.
     command.env("CUFILE_OF_THE_USER", "true").env_remove("VIRTUAL_ENV");
-    command.output().unwrap()
+    command
 }
 
 fn stderr(output: &Output) -> String {
@@ -133,7 +139,7 @@ fn rows(report: &Report) -> Vec<&Row> {
 fn read_with(spoiled: &str) -> Option<(Output, Report)> {
     let folder = folder_with(spoiled)?;
     let size = LEN.to_string();
-    let arguments = ["--gpu", "sim", "--size", &size, "--read", "--resident"];
+    let arguments = ["--gpu", "sim", "--size", &size, "--read", "--resident", "--route", "cached"];
     let output = bench(folder.path(), &arguments);
     let report = report(&output);
     Some((output, report))
@@ -322,6 +328,30 @@ fn one_that_hangs_is_given_up() {
     // It is asked for nothing more.
     assert!(method.open(&job, &memory).unwrap_err().causes[0].starts_with("no answer within 2 s"));
     assert!(asked.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing() {
+    let hangs = "#define READ { fclose(fopen(\"begun\", \"w\")); for (;;) pause(); }";
+    let Some(folder) = folder_with(hangs) else { return };
+    let mut command = bench_in(folder.path());
+    command.args(["--gpu", "sim", "--size", "64K", "--read", "--resident"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let left = || {
+        let entries = fs::read_dir(folder.path().join("temporary")).unwrap();
+        entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while !left().iter().any(|path| path.join("begun").exists()) {
+        // Only a bound on a hang: nothing is measured.
+        assert!(start.elapsed() < Duration::from_secs(25), "it never came that far");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let ended = child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15));
+    assert_eq!(left(), Vec::<PathBuf>::new());
 }
 
 #[test]
