@@ -19,6 +19,7 @@ pub mod args;
 pub mod bench;
 pub mod failure;
 mod interrupt;
+mod limits;
 mod log;
 mod manual;
 pub mod map;

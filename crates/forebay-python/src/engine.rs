@@ -2,8 +2,10 @@
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forebay::direct::Program;
 use forebay::gpu::{CallerStream, GpuSelector};
 use forebay::{Options, RingChoice};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -18,6 +20,18 @@ use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 
+/// This Python with this package, in whose process cuFile's driver is opened first; its folder may
+/// hold the vendor's wheels too.
+fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
+    let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
+    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
+    let package: PathBuf = py.import("forebay")?.getattr("__file__")?.extract()?;
+    let mut arguments: Vec<String> = ["-m", "forebay", "probe"].map(Into::into).into();
+    let packages = package.ancestors().nth(2).and_then(Path::to_str);
+    arguments.extend(packages.into_iter().flat_map(|folder| ["--packages".into(), folder.into()]));
+    Ok(Some(Program { file, arguments }))
+}
+
 /// Moves bytes between files and memory. The limits are keywords, and the defaults need no change:
 /// `options()` tells their names, and docs/variables.md what they mean.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
@@ -31,6 +45,7 @@ impl Engine {
     #[pyo3(signature = (**options))]
     fn new(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut limits = raised(py, Options::from_env())?;
+        limits.probe = probe(py)?;
         for (name, value) in options.into_iter().flatten() {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }

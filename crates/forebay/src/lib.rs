@@ -35,6 +35,7 @@
 //! trace      what all of these did and when, where somebody asks
 //! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
+//! proof      counters of others around a span of work, and what they prove of its way
 //! ```
 //!
 //! # Unsafe modules
@@ -81,6 +82,7 @@
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
 //! - `process.rs`: maps the page that tells a forked child from its parent
+//! - `proof/pcie/nvml.rs`: loads NVML and calls it
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
@@ -124,6 +126,7 @@ pub mod micro;
 mod options;
 pub mod plan;
 mod process;
+pub mod proof;
 mod queue;
 mod remember;
 mod staging;

@@ -5,8 +5,10 @@ use forebay::Route;
 use super::cpu::Spent;
 use super::measure::Sample;
 use super::methods::cufile::Tuning;
+use super::proof::Proof;
 use super::stats::{Spread, cpu_per_gb, rate};
 use crate::report::json::{Cache, Direction, Limit, MethodName, Row, Settings};
+use crate::report::proof::{self, VerdictFacts};
 
 /// One ceiling or one way, and what was measured of it so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +33,8 @@ pub struct Line {
     pub routes: Vec<(Option<String>, Option<String>)>,
     /// Whether every byte of every sample was right; `None` for ceilings.
     pub verified: Option<bool>,
+    /// Which way the bytes of each sample took.
+    pub proofs: Vec<Proof>,
     /// Why it cannot be measured.
     pub left_out: Option<String>,
 }
@@ -50,6 +54,7 @@ impl Line {
             samples: Vec::new(),
             routes: Vec::new(),
             verified: None,
+            proofs: Vec::new(),
             left_out: None,
         }
     }
@@ -59,6 +64,7 @@ impl Line {
         self.bytes = bytes;
         self.samples.push(sample.spent);
         self.verified = Some(self.verified.unwrap_or(true) && sample.verified);
+        self.proofs.extend(sample.proof);
         if self.routes.iter().all(|(route, _)| *route != sample.moved.route) {
             self.routes.push((sample.moved.route, sample.moved.reason));
         }
@@ -265,6 +271,8 @@ pub(crate) fn row_of(line: &Line, limit: Option<Limit>, place: RowPlace<'_>) -> 
         share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
         limit,
         verified: line.verified,
+        verdict: VerdictFacts::of(&line.proofs),
+        evidence: proof::evidence(&line.proofs),
         simulated: place.simulated,
         size: place.size,
     })
@@ -293,8 +301,9 @@ mod tests {
     }
 
     fn sample(seconds: f64, route: &str, verified: bool) -> Sample {
-        let moved = Moved { bytes: 1, route: Some(route.into()), reason: Some("why".into()) };
-        Sample { spent: spent(seconds), moved, verified }
+        let (route, reason) = (Some(route.into()), Some("why".into()));
+        let moved = Moved { bytes: 1, route, reason, said: Vec::new() };
+        Sample { spent: spent(seconds), moved, verified, proof: None }
     }
 
     fn measured() -> Vec<Line> {

@@ -6,12 +6,16 @@
 
 use std::path::Path;
 
+use forebay::proof::cufile::Counters;
+use forebay::proof::{Seen, Sources};
+
 use super::cache::{PageCache, make_cold, make_resident, read_plainly};
 use super::cpu::{Spent, timed};
 use super::data::{Expected, Pattern};
 use super::make;
 use super::memory::Memory;
 use super::methods::{Job, Method, Moved};
+use super::proof::{Proof, Prover};
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
 
@@ -24,6 +28,8 @@ pub struct Sample {
     pub moved: Moved,
     /// Whether every byte arrived.
     pub verified: bool,
+    /// Which way the bytes took, where that was looked at.
+    pub proof: Option<Proof>,
 }
 
 /// What the file of a job holds.
@@ -35,7 +41,8 @@ pub enum Content<'a> {
     Write(&'a mut Pattern),
 }
 
-/// Takes one sample; the text says why the file's pages could not be brought where they should be.
+/// Takes one sample, with `counters` read around it; the text says why the file's pages could not
+/// be brought where they should be.
 ///
 /// # Errors
 /// The way's, and the system's.
@@ -46,9 +53,10 @@ pub fn sample(
     content: &mut Content<'_>,
     file: &dyn PageCache,
     repeat: u32,
+    counters: Option<(&Prover, &Sources)>,
 ) -> Result<Result<Sample, String>> {
     method.open(job, memory)?;
-    let sample = opened(method, job, memory, content, file, repeat);
+    let sample = opened(method, job, memory, content, file, repeat, counters);
     method.close();
     sample
 }
@@ -66,6 +74,7 @@ fn opened(
     content: &mut Content<'_>,
     file: &dyn PageCache,
     repeat: u32,
+    counters: Option<(&Prover, &Sources)>,
 ) -> Result<Result<Sample, String>> {
     match content {
         Content::Read(_) => method.set(memory, other_byte(repeat))?,
@@ -78,11 +87,20 @@ fn opened(
     if let Err(reason) = ready {
         return Ok(Err(reason));
     }
+    let counted = method.counters();
+    let span = counters.map(|(prover, sources)| (prover, sources.begin()));
     let (moved, spent) = timed(|| match job.direction {
         Direction::Read => method.read(job, memory),
         Direction::Write => method.write(job, memory),
     });
+    let evidence = span.map(|(prover, span)| (prover, span.end()));
     let moved = moved?;
+    let proof = evidence.map(|(prover, mut seen)| {
+        if let (Some(before), Some(after)) = (counted, method.counters()) {
+            seen.cufile = grown(before, after);
+        }
+        prover.proof(seen, &moved, job.direction)
+    });
     let spent = method.spent().unwrap_or(spent);
     let right = match content {
         Content::Read(expected) => method.holds(memory, expected, job.len)?,
@@ -99,7 +117,18 @@ fn opened(
         }
     };
     let verified = right && moved.bytes == job.len;
-    Ok(Ok(Sample { spent, moved, verified }))
+    Ok(Ok(Sample { spent, moved, verified, proof }))
+}
+
+/// What cuFile has counted between two readings.
+fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
+    match (before, after) {
+        (Seen::Told(before), Seen::Told(after)) => {
+            let again = "measure once more: its counters began anew";
+            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Told)
+        }
+        (Seen::Told(_), missing) | (missing, _) => missing,
+    }
 }
 
 /// Whether the file at `path` is `len` bytes of `pattern`.
@@ -216,7 +245,7 @@ mod tests {
             let (bytes, told) = self.spoil(&right[..whole(job.len)]);
             let Memory::Host(host) = target else { unreachable!() };
             host.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-            Ok(Moved { bytes: told, route: None, reason: None })
+            Ok(Moved { bytes: told, route: None, reason: None, said: Vec::new() })
         }
 
         fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
@@ -224,7 +253,7 @@ mod tests {
             let (bytes, told) = self.spoil(&host.bytes()[..whole(job.len)]);
             let file = OpenOptions::new().write(true).open(&job.path).unwrap();
             file.write_all_at(&bytes, 0).unwrap();
-            Ok(Moved { bytes: told, route: None, reason: None })
+            Ok(Moved { bytes: told, route: None, reason: None, said: Vec::new() })
         }
 
         fn close(&mut self) {}
@@ -252,7 +281,8 @@ mod tests {
         let mut memory = Memory::Host(HostMemory::allocate(LEN).unwrap());
         let mut right = true;
         for repeat in 0..repeats {
-            let sample = sample(method, &job, &mut memory, content, &Obedient, repeat).unwrap();
+            let memory = &mut memory;
+            let sample = sample(method, &job, memory, content, &Obedient, repeat, None).unwrap();
             right &= sample.unwrap().verified;
         }
         right
@@ -345,7 +375,8 @@ mod tests {
         let mut memory = Memory::Host(HostMemory::allocate(LEN).unwrap());
         let mut content = Content::Read(&expected);
         let method = &mut Standard::default();
-        let left_out = sample(method, &job, &mut memory, &mut content, &Stubborn, 0).unwrap();
+        let content = &mut content;
+        let left_out = sample(method, &job, &mut memory, content, &Stubborn, 0, None).unwrap();
         assert!(left_out.unwrap_err().contains("stayed in the page cache"));
     }
 }

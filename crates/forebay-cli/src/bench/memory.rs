@@ -10,7 +10,7 @@ use std::slice;
 use std::sync::Arc;
 
 use forebay::Buffer;
-use forebay::gpu::{Device, DeviceId};
+use forebay::gpu::{Device, DeviceId, DeviceInfo};
 use forebay::units::{ByteRange, MIB, align_up, format_size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -106,6 +106,15 @@ impl Memory {
         match self {
             Self::Host(_) => None,
             Self::Gpu(gpu) => Some(gpu.device.id()),
+        }
+    }
+
+    /// What is known about the GPU; `None` for host memory.
+    #[must_use]
+    pub fn info(&self) -> Option<&DeviceInfo> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gpu(gpu) => Some(gpu.device.info()),
         }
     }
 

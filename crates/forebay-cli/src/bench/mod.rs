@@ -17,6 +17,7 @@ pub mod measure;
 pub mod memory;
 pub mod methods;
 pub mod parallel;
+pub mod proof;
 pub mod run;
 pub mod scratch;
 pub mod size;
@@ -32,7 +33,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::units::{MIB, format_size};
-use forebay::{DirectIo, Engine, Options};
+use forebay::{DirectIo, Engine};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::ceilings::storage::Storage;
@@ -101,7 +102,7 @@ fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
 /// # Errors
 /// The engine's, the system's, and demands that make no sense.
 pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report> {
-    let mut options = Options::from_env()?;
+    let mut options = crate::limits::limits()?;
     options.readers = args.threads.map(usize::from).or(options.readers);
     let engine = Engine::new(options)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;

@@ -18,6 +18,7 @@ use super::methods::forebay::Forebay;
 use super::methods::mmap::Mmap;
 use super::methods::standard::Standard;
 use super::methods::{Job, Method};
+use super::proof::Prover;
 use super::subject::Subject;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
@@ -71,6 +72,7 @@ pub struct Run<'a> {
     link: Link,
     storage: [Option<Storage>; 2],
     fio: Option<Fio>,
+    prover: Prover,
 }
 
 impl<'a> Run<'a> {
@@ -87,6 +89,7 @@ impl<'a> Run<'a> {
         route: Option<Route>,
     ) -> Result<Self> {
         let link = Link::new(engine, memory, len)?;
+        let prover = Prover::new(memory.info());
         Ok(Self {
             engine,
             subject,
@@ -101,6 +104,7 @@ impl<'a> Run<'a> {
             memory,
             storage: [None, None],
             fio: None,
+            prover,
         })
     }
 
@@ -282,7 +286,11 @@ impl<'a> Run<'a> {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),
         };
-        match sample(way.method.as_mut(), &job, self.memory, &mut content, &file, repeat)? {
+        let sources = self.prover.sources(self.engine, &[(file.clone(), job.len)]);
+        let method = way.method.as_mut();
+        let sources = if method.is_elsewhere() { sources.elsewhere() } else { sources };
+        let counters = Some((&self.prover, &sources));
+        match sample(method, &job, self.memory, &mut content, &file, repeat, counters)? {
             Ok(sample) => {
                 line.add(self.len, sample);
                 line.settings = way.method.settings();

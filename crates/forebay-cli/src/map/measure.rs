@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay::Engine;
 use forebay::gpu::GpuSelector;
 use forebay::topology::{System, gpu_at};
 use forebay::units::MIB;
-use forebay::{Engine, Options};
 
 use super::json::MapReport;
 use super::words::named;
@@ -37,7 +37,7 @@ pub(crate) fn links(report: &mut MapReport) -> Result<()> {
             .because("no GPU is on PCI here")
             .hint("leave `--measure-link` out"));
     }
-    let engine = Engine::new(Options::from_env()?)?;
+    let engine = Engine::new(crate::limits::limits()?)?;
     for gpu in &mut report.gpus {
         gpu.link_busy = busy(&engine, &gpu.pci.address)?;
         if gpu.link_busy.is_none() {

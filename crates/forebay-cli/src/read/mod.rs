@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Engine, Options, Outcome, Place, RequestOptions, RouteShare, Trace};
+use forebay::{Engine, Outcome, Place, RequestOptions, RouteShare, Trace};
 use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
@@ -31,7 +31,7 @@ const SPEED_MIN: f64 = 1e6;
 
 /// Runs the verb.
 pub(crate) fn command(args: &ReadArgs) -> Result<()> {
-    let engine = Engine::new(Options::from_env()?)?;
+    let engine = Engine::new(crate::limits::limits()?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     let file = engine.open(&args.file)?;
     let size = file.len()?;

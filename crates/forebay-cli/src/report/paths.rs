@@ -6,6 +6,7 @@ use forebay::units::format_size;
 
 use super::json::{Cache, Direction, MethodName, Report, Row};
 use super::plain::plain;
+use super::proof;
 use super::table::{data, footnotes, lines, note, rate, rates, route, sizes};
 
 /// Letters of a path at most.
@@ -72,8 +73,16 @@ fn alone<'a>(
     ceilings: &[&Row],
     reasons: &mut Vec<&'a str>,
 ) -> String {
-    let mut table =
-        empty(&["path", "drive", "storage", "forebay (min–max)", "of limit", "data", "route"]);
+    let mut table = empty(&[
+        "path",
+        "drive",
+        "storage",
+        "forebay (min–max)",
+        "of limit",
+        "data",
+        "route",
+        "verdict",
+    ]);
     let all = rows.iter().find(|row| is_of_all(row));
     let paths = all.and_then(|row| row.paths.as_ref()).into_iter().flatten();
     for path in paths {
@@ -82,7 +91,7 @@ fn alone<'a>(
         let storage = storage.map_or_else(none, |row| rate(row.bytes_per_second.median));
         let Some(row) = rows.iter().find(is_its).copied() else {
             // Each row that is missing has its reason among the warnings.
-            table.add_row([&shown(path), "–", &storage, "–", "–", "–", "–"]);
+            table.add_row([&shown(path), "–", &storage, "–", "–", "–", "–", "–"]);
             continue;
         };
         table.add_row([
@@ -93,6 +102,7 @@ fn alone<'a>(
             share(row),
             data(row).into(),
             route(row, reasons),
+            proof::cell(row, reasons),
         ]);
     }
     finish(table, &[2, 3, 4])
@@ -100,13 +110,21 @@ fn alone<'a>(
 
 /// A line for each way.
 fn together<'a>(rows: &[&'a Row], ceilings: &[&'a Row], reasons: &mut Vec<&'a str>) -> String {
-    let mut table =
-        empty(&["method", "GB/s (min–max)", "of limit", "", "CPU s/GB", "data", "route"]);
+    let mut table = empty(&[
+        "method",
+        "GB/s (min–max)",
+        "of limit",
+        "",
+        "CPU s/GB",
+        "data",
+        "route",
+        "verdict",
+    ]);
     let cpu = |row: &Row| row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}"));
     for row in ceilings.iter().filter(|row| row.method == MethodName::Link) {
         let route = route(row, reasons);
         let name = "link".to_owned();
-        table.add_row([name, rates(row), String::new(), none(), cpu(row), none(), route]);
+        table.add_row([name, rates(row), String::new(), none(), cpu(row), none(), route, none()]);
     }
     let all = || rows.iter().filter(|row| is_of_all(row));
     if let Some(limit) = all().find_map(|row| row.limit)
@@ -114,12 +132,13 @@ fn together<'a>(rows: &[&'a Row], ceilings: &[&'a Row], reasons: &mut Vec<&'a st
     {
         let sum = rate(limit.bytes_per_second);
         let name = "storage, the sum".to_owned();
-        table.add_row([name, sum, bar(1.0), "100 %".into(), none(), none(), none()]);
+        table.add_row([name, sum, bar(1.0), "100 %".into(), none(), none(), none(), none()]);
     }
     for row in all() {
         let picture = row.share_of_limit.map_or_else(String::new, bar);
         let (data, route) = (data(row).into(), route(row, reasons));
-        table.add_row([method(row), rates(row), picture, share(row), cpu(row), data, route]);
+        let (cpu, verdict) = (cpu(row), proof::cell(row, reasons));
+        table.add_row([method(row), rates(row), picture, share(row), cpu, data, route, verdict]);
     }
     finish(table, &[1, 3, 4])
 }
@@ -278,22 +297,23 @@ target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 2 paths, 2 GiB in all
 
 read, cold, each alone, GB/s
-path         drive    storage  forebay (min–max)  of limit  data   route
-/mnt/a/file  nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]
-/mnt/b       nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]
+path         drive    storage  forebay (min–max)  of limit  data   route       verdict
+/mnt/a/file  nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]  staged [2]
+/mnt/b       nvme0n1     2.00   1.98 (1.96–2.00)      99 %  right  staged [1]  staged [2]
 
 read, cold, all together
-method              GB/s (min–max)  of limit                     CPU s/GB  data   route
-link              55.3 (55.1–55.6)                            –     0.125  –      –
-storage, the sum              4.00  ████████████████████  100 %         –  –      –
-forebay           3.92 (3.88–3.96)  ███████████████████▋   98 %     0.125  right  [2]
-one-queue         2.04 (2.02–2.06)  ██████████▎            51 %     0.125  right  [3]
-kvikio, defaults  1.02 (1.01–1.03)  █████▏                 26 %     0.125  right  [4]
-kvikio, best      3.60 (3.56–3.64)  ██████████████████     90 %     0.125  right  [4]
+method              GB/s (min–max)  of limit                     CPU s/GB  data   route  verdict
+link              55.3 (55.1–55.6)                            –     0.125  –      –      –
+storage, the sum              4.00  ████████████████████  100 %         –  –      –      –
+forebay           3.92 (3.88–3.96)  ███████████████████▋   98 %     0.125  right  [3]    staged [2]
+one-queue         2.04 (2.02–2.06)  ██████████▎            51 %     0.125  right  [4]    staged [2]
+kvikio, defaults  1.02 (1.01–1.03)  █████▏                 26 %     0.125  right  [5]    staged [2]
+kvikio, best      3.60 (3.56–3.64)  ██████████████████     90 %     0.125  right  [5]    staged [2]
 [1] not resident
-[2] how forebay does it
-[3] how one-queue does it
-[4] how kvikio does it
+[2] others used it as well
+[3] how forebay does it
+[4] how one-queue does it
+[5] how kvikio does it
 ");
     }
 
@@ -304,7 +324,7 @@ kvikio, best      3.60 (3.56–3.64)  ██████████████
         let paths: Vec<String> = (0..16).map(long).collect();
         let mut report = several(&paths.iter().map(String::as_str).collect::<Vec<_>>());
         let text = table::render(&report);
-        assert!(text.lines().skip(3).all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.lines().skip(3).all(|line| line.chars().count() <= 112), "{text}");
         assert!(paths.iter().all(|path| text.contains(&path[path.len() - 20..])), "{text}");
         // A name does nothing to the terminal, and a missing row leaves a line.
         report.results.iter_mut().for_each(|row| {

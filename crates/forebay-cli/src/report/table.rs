@@ -9,8 +9,9 @@ use super::drives::DriveFacts;
 use super::json::{Drive, Environment, Report, Row};
 use super::paths;
 use super::plain::plain;
+use super::proof;
 
-const HEADINGS: [&str; 10] = [
+const HEADINGS: [&str; 11] = [
     "method",
     "direction",
     "cache",
@@ -21,6 +22,7 @@ const HEADINGS: [&str; 10] = [
     "bound by",
     "data",
     "route",
+    "verdict",
 ];
 
 /// The whole report: the machine, then one table for each size.
@@ -169,14 +171,21 @@ pub(super) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
         route.push("simulated".into());
     }
     if let Some(reason) = row.reason.as_deref() {
-        let found = reasons.iter().position(|other| *other == reason);
-        let index = found.unwrap_or_else(|| {
-            reasons.push(reason);
-            reasons.len() - 1
-        });
-        route.push(format!("[{}]", index + 1));
+        route.push(format!("[{}]", mark(reason, reasons)));
     }
     if route.is_empty() { "–".into() } else { route.join(" ") }
+}
+
+/// The number of a sentence below a table, which stands there once.
+pub(super) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
+    let found = reasons.iter().position(|other| *other == reason);
+    found.map_or_else(
+        || {
+            reasons.push(reason);
+            reasons.len()
+        },
+        |index| index + 1,
+    )
 }
 
 /// Whether the data of a row were right.
@@ -195,7 +204,7 @@ pub(super) fn rates(row: &Row) -> String {
 }
 
 /// One line; its reason stands below the table, once for all lines that have it.
-fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 10] {
+fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 11] {
     let none = || "–".to_owned();
     let limit = row.limit.map(|limit| limit.name.name());
     [
@@ -209,6 +218,7 @@ fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 10] {
         if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
         data(row).to_owned(),
         route(row, reasons),
+        proof::cell(row, reasons),
     ]
 }
 
@@ -258,18 +268,19 @@ target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
 1 GiB
 method   direction  cache       GB/s (min–max)  of limit  speed-up  CPU s/GB
-  bound by   data   route
+  bound by   data   route       verdict
 link     read       –         55.3 (55.1–55.6)         –         –     0.125
-  (ceiling)  –      –
+  (ceiling)  –      –           –
 forebay  read       resident  54.5 (54.2–54.8)      98 %     12.2×     0.125
-  link       right  cached [1]
+  link       right  cached [1]  cached
 [1] resident in the page cache
 
 5 GiB
 method    direction  cache    GB/s (min–max)  of limit  speed-up  CPU s/GB
-  bound by  data   route
+  bound by  data   route  verdict
 standard  read       cold   2.15 (2.11–2.19)      65 %     12.2×     0.125
-  storage   WRONG  –
+  storage   WRONG  –      staged [1]
+[1] others used it as well
 ");
     }
 

@@ -66,7 +66,7 @@ pub(crate) fn command(args: &TuneArgs, command: &str) -> Result<()> {
 /// # Errors
 /// The engine's, the system's, and where there is nothing to tune.
 pub fn run(args: &TuneArgs, command: &str) -> Result<TuneReport> {
-    let options = Options::from_env()?;
+    let options = crate::limits::limits()?;
     if options.direct_io == DirectIo::Off {
         return Err(Failure::new("nothing to tune: O_DIRECT is switched off")
             .because("`FOREBAY_DIRECT_IO` is `off`")

@@ -13,6 +13,7 @@ mod map;
 mod paths;
 mod probe;
 mod program;
+mod proof;
 mod tune;
 mod usage;
 mod verbs;

@@ -191,6 +191,22 @@ fn stages_are_a_table_and_part_of_the_json() {
 }
 
 #[test]
+fn the_route_direct_is_played_where_that_is_asked_for() {
+    const LEN: usize = 3_000_001;
+    let folder = folder_with(LEN);
+    let read = ["read", "file", "--gpu", "sim:cufile", "--route", "direct", "--json", "--checksum"];
+    let output = forebay(folder.path(), &read);
+    if String::from_utf8_lossy(&output.stderr).contains("O_DIRECT") {
+        return println!("skipped: the route direct: this folder has no O_DIRECT");
+    }
+    assert!(output.status.success(), "{output:?}");
+    let report: ReadReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((report.routes[0].route.as_str(), report.simulated), ("direct", true));
+    assert_eq!(report.routes.iter().map(|share| share.bytes).sum::<u64>(), LEN as u64);
+    assert_eq!(report.xxh3_64, Some(format!("{:016x}", XxHash3_64::oneshot(&bytes(LEN)))));
+}
+
+#[test]
 fn a_failed_read_leaves_no_output() {
     let folder = folder_with(1000);
     let arguments = ["read", "file", "--route", "direct", "--gpu", "sim", "--output", "new"];

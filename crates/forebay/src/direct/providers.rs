@@ -13,6 +13,9 @@ use crate::gpu::{Device, DeviceKind};
 /// How long the driver may take to open: 0.4 to 0.7 s on an H200.
 const OPENS_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long somebody waits for whom nothing else will do: it is opened twice.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
+
 /// See the module's own text.
 #[derive(Debug, Default)]
 pub(crate) struct Providers {
@@ -51,6 +54,14 @@ impl Providers {
         })
     }
 
+    /// The driver, where it is in use.
+    pub(crate) fn in_use(&self) -> Option<Arc<Session>> {
+        if let Found::Here(session) = &*self.lock() {
+            return Some(Arc::clone(session));
+        }
+        self.played.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The driver that is played with a simulated GPU.
     fn played(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
         if device.played_cufile().is_none() {
@@ -73,20 +84,16 @@ impl Providers {
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
         let mut found = self.lock();
         if matches!(*found, Found::NotAsked) {
-            *found = match (unreachable(), program) {
-                (Some(missing), _) => Found::Absent(missing),
-                (None, None) => Found::Absent(
-                    "no program `forebay` was found to open cuFile's driver in (`FOREBAY_PROBE`)"
-                        .into(),
-                ),
-                (None, Some(program)) => {
-                    self.ask(program.clone());
-                    Found::Asking
-                }
+            let program = || program.cloned().or_else(Program::found);
+            *found = match unreachable().map_or_else(|| program().ok_or_else(no_program), Err) {
+                Ok(program) => self.ask(program).map_or_else(Found::Absent, |()| Found::Asking),
+                Err(missing) => Found::Absent(missing),
             };
         }
-        while waits && matches!(*found, Found::Asking) {
-            found = self.found.1.wait(found).unwrap_or_else(PoisonError::into_inner);
+        if waits {
+            let asking = |found: &mut Found| matches!(found, Found::Asking);
+            let waited = self.found.1.wait_timeout_while(found, ANSWERS_WITHIN, asking);
+            found = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         match &*found {
             Found::Here(session) => Ok(Arc::clone(session)),
@@ -96,7 +103,7 @@ impl Providers {
     }
 
     /// Asks the driver, aside: it may take its time.
-    fn ask(&self, program: Program) {
+    fn ask(&self, program: Program) -> Result<(), String> {
         let found = Arc::clone(&self.found);
         let asks = move || {
             let (seen, end) = ask_cufile(&program, OPENS_WITHIN);
@@ -109,11 +116,12 @@ impl Providers {
             found.1.notify_all();
         };
         let thread = thread::Builder::new().name("forebay-probe".into()).spawn(asks);
-        if let Err(error) = thread {
-            *self.found.0.lock().unwrap_or_else(PoisonError::into_inner) =
-                Found::Absent(format!("no thread to ask cuFile's driver: {error}"));
-        }
+        thread.map(drop).map_err(|error| format!("no thread to ask cuFile's driver: {error}"))
     }
+}
+
+fn no_program() -> String {
+    "`PATH` has no program `forebay`, in whose process cuFile's driver could be opened first".into()
 }
 
 /// Whether the driver opened for another process, and serves anything without a copy.
@@ -143,6 +151,31 @@ fn usable(seen: &Seen, end: &End) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is found when a program says so.
+    fn found(script: &str) -> String {
+        let providers = Providers::default();
+        let arguments = vec!["-c".into(), script.into()];
+        *providers.lock() = Found::Asking;
+        providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
+        providers.session(None, true).unwrap_err()
+    }
+
+    #[test]
+    fn who_waits_is_told_what_was_found() {
+        assert!(found("echo failed no driver").contains("no driver"));
+        assert!(found("kill -9 $$").contains("signal 9"));
+        // It is there for the other process, and not for this one.
+        let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
+        assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
+    }
+
+    #[test]
+    fn who_does_not_wait_is_not_held_up() {
+        let providers = Providers::default();
+        *providers.lock() = Found::Asking;
+        assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
+    }
 
     #[test]
     fn each_end_has_its_reason() {

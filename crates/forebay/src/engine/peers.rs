@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::start::Call;
-use crate::direct::Program;
+use crate::direct::Session;
 use crate::error::Result;
 use crate::events::Begin;
 use crate::file::{Handle, Port};
@@ -27,6 +27,12 @@ pub(super) struct Straight {
 }
 
 impl Engine {
+    /// The driver of cuFile, where this engine uses it: its counters say which way bytes took.
+    #[must_use]
+    pub fn cufile(&self) -> Option<Arc<Session>> {
+        self.inner.providers.in_use()
+    }
+
     /// What of a call's range goes straight; `None`: nothing does. `is_sized`: it is known that the
     /// file reaches so far.
     ///
@@ -67,8 +73,8 @@ impl Engine {
         if options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".into());
         }
-        let found = options.probe.clone().or_else(|| demanded.then(Program::found).flatten());
-        let port = self.inner.providers.port(call.file, device, found.as_ref(), demanded)?;
+        let port =
+            self.inner.providers.port(call.file, device, options.probe.as_ref(), demanded)?;
         let unit = port.unit();
         let body = ByteRange {
             start: align_up(range.start, unit),

@@ -58,7 +58,7 @@ impl Json {
 }
 
 /// `text` as a JSON string.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {

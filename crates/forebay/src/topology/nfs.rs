@@ -71,7 +71,7 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
 }
 
 /// The part of `mountstats` about the mount at `point`; of several there, the last.
-fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
+pub(crate) fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
     let wanted = format!(" mounted on {} with fstype nfs", escaped(point));
     let mut found = None;
     let mut rest = stats;

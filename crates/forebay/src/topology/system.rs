@@ -262,7 +262,7 @@ impl System {
     }
 
     /// Whether something is at `path`.
-    pub(super) fn exists(&self, path: &Path) -> bool {
+    pub(crate) fn exists(&self, path: &Path) -> bool {
         if !self.inner.plain {
             let found = self.real(path);
             // A record needs the file itself, so that it is there for the replay too.
@@ -278,7 +278,7 @@ impl System {
     }
 
     /// The text of a small file without the white space around it, not empty.
-    pub(super) fn text(&self, path: &Path) -> Result<String, Absent> {
+    pub(crate) fn text(&self, path: &Path) -> Result<String, Absent> {
         let bytes = self.bytes(path, FILE_LEN_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
@@ -286,7 +286,7 @@ impl System {
     }
 
     /// The bytes of a file, as far as `max`.
-    pub(super) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    pub(crate) fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
         self.note(|touched| touched.files.insert(real, bytes.clone()));
@@ -294,7 +294,7 @@ impl System {
     }
 
     /// A table of the process that reads, such as `mountinfo`.
-    pub(super) fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
+    pub(crate) fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
         let own = Path::new("proc/self").join(name);
         if self.inner.root != Path::new("/") {
             return self.bytes(&own, TABLE_LEN_MAX);
@@ -307,7 +307,7 @@ impl System {
     }
 
     /// The names in a folder, sorted; those that are no text are left out.
-    pub(super) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
+    pub(crate) fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
         let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
             Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
@@ -458,7 +458,7 @@ pub(super) fn name_of(name: &OsStr) -> Option<String> {
 }
 
 /// `text` as it may stand in a report: no control characters, and not endless.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let mut end = text.len().min(TEXT_LEN_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;

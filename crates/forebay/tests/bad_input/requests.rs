@@ -197,9 +197,9 @@ fn routes_that_cannot_be_had() {
         assert_says(file.start_read(5, buffer, &options), &message, "-", hint);
     };
     let gpu = sim(&engine, "sim");
-    let missing = "this version has no provider for it yet (cuFile will be the first)";
+    let missing = "a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is played";
     says(&file, Some(gpu), Route::Direct, missing);
-    says(&file, None, Route::Direct, missing);
+    says(&file, None, Route::Direct, "the memory is the host's");
     says(&file, Some(gpu), Route::Host, "the memory is a GPU's");
     let host = "the memory is the host's, so no slot lies on the way; the route is `host`";
     says(&file, None, Route::Staged, host);

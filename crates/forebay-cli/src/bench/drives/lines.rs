@@ -231,8 +231,10 @@ mod tests {
                     entry.line.add_ceiling(1000, spent(seconds), "direct".into());
                 }
                 _ => {
-                    let moved = Moved { bytes: 1000, route: None, reason: None };
-                    let sample = Sample { spent: spent(2.0), moved, verified: true };
+                    let said = Vec::new();
+                    let moved = Moved { bytes: 1000, route: None, reason: None, said };
+                    let spent = spent(2.0);
+                    let sample = Sample { spent, moved, verified: true, proof: None };
                     entry.line.add(1000, sample);
                 }
             }

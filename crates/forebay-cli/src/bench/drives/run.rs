@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay::proof::Sources;
 use forebay::units::GIB;
 use forebay::{Engine, Route};
 
@@ -24,6 +25,7 @@ use crate::bench::data::{Expected, Pattern};
 use crate::bench::make;
 use crate::bench::measure::{Sample, file_holds, other_byte};
 use crate::bench::memory::Memory;
+use crate::bench::proof::Prover;
 use crate::bench::run::{LINK_SAMPLES, text_of};
 use crate::bench::target::Target;
 use crate::failure::Result;
@@ -65,6 +67,7 @@ pub(super) struct Run<'a> {
     storages: [Vec<Option<Storage>>; 2],
     /// For each path, what lets its drives work before a sample.
     starters: Vec<Option<Storage>>,
+    prover: Prover,
 }
 
 impl<'a> Run<'a> {
@@ -102,7 +105,9 @@ impl<'a> Run<'a> {
         let none = || nothing(lens.len());
         let ways = entries.iter().map(way).collect();
         let (storages, starters) = ([storages, none()], none());
-        Ok(Self { means, targets, expected, written, ways, link, storages, starters })
+        let info = target.device.as_ref().map(|device| device.info());
+        let prover = Prover::new(info);
+        Ok(Self { means, targets, expected, written, ways, link, storages, starters, prover })
     }
 
     /// Measures all `entries`; `tell` is called before each turn of each.
@@ -305,14 +310,27 @@ impl<'a> Run<'a> {
         if let Err(reason) = place_pages(self.means.engine, job)? {
             return Ok(Err(reason));
         }
+        let sources = self.sources(way, job)?;
         start_up(job, &self.starters)?;
-        let (moved, spent) = way.run(job, self.targets)?;
+        let span = sources.begin();
+        let run = way.run(job, self.targets);
+        let evidence = span.end();
+        let (moved, spent) = run?;
+        let proof = Some(self.prover.proof(evidence, &moved, job.direction));
         let right = match job.direction {
             Direction::Read => way.holds(job, self.targets, &self.expected)?,
             Direction::Write => self.files_hold(job)?,
         };
         let verified = right && moved.bytes == job.len();
-        Ok(Ok(Sample { spent, moved, verified }))
+        Ok(Ok(Sample { spent, moved, verified, proof }))
+    }
+
+    /// The counters of what a job moves.
+    fn sources(&self, way: &dyn Way, job: &Job) -> Result<Sources> {
+        let open = |part: &Part| Ok((self.means.engine.open(&part.path)?, part.len));
+        let files: Vec<_> = job.parts.iter().map(open).collect::<Result<_>>()?;
+        let sources = self.prover.sources(self.means.engine, &files);
+        Ok(if way.is_elsewhere() { sources.elsewhere() } else { sources })
     }
 
     /// Whether all written files hold what they should now; those that do not are put right.

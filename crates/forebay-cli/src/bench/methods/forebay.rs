@@ -75,7 +75,13 @@ impl Method for Forebay {
 
 fn moved(outcome: &Outcome) -> Moved {
     let (route, reason) = routes(&outcome.routes);
-    Moved { bytes: outcome.bytes, route, reason }
+    Moved { bytes: outcome.bytes, route, reason, said: said(&outcome.routes) }
+}
+
+/// What the engine says of its bytes, for a verdict.
+#[must_use]
+pub fn said(shares: &[RouteShare]) -> Vec<(Route, u64)> {
+    shares.iter().map(|share| (share.route, share.bytes)).collect()
 }
 
 /// The routes that were taken, joined by `+`, and why. Each part is named with its share where

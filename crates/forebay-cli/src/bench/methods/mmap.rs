@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use forebay::Route;
 use rustix::mm::ProtFlags;
 
 use super::mapping::Mapping;
@@ -57,7 +58,8 @@ impl Method for Mmap {
             }
         };
         mapping.check(job)?;
-        Ok(Moved { bytes: len, route: None, reason: Some(way.into()) })
+        let said = vec![(Route::Cached, len)];
+        Ok(Moved { bytes: len, route: None, reason: Some(way.into()), said })
     }
 
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
@@ -79,7 +81,8 @@ impl Method for Mmap {
         mapping.check(job)?;
         drop(mapping);
         settle(job, self.file())?;
-        Ok(Moved { bytes: len, route: None, reason: Some(way.into()) })
+        let said = vec![(Route::Cached, len)];
+        Ok(Moved { bytes: len, route: None, reason: Some(way.into()), said })
     }
 
     fn close(&mut self) {

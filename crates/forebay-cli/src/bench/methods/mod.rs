@@ -11,6 +11,10 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use ::forebay::Route;
+use ::forebay::proof::Seen;
+use ::forebay::proof::cufile::Counters;
+
 use super::cpu::Spent;
 use super::data::{Expected, Pattern};
 use super::memory::Memory;
@@ -43,6 +47,8 @@ pub struct Moved {
     pub route: Option<String>,
     /// Why this route, or which way the bytes went.
     pub reason: Option<String>,
+    /// Bytes by route, as the way itself says; none where it does not.
+    pub said: Vec<(Route, u64)>,
 }
 
 /// A way to move bytes between a file and memory.
@@ -99,6 +105,16 @@ pub trait Method {
 
     /// What the last move took by its own clock, where that is another process's.
     fn spent(&self) -> Option<Spent> {
+        None
+    }
+
+    /// Whether another process does the work.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// What cuFile has counted, where another process has it.
+    fn counters(&self) -> Option<Seen<Counters>> {
         None
     }
 

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
+use forebay::Route;
+
 use super::{Job, Method, Moved, STEP, failed, open, settle};
 use crate::bench::memory::{HostMemory, Memory, whole};
 use crate::failure::Result;
@@ -64,7 +66,8 @@ impl Method for Standard {
             Memory::Host(_) => "page cache → target, 1 thread",
             Memory::Gpu(_) => "page cache → pageable memory → GPU, 1 thread",
         };
-        Ok(Moved { bytes: done, route: None, reason: Some(way.into()) })
+        let said = vec![(Route::Cached, done)];
+        Ok(Moved { bytes: done, route: None, reason: Some(way.into()), said })
     }
 
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
@@ -90,7 +93,8 @@ impl Method for Standard {
             Memory::Host(_) => "source → page cache, 1 thread",
             Memory::Gpu(_) => "GPU → pageable memory → page cache, 1 thread",
         };
-        Ok(Moved { bytes: done, route: None, reason: Some(way.into()) })
+        let said = vec![(Route::Cached, done)];
+        Ok(Moved { bytes: done, route: None, reason: Some(way.into()), said })
     }
 
     fn close(&mut self) {

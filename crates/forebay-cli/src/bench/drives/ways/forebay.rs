@@ -5,7 +5,8 @@ use ::forebay::{Engine, File, OpenOptions, RequestOptions, Route, RouteShare, Sy
 use super::{Job, Way};
 use crate::bench::cpu::{Spent, timed};
 use crate::bench::drives::targets::Targets;
-use crate::bench::methods::{Moved, forebay::routes};
+use crate::bench::methods::Moved;
+use crate::bench::methods::forebay::{routes, said};
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction};
 
@@ -75,7 +76,7 @@ impl Way for Forebay {
         given_back.into_iter().for_each(|(index, buffer)| targets.give_back(index, buffer));
         let (bytes, shares) = result?;
         let (route, reason) = routes(&shares);
-        Ok((Moved { bytes, route, reason }, spent))
+        Ok((Moved { bytes, route, reason, said: said(&shares) }, spent))
     }
 
     fn close(&mut self) {

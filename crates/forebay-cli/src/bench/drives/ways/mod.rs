@@ -57,6 +57,11 @@ pub trait Way {
         None
     }
 
+    /// Whether another process moves the bytes, so that this one's counters do not have them.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Gets ready once for all samples; `ready` brings the files' pages where they are to be.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use std::thread;
 
 use ::forebay::gpu::{Device, DeviceError, Stream};
 use ::forebay::units::{KIB, MIB, align_down, format_size};
-use ::forebay::{Buffer, Engine};
+use ::forebay::{Buffer, Engine, Route};
 
 use super::{Job, Way};
 use crate::bench::cpu::{Spent, timed};
@@ -225,7 +225,13 @@ impl Way for OneQueue {
             "one queue of slices of {} for all, {THREADS} threads, {source}{pinned}",
             format_size(SLICE)
         );
-        Ok((Moved { bytes: job.len(), route: None, reason: Some(reason) }, spent))
+        // Where only some files can be read past the page cache, nobody counts which bytes were.
+        let said = match (direct, files.iter().any(|files| files.direct.is_some())) {
+            (true, _) => vec![(Route::Staged, job.len())],
+            (false, false) => vec![(Route::Cached, job.len())],
+            (false, true) => Vec::new(),
+        };
+        Ok((Moved { bytes: job.len(), route: None, reason: Some(reason), said }, spent))
     }
 
     fn close(&mut self) {

@@ -153,6 +153,7 @@ impl<'a> State<'a> {
                 return self.run(&shape, *threads, *sync);
             }
             Order::Sum { at, len } => return self.sum(*at, *len),
+            Order::Count {} => return self.count(),
             Order::Close {} => self.file = None,
         }
         Ok(Answer::Done {})
@@ -260,6 +261,18 @@ impl<'a> State<'a> {
             seconds: start.elapsed().as_secs_f64(),
             cpu_seconds: used().saturating_sub(cpu).as_secs_f64(),
         })
+    }
+
+    fn count(&self) -> Result<Answer, Failed> {
+        let session = self.session.as_ref().ok_or_else(|| Failed::of("cuFile is not open"))?;
+        let words = |bytes: Box<[u8]>| {
+            bytes
+                .chunks_exact(8)
+                .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+                .collect()
+        };
+        let words = session.counters().map(words);
+        Ok(Answer::Counted { version: session.version_number(), words })
     }
 
     fn sum(&mut self, at: u64, len: u64) -> Result<Answer, Failed> {
@@ -390,6 +403,7 @@ mod tests {
                 }
             ),
             (length(), length()).prop_map(|(at, len)| Order::Sum { at, len }),
+            Just(Order::Count {}),
             Just(Order::Close {}),
         ]
     }
@@ -407,7 +421,9 @@ mod tests {
                 match order {
                     Order::Allocate { len } => has = answer.is_ok().then_some(len),
                     // cuFile is not open.
-                    Order::Open { .. } | Order::Move { .. } => prop_assert!(answer.is_err()),
+                    Order::Open { .. } | Order::Move { .. } | Order::Count {} => {
+                        prop_assert!(answer.is_err());
+                    }
                     Order::Put { len, .. } => {
                         prop_assert_eq!(answer.is_ok(), has.is_some_and(|has| len <= has));
                     }

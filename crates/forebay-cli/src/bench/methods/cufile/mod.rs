@@ -16,6 +16,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::forebay::Route;
+use ::forebay::proof::Seen;
+use ::forebay::proof::cufile::Counters;
 use ::forebay::units::{MIB, format_size};
 
 use self::folder::Folder;
@@ -235,6 +238,22 @@ impl Cufile {
         }
     }
 
+    /// What the library has counted in its process.
+    fn counters(&mut self) -> Seen<Counters> {
+        let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
+        match self.ask(&Order::Count {}, self.bounds.order) {
+            Ok((Answer::Counted { version, words: Some(words) }, _)) => {
+                let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+                Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Told)
+            }
+            Ok((Answer::Counted { words: None, .. }, _)) => {
+                none(format!("cuFile {} counts nothing", self.version))
+            }
+            Ok((other, _)) => none(unexpected(&other)),
+            Err(refused) => none(refused.text()),
+        }
+    }
+
     /// Whether the first bytes of its memory are as expected.
     fn holds(&mut self, expected: &Expected, len: u64) -> Result<bool, Refused> {
         let mut at = 0;
@@ -286,7 +305,9 @@ impl CufileCompat {
         let moved = self.cufile().moved(job, self.tuning);
         let (bytes, spent) = moved.map_err(|refused| at(job, refused))?;
         self.spent = Some(spent);
-        Ok(Moved { bytes, route: None, reason: Some(self.how()) })
+        // Handed to the library; its counters say which way it took.
+        let said = vec![(Route::Direct, bytes)];
+        Ok(Moved { bytes, route: None, reason: Some(self.how()), said })
     }
 
     /// A row's reason.
@@ -349,6 +370,14 @@ impl Method for CufileCompat {
 
     fn spent(&self) -> Option<Spent> {
         self.spent
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn counters(&self) -> Option<Seen<Counters>> {
+        Some(self.cufile().counters())
     }
 
     fn close(&mut self) {

@@ -30,6 +30,8 @@ pub(super) enum Order {
     Move { write: bool, len: u64, threads: u32, request: u64, sync: bool },
     /// Tell the XXH3-64 of each [`PIECE`] of so many bytes of the memory.
     Sum { at: u64, len: u64 },
+    /// Tell what the library has counted.
+    Count {},
     /// Forget the file.
     Close {},
 }
@@ -46,6 +48,8 @@ pub(super) enum Answer {
     Moved { bytes: u64, seconds: f64, cpu_seconds: f64 },
     /// To `Sum`.
     Sums { pieces: Vec<u64> },
+    /// To `Count`: its counters of level 3 as they lie in memory, where it has some.
+    Counted { version: u32, words: Option<Vec<u64>> },
     /// To all others.
     Done {},
     /// It could not be done.

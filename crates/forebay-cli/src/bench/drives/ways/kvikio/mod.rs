@@ -213,6 +213,10 @@ impl Way for Kvikio {
         self.settings.clone()
     }
 
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
     fn prepare(
         &mut self,
         job: &Job,
@@ -249,7 +253,8 @@ impl Way for Kvikio {
     fn run(&mut self, _job: &Job, _targets: &mut Targets) -> Result<(Moved, Spent)> {
         let bound = self.shape.bound;
         let (bytes, spent) = read(self.process()?, bound).map_err(|reason| failed(&reason))?;
-        Ok((Moved { bytes, route: None, reason: Some(self.how.clone()) }, spent))
+        let (reason, said) = (Some(self.how.clone()), Vec::new());
+        Ok((Moved { bytes, route: None, reason, said }, spent))
     }
 
     fn holds(&mut self, job: &Job, _targets: &mut Targets, expected: &[Expected]) -> Result<bool> {

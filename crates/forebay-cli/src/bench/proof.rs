@@ -1,0 +1,65 @@
+//! Which way the bytes of a sample took, by what others counted around it.
+//!
+//! The counters are read before and after the timed part, never within.
+
+use forebay::gpu::DeviceInfo;
+use forebay::proof::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
+use forebay::topology::Resolver;
+use forebay::{Engine, File};
+
+use super::methods::Moved;
+use crate::report::json::Direction;
+
+/// Knows the counters of this machine and of the target.
+#[derive(Debug)]
+pub struct Prover {
+    resolver: Resolver,
+    link: GpuLink,
+    memory: Memory,
+}
+
+impl Prover {
+    /// For moves to and from a GPU, or the host's memory.
+    #[must_use]
+    pub fn new(device: Option<&DeviceInfo>) -> Self {
+        let memory = match device {
+            None => Memory::Host,
+            Some(info) if info.simulated => Memory::SimulatedGpu,
+            Some(_) => Memory::Gpu,
+        };
+        let link = device.map_or_else(GpuLink::none, GpuLink::find);
+        Self { resolver: Resolver::default(), link, memory }
+    }
+
+    /// The counters for moves of the first bytes of each of `files`, which are `engine`'s.
+    #[must_use]
+    pub fn sources(&self, engine: &Engine, files: &[(File, u64)]) -> Sources {
+        let sources = Sources::new(self.resolver.system()).gpu(&self.link).engine(engine);
+        files.iter().fold(sources, |sources, (file, len)| {
+            sources.file(file, 0, *len, &self.resolver.resolve(file.path()))
+        })
+    }
+
+    /// What is proven of a move.
+    #[must_use]
+    pub fn proof(&self, evidence: Evidence, moved: &Moved, direction: Direction) -> Proof {
+        let direction = match direction {
+            Direction::Read => forebay::Direction::Read,
+            Direction::Write => forebay::Direction::Write,
+        };
+        let mut claim = Claim::silent(direction, moved.bytes, self.memory);
+        claim.routes.clone_from(&moved.said);
+        Proof { verdict: verdict(&evidence, &claim), evidence, claim }
+    }
+}
+
+/// What is proven of one move, and by what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proof {
+    /// What the way itself said.
+    pub claim: Claim,
+    /// What others counted.
+    pub evidence: Evidence,
+    /// What that comes to.
+    pub verdict: Verdict,
+}

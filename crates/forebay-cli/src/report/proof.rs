@@ -1,0 +1,135 @@
+//! Which way bytes took, as a report has it: for each row the verdict on all of its samples, and
+//! what was counted around each.
+
+use forebay::proof::Verdict;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::json::Row;
+use crate::bench::proof::Proof;
+
+/// What is proven of a row's bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictFacts {
+    /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
+    /// `host (page cache)`, `mixed`, `unproven` or `contradictory`.
+    pub word: String,
+    /// The same with the shares of what is mixed.
+    pub text: String,
+    /// The ways, most bytes first; none where nothing is proven.
+    pub shares: Vec<ShareFacts>,
+    /// Whether host memory played the GPU.
+    pub simulated: bool,
+    /// What it rests on, of the first sample.
+    pub grounds: Vec<String>,
+    /// What was missing, and how to get it.
+    pub missing: Vec<MissingFacts>,
+    /// What cannot be true together.
+    pub contradictions: Vec<String>,
+    /// What somebody else may have caused.
+    pub doubts: Vec<String>,
+    /// What the way itself said, of the first sample.
+    pub claim: Value,
+}
+
+/// How much took one way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShareFacts {
+    /// The way, as in `word`.
+    pub way: String,
+    /// Of all bytes, from 0 to 1.
+    pub share: f64,
+}
+
+/// What was missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingFacts {
+    /// The reason.
+    pub why: String,
+    /// How to get it.
+    pub remedy: String,
+}
+
+impl VerdictFacts {
+    /// The verdict on all samples together; `None` where none was looked at.
+    #[must_use]
+    pub fn of(proofs: &[Proof]) -> Option<Self> {
+        let all: Vec<Verdict> = proofs.iter().map(|proof| proof.verdict.clone()).collect();
+        let claim = proofs.first().map(|proof| &proof.claim);
+        serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
+    }
+
+    /// What a reader has to know beside the word, the worst first.
+    fn note(&self) -> Option<&str> {
+        let missing = self.missing.first().map(|missing| &missing.why);
+        let note = self.contradictions.first().or(missing).or(self.doubts.first());
+        note.map(String::as_str)
+    }
+}
+
+/// What was counted around each sample.
+#[must_use]
+pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
+    if proofs.is_empty() {
+        return None;
+    }
+    let object = |proof: &Proof| serde_json::from_str(&proof.evidence.to_json()).ok();
+    proofs.iter().map(object).collect()
+}
+
+/// A row's verdict for a table, with the mark of what has to be known beside it.
+pub(super) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
+    let Some(verdict) = &row.verdict else { return "–".into() };
+    match verdict.note() {
+        None => verdict.text.clone(),
+        Some(note) => format!("{} [{}]", verdict.text, super::table::mark(note, reasons)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use forebay::proof::{Claim, Evidence, Memory, verdict as judged};
+    use forebay::{Direction, Route};
+
+    use super::*;
+    use crate::report::json::Cache;
+
+    /// The verdict on a way that read through the page cache, or past it.
+    pub(crate) fn verdict(cache: Cache) -> VerdictFacts {
+        let (word, doubts) = match cache {
+            Cache::Cold => ("staged", vec!["others used it as well".to_owned()]),
+            Cache::Resident => ("cached", Vec::new()),
+        };
+        VerdictFacts {
+            word: word.into(),
+            text: word.into(),
+            shares: vec![ShareFacts { way: word.into(), share: 1.0 }],
+            simulated: false,
+            grounds: vec!["0 B came from storage".into()],
+            missing: Vec::new(),
+            contradictions: Vec::new(),
+            doubts,
+            claim: Value::Null,
+        }
+    }
+
+    #[test]
+    fn what_the_library_writes_is_read_whole() {
+        let mut claim = Claim::silent(Direction::Read, 1 << 30, Memory::Gpu);
+        claim.routes.push((Route::Direct, 1 << 30));
+        let evidence = Evidence::default();
+        let verdict = judged(&evidence, &claim);
+        let missing = verdict.missing[0].clone();
+        let proofs = [Proof { claim, evidence, verdict }];
+        let facts = VerdictFacts::of(&proofs).unwrap();
+        assert_eq!((facts.word.as_str(), facts.text.as_str()), ("unproven", "unproven"));
+        let MissingFacts { why, remedy } = &facts.missing[0];
+        assert_eq!((why, remedy), (&missing.why, &missing.remedy));
+        assert!(facts.note().unwrap().starts_with("cuFile's own counters"), "{facts:?}");
+        assert_eq!(facts.claim["routes"][0]["route"], "direct");
+        let all = self::evidence(&proofs).unwrap();
+        assert_eq!((all.len(), &all[0]["storage"]), (1, &Value::from("other")));
+        assert_eq!(all[0]["cufile"]["nothing"], "nobody asked");
+        assert_eq!((VerdictFacts::of(&[]), self::evidence(&[])), (None, None));
+    }
+}

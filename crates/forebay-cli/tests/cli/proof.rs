@@ -1,0 +1,88 @@
+//! `forebay bench`: every result says which way its bytes took, and what was counted.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
+
+use crate::program::program;
+
+const LEN: usize = 8 << 20;
+
+fn report(folder: &Path, arguments: &[&str]) -> Report {
+    let mut command = Command::new(program());
+    command.current_dir(folder).arg("bench").args(arguments).arg("--json");
+    // No `fio`, which counts in seconds.
+    let output = command.env("XDG_CACHE_HOME", folder).env("PATH", folder).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![7; LEN]).unwrap();
+    folder
+}
+
+fn ways(report: &Report) -> Vec<&Row> {
+    let all: Vec<&Row> = report.results.iter().filter(|row| !row.method.is_ceiling()).collect();
+    assert!(!all.is_empty());
+    all
+}
+
+/// Every way has a verdict and evidence, no ceiling has, and no counter refutes anybody.
+fn check(report: &Report) {
+    for row in &report.results {
+        let is_ceiling = row.method.is_ceiling();
+        assert_eq!((row.verdict.is_none(), row.evidence.is_none()), (is_ceiling, is_ceiling));
+    }
+    for row in ways(report) {
+        let verdict = row.verdict.as_ref().unwrap();
+        assert!(verdict.contradictions.is_empty(), "{row:?}");
+        assert_eq!(verdict.word == "unproven", !verdict.missing.is_empty(), "{row:?}");
+        let evidence = row.evidence.as_ref().unwrap();
+        assert_eq!(evidence.len(), row.seconds.len());
+        assert!(evidence.iter().all(|seen| seen["elapsed_seconds"].as_f64().unwrap() > 0.0));
+    }
+}
+
+#[test]
+fn the_engines_account_is_confirmed_by_what_others_counted() {
+    let folder = folder();
+    let report = report(folder.path(), &["file", "--gpu", "sim", "--size", "8MiB"]);
+    check(&report);
+    for row in ways(&report) {
+        let verdict = row.verdict.as_ref().unwrap();
+        assert!(verdict.simulated, "{row:?}");
+        let seen = &row.evidence.as_ref().unwrap()[0];
+        let gpu = seen["gpu"]["nothing"].as_str().unwrap();
+        assert!(gpu.starts_with("simulated"), "{gpu}");
+        // Where the kernel counts what a process fetches, nothing is left open.
+        let counts = seen["storage"] == "memory"
+            || (seen["storage"] == "block" && seen["process"]["read"].is_u64());
+        if !counts {
+            println!("skipped: verdicts: the kernel counts nothing of this file system");
+        } else if row.method == MethodName::Forebay {
+            assert_eq!(Some(&verdict.word), row.route.as_ref(), "{row:?}");
+        } else if row.cache == Some(Cache::Resident) {
+            assert_eq!(verdict.word, "cached", "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn host_memory_writes_and_several_paths_have_verdicts_too() {
+    let folder = folder();
+    let written = report(folder.path(), &[".", "--write", "--gpu", "none", "--size", "8MiB"]);
+    check(&written);
+    assert!(ways(&written).iter().all(|row| row.direction == Direction::Write));
+    fs::write(folder.path().join("second"), vec![8; LEN]).unwrap();
+    let arguments = ["file", "second", "--resident", "--gpu", "none", "--size", "8MiB"];
+    let several = report(folder.path(), &arguments);
+    check(&several);
+    for row in ways(&several).into_iter().filter(|row| row.method == MethodName::Forebay) {
+        let verdict = row.verdict.as_ref().unwrap();
+        assert!(verdict.word.starts_with("host (") || verdict.word == "unproven", "{row:?}");
+    }
+}

@@ -1,0 +1,90 @@
+//! What is said of a span of work by those who did it: what a verdict has to confirm or refute.
+
+use super::json::{Json, list};
+use crate::plan::Route;
+use crate::queue::Direction;
+use crate::transfer::Outcome;
+
+/// What is said of a span of work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// From files, or to them.
+    pub direction: Direction,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Which memory they went to or came from.
+    pub memory: Memory,
+    /// Bytes by route, as whoever moved them says; none where nobody says anything. `Direct` is
+    /// what was handed to a library such as cuFile, whichever way it went there.
+    pub routes: Vec<(Route, u64)>,
+}
+
+/// The memory at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// A GPU's.
+    Gpu,
+    /// Host memory that plays a GPU's.
+    SimulatedGpu,
+    /// The host's.
+    Host,
+}
+
+impl Memory {
+    /// Its name, in lower case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::SimulatedGpu => "simulated_gpu",
+            Self::Host => "host",
+        }
+    }
+}
+
+impl Claim {
+    /// A claim without routes: nobody says which way the bytes went.
+    #[must_use]
+    pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
+        Self { direction, bytes, memory, routes: Vec::new() }
+    }
+
+    /// What the engine says of a transfer.
+    #[must_use]
+    pub fn of(outcome: &Outcome, direction: Direction, memory: Memory) -> Self {
+        let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
+        Self { direction, bytes: outcome.bytes, memory, routes }
+    }
+
+    /// Bytes that are said to have taken `route`.
+    #[must_use]
+    pub fn by(&self, route: Route) -> u64 {
+        let shares = self.routes.iter().filter(|(name, _)| *name == route);
+        shares.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// Bytes of all routes.
+    pub(super) fn told(&self) -> u64 {
+        self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    /// What a line for people and an error call the direction's end.
+    pub(super) const fn moved(&self) -> &'static str {
+        match self.direction {
+            Direction::Read => "read",
+            Direction::Write => "written",
+        }
+    }
+
+    pub(super) fn json(&self) -> Json {
+        let route = |(route, bytes): &(Route, u64)| {
+            Json::Object(vec![("route", route.name().into()), ("bytes", (*bytes).into())])
+        };
+        Json::Object(vec![
+            ("direction", self.direction.name().into()),
+            ("bytes", self.bytes.into()),
+            ("memory", self.memory.name().into()),
+            ("routes", list(self.routes.iter().map(route))),
+        ])
+    }
+}

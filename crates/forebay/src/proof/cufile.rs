@@ -1,0 +1,443 @@
+//! cuFile's own counters, as it writes them into a buffer: how many operations took which path.
+//!
+//! `cuFileGetStatsL1` to `L3` fill structures whose places grew with version 1.19. A level holds
+//! the one before it, so level 3 is the whole: totals first, then a number of GPUs and a record
+//! for each. Compared with version 1.15 in compatibility mode on an H200: calls count for each GPU,
+//! batches only in the totals.
+
+use super::json::{Json, list};
+use super::seen::{Seen, grown};
+use crate::direct::Session;
+
+/// Where the levels end, before version 1.19 and since.
+const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];
+/// The first version with counters, and the first with longer ones.
+const FIRST: u32 = 1150;
+const LONGER: u32 = 1190;
+/// GPUs that there is room for.
+const GPUS_MAX: usize = 16;
+/// Bytes of one GPU's record.
+const GPU_LEN: usize = 248;
+
+/// Paths in the order in which batches are counted, two numbers each: done and failed.
+const BATCHES: usize = 320;
+/// Bytes of all batches, as measured with 1.15; not looked for in versions that were not measured.
+const BATCH_BYTES: usize = 416;
+
+/// Counts since the library was opened, or reset.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// The level that they were kept at.
+    pub level: u32,
+    /// Batches that were submitted.
+    pub batches: u64,
+    /// Bytes of batches, where the version tells.
+    pub batch_bytes: Option<u64>,
+    /// Batches by path.
+    pub batches_by: Paths,
+    /// For each GPU; none below level 3.
+    pub gpus: Vec<GpuCounters>,
+}
+
+/// How much went which way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Paths {
+    /// Between drives and GPU by the kernel's peer-to-peer DMA.
+    pub p2pdma: u64,
+    /// Between drives and GPU by nvidia-fs.
+    pub nvidia_fs: u64,
+    /// By `read` and `write` through host memory.
+    pub posix: u64,
+}
+
+impl Paths {
+    /// All of them.
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        self.p2pdma.saturating_add(self.nvidia_fs).saturating_add(self.posix)
+    }
+
+    fn since(self, earlier: Self, what: &str) -> Result<Self, String> {
+        Ok(Self {
+            p2pdma: grown(&format!("{what} by p2pdma"), earlier.p2pdma, self.p2pdma)?,
+            nvidia_fs: grown(&format!("{what} by nvidia-fs"), earlier.nvidia_fs, self.nvidia_fs)?,
+            posix: grown(&format!("{what} by POSIX"), earlier.posix, self.posix)?,
+        })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            p2pdma: self.p2pdma.saturating_add(other.p2pdma),
+            nvidia_fs: self.nvidia_fs.saturating_add(other.nvidia_fs),
+            posix: self.posix.saturating_add(other.posix),
+        }
+    }
+
+    fn json(self) -> Json {
+        Json::Object(vec![
+            ("p2pdma", self.p2pdma.into()),
+            ("nvidia_fs", self.nvidia_fs.into()),
+            ("posix", self.posix.into()),
+        ])
+    }
+}
+
+/// What was counted in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Moves {
+    /// Bytes, by all paths; unaligned ends may count as whole blocks.
+    pub bytes: u64,
+    /// Operations.
+    pub operations: u64,
+    /// Operations by path.
+    pub by: Paths,
+}
+
+impl Moves {
+    fn since(self, earlier: Self, what: &str) -> Result<Self, String> {
+        Ok(Self {
+            bytes: grown(&format!("cuFile's {what} bytes"), earlier.bytes, self.bytes)?,
+            operations: grown(
+                &format!("cuFile's {what} operations"),
+                earlier.operations,
+                self.operations,
+            )?,
+            by: self.by.since(earlier.by, &format!("cuFile's {what} operations"))?,
+        })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            operations: self.operations.saturating_add(other.operations),
+            by: self.by.plus(other.by),
+        }
+    }
+
+    fn json(self) -> Json {
+        Json::Object(vec![
+            ("bytes", self.bytes.into()),
+            ("operations", self.operations.into()),
+            ("by", self.by.json()),
+        ])
+    }
+}
+
+/// One GPU's counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuCounters {
+    /// Which GPU, as its 16 bytes.
+    pub uuid: [u8; 16],
+    /// From files to the GPU.
+    pub reads: Moves,
+    /// From the GPU to files.
+    pub writes: Moves,
+    /// Reads that began or ended within a block.
+    pub unaligned_reads: u64,
+}
+
+impl Counters {
+    /// What an open driver has counted in this process.
+    #[must_use]
+    pub fn of(session: &Session) -> Seen<Self> {
+        let remedy = "use cuFile 1.15 or later, and let nothing else in the process open it first";
+        let Some(bytes) = session.counters() else {
+            return Seen::missing("cuFile counts nothing here", remedy);
+        };
+        match Self::parse(session.version_number(), 3, &bytes) {
+            Ok(counters) => Seen::Told(counters),
+            Err(why) => Seen::missing(why, remedy),
+        }
+    }
+
+    /// Reads the buffer that the library has filled, of any length.
+    ///
+    /// # Errors
+    /// Which of the arguments cannot be: a version or level that is not known, a buffer that is
+    /// too short, or a number of GPUs that there is no room for.
+    pub fn parse(version: u32, level: u32, bytes: &[u8]) -> Result<Self, String> {
+        if version < FIRST {
+            return Err(format!("cuFile {} has no counters", shown(version)));
+        }
+        let ends = ENDS[usize::from(version >= LONGER)];
+        let index = level.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+        let Some(end) = index.and_then(|index| ends.get(index)) else {
+            return Err(format!("cuFile has no counters of level {level}"));
+        };
+        if bytes.len() < *end {
+            let len = bytes.len();
+            return Err(format!("cuFile's counters of level {level} take {end} bytes, not {len}"));
+        }
+        let number = |at: usize| word(bytes, at);
+        // Asynchronous system calls, io_uring and several kinds at once all pass host memory.
+        let posix = [352, 368, 384].map(number).into_iter().fold(0, u64::saturating_add);
+        let batches_by = Paths { nvidia_fs: number(BATCHES), p2pdma: number(BATCHES + 16), posix };
+        let mut counters = Self {
+            level,
+            batches: number(176),
+            batch_bytes: (version < LONGER).then(|| number(BATCH_BYTES)),
+            batches_by,
+            gpus: Vec::new(),
+        };
+        if level == 3 {
+            let count = usize::try_from(number(ends[1])).unwrap_or(usize::MAX);
+            if count > GPUS_MAX {
+                return Err(format!("cuFile counts {count} GPUs where {GPUS_MAX} have room"));
+            }
+            let first = ends[1] + 8;
+            let records = (0..count).map(|index| gpu(bytes, first + index * GPU_LEN));
+            counters.gpus = records.collect();
+        }
+        Ok(counters)
+    }
+
+    /// What was counted since an earlier reading.
+    ///
+    /// # Errors
+    /// Which counter went back: the library was opened anew, or its counters were reset.
+    pub fn since(&self, earlier: &Self) -> Result<Self, String> {
+        let is_here = |uuid| self.gpus.iter().any(|gpu| gpu.uuid == uuid);
+        if let Some(lost) = earlier.gpus.iter().find(|gpu| !is_here(gpu.uuid)) {
+            return Err(format!("cuFile counts {} no longer", lost.uuid_text()));
+        }
+        let gpus = self.gpus.iter().map(|gpu| {
+            let before = earlier.gpus.iter().find(|other| other.uuid == gpu.uuid);
+            let before = before.copied().unwrap_or_default();
+            Ok(GpuCounters {
+                uuid: gpu.uuid,
+                reads: gpu.reads.since(before.reads, "read")?,
+                writes: gpu.writes.since(before.writes, "written")?,
+                unaligned_reads: grown(
+                    "cuFile's unaligned reads",
+                    before.unaligned_reads,
+                    gpu.unaligned_reads,
+                )?,
+            })
+        });
+        let gpus = gpus.collect::<Result<_, String>>()?;
+        let batch_bytes = match (earlier.batch_bytes, self.batch_bytes) {
+            (Some(before), Some(now)) => Some(grown("cuFile's bytes of batches", before, now)?),
+            _ => None,
+        };
+        Ok(Self {
+            level: self.level.min(earlier.level),
+            batches: grown("cuFile's batches", earlier.batches, self.batches)?,
+            batch_bytes,
+            batches_by: self.batches_by.since(earlier.batches_by, "cuFile's batches")?,
+            gpus,
+        })
+    }
+
+    /// Reads of all GPUs together.
+    #[must_use]
+    pub fn reads(&self) -> Moves {
+        self.gpus.iter().fold(Moves::default(), |sum, gpu| sum.plus(gpu.reads))
+    }
+
+    /// Writes of all GPUs together.
+    #[must_use]
+    pub fn writes(&self) -> Moves {
+        self.gpus.iter().fold(Moves::default(), |sum, gpu| sum.plus(gpu.writes))
+    }
+
+    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
+        let gpu = |gpu: &GpuCounters| {
+            Json::Object(vec![
+                ("uuid", (&gpu.uuid_text()).into()),
+                ("read", gpu.reads.json()),
+                ("written", gpu.writes.json()),
+                ("unaligned_reads", gpu.unaligned_reads.into()),
+            ])
+        };
+        vec![
+            ("level", u64::from(self.level).into()),
+            ("batches", self.batches.into()),
+            ("batch_bytes", self.batch_bytes.into()),
+            ("batches_by", self.batches_by.json()),
+            ("gpus", list(self.gpus.iter().map(gpu))),
+        ]
+    }
+}
+
+impl GpuCounters {
+    /// As other tools write it: `GPU-…`.
+    #[must_use]
+    pub fn uuid_text(&self) -> String {
+        let mut text = "GPU-".to_owned();
+        for (index, byte) in self.uuid.iter().enumerate() {
+            text.push_str(if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" });
+            text.push_str(&format!("{byte:02x}"));
+        }
+        text
+    }
+}
+
+fn gpu(bytes: &[u8], start: usize) -> GpuCounters {
+    let number = |at: usize| word(bytes, start + at);
+    let moves = |bytes: usize, total: usize| Moves {
+        bytes: number(bytes),
+        operations: number(total),
+        by: Paths {
+            p2pdma: number(total + 8),
+            nvidia_fs: number(total + 16),
+            posix: number(total + 24),
+        },
+    };
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&bytes[start..start + 16]);
+    let (reads, writes) = (moves(16, 48), moves(120, 152));
+    GpuCounters { uuid, reads, writes, unaligned_reads: number(80) }
+}
+
+/// The number at a place, 0 beyond the end.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let found = bytes.get(at..at.saturating_add(8)).and_then(|word| word.try_into().ok());
+    found.map_or(0, u64::from_ne_bytes)
+}
+
+/// `1.15` for 1150.
+fn shown(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What 1.15 counted in compatibility mode on an H200: 16 MiB, 1,000 bytes, 100 at a file's
+    /// end, none behind it, and 16 MiB through a second handle.
+    const MEASURED: [(usize, u64); 25] = [
+        (0, 10),
+        (8, 1),
+        (32, 2),
+        (40, 1),
+        (64, 1),
+        (72, 1),
+        (96, 33_559_528),
+        (144, 4),
+        (160, 36_467),
+        (512, 1),
+        (520, 1),
+        (616, 2),
+        (1024, 1),
+        (1032, 867_296_718_743_179_676),
+        (1040, 2_092_813_411_911_047_727),
+        (1048, 33_563_624),
+        (1072, 62_446),
+        (1080, 7),
+        (1104, 7),
+        (1112, 3),
+        (1144, 1),
+        (1240, 1),
+        (1248, 1),
+        (1272, 67_108_864),
+        (5000, 0),
+    ];
+
+    fn buffer(words: &[(usize, u64)]) -> Vec<u8> {
+        let mut bytes = vec![0; 8192];
+        for (at, word) in words {
+            bytes[*at..*at + 8].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn compatibility_mode_is_read_as_it_was_measured() {
+        let counters = Counters::parse(1150, 3, &buffer(&MEASURED)).unwrap();
+        let [gpu] = counters.gpus.as_slice() else { panic!("{counters:?}") };
+        let by = Paths { posix: 7, ..Paths::default() };
+        assert_eq!(gpu.reads, Moves { bytes: 33_563_624, operations: 7, by });
+        assert_eq!((gpu.writes, gpu.unaligned_reads), (Moves::default(), 3));
+        let uuid = gpu.uuid_text();
+        assert_eq!(uuid, "GPU-9c918c43-c541-090c-2f9a-21beb52a0b1d");
+        assert_eq!((counters.batches, counters.batch_bytes), (0, Some(0)));
+        let batch = [(176, 1), (416, 16_777_216)];
+        let later = Counters::parse(1150, 3, &buffer(&[&MEASURED[..], &batch].concat())).unwrap();
+        let grown = later.since(&counters).unwrap();
+        assert_eq!((grown.batches, grown.batch_bytes), (1, Some(16_777_216)));
+        assert_eq!(grown.reads(), Moves::default());
+        let back = counters.since(&later).unwrap_err();
+        assert!(back.contains("went back"), "{back}");
+    }
+
+    #[test]
+    fn records_moved_in_1_19() {
+        // One GPU behind the longer totals: p2pdma 3, nvidia-fs 2, POSIX 1; written 4 by p2pdma.
+        let first = 1136 + 8;
+        let words = [
+            (1136, 1),
+            (first + 16, 6 << 20),
+            (first + 48, 6),
+            (first + 56, 3),
+            (first + 64, 2),
+            (first + 72, 1),
+            (first + 120, 4 << 20),
+            (first + 152, 4),
+            (first + 160, 4),
+            (320, 9),
+            (336, 8),
+            (352, 1),
+            (368, 2),
+            (384, 4),
+        ];
+        let counters = Counters::parse(1190, 3, &buffer(&words)).unwrap();
+        let by = Paths { p2pdma: 3, nvidia_fs: 2, posix: 1 };
+        assert_eq!(counters.reads(), Moves { bytes: 6 << 20, operations: 6, by });
+        assert_eq!(counters.writes().by, Paths { p2pdma: 4, ..Paths::default() });
+        assert_eq!(counters.batches_by, Paths { nvidia_fs: 9, p2pdma: 8, posix: 7 });
+        assert_eq!(counters.batch_bytes, None);
+        assert!(Counters::parse(1150, 3, &buffer(&words)).unwrap().gpus.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_reason() {
+        let bytes = buffer(&MEASURED);
+        let refused =
+            |version, level, bytes: &[u8]| Counters::parse(version, level, bytes).unwrap_err();
+        assert_eq!(refused(1140, 3, &bytes), "cuFile 1.14 has no counters");
+        assert_eq!(refused(1150, 0, &bytes), "cuFile has no counters of level 0");
+        assert_eq!(refused(1150, 4, &bytes), "cuFile has no counters of level 4");
+        let short = refused(1190, 3, &bytes[..5111]);
+        assert_eq!(short, "cuFile's counters of level 3 take 5112 bytes, not 5111");
+        let many = refused(1150, 3, &buffer(&[(1024, 17)]));
+        assert_eq!(many, "cuFile counts 17 GPUs where 16 have room");
+        assert!(Counters::parse(1150, 1, &bytes).unwrap().gpus.is_empty());
+    }
+
+    #[test]
+    fn a_gpu_that_is_met_later_begins_at_nothing() {
+        let none = Counters::parse(1150, 3, &buffer(&[])).unwrap();
+        let one = Counters::parse(1150, 3, &buffer(&MEASURED)).unwrap();
+        assert_eq!(one.since(&none).unwrap().reads().operations, 7);
+        let lost = none.since(&one).unwrap_err();
+        assert!(lost.ends_with("no longer"), "{lost}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_buffer_is_too_strange(
+            version in prop_oneof![1100_u32..1300, any::<u32>()],
+            level in 0_u32..6,
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..6000),
+            count in 0_u64..20,
+        ) {
+            for at in [1024, 1136] {
+                if bytes.len() > at + 8 {
+                    bytes[at..at + 8].copy_from_slice(&count.to_ne_bytes());
+                }
+            }
+            if let Ok(counters) = Counters::parse(version, level, &bytes) {
+                prop_assert!(counters.gpus.len() <= GPUS_MAX);
+                let none = counters.since(&counters).unwrap();
+                prop_assert_eq!(none.reads().by.total() + none.batches, 0);
+                let _ = (counters.writes(), Json::Object(counters.fields()).to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Bytes that went over the memory controllers, as `resctrl` counts them for everybody
+//! (Documentation/filesystems/resctrl.rst).
+
+use std::path::Path;
+
+use super::seen::{Seen, unread};
+use crate::topology::System;
+
+const ROOT: &str = "sys/fs/resctrl";
+/// Memory controllers' domains that are read, at most.
+pub(super) const DOMAINS_MAX: usize = 64;
+
+/// The files to read, one for each domain.
+pub(super) fn domains(system: &System) -> Vec<String> {
+    let folder = format!("{ROOT}/mon_data");
+    let names = system.list(Path::new(&folder)).unwrap_or_default();
+    let domains = names.into_iter().take(DOMAINS_MAX);
+    domains.map(|name| format!("{folder}/{name}/mbm_total_bytes")).collect()
+}
+
+/// Bytes so far, of each domain.
+pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
+    if domains.is_empty() {
+        return if system.exists(Path::new(ROOT)) {
+            let remedy = "`mount -t resctrl resctrl /sys/fs/resctrl` as root";
+            Seen::missing("the memory's bandwidth is not counted: resctrl is not mounted", remedy)
+        } else {
+            Seen::Nothing("this kernel or processor does not count the memory's bandwidth".into())
+        };
+    }
+    let mut counts = Vec::new();
+    for path in domains {
+        let text = match system.text(Path::new(path)) {
+            Ok(text) => text,
+            Err(absent) => {
+                let remedy = "a processor with MBM counts it";
+                let none = || Seen::missing(format!("there is no `/{path}`"), remedy);
+                return unread(&format!("/{path}"), absent, none);
+            }
+        };
+        // `Unavailable`, `Error` or `Unassigned` stand there where no counter could be had.
+        match text.parse() {
+            Ok(count) => counts.push(count),
+            Err(_) => {
+                let why = format!("`/{path}` says `{text}`");
+                return Seen::missing(why, "free a counter of resctrl, and repeat");
+            }
+        }
+    }
+    Seen::Told(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn each_domain_is_counted_where_resctrl_is_mounted() {
+        let root = tempfile::tempdir().unwrap();
+        let system = System::at(root.path());
+        let seen = || look(&system, &domains(&system));
+        assert!(matches!(seen(), Seen::Nothing(_)), "{:?}", seen());
+        fs::create_dir_all(root.path().join(ROOT)).unwrap();
+        assert!(seen().absence().unwrap().contains("mount -t resctrl"), "{:?}", seen());
+        for (name, count) in [("mon_L3_00", "1000\n"), ("mon_L3_01", "24\n")] {
+            let folder = root.path().join(ROOT).join("mon_data").join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("mbm_total_bytes"), count).unwrap();
+        }
+        assert_eq!(seen(), Seen::Told(vec![1000, 24]));
+        let file = root.path().join(ROOT).join("mon_data/mon_L3_01/mbm_total_bytes");
+        fs::write(&file, "Unavailable\n").unwrap();
+        assert!(seen().absence().unwrap().contains("says `Unavailable`"), "{:?}", seen());
+        fs::remove_file(&file).unwrap();
+        assert!(seen().absence().unwrap().contains("there is no"), "{:?}", seen());
+    }
+}

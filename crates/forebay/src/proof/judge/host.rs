@@ -1,0 +1,215 @@
+//! What went through host memory: out of the page cache, through it, or past it.
+
+use super::{Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
+use crate::proof::evidence::PageCache;
+
+/// How to be told what is in the page cache.
+const OWNER: &str = "run as the owner of the file, or as somebody who may write it";
+/// How to have bytes from storage counted.
+const COUNTED: &str = "use a file on a block device or NFS, where `/proc` and `/sys` are mounted";
+const CACHE: &str = "what is in the page cache";
+
+impl Judge<'_> {
+    /// Judges `bytes` that were read and passed no library.
+    pub(super) fn read(&mut self, bytes: u64) {
+        if self.is_too_small(bytes) {
+            return;
+        }
+        let (own, all) = self.storage_bytes();
+        // Others' bytes are not the process's, and other drives' not these drives'.
+        let known = [own, all].into_iter().flatten().min();
+        let fetched = known.map(|bytes| bytes.saturating_sub(self.claim.by(Route::Direct)));
+        let cache = self.evidence.page_cache.told().copied();
+        if let Some(fetched) = fetched {
+            let text = size(fetched);
+            self.grounds.push(match cache {
+                Some(cache) => {
+                    let (before, after) = (size(cache.before), size(cache.after));
+                    format!(
+                        "{text} came from storage, and of the range {before} were in the page \
+                         cache before and {after} after"
+                    )
+                }
+                None => format!("{text} came from storage"),
+            });
+        }
+        self.name_others(own, all);
+        match self.read_past(bytes, fetched, cache) {
+            Some(past) => self.compare(bytes, past, own.is_some()),
+            None => self.lack_of_read(fetched.is_some(), cache.is_some()),
+        }
+    }
+
+    /// How many of `bytes` came from storage past the page cache, where that can be told.
+    fn read_past(
+        &mut self,
+        bytes: u64,
+        fetched: Option<u64>,
+        cache: Option<PageCache>,
+    ) -> Option<u64> {
+        match (fetched, cache) {
+            (Some(fetched), _) if fetched <= self.slack => Some(0),
+            (Some(fetched), Some(cache)) => Some(fetched.saturating_sub(cache.grown()).min(bytes)),
+            (None, Some(cache)) if cache.before.max(cache.after) <= self.slack => {
+                self.doubts.push(
+                    "no counter of this storage could be read: only that nothing came into the \
+                     page cache says so"
+                        .into(),
+                );
+                Some(bytes)
+            }
+            _ => None,
+        }
+    }
+
+    fn lack_of_read(&mut self, has_storage: bool, has_cache: bool) {
+        let seen = self.evidence;
+        if !has_cache {
+            self.missing.extend(seen.page_cache.lack(CACHE, OWNER));
+        }
+        if has_storage {
+            return;
+        }
+        let what = "bytes from storage";
+        match seen.storage {
+            Storage::Nfs => {
+                self.missing.extend(seen.process.lack(what, COUNTED));
+                self.missing.extend(seen.nfs.lack(what, COUNTED));
+            }
+            Storage::Block => {
+                self.missing.extend(seen.process.lack(what, COUNTED));
+                self.missing.extend(seen.drives.lack(what, COUNTED));
+            }
+            Storage::Memory | Storage::Other => {
+                let why = format!("{what}: the kernel counts none of this file system");
+                self.lacks(why, "drop the file's pages before the span");
+            }
+        }
+        // Devices told, but none of them is the one that the file system stands on.
+        if self.missing.is_empty() {
+            self.lacks(format!("{what}: no device of this file system is known"), COUNTED);
+        }
+    }
+
+    /// Judges `bytes` that were written and passed no library.
+    pub(super) fn written(&mut self, bytes: u64) {
+        if self.is_too_small(bytes) {
+            return;
+        }
+        let Some(cache) = self.evidence.page_cache.told().copied() else {
+            return self.missing.extend(self.evidence.page_cache.lack(CACHE, OWNER));
+        };
+        let (before, after) = (size(cache.before), size(cache.after));
+        self.grounds
+            .push(format!("of the range {before} were in the page cache before and {after} after"));
+        let past = match self.evidence.storage {
+            Storage::Memory => 0,
+            _ => bytes.saturating_sub(cache.after),
+        };
+        let (staged, (_, all)) = (self.claim.by(Route::Staged), self.storage_bytes());
+        if let Some(all) = all
+            && all.saturating_add(self.slack) < staged
+            && self.evidence.storage != Storage::Memory
+        {
+            let (staged, all) = (size(staged), size(all));
+            self.contradict(format!(
+                "{staged} are said to have been written past the page cache, but the drives have \
+                 written {all}"
+            ));
+        }
+        let cached = self.claim.by(Route::Cached);
+        if cached > 0 && past > staged.saturating_add(self.slack) {
+            let past = size(past);
+            return self.lacks(
+                format!("{past} that were written are in the page cache no longer"),
+                "write less than there is room for, or look before others take the memory",
+            );
+        }
+        self.compare(bytes, past, true);
+    }
+
+    /// Holds what is said of `bytes` against how many of them passed the page cache.
+    fn compare(&mut self, bytes: u64, past: u64, is_own: bool) {
+        let (staged, host) = (self.claim.by(Route::Staged), self.claim.by(Route::Host));
+        let cached = self.claim.by(Route::Cached);
+        // Counters cannot tell a little from nothing, nor from all.
+        let past = match past {
+            little if little <= self.slack => 0,
+            most if most.saturating_add(self.slack) >= bytes => bytes,
+            some => some,
+        };
+        if host == bytes || (self.claim.memory == Memory::Host && (staged, cached) == (0, 0)) {
+            return self.add([(Way::HostDrive, past), (Way::HostCache, bytes - past)]);
+        }
+        if (staged, cached, host) == (0, 0, 0) {
+            if past > 0 {
+                let past = size(past);
+                return self.lacks(
+                    format!("{past} passed the page cache, and nothing says by which way"),
+                    "have the one who moves them say what it does, or read its counters",
+                );
+            }
+            return self.add([(Way::Staged, 0), (Way::Cached, bytes)]);
+        }
+        let holes = self.evidence.page_cache.told().map_or(0, |cache| cache.holes);
+        let most = past.saturating_add(holes).saturating_add(self.slack);
+        let (verb, said, seen) = (self.claim.moved(), size(staged), size(past));
+        if staged > most {
+            self.contradict(format!(
+                "{said} are said to have been {verb} past the page cache, but only {seen} were"
+            ));
+        } else if past > staged.saturating_add(host).saturating_add(self.slack) {
+            let text = format!(
+                "only {said} are said to have been {verb} past the page cache, but {seen} were"
+            );
+            if is_own { self.contradict(text) } else { self.doubts.push(text) }
+        }
+        let ways = match self.claim.memory {
+            Memory::Host => [(Way::HostDrive, staged), (Way::HostCache, cached)],
+            _ => [(Way::Staged, staged), (Way::Cached, cached)],
+        };
+        self.add(ways);
+        let drive = past.saturating_sub(staged).min(host);
+        self.add([(Way::HostDrive, drive), (Way::HostCache, host - drive)]);
+    }
+
+    fn add(&mut self, ways: [(Way, u64); 2]) {
+        self.ways.extend(ways.into_iter().filter(|(_, bytes)| *bytes > 0));
+    }
+
+    /// Whether there is too little to be told from what a file system reads for itself.
+    fn is_too_small(&mut self, bytes: u64) -> bool {
+        let small = bytes < LEN_MIN && self.evidence.storage != Storage::Memory;
+        if small {
+            let (bytes, least) = (size(bytes), size(LEN_MIN));
+            let why = format!("the counters of drives and page cache show nothing of {bytes}");
+            self.lacks(why, format!("move at least {least} in one span"));
+        }
+        small
+    }
+
+    /// Says whose bytes the drives' counters hold beside this span's.
+    fn name_others(&mut self, own: Option<u64>, all: Option<u64>) {
+        let most = self.claim.bytes.saturating_add(self.slack).saturating_add(16 * MIB);
+        match (own, all) {
+            (Some(own), Some(all)) if all > own.saturating_add(self.slack) => {
+                let others = size(all - own);
+                self.grounds.push(format!(
+                    "others read {others} from the same drives meanwhile, which is told apart"
+                ));
+            }
+            (None, Some(all)) if all > most => {
+                let all = size(all);
+                self.doubts.push(format!(
+                    "{all} were read from the drives for all processes together: more than this \
+                     span's"
+                ));
+            }
+            (Some(own), None) if own > most => {
+                let own = size(own);
+                self.doubts.push(format!("the process read {own} in all: more than this span's"));
+            }
+            _ => {}
+        }
+    }
+}

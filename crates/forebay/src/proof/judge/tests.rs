@@ -1,0 +1,454 @@
+//! Every verdict, reached from evidence alone.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::proof::cufile::GpuCounters;
+use crate::proof::drives::DriveBytes;
+use crate::proof::evidence::PageCache;
+use crate::proof::nvidia_fs::NvidiaFs;
+use crate::proof::pcie::PcieBytes;
+use crate::proof::process::ProcessBytes;
+use crate::units::GIB;
+
+/// Evidence of a span over 1 GiB on a block device: `fetched` by this process, `others` by other
+/// ones, and what was in the page cache.
+fn evidence(fetched: u64, others: u64, before: u64, after: u64) -> Evidence {
+    let mut evidence = Evidence { storage: Storage::Block, ..Evidence::default() };
+    evidence.process = Seen::Told(ProcessBytes { read: fetched, written: fetched });
+    let bytes = fetched + others;
+    evidence.drives = Seen::Told(vec![drive(true, bytes), drive(false, bytes)]);
+    evidence.page_cache =
+        Seen::Told(PageCache { len: GIB, looked: GIB, before, after, ..PageCache::default() });
+    evidence
+}
+
+fn drive(front: bool, bytes: u64) -> DriveBytes {
+    DriveBytes { name: "d".into(), front, drive: !front, read: bytes, written: bytes }
+}
+
+fn counters(p2pdma: u64, nvidia_fs: u64, posix: u64, bytes: u64) -> Seen<Counters> {
+    let mut gpu = GpuCounters::default();
+    gpu.reads.by = Paths { p2pdma, nvidia_fs, posix };
+    (gpu.reads.operations, gpu.reads.bytes) = (gpu.reads.by.total(), bytes);
+    gpu.writes = gpu.reads;
+    Seen::Told(Counters { level: 3, gpus: vec![gpu], ..Counters::default() })
+}
+
+fn link(bytes: u64) -> Seen<PcieBytes> {
+    Seen::Told(PcieBytes {
+        gpu: "0000:1b:00.0".into(),
+        received: bytes,
+        sent: bytes,
+        how: How::Edges,
+        samples: 2,
+        may_have_wrapped: false,
+    })
+}
+
+fn claim(routes: &[(Route, u64)]) -> Claim {
+    let bytes = routes.iter().map(|(_, bytes)| bytes).sum();
+    Claim { routes: routes.into(), ..Claim::silent(Direction::Read, bytes, Memory::Gpu) }
+}
+
+fn whole(route: Route) -> Claim {
+    claim(&[(route, GIB)])
+}
+
+fn text(evidence: &Evidence, claim: &Claim) -> String {
+    verdict(evidence, claim).to_string()
+}
+
+fn contradiction(evidence: &Evidence, claim: &Claim) -> String {
+    let verdict = verdict(evidence, claim);
+    assert_eq!(verdict.word(), "contradictory", "{verdict:?}");
+    assert!(verdict.shares.is_empty());
+    verdict.contradictions.join("; ")
+}
+
+fn missing(evidence: &Evidence, claim: &Claim) -> String {
+    let verdict = verdict(evidence, claim);
+    assert_eq!(verdict.word(), "unproven", "{verdict:?}");
+    assert!(verdict.missing.iter().all(|missing| !missing.remedy.is_empty()));
+    verdict.missing.iter().map(|missing| missing.why.clone()).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn reads_past_through_and_out_of_the_page_cache() {
+    let (staged, cached) = (whole(Route::Staged), whole(Route::Cached));
+    assert_eq!(text(&evidence(GIB, 0, 0, 0), &staged), "staged");
+    // Out of it, and through it: the drive was read, and the bytes stayed.
+    assert_eq!(text(&evidence(0, 0, GIB, GIB), &cached), "cached");
+    assert_eq!(text(&evidence(GIB, 0, 0, GIB), &cached), "cached");
+    let both = claim(&[(Route::Staged, GIB / 100 * 93), (Route::Cached, GIB / 100 * 7)]);
+    let seen = evidence(GIB / 100 * 93, 0, GIB / 100 * 7, GIB / 100 * 7);
+    assert_eq!(text(&seen, &both), "mixed 93 % staged / 7 % cached");
+    // Staged reads of what is in memory go to the drive all the same.
+    assert_eq!(text(&evidence(GIB, 0, GIB, GIB), &staged), "staged");
+}
+
+#[test]
+fn an_account_that_counters_refute_is_found_out() {
+    let text = contradiction(&evidence(0, 0, GIB, GIB), &whole(Route::Staged));
+    assert_eq!(text, "1 GiB are said to have been read past the page cache, but only 0 B were");
+    let text = contradiction(&evidence(GIB, 0, 0, GIB), &whole(Route::Staged));
+    assert!(text.contains("only 0 B were"), "{text}");
+    let text = contradiction(&evidence(GIB, 0, 0, 0), &whole(Route::Cached));
+    assert!(text.starts_with("only 0 B are said"), "{text}");
+    let text =
+        contradiction(&evidence(GIB, 0, 0, 0), &Claim { bytes: 2 * GIB, ..whole(Route::Staged) });
+    assert_eq!(text, "the routes of 2 GiB that were moved add up to 1 GiB");
+}
+
+#[test]
+fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
+    let mut seen = evidence(0, 5 * GIB, GIB, GIB);
+    let told = verdict(&seen, &whole(Route::Cached));
+    assert_eq!(told.to_string(), "cached");
+    assert!(told.grounds.iter().any(|text| text.contains("others read 5 GiB")), "{told:?}");
+    // The process itself read from other drives meanwhile.
+    seen.process = Seen::Told(ProcessBytes { read: 9 * GIB, written: 0 });
+    seen.drives = Seen::Told(vec![drive(true, 0)]);
+    assert_eq!(text(&seen, &whole(Route::Cached)), "cached");
+    // Nobody tells them apart.
+    let mut seen = evidence(0, 5 * GIB, 0, 0);
+    seen.process = Seen::missing("no counter", "have one");
+    let told = verdict(&seen, &whole(Route::Staged));
+    assert_eq!(told.to_string(), "staged");
+    assert!(told.doubts[0].contains("for all processes together"), "{told:?}");
+    let told = verdict(&seen, &whole(Route::Cached));
+    assert!(told.contradictions.is_empty(), "the bytes may be others': {told:?}");
+}
+
+#[test]
+fn without_counters_nothing_is_proven_and_what_is_missing_is_named() {
+    let mut seen = evidence(GIB, 0, 0, 0);
+    seen.page_cache = Seen::missing("not the owner", "be it");
+    let text = missing(&seen, &whole(Route::Staged));
+    assert_eq!(text, "what is in the page cache: not the owner");
+    // Where nothing was fetched it needs no more.
+    let mut seen = evidence(0, 0, 0, 0);
+    seen.page_cache = Seen::missing("not the owner", "be it");
+    assert_eq!(self::text(&seen, &whole(Route::Cached)), "cached");
+    seen.process = Seen::missing("no counter", "have one");
+    seen.drives = Seen::missing("no iostats", "set it");
+    let text = missing(&seen, &whole(Route::Cached));
+    assert!(text.contains("no counter; bytes from storage: no iostats"), "{text}");
+    let text = missing(&Evidence::default(), &Claim::silent(Direction::Read, 0, Memory::Gpu));
+    assert_eq!(text, "nothing was moved");
+    let few = claim(&[(Route::Staged, 4096)]);
+    assert!(missing(&evidence(4096, 0, 0, 0), &few).contains("show nothing of 4 KiB"));
+    let silent = Claim::silent(Direction::Read, GIB, Memory::Gpu);
+    assert!(missing(&evidence(GIB, 0, 0, 0), &silent).contains("nothing says by which way"));
+    assert_eq!(self::text(&evidence(GIB, 0, 0, GIB), &silent), "cached");
+}
+
+#[test]
+fn storage_that_counts_nothing_for_processes_is_judged_by_the_page_cache() {
+    let other =
+        |before, after| Evidence { storage: Storage::Other, ..evidence(0, 0, before, after) };
+    let told = verdict(&other(0, 0), &whole(Route::Staged));
+    assert_eq!(told.to_string(), "staged");
+    assert!(told.doubts[0].contains("no counter of this storage"), "{told:?}");
+    let text = missing(&other(GIB, GIB), &whole(Route::Staged));
+    assert!(text.contains("counts none of this file system"), "{text}");
+    let memory = Evidence { storage: Storage::Memory, ..evidence(7 * GIB, 0, GIB, GIB) };
+    assert_eq!(self::text(&memory, &whole(Route::Cached)), "cached");
+    let small = claim(&[(Route::Cached, 4096)]);
+    assert_eq!(self::text(&memory, &small), "cached");
+}
+
+#[test]
+fn holes_are_read_from_nowhere() {
+    let mut seen = evidence(GIB / 4, 0, 0, 0);
+    let text = contradiction(&seen, &whole(Route::Staged));
+    assert!(text.contains("only 256 MiB were"), "{text}");
+    let holes = GIB - GIB / 4;
+    let cache = PageCache { len: GIB, looked: GIB, holes, ..PageCache::default() };
+    seen.page_cache = Seen::Told(cache);
+    assert_eq!(self::text(&seen, &whole(Route::Staged)), "staged");
+}
+
+#[test]
+fn what_the_kernel_reads_ahead_passes_no_page_cache() {
+    let mut seen = evidence(2 * MIB + 8 * MIB, 0, 0, 2 * MIB);
+    let cached = claim(&[(Route::Cached, 2 * MIB)]);
+    contradiction(&seen, &cached);
+    let cache = PageCache { after: 2 * MIB, ahead: 8 * MIB, ..PageCache::default() };
+    seen.page_cache = Seen::Told(cache);
+    assert_eq!(text(&seen, &cached), "cached");
+}
+
+#[test]
+fn an_estimate_of_the_page_cache_needs_more_to_refute_it() {
+    let both = claim(&[(Route::Staged, GIB / 2), (Route::Cached, GIB / 2)]);
+    let mut seen = evidence(GIB / 2 + GIB / 16, 0, GIB / 2 - GIB / 16, GIB / 2 - GIB / 16);
+    contradiction(&seen, &both);
+    if let Seen::Told(cache) = &mut seen.page_cache {
+        cache.looked = GIB / 2;
+    }
+    assert_eq!(text(&seen, &both), "mixed 50 % staged / 50 % cached");
+}
+
+#[test]
+fn host_memory_is_its_own_end() {
+    let host = |claim: Claim| Claim { memory: Memory::Host, ..claim };
+    assert_eq!(text(&evidence(GIB, 0, 0, 0), &host(whole(Route::Host))), "host (drive)");
+    assert_eq!(text(&evidence(0, 0, GIB, GIB), &host(whole(Route::Host))), "host (page cache)");
+    assert_eq!(text(&evidence(0, 0, GIB, GIB), &host(whole(Route::Cached))), "host (page cache)");
+    let silent = Claim::silent(Direction::Read, GIB, Memory::Host);
+    let half = evidence(GIB / 2, 0, GIB / 2, GIB / 2);
+    assert_eq!(text(&half, &silent), "mixed 50 % host (drive) / 50 % host (page cache)");
+    let simulated = Claim { memory: Memory::SimulatedGpu, ..whole(Route::Staged) };
+    assert!(verdict(&evidence(GIB, 0, 0, 0), &simulated).simulated);
+}
+
+#[test]
+fn writes_are_judged_by_what_stays_in_the_page_cache() {
+    let write = |route| Claim { direction: Direction::Write, ..whole(route) };
+    assert_eq!(text(&evidence(GIB, 0, 0, GIB), &write(Route::Cached)), "cached");
+    assert_eq!(text(&evidence(GIB, 0, 0, 0), &write(Route::Staged)), "staged");
+    let text = contradiction(&evidence(0, 0, 0, 0), &write(Route::Staged));
+    assert!(text.contains("but the drives have written 0 B"), "{text}");
+    let text = contradiction(&evidence(GIB, 0, 0, GIB), &write(Route::Staged));
+    assert!(text.contains("only 0 B were"), "{text}");
+    let text = missing(&evidence(GIB, 0, 0, GIB / 2), &write(Route::Cached));
+    assert!(text.contains("are in the page cache no longer"), "{text}");
+    let memory = Evidence { storage: Storage::Memory, ..evidence(0, 0, 0, GIB) };
+    assert_eq!(self::text(&memory, &write(Route::Cached)), "cached");
+    let mut blind = evidence(GIB, 0, 0, 0);
+    blind.page_cache = Seen::missing("not the owner", "be it");
+    assert!(missing(&blind, &write(Route::Staged)).contains("not the owner"));
+}
+
+#[test]
+fn what_cufile_counts_is_what_was_direct() {
+    let by = |p2pdma, nvidia_fs, posix| {
+        let mut seen = evidence(GIB, 0, 0, 0);
+        seen.cufile = counters(p2pdma, nvidia_fs, posix, GIB);
+        seen.nvidia_fs = Seen::Told(NvidiaFs { reads: nvidia_fs, ..NvidiaFs::default() });
+        seen.gpu = link(GIB + GIB / 13);
+        seen
+    };
+    let direct = whole(Route::Direct);
+    assert_eq!(text(&by(64, 0, 0), &direct), "direct (p2pdma)");
+    assert_eq!(text(&by(0, 64, 0), &direct), "direct (nvidia-fs)");
+    assert_eq!(text(&by(0, 0, 64), &direct), "compat");
+    assert_eq!(text(&by(63, 0, 1), &direct), "mixed 98 % direct (p2pdma) / 2 % compat");
+    let mixed = claim(&[(Route::Direct, GIB / 2), (Route::Staged, GIB / 2)]);
+    let half = Evidence { cufile: counters(8, 0, 0, GIB / 2), ..by(8, 0, 0) };
+    assert_eq!(text(&half, &mixed), "mixed 50 % direct (p2pdma) / 50 % staged");
+}
+
+#[test]
+fn a_library_that_lies_is_found_out() {
+    let direct = whole(Route::Direct);
+    let says = |cufile, fetched, after| Evidence { cufile, ..evidence(fetched, 0, 0, after) };
+    let p2pdma = || counters(64, 0, 0, GIB);
+    let text = contradiction(&says(p2pdma(), 0, 0), &direct);
+    assert!(text.ends_with("but the drives have read 0 B"), "{text}");
+    let text = contradiction(&says(p2pdma(), GIB, GIB), &direct);
+    assert!(text.contains("but 1 GiB came into the page cache"), "{text}");
+    let text = contradiction(&Evidence { gpu: link(100_000), ..says(p2pdma(), GIB, 0) }, &direct);
+    assert!(text.contains("the GPU received 97.6 KiB over PCIe"), "{text}");
+    let text = contradiction(&says(counters(0, 0, 0, 0), GIB, 0), &direct);
+    assert!(text.contains("which counted none"), "{text}");
+    let text = contradiction(&says(counters(5, 0, 0, GIB / 2), GIB, 0), &direct);
+    assert!(text.contains("which counted 512 MiB"), "{text}");
+    let mut unloaded = says(counters(0, 64, 0, GIB), GIB, 0);
+    unloaded.nvidia_fs = Seen::Nothing("nvidia-fs is not loaded".into());
+    assert!(contradiction(&unloaded, &direct).contains("nvidia-fs is not loaded"));
+    unloaded.nvidia_fs = Seen::Told(NvidiaFs::default());
+    assert!(contradiction(&unloaded, &direct).contains("counted no request"));
+    let memory = Evidence { storage: Storage::Memory, ..says(p2pdma(), GIB, 0) };
+    assert!(contradiction(&memory, &direct).contains("the drives have read 0 B"));
+    let busy = Evidence { dram: Seen::Told(3 * GIB), ..says(p2pdma(), GIB, 0) };
+    assert!(verdict(&busy, &direct).doubts[0].contains("memory moved 3 GiB"));
+}
+
+#[test]
+fn direct_needs_counters_that_say_so() {
+    let direct = whole(Route::Direct);
+    let mut seen = evidence(GIB, 0, 0, 0);
+    assert!(missing(&seen, &direct).starts_with("cuFile's own counters: nobody asked"));
+    seen.cufile = Seen::Told(Counters::default());
+    assert!(missing(&seen, &direct).contains("statistics are off"));
+    let mut batches = counters(0, 0, 0, 0);
+    if let Seen::Told(counters) = &mut batches {
+        (counters.batches, counters.batch_bytes) = (4, Some(GIB));
+    }
+    seen.cufile = batches.clone();
+    assert!(missing(&seen, &direct).contains("4 batches, and not by which path"));
+    if let Seen::Told(counters) = &mut batches {
+        counters.batches_by.p2pdma = 4;
+    }
+    seen.cufile = batches;
+    assert_eq!(text(&seen, &direct), "direct (p2pdma)");
+    let mut untold = counters(2, 0, 0, GIB);
+    if let Seen::Told(counters) = &mut untold {
+        counters.gpus[0].reads.operations = 5;
+    }
+    seen.cufile = untold;
+    assert!(missing(&seen, &direct).contains("of 5 operations cuFile counted only 2"));
+    // nvidia-fs alone, which counts for everybody.
+    seen.cufile = Seen::missing("1.14 has none", "take 1.15");
+    let counts = NvidiaFs { reads: 1024, read: GIB, ..NvidiaFs::default() };
+    seen.nvidia_fs = Seen::Told(counts.clone());
+    let told = verdict(&seen, &direct);
+    assert_eq!(told.to_string(), "direct (nvidia-fs)");
+    assert!(told.doubts[0].contains("all processes"), "{told:?}");
+    seen.nvidia_fs = Seen::Told(NvidiaFs { read: GIB / 2, ..counts });
+    assert!(missing(&seen, &direct).contains("1.14 has none"));
+}
+
+#[test]
+fn the_links_counters_are_held_against_every_way() {
+    let staged = whole(Route::Staged);
+    let seen = |gpu| Evidence { gpu, ..evidence(GIB, 0, 0, 0) };
+    assert!(contradiction(&seen(link(0)), &staged).contains("the GPU received 0 B"));
+    let told = verdict(&seen(link(GIB + GIB / 13)), &staged);
+    assert!(told.grounds.iter().any(|text| text.contains("over PCIe")), "{told:?}");
+    let doubt = |gpu| {
+        let told = verdict(&seen(gpu), &staged);
+        assert_eq!(told.word(), "staged");
+        told.doubts.concat()
+    };
+    assert!(doubt(link(4 * GIB)).contains("others used it as well"));
+    let changed = |change: fn(&mut PcieBytes)| {
+        let mut gpu = link(1000);
+        if let Seen::Told(bytes) = &mut gpu {
+            change(bytes);
+        }
+        gpu
+    };
+    assert!(doubt(changed(|gpu| gpu.may_have_wrapped = true)).contains("begun anew"));
+    assert!(doubt(changed(|gpu| gpu.how = How::Windows)).contains("samples of its rate"));
+    // Host memory that plays a GPU has no link.
+    let simulated = Claim { memory: Memory::SimulatedGpu, ..staged.clone() };
+    assert_eq!(text(&seen(link(0)), &simulated), "staged");
+}
+
+fn any_seen<T: Clone + std::fmt::Debug + 'static>(
+    told: impl Strategy<Value = T> + 'static,
+) -> impl Strategy<Value = Seen<T>> {
+    prop_oneof![
+        4 => told.prop_map(Seen::Told),
+        1 => Just(Seen::Nothing("nothing".into())),
+        1 => Just(Seen::missing("missing", "remedy")),
+    ]
+}
+
+fn amount() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(GIB), 0..2 * GIB, any::<u64>()]
+}
+
+fn any_counters() -> impl Strategy<Value = Counters> {
+    let paths = || {
+        [0_u64..5, 0..5, 0..5].prop_map(|[p2pdma, nvidia_fs, posix]| Paths {
+            p2pdma,
+            nvidia_fs,
+            posix,
+        })
+    };
+    let gpus = (paths(), amount(), 0_u64..20).prop_map(|(by, bytes, operations)| {
+        let mut gpu = GpuCounters::default();
+        (gpu.reads.by, gpu.reads.bytes, gpu.reads.operations) = (by, bytes, operations);
+        gpu.writes = gpu.reads;
+        gpu
+    });
+    let gpus = proptest::collection::vec(gpus, 0..3);
+    (gpus, 0_u64..3, paths(), proptest::option::of(amount())).prop_map(
+        |(gpus, batches, batches_by, batch_bytes)| {
+            let mut counters = Counters { gpus, batches, batches_by, ..Counters::default() };
+            counters.batch_bytes = batch_bytes;
+            counters
+        },
+    )
+}
+
+prop_compose! {
+    fn any_evidence()(
+        storage in prop_oneof![Just(Storage::Block), Just(Storage::Nfs), Just(Storage::Memory),
+            Just(Storage::Other)],
+        cufile in any_seen(any_counters()),
+        nvidia_fs in any_seen((0_u64..5, amount())),
+        process in any_seen(amount()),
+        drives in any_seen(proptest::collection::vec((any::<bool>(), amount()), 0..3)),
+        page_cache in any_seen([amount(), amount(), amount(), amount(), amount()]),
+        gpu in any_seen((amount(), any::<bool>(), any::<bool>())),
+        dram in any_seen(amount()),
+    ) -> Evidence {
+        let mut evidence = Evidence { storage, cufile, dram, ..Evidence::default() };
+        evidence.nvidia_fs = nvidia_fs.map(|(n, bytes)| NvidiaFs {
+            reads: n, read: bytes, writes: n, written: bytes, ..NvidiaFs::default()
+        });
+        evidence.process = process.map(|bytes| ProcessBytes { read: bytes, written: bytes });
+        evidence.drives = drives.map(|all| {
+            all.into_iter().map(|(front, bytes)| drive(front, bytes)).collect()
+        });
+        evidence.page_cache = page_cache.map(|[len, before, after, ahead, holes]| {
+            PageCache { len, looked: len / 2, before, after, ahead, holes }
+        });
+        evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
+            let Seen::Told(mut link) = link(bytes) else { unreachable!() };
+            link.may_have_wrapped = wrapped;
+            link.how = if windows { How::Windows } else { How::Sampled };
+            link
+        });
+        evidence
+    }
+}
+
+prop_compose! {
+    fn any_claim()(
+        read in any::<bool>(),
+        bytes in amount(),
+        exact in any::<bool>(),
+        memory in prop_oneof![Just(Memory::Gpu), Just(Memory::SimulatedGpu), Just(Memory::Host)],
+        routes in proptest::collection::vec((0_usize..4, amount()), 0..4),
+    ) -> Claim {
+        let direction = if read { Direction::Read } else { Direction::Write };
+        let mut claim = Claim::silent(direction, bytes, memory);
+        claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
+        if exact {
+            claim.bytes = claim.told();
+        }
+        claim
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_verdict_is_whole_and_direct_only_by_counters(
+        evidence in any_evidence(),
+        claim in any_claim(),
+    ) {
+        let verdict = verdict(&evidence, &claim);
+        let sum: f64 = verdict.shares.iter().map(|share| share.share).sum();
+        match verdict.finding {
+            Finding::One(_) | Finding::Mixed => prop_assert!((sum - 1.0).abs() < 1e-9),
+            Finding::Unproven | Finding::Contradictory => prop_assert!(verdict.shares.is_empty()),
+        }
+        prop_assert_eq!(verdict.finding == Finding::Unproven, !verdict.missing.is_empty()
+            && verdict.contradictions.is_empty());
+        let counted = evidence.cufile.told().map(|counters| {
+            let by = counters.reads().by;
+            (by.p2pdma + counters.batches_by.p2pdma, by.nvidia_fs + counters.batches_by.nvidia_fs)
+        });
+        let by_module = evidence.nvidia_fs.told().is_some_and(|counts| counts.reads > 0);
+        for share in &verdict.shares {
+            let said = match share.way {
+                Way::P2pdma => counted.is_some_and(|(p2pdma, _)| p2pdma > 0),
+                Way::NvidiaFs => match counted {
+                    Some((_, nvidia_fs)) => nvidia_fs > 0,
+                    None => by_module,
+                },
+                _ => true,
+            };
+            prop_assert!(said, "{:?} of {:?}", share, evidence);
+            prop_assert!(claim.by(Route::Direct) > 0 || !share.way.is_direct());
+        }
+        let _ = (verdict.to_json(Some(&claim)), verdict.lines(), evidence.to_json());
+        let _ = evidence.lines();
+    }
+}

@@ -1,0 +1,68 @@
+//! Proves which way bytes took, from counters that others keep.
+//!
+//! Around a span of work every counter is read that could say something of it, once at each edge:
+//! [`Sources`] knows which there are, a [`Span`] reads them, [`Evidence`] is what they told, or why
+//! not. [`verdict`] holds this against a [`Claim`], what is said of the bytes by those who moved
+//! them, and speed is no part of it. It is pure; so is [`cufile`], which reads the buffers that
+//! cuFile fills. `drives`, `process`, `nfs`, `rdma`, `nvidia_fs` and `dram` read files of the
+//! system's, `pages` asks for what is resident, `pcie` asks NVML.
+//!
+//! ```
+//! use forebay::proof::{Claim, GpuLink, Memory, Sources, verdict};
+//! use forebay::topology::Resolver;
+//! use forebay::{Direction, Engine, Options};
+//!
+//! # fn main() -> forebay::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("weights.bin");
+//! # std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+//! let engine = Engine::new(Options::from_env()?)?;
+//! let file = engine.open(&path)?;
+//! let resolver = Resolver::default();
+//! let link = GpuLink::none(); // of a GPU: `GpuLink::find(device.info())`
+//! let sources = Sources::new(resolver.system())
+//!     .gpu(&link)
+//!     .file(&file, 0, file.len()?, &resolver.resolve(&path));
+//!
+//! let span = sources.begin(); // each counter is read once
+//! let (_, outcome) = file.read_whole(None)?;
+//! let evidence = span.end(); // and once more
+//!
+//! let claim = Claim::of(&outcome, Direction::Read, Memory::Host);
+//! for line in verdict(&evidence, &claim).lines() {
+//!     println!("{line}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod cufile;
+
+mod claim;
+mod dram;
+mod drives;
+mod evidence;
+mod json;
+mod judge;
+mod nfs;
+mod nvidia_fs;
+mod pages;
+mod pcie;
+mod process;
+mod rdma;
+mod seen;
+mod sources;
+mod verdict;
+
+pub use claim::{Claim, Memory};
+pub use drives::DriveBytes;
+pub use evidence::{Evidence, PageCache, Storage};
+pub use judge::verdict;
+pub use nfs::{NfsMount, Operation, RdmaConnections};
+pub use nvidia_fs::NvidiaFs;
+pub use pcie::{GpuLink, How, PcieBytes};
+pub use process::ProcessBytes;
+pub use rdma::PortBytes;
+pub use seen::{Missing, Seen};
+pub use sources::{Sources, Span};
+pub use verdict::{Finding, Share, Verdict, Way};

@@ -1,0 +1,285 @@
+//! Bytes that crossed a GPU's PCIe link, as NVML counts them for everybody.
+//!
+//! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the
+//! GPU raised 198 by 1.078 GiB, and one from it 197 by 1.094 GiB: what was moved, with the link's
+//! own headers, complete as soon as the copy is. They are 32 bits wide there and begin anew after
+//! 4 GiB, so a span that may move more is looked at by a thread beside it. Where the fields are
+//! missing, that thread adds up rates, each of a window of 20 ms.
+
+mod meter;
+mod nvml;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::meter::{Meter, Reading};
+use self::nvml::{Handle, Nvml};
+use super::json::Json;
+use super::seen::Seen;
+use crate::gpu::DeviceInfo;
+use crate::units::{GIB, format_size};
+
+/// Bytes below which a counter of 32 bits does not pass its end unnoticed, headers included.
+const EDGES_MAX: u64 = 3 * GIB;
+/// How often the counters are read inside a longer span: 55 GB/s take 78 ms to 4 GiB.
+const PERIOD: Duration = Duration::from_millis(20);
+/// A pause in which 4 GiB may have passed.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Samples after which a thread that nobody stops stops itself: five hours.
+const SAMPLES_MAX: u64 = 900_000;
+/// The driver's library.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+/// What to do where NVML does not count.
+const REMEDY: &str = "look with `nvidia-smi` whether the driver sees this GPU";
+
+/// What crossed a GPU's link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PcieBytes {
+    /// The GPU's PCI address, or its UUID.
+    pub gpu: String,
+    /// Bytes that it received, headers included.
+    pub received: u64,
+    /// Bytes that it sent, headers included.
+    pub sent: u64,
+    /// How they were counted.
+    pub how: How,
+    /// How often the counters were read.
+    pub samples: u64,
+    /// Whether a counter may have passed its end unnoticed, so that there may be more.
+    pub may_have_wrapped: bool,
+}
+
+/// How bytes were counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// By reading counters at the edges of the span alone.
+    Edges,
+    /// By reading counters inside the span as well.
+    Sampled,
+    /// By adding up rates that were sampled inside the span: an estimate.
+    Windows,
+}
+
+impl How {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Edges => "edges",
+            Self::Sampled => "sampled",
+            Self::Windows => "windows",
+        }
+    }
+}
+
+impl PcieBytes {
+    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
+        vec![
+            ("gpu", (&self.gpu).into()),
+            ("received", self.received.into()),
+            ("sent", self.sent.into()),
+            ("how", self.how.name().into()),
+            ("samples", self.samples.into()),
+            ("may_have_wrapped", self.may_have_wrapped.into()),
+        ]
+    }
+
+    pub(super) fn line(&self) -> String {
+        let (received, sent) = (format_size(self.received), format_size(self.sent));
+        let how = match self.how {
+            How::Edges => String::new(),
+            How::Sampled => format!(", read {} times meanwhile", self.samples),
+            How::Windows => format!(", estimated by {} samples of the rate", self.samples),
+        };
+        format!("{received} received, {sent} sent{how}")
+    }
+}
+
+/// A GPU's link, to be looked at by as many spans as one likes.
+#[derive(Debug, Clone)]
+pub struct GpuLink(pub(super) Seen<Arc<Link>>);
+
+impl GpuLink {
+    /// That of no GPU.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Seen::Nothing("no GPU is part of it".into()))
+    }
+
+    /// Finds the link of a GPU. Loads the driver's management library, which may take a while.
+    #[must_use]
+    pub fn find(info: &DeviceInfo) -> Self {
+        Self(Link::find(info))
+    }
+}
+
+/// A GPU's link, found in NVML.
+#[derive(Debug)]
+pub(super) struct Link {
+    nvml: Nvml,
+    handle: Handle,
+    name: String,
+    /// Whether it has counters; else only rates.
+    counts: bool,
+}
+
+impl Link {
+    fn find(info: &DeviceInfo) -> Seen<Arc<Self>> {
+        if info.simulated {
+            return Seen::Nothing("simulated: it has no PCIe link".into());
+        }
+        Self::find_in(LIBRARY, info)
+    }
+
+    fn find_in(library: &str, info: &DeviceInfo) -> Seen<Arc<Self>> {
+        let nvml = match Nvml::load(library) {
+            Ok(nvml) => nvml,
+            Err(why) => return Seen::missing(why, "install the driver's `libnvidia-ml.so.1`"),
+        };
+        let (handle, name) = match nvml.find(&info.pci_address, &info.uuid) {
+            Ok(found) => found,
+            Err(why) => return Seen::missing(why, REMEDY),
+        };
+        let counts = match nvml.read(handle) {
+            Ok(_) => true,
+            Err(why) => match nvml.rates(handle) {
+                Ok(_) => false,
+                Err(rates) => return Seen::missing(format!("{why}; {rates}"), REMEDY),
+            },
+        };
+        Seen::Told(Arc::new(Self { nvml, handle, name, counts }))
+    }
+
+    /// Begins to count; `bytes` are what the span may move.
+    pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
+        let first = match self.counts.then(|| self.nvml.read(self.handle)).transpose() {
+            Ok(first) => first,
+            Err(why) => return Seen::missing(why, REMEDY),
+        };
+        let mut sampler = None;
+        if first.is_none() || (bytes > EDGES_MAX && first.is_some_and(Reading::is_narrow)) {
+            let (stop, stopped) = mpsc::channel();
+            let link = Arc::clone(self);
+            let work = move || match first {
+                Some(first) => link.sample(first, &stopped),
+                None => link.add_rates(&stopped),
+            };
+            match std::thread::Builder::new().name("forebay-pcie".into()).spawn(work) {
+                Ok(thread) => sampler = Some(Sampler { stop, thread }),
+                Err(error) => {
+                    let why = format!("no thread to read the GPU's counters: {error}");
+                    return Seen::missing(why, "raise the limit on threads");
+                }
+            }
+        }
+        Seen::Told(Watch { link: Arc::clone(self), first, sampler, bytes })
+    }
+
+    /// Reads the counters until told to stop.
+    fn sample(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
+        let mut meter = Meter::new(first);
+        let (mut wrapped, mut last) = (false, Instant::now());
+        while wait(stopped) {
+            if meter.samples >= SAMPLES_MAX {
+                return Sum { meter, wrapped: true, failed: None };
+            }
+            match self.nvml.read(self.handle) {
+                Ok(reading) => meter.add(reading),
+                Err(why) => return Sum { meter, wrapped, failed: Some(why) },
+            }
+            wrapped |= last.elapsed() > PAUSE_MAX;
+            last = Instant::now();
+        }
+        wrapped |= last.elapsed() > PAUSE_MAX;
+        Sum { meter, wrapped, failed: None }
+    }
+
+    /// Adds rates up until told to stop. Asking takes as long as the window.
+    fn add_rates(&self, stopped: &mpsc::Receiver<()>) -> Sum {
+        let mut meter = Meter::default();
+        let mut last = Instant::now();
+        while matches!(stopped.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+            if meter.samples >= SAMPLES_MAX {
+                break;
+            }
+            match self.nvml.rates(self.handle) {
+                Ok(rates) => meter.add_rates(rates, last.elapsed()),
+                Err(why) => return Sum { meter, wrapped: false, failed: Some(why) },
+            }
+            last = Instant::now();
+        }
+        Sum { meter, wrapped: false, failed: None }
+    }
+}
+
+/// Whether the thread is to go on, after one period.
+fn wait(stopped: &mpsc::Receiver<()>) -> bool {
+    matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
+}
+
+/// What a thread beside the span has counted.
+struct Sum {
+    meter: Meter,
+    wrapped: bool,
+    failed: Option<String>,
+}
+
+struct Sampler {
+    stop: Sender<()>,
+    thread: JoinHandle<Sum>,
+}
+
+/// A span over a link. Dropped unended, its thread stops after one more period.
+pub(super) struct Watch {
+    link: Arc<Link>,
+    first: Option<Reading>,
+    sampler: Option<Sampler>,
+    bytes: u64,
+}
+
+impl Watch {
+    /// Ends the counting.
+    pub(super) fn end(self) -> Seen<PcieBytes> {
+        let is_sampled = self.sampler.is_some();
+        let mut sum = match self.sampler {
+            Some(sampler) => {
+                drop(sampler.stop);
+                match sampler.thread.join() {
+                    Ok(sum) => sum,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            None => {
+                let meter = self.first.map_or_else(Meter::default, Meter::new);
+                Sum { meter, wrapped: self.bytes > EDGES_MAX, failed: None }
+            }
+        };
+        if self.first.is_some() && sum.failed.is_none() {
+            match self.link.nvml.read(self.link.handle) {
+                Ok(last) => sum.meter.add(last),
+                Err(why) => sum.failed = Some(why),
+            }
+        }
+        if let Some(why) = sum.failed {
+            return Seen::missing(why, REMEDY);
+        }
+        let narrow = self.first.is_some_and(Reading::is_narrow);
+        let how = match (self.first, is_sampled) {
+            (None, _) => How::Windows,
+            (Some(_), true) => How::Sampled,
+            (Some(_), false) => How::Edges,
+        };
+        Seen::Told(PcieBytes {
+            gpu: self.link.name.clone(),
+            received: sum.meter.received,
+            sent: sum.meter.sent,
+            how,
+            samples: sum.meter.samples,
+            may_have_wrapped: narrow && sum.wrapped,
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! Which counters there are for a span of work, and the span that reads them at its edges.
+//!
+//! What is found once (devices, mounts, ports, the GPU in NVML) is found before the span; an edge
+//! then only reads, each counter once, and the sharpest ones nearest to the work.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::cufile::Counters;
+use super::drives::{self, Device, DriveBytes};
+use super::evidence::{Evidence, Storage};
+use super::nfs::{self, NfsMount};
+use super::nvidia_fs::NvidiaFs;
+use super::pages::Pages;
+use super::pcie::{GpuLink, Watch};
+use super::process::{ProcessBytes, processor_time};
+use super::rdma::{self, PortBytes};
+use super::seen::{Seen, grown};
+use super::{cufile, dram};
+use crate::engine::{Engine, File};
+use crate::topology::{DriveKind, StorageMap, System};
+
+type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
+
+/// Counters to be read around spans of the same work.
+pub struct Sources {
+    system: System,
+    storage: Option<Storage>,
+    files: Vec<(File, u64, u64)>,
+    bytes: u64,
+    devices: Vec<(Device, bool)>,
+    points: Vec<String>,
+    ports: Vec<String>,
+    domains: Vec<String>,
+    gpu: GpuLink,
+    cufile: Option<AskCufile>,
+    elsewhere: bool,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("files", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl Sources {
+    /// Those that need no file and no GPU, on `system`.
+    #[must_use]
+    pub fn new(system: &System) -> Self {
+        Self {
+            system: system.clone(),
+            storage: None,
+            files: Vec::new(),
+            bytes: 0,
+            devices: Vec::new(),
+            points: Vec::new(),
+            ports: rdma::ports(system),
+            domains: dram::domains(system),
+            gpu: GpuLink::none(),
+            cufile: None,
+            elsewhere: false,
+        }
+    }
+
+    /// Adds what tells of a range of a file: its pages, and what `map` finds below it.
+    #[must_use]
+    pub fn file(mut self, file: &File, offset: u64, len: u64, map: &StorageMap) -> Self {
+        let mut found = Vec::new();
+        drives::devices(map, &mut found);
+        nfs::points(map, &mut self.points);
+        let below = storage(map, &found);
+        self.storage = Some(match self.storage {
+            None => below,
+            Some(known) if known == below => known,
+            // What is in memory is not fetched, so the process's counter is right for both.
+            Some(Storage::Block) if below == Storage::Memory => Storage::Block,
+            Some(Storage::Memory) if below == Storage::Block => Storage::Block,
+            Some(_) => Storage::Other,
+        });
+        for device in found {
+            if self.devices.iter().all(|(known, _)| *known != device) {
+                let silent = device.counts_nothing(&self.system);
+                self.devices.push((device, silent));
+            }
+        }
+        self.bytes = self.bytes.saturating_add(len);
+        self.files.push((file.clone(), offset, len));
+        self
+    }
+
+    /// Adds what tells of a GPU.
+    #[must_use]
+    pub fn gpu(mut self, link: &GpuLink) -> Self {
+        self.gpu = link.clone();
+        self
+    }
+
+    /// Says that another process does the work, so that this one's counters are not its.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.elsewhere = true;
+        self
+    }
+
+    /// Adds cuFile's counters as `ask` reads them.
+    #[must_use]
+    pub fn cufile(mut self, ask: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
+        self.cufile = Some(Box::new(ask));
+        self
+    }
+
+    /// Adds the counters of the cuFile that `engine` uses, if it comes to use one.
+    #[must_use]
+    pub fn engine(self, engine: &Engine) -> Self {
+        let engine = engine.clone();
+        self.cufile(move || match engine.cufile() {
+            Some(session) => Counters::of(&session),
+            None => Seen::Nothing("the engine uses no cuFile".into()),
+        })
+    }
+
+    /// How many files of the system's, and of the user's, an edge asks for at most.
+    #[must_use]
+    pub fn readings(&self) -> usize {
+        // The process's own, nvidia-fs's, VAST's and the table of NFS mounts beside them; of each
+        // of the user's files its pages, those behind them, and its blocks.
+        let tables = 3 + usize::from(!self.points.is_empty());
+        let devices = self.devices.iter().filter(|(_, silent)| !silent).count();
+        tables + devices + 2 * self.ports.len() + self.domains.len() + 3 * self.files.len()
+    }
+
+    /// Reads all counters: the work begins when this returns.
+    pub fn begin(&self) -> Span<'_> {
+        let start = Instant::now();
+        let outer = Outer::read(self);
+        let gpu = self.gpu.0.clone().and_then(|link| link.begin(self.bytes));
+        let inner = Inner::read(self);
+        Span { sources: self, outer, inner, gpu, read_in: start.elapsed(), begun: Instant::now() }
+    }
+}
+
+/// What is below a file.
+fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
+    let mut points = Vec::new();
+    nfs::points(map, &mut points);
+    let mut kinds = map.drives.iter().map(|drive| drive.kind);
+    if devices.iter().any(Device::is_front) {
+        Storage::Block
+    } else if !points.is_empty() {
+        Storage::Nfs
+    } else if !map.drives.is_empty() && kinds.all(|kind| kind == DriveKind::Memory) {
+        Storage::Memory
+    } else {
+        Storage::Other
+    }
+}
+
+/// What takes longer to read, and changes only by work of others meanwhile.
+struct Outer {
+    nvidia_fs: Seen<NvidiaFs>,
+    nfs: Seen<Vec<NfsMount>>,
+    vast: Seen<String>,
+    rdma: Seen<Vec<PortBytes>>,
+    dram: Seen<Vec<u64>>,
+    pages: Seen<Pages>,
+}
+
+impl Outer {
+    fn read(sources: &Sources) -> Self {
+        let system = &sources.system;
+        Self {
+            nvidia_fs: NvidiaFs::look(system),
+            nfs: nfs::look(system, &sources.points),
+            vast: nfs::vast(system),
+            rdma: rdma::look(system, &sources.ports),
+            dram: dram::look(system, &sources.domains),
+            pages: Pages::look(&sources.files, sources.bytes),
+        }
+    }
+}
+
+/// What is read last before the work and first after it.
+struct Inner {
+    drives: Vec<Seen<(u64, u64)>>,
+    cufile: Seen<Counters>,
+    process: Seen<ProcessBytes>,
+    processor: Duration,
+}
+
+impl Inner {
+    fn read(sources: &Sources) -> Self {
+        let system = &sources.system;
+        let drive = |(device, silent): &(Device, bool)| {
+            if *silent { device.silent() } else { device.read(system) }
+        };
+        let nobody = || Seen::Nothing("cuFile is no part of it".into());
+        Self {
+            drives: sources.devices.iter().map(drive).collect(),
+            cufile: sources.cufile.as_ref().map_or_else(nobody, |ask| ask()),
+            process: if sources.elsewhere {
+                Seen::Nothing("another process did the work".into())
+            } else {
+                ProcessBytes::look(system)
+            },
+            processor: processor_time(),
+        }
+    }
+}
+
+/// A span of work that has begun.
+#[must_use = "a span tells something only when it is ended"]
+pub struct Span<'a> {
+    sources: &'a Sources,
+    outer: Outer,
+    inner: Inner,
+    gpu: Seen<Watch>,
+    read_in: Duration,
+    begun: Instant,
+}
+
+impl fmt::Debug for Span<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+impl Span<'_> {
+    /// Reads all counters once more: what they say of the time between.
+    #[must_use]
+    pub fn end(self) -> Evidence {
+        let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
+        let Self { sources, outer: before, inner: first, .. } = self;
+        let last = Inner::read(sources);
+        let gpu = self.gpu.and_then(Watch::end);
+        let after = Outer::read(sources);
+        let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
+        if let Seen::Told(counts) = &mut nvidia_fs {
+            counts.describe(&sources.system);
+        }
+        Evidence {
+            storage: sources.storage.unwrap_or(Storage::Other),
+            cufile: last.cufile.since(first.cufile, |a, b| cufile::Counters::since(&b, &a)),
+            nvidia_fs,
+            process: last.process.since(first.process, |a, b| b.since(a)),
+            drives: between(&sources.devices, first.drives, last.drives),
+            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b))),
+            gpu,
+            nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
+            vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
+            rdma: after.rdma.since(before.rdma, |a, b| rdma::since(&a, &b)),
+            dram: after.dram.since(before.dram, |a, b| memory(&a, &b)),
+            processor: last.processor.saturating_sub(first.processor),
+            elapsed,
+            read_in: self.read_in + ending.elapsed(),
+        }
+    }
+}
+
+/// What the devices moved; all of them have to tell.
+fn between(
+    devices: &[(Device, bool)],
+    first: Vec<Seen<(u64, u64)>>,
+    last: Vec<Seen<(u64, u64)>>,
+) -> Seen<Vec<DriveBytes>> {
+    if devices.is_empty() {
+        return Seen::Nothing("no block device".into());
+    }
+    let mut all = Vec::new();
+    for (((device, _), first), last) in devices.iter().zip(first).zip(last) {
+        match device.between(first, last) {
+            Seen::Told(bytes) => all.push(bytes),
+            other => return other.map(|_| Vec::new()),
+        }
+    }
+    Seen::Told(all)
+}
+
+fn memory(before: &[u64], after: &[u64]) -> Result<u64, String> {
+    let pairs = before.iter().zip(after);
+    pairs.map(|(before, after)| grown("the memory's counter", *before, *after)).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! What is proven of a span of work: the ways that its bytes took, or why that is not known.
+
+use std::fmt::{self, Write as _};
+
+use super::claim::Claim;
+use super::json::{Json, list};
+use super::seen::Missing;
+
+/// A way that bytes took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Way {
+    /// Between drive and GPU by the kernel's peer-to-peer DMA.
+    P2pdma,
+    /// Between drive and GPU by nvidia-fs.
+    NvidiaFs,
+    /// Past the page cache, through the engine's own host memory, and the GPU's link.
+    Staged,
+    /// Through the page cache, and the GPU's link.
+    Cached,
+    /// Through host memory that cuFile used in the place of a direct path.
+    Compat,
+    /// Between drive and host memory, past the page cache.
+    HostDrive,
+    /// Between page cache and host memory.
+    HostCache,
+}
+
+impl Way {
+    /// Its name, as a verdict's text has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::P2pdma => "direct (p2pdma)",
+            Self::NvidiaFs => "direct (nvidia-fs)",
+            Self::Staged => "staged",
+            Self::Cached => "cached",
+            Self::Compat => "compat",
+            Self::HostDrive => "host (drive)",
+            Self::HostCache => "host (page cache)",
+        }
+    }
+
+    /// Whether no host memory lay on it.
+    #[must_use]
+    pub const fn is_direct(self) -> bool {
+        matches!(self, Self::P2pdma | Self::NvidiaFs)
+    }
+}
+
+/// How much of a span took one way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Share {
+    /// The way.
+    pub way: Way,
+    /// Of all bytes, more than 0 and at most 1.
+    pub share: f64,
+}
+
+/// What a verdict comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Finding {
+    /// All bytes took one way, but for what no counter would show.
+    One(Way),
+    /// They took several.
+    Mixed,
+    /// What was read does not say.
+    Unproven,
+    /// What was read, or what is said of it, cannot all be true.
+    Contradictory,
+}
+
+/// What is proven of a span of work. Speed is no part of it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// What it comes to.
+    pub finding: Finding,
+    /// The ways, most bytes first; their shares add up to 1. None where nothing is proven.
+    pub shares: Vec<Share>,
+    /// Whether host memory played the GPU.
+    pub simulated: bool,
+    /// What it rests on, as sentences.
+    pub grounds: Vec<String>,
+    /// What was missing, and how to get it.
+    pub missing: Vec<Missing>,
+    /// What cannot be true together.
+    pub contradictions: Vec<String>,
+    /// What somebody else may have caused.
+    pub doubts: Vec<String>,
+}
+
+/// Below this share a way is part of the other, unless one of them is direct.
+const SHARE_MIN: f64 = 0.01;
+
+impl Verdict {
+    /// That of `ways` with their bytes; no bytes at all prove nothing.
+    pub(super) fn of_ways(ways: &[(Way, u64)]) -> (Finding, Vec<Share>) {
+        let total: u128 = ways.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+        let mut shares: Vec<Share> = Vec::new();
+        for (way, bytes) in ways.iter().filter(|(_, bytes)| *bytes > 0) {
+            #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
+            let share = *bytes as f64 / total as f64;
+            match shares.iter_mut().find(|known| known.way == *way) {
+                Some(known) => known.share += share,
+                None => shares.push(Share { way: *way, share }),
+            }
+        }
+        shares.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.way.cmp(&b.way)));
+        (finding(&shares), shares)
+    }
+
+    /// That of several spans of the same work, which is only as good as the worst of them. Shares
+    /// are means: each span counts alike.
+    #[must_use]
+    pub fn together(all: &[Self]) -> Option<Self> {
+        let first = all.first()?;
+        let mut sum = Self { shares: Vec::new(), grounds: first.grounds.clone(), ..first.clone() };
+        let worst = all.iter().map(|one| one.finding).max().unwrap_or(first.finding);
+        for one in all {
+            let part = 1.0 / f64::from(u32::try_from(all.len()).unwrap_or(u32::MAX));
+            for share in &one.shares {
+                match sum.shares.iter_mut().find(|known| known.way == share.way) {
+                    Some(known) => known.share += share.share * part,
+                    None => sum.shares.push(Share { share: share.share * part, ..*share }),
+                }
+            }
+            extend(&mut sum.missing, &one.missing);
+            extend(&mut sum.contradictions, &one.contradictions);
+            extend(&mut sum.doubts, &one.doubts);
+            sum.simulated |= one.simulated;
+        }
+        sum.shares.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.way.cmp(&b.way)));
+        sum.finding = match worst {
+            Finding::Unproven | Finding::Contradictory => {
+                sum.shares.clear();
+                worst
+            }
+            _ => finding(&sum.shares),
+        };
+        Some(sum)
+    }
+
+    /// The finding in one word or two: `direct (p2pdma)`, `staged`, `mixed`, `unproven`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self.finding {
+            Finding::One(way) => way.name(),
+            Finding::Mixed => "mixed",
+            Finding::Unproven => "unproven",
+            Finding::Contradictory => "contradictory",
+        }
+    }
+
+    /// The sentences behind it, each with what kind it is.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.to_string()];
+        lines.extend(self.contradictions.iter().map(|text| format!("contradiction: {text}")));
+        lines.extend(self.missing.iter().map(|missing| format!("missing: {missing}")));
+        lines.extend(self.grounds.iter().map(|text| format!("because {text}")));
+        lines.extend(self.doubts.iter().map(|text| format!("doubt: {text}")));
+        lines
+    }
+
+    /// One object, as text; docs/json-schema.md describes it. `claim` is what was to be confirmed,
+    /// where it is to stand beside.
+    #[must_use]
+    pub fn to_json(&self, claim: Option<&Claim>) -> String {
+        let share = |share: &Share| {
+            Json::Object(vec![("way", share.way.name().into()), ("share", share.share.into())])
+        };
+        let missing = |missing: &Missing| {
+            let (why, remedy) = (&missing.why, &missing.remedy);
+            Json::Object(vec![("why", why.into()), ("remedy", remedy.into())])
+        };
+        Json::Object(vec![
+            ("word", self.word().into()),
+            ("text", (&self.to_string()).into()),
+            ("shares", list(self.shares.iter().map(share))),
+            ("simulated", self.simulated.into()),
+            ("grounds", list(&self.grounds)),
+            ("missing", list(self.missing.iter().map(missing))),
+            ("contradictions", list(&self.contradictions)),
+            ("doubts", list(&self.doubts)),
+            ("claim", claim.map_or(Json::Null, Claim::json)),
+        ])
+        .to_string()
+    }
+}
+
+/// The finding with its shares: `mixed 93 % staged / 7 % cached`.
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.word().to_owned();
+        if self.finding == Finding::Mixed {
+            for (index, share) in self.shares.iter().enumerate() {
+                let by = if index == 0 { " " } else { " / " };
+                let _ = write!(text, "{by}{} {}", percent(share.share), share.way.name());
+            }
+        }
+        f.write_str(&text)
+    }
+}
+
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        small if small < 1.0 => "<1 %".into(),
+        // All but a little is not all.
+        large if large > 99.0 => ">99 %".into(),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
+fn finding(shares: &[Share]) -> Finding {
+    match shares {
+        [] => Finding::Unproven,
+        [one] => Finding::One(one.way),
+        [first, second, ..] => {
+            let direct = shares.iter().any(|share| share.way.is_direct());
+            let one = !direct && second.share < SHARE_MIN;
+            if one { Finding::One(first.way) } else { Finding::Mixed }
+        }
+    }
+}
+
+fn extend<T: Clone + PartialEq>(into: &mut Vec<T>, from: &[T]) {
+    for one in from {
+        if !into.contains(one) {
+            into.push(one.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    pub(super) fn verdict(ways: &[(Way, u64)]) -> Verdict {
+        let (finding, shares) = Verdict::of_ways(ways);
+        Verdict {
+            finding,
+            shares,
+            simulated: false,
+            grounds: vec!["g".into()],
+            missing: Vec::new(),
+            contradictions: Vec::new(),
+            doubts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_no_counter_would_show_is_part_of_the_rest_unless_it_spoils_a_direct_path() {
+        let text = |ways: &[(Way, u64)]| verdict(ways).to_string();
+        assert_eq!(
+            text(&[(Way::Staged, 930), (Way::Cached, 70)]),
+            "mixed 93 % staged / 7 % cached"
+        );
+        assert_eq!(text(&[(Way::Staged, 999), (Way::Cached, 1)]), "staged");
+        let spoiled = text(&[(Way::P2pdma, 9999), (Way::Compat, 1)]);
+        assert_eq!(spoiled, "mixed >99 % direct (p2pdma) / <1 % compat");
+        assert_eq!(text(&[(Way::NvidiaFs, 5), (Way::NvidiaFs, 5)]), "direct (nvidia-fs)");
+        assert_eq!(text(&[(Way::Staged, 0)]), "unproven");
+    }
+
+    #[test]
+    fn several_spans_are_as_good_as_the_worst() {
+        let (staged, cached) = (verdict(&[(Way::Staged, 1)]), verdict(&[(Way::Cached, 1)]));
+        let none = Verdict {
+            missing: vec![Missing { why: "w".into(), remedy: "r".into() }],
+            ..verdict(&[])
+        };
+        let together = |all: &[&Verdict]| {
+            let all: Vec<Verdict> = all.iter().map(|one| (*one).clone()).collect();
+            Verdict::together(&all).unwrap()
+        };
+        assert_eq!(together(&[&staged, &staged]), staged);
+        assert_eq!(together(&[&staged, &cached]).to_string(), "mixed 50 % staged / 50 % cached");
+        let unproven = together(&[&staged, &none, &none]);
+        assert_eq!((unproven.word(), unproven.missing.len()), ("unproven", 1));
+        assert!(unproven.shares.is_empty());
+        assert_eq!(Verdict::together(&[]), None);
+    }
+
+    #[test]
+    fn it_is_written_for_programs_and_for_people() {
+        let mut verdict = verdict(&[(Way::Compat, 3), (Way::P2pdma, 1)]);
+        verdict.doubts.push("d".into());
+        let text = r#"{"word":"mixed","text":"mixed 75 % compat / 25 % direct (p2pdma)","shares":"#;
+        assert!(verdict.to_json(None).starts_with(text), "{}", verdict.to_json(None));
+        assert!(verdict.to_json(None).ends_with(r#""doubts":["d"],"claim":null}"#));
+        let lines = verdict.lines();
+        assert_eq!(lines[1..], ["because g", "doubt: d"]);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_one(bytes in proptest::collection::vec(any::<u64>(), 1..7)) {
+            let all = [Way::P2pdma, Way::NvidiaFs, Way::Staged, Way::Cached, Way::Compat,
+                Way::HostDrive, Way::HostCache];
+            let ways: Vec<(Way, u64)> = all.into_iter().zip(bytes).collect();
+            let verdict = verdict(&ways);
+            let sum: f64 = verdict.shares.iter().map(|share| share.share).sum();
+            let some = ways.iter().any(|(_, bytes)| *bytes > 0);
+            prop_assert_eq!(some, !verdict.shares.is_empty());
+            prop_assert!(!some || (sum - 1.0).abs() < 1e-9);
+            let two = Verdict::together(&[verdict.clone(), verdict.clone()]).unwrap();
+            prop_assert_eq!(two.finding, verdict.finding);
+        }
+    }
+}
