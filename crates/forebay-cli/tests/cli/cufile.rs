@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_cli::bench::data::{Expected, Pattern};
 use forebay_cli::bench::memory::{HostMemory, Memory};
 use forebay_cli::bench::methods::cufile::{Bounds, Cufile, CufileCompat, Tuning};
-use forebay_cli::bench::methods::{Job, Method as _};
+use forebay_cli::bench::methods::{Job, Method as _, Moved};
 use forebay_cli::program::Program;
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
 
@@ -227,7 +227,7 @@ fn who_switches_cufile_off_is_not_compared_with_it() {
 #[test]
 fn many_requests_in_flight_move_every_byte_both_ways() {
     let Some(folder) = folder_with("") else { return };
-    let cufile = start(folder.path(), Duration::from_secs(60)).unwrap();
+    let cufile = start(folder.path(), LONG).unwrap();
     let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Best);
     let path = folder.path().join("file");
     // Three requests, of which the last is short.
@@ -257,66 +257,92 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
 
 #[test]
 fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
-    for (open, says, remedy) in [
-        ("return answer(5027)", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
-        ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11", "`forebay probe`"),
-        ("_exit(3)", "`forebay cufile` ended with exit status: 3", "`forebay probe`"),
+    let Some((output, report)) = read_with("#define OPEN return answer(5027)") else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((rows(&report).len(), report.environment.versions.cufile.as_deref()), (0, None));
+    let is_note = |text: &&String| text.starts_with("cuFile's compat mode is not compared: ");
+    let note = report.warnings.iter().find(is_note).unwrap();
+    assert!(note.contains("HANDLE_NOT_REGISTERED (5027)") && note.contains("/run/udev"), "{note}");
+    for (open, says) in [
+        ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11"),
+        ("_exit(3)", "`forebay cufile` ended with exit status: 3"),
     ] {
-        let Some((output, report)) = read_with(&format!("#define OPEN {open}")) else { return };
-        assert!(output.status.success(), "{open}: {}", stderr(&output));
-        assert_eq!((rows(&report).len(), report.environment.versions.cufile.as_deref()), (0, None));
-        let is_note = |text: &&String| text.starts_with("cuFile's compat mode is not compared: ");
-        let note = report.warnings.iter().find(is_note);
-        let note = note.unwrap_or_else(|| panic!("{open}: {:?}", report.warnings));
-        assert!(note.contains(says) && note.contains(remedy), "{open}: {note}");
+        let folder = folder_with(&format!("#define OPEN {open}")).unwrap();
+        let reason = start(folder.path(), LONG).unwrap_err();
+        assert!(reason.contains(says) && reason.contains("`forebay probe`"), "{open}: {reason}");
     }
 }
 
 #[test]
 fn what_fails_later_is_left_out_with_its_remedy() {
+    let Some((output, report)) = read_with("#define REGISTER return answer(5027)") else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(rows(&report).is_empty());
+    let text = report.warnings.join("\n");
+    assert!(text.contains("left out: `cufile-compat` read, resident, defaults"), "{text}");
+    assert!(text.contains("/read` by cuFile: ") && text.contains("/run/udev"), "{text}");
+    // What others do is not touched by it.
+    let right = report.results.iter().filter(|row| row.verified == Some(true)).count();
+    assert_eq!(right, 3);
     for (step, says, remedy) in [
-        ("REGISTER return answer(5027)", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
         ("READ return -5008", "(5008)", "; "),
-        ("READ { errno = EIO; return -1; }", "by cuFile: Input/output error", ""),
+        ("READ { errno = EIO; return -1; }", "Input/output error", ""),
         ("READ return len + 1", "cuFile says that it moved", ""),
         ("READ *(volatile int *)0 = 0", "ended with signal: 11", "`forebay probe`"),
     ] {
-        let Some((output, report)) = read_with(&format!("#define {step}")) else { return };
-        assert!(output.status.success(), "{step}: {}", stderr(&output));
-        assert!(rows(&report).is_empty(), "{step}");
-        let text = report.warnings.join("\n");
-        assert!(text.contains("left out: `cufile-compat` read, resident, defaults"), "{text}");
-        assert!(text.contains(says) && text.contains(remedy), "{step}: {text}");
-        assert!(text.contains("/read` by cuFile: "), "{text}");
-        // What others do is not touched by it.
-        let right = report.results.iter().filter(|row| row.verified == Some(true)).count();
-        assert!(right >= 3, "{step}");
+        let (moved, _) = read_alone(&format!("#define {step}"));
+        let failure = moved.unwrap_err();
+        assert!(failure.message.contains("cannot read `"), "{failure:?}");
+        let cause = &failure.causes[0];
+        assert!(cause.contains(says) && cause.contains(remedy), "{step}: {cause}");
     }
 }
 
 #[test]
 fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
-    let Some((output, report)) = read_with("#define READ if (len > 5000) len /= 2") else { return };
-    assert!(output.status.success(), "{}", stderr(&output));
+    // It moves nothing and says that it did.
+    let Some((output, report)) = read_with("#define READ return len") else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
     assert_eq!(rows(&report).len(), 2);
-    assert!(rows(&report).iter().all(|row| row.verified == Some(true)));
-    for lie in [
-        // It moves nothing and says that it did; it moves nothing; it leaves the last byte.
-        "READ return len",
-        "READ return 0",
-        "READ { pread(fd, base + at, len - 1, offset); return len; }",
+    assert!(rows(&report).iter().all(|row| row.verified == Some(false)));
+    for (step, bytes, right) in [
+        ("if (len > 5000) len /= 2", LEN, true),
+        // It moves nothing; it leaves the last byte.
+        ("return 0", 0, false),
+        ("{ pread(fd, base + at, len - 1, offset); return len; }", LEN, false),
     ] {
-        let (output, report) = read_with(&format!("#define {lie}")).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{lie}: {}", stderr(&output));
-        assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
-        assert_eq!(rows(&report).len(), 2, "{lie}");
-        assert!(rows(&report).iter().all(|row| row.verified == Some(false)), "{lie}");
+        let (moved, holds) = read_alone(&format!("#define READ {step}"));
+        assert_eq!((moved.unwrap().bytes, holds), (bytes, right), "{step}");
     }
     let folder = folder_with("#define WRITE return len").unwrap();
-    let arguments = ["--gpu", "sim", "--size", "1M", "--write", "--resident"];
+    let arguments = ["--gpu", "sim", "--size", "64K", "--write", "--resident"];
     let output = bench(folder.path(), &arguments);
     assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
 }
+
+/// What one read of a resident file comes to over the library with `spoiled`, and whether the
+/// bytes are right.
+fn read_alone(spoiled: &str) -> (forebay_cli::failure::Result<Moved>, bool) {
+    let folder = folder_with(spoiled).unwrap();
+    let cufile = start(folder.path(), LONG).unwrap();
+    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Defaults);
+    let path = folder.path().join("file");
+    let pattern = Pattern::new(3);
+    let mut bytes = vec![0; usize::try_from(LEN).unwrap()];
+    pattern.fill(0, &mut bytes);
+    fs::write(&path, bytes).unwrap();
+    let job = Job { path, len: LEN, direction: Direction::Read, cache: Cache::Resident };
+    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
+    method.open(&job, &memory).unwrap();
+    method.set(&mut memory, 2).unwrap();
+    let moved = method.read(&job, &mut memory);
+    let holds = method.holds(&memory, &Expected::Pattern(pattern), LEN).unwrap_or(false);
+    (moved, holds)
+}
+
+/// Only a bound on a hang.
+const LONG: Duration = Duration::from_secs(60);
 
 /// The process over the library of a folder, with little time.
 fn start(folder: &Path, bound: Duration) -> Result<Cufile, String> {
