@@ -111,6 +111,8 @@ fn long_help_tells_of_every_variable() {
                   how long a transfer in a stream's order may stand still
           FOREBAY_NVTX [default: auto]
                   whether an attached tool is shown NVTX ranges
+          FOREBAY_CUFILE [default: auto]
+                  whether bytes may go straight to the GPU by cuFile
 
         Variables of the command:
           FOREBAY_LOG [default: off]
