@@ -47,7 +47,7 @@ static int is_set(const char *name) { return getenv(name) && !strcmp(getenv(name
 #define WRITE
 #endif
 
-/* Counters of one GPU, as version 1.15 has them: bytes, then operations, those by POSIX the last. */
+/* Counters of one GPU, as version 1.15 has them: bytes, operations, and those by POSIX. */
 static long counters[31];
 static ssize_t counted(int place, ssize_t bytes) {
   if (bytes > 0) {
