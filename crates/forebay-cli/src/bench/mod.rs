@@ -121,7 +121,8 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
         let bench = drives::Bench { args, engine, target, directions, write };
         return bench.run(command, warnings);
     }
-    let cufile = find_cufile(&target, program, &mut warnings);
+    let allowed = engine.options().cufile;
+    let cufile = find_cufile(&target, program, allowed, &mut warnings);
     let bench = Bench { args, engine, target, directions, write, cufile };
     bench.run(command, &mut warnings)
 }
@@ -130,10 +131,12 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
 fn find_cufile(
     target: &Target,
     program: &Program,
+    allowed: bool,
     warnings: &mut Vec<Warning>,
 ) -> Option<cufile::Shared> {
     let found = match &target.device {
         None => Err("it moves bytes to and from GPUs, and the target is host memory".to_owned()),
+        Some(_) if !allowed => Err("`FOREBAY_CUFILE` is `off`".to_owned()),
         Some(device) => {
             let gpu = (!target.is_simulated()).then(|| device.info().uuid.clone());
             Cufile::start(program, gpu, cufile::Bounds::default())

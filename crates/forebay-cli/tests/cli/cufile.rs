@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_cli::bench::data::{Expected, Pattern};
 use forebay_cli::bench::memory::{HostMemory, Memory};
 use forebay_cli::bench::methods::cufile::{Bounds, Cufile, CufileCompat, Tuning};
-use forebay_cli::bench::methods::{Job, Method as _};
+use forebay_cli::bench::methods::{Job, Method as _, Moved};
 use forebay_cli::program::Program;
 use forebay_cli::report::json::{Cache, Direction, MethodName, Report, Row};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::program::program;
 
@@ -44,6 +47,22 @@ static int is_set(const char *name) { return getenv(name) && !strcmp(getenv(name
 #define WRITE
 #endif
 
+/* Counters of one GPU, as version 1.15 has them: bytes, operations, and those by POSIX. */
+static long counters[31];
+static ssize_t counted(int place, ssize_t bytes) {
+  if (bytes > 0) {
+    __sync_fetch_and_add(&counters[place], bytes);
+    __sync_fetch_and_add(&counters[place + 4], 1);
+    __sync_fetch_and_add(&counters[place + 7], 1);
+  }
+  return bytes;
+}
+struct answer cuFileSetStatsLevel(int level) { return answer(level == 3 ? 0 : 5022); }
+struct answer cuFileStatsStart(void) { return answer(0); }
+struct answer cuFileGetStatsL3(long *all) {
+  all[128] = 1; memcpy(&all[129], counters, sizeof counters); return answer(0);
+}
+
 struct answer cuFileDriverOpen(void) {
   puts("a line that nobody asked for"); fflush(stdout);
   fclose(fopen("cufile.log", "w"));
@@ -66,22 +85,26 @@ ssize_t cuFileRead(void *handle, char *base, size_t len, off_t offset, off_t at)
   int fd = (int)(long)handle - 1;
   READ;
   ssize_t got = pread(fd, base + at, len, offset);
-  if (got >= 0 || errno != EINVAL) return got;
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
-  return pread(fd, base + at, len, offset);
+  if (got < 0 && errno == EINVAL) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
+    got = pread(fd, base + at, len, offset);
+  }
+  return counted(2, got);
 }
 ssize_t cuFileWrite(void *handle, const char *base, size_t len, off_t offset, off_t at) {
   int fd = (int)(long)handle - 1;
   WRITE;
   ssize_t put = pwrite(fd, base + at, len, offset);
-  if (put >= 0 || errno != EINVAL) return put;
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
-  return pwrite(fd, base + at, len, offset);
+  if (put < 0 && errno == EINVAL) {
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_DIRECT);
+    put = pwrite(fd, base + at, len, offset);
+  }
+  return counted(15, put);
 }
 "#;
 
 /// Bytes of a run: no whole pages.
-const LEN: u64 = 200_003;
+const LEN: u64 = 1_200_003;
 
 /// A folder on a drive with the library in it, in which `spoiled` stands for a step of it.
 fn folder_with(spoiled: &str) -> Option<tempfile::TempDir> {
@@ -107,13 +130,17 @@ fn library(folder: &Path) -> PathBuf {
 }
 
 fn bench(folder: &Path, arguments: &[&str]) -> Output {
+    bench_in(folder).args(arguments).output().unwrap()
+}
+
+fn bench_in(folder: &Path) -> Command {
     let mut command = Command::new(program());
-    command.current_dir(folder.join("work")).args(["bench", "--json"]).args(arguments);
+    command.current_dir(folder.join("work")).args(["bench", "--json"]);
     command.env("LD_LIBRARY_PATH", library(folder).parent().unwrap());
     command.env("TMPDIR", std::path::absolute(folder.join("temporary")).unwrap());
     // Settings of the user's are not the library's defaults.
     command.env("CUFILE_OF_THE_USER", "true").env_remove("VIRTUAL_ENV");
-    command.output().unwrap()
+    command
 }
 
 fn stderr(output: &Output) -> String {
@@ -132,7 +159,7 @@ fn rows(report: &Report) -> Vec<&Row> {
 fn read_with(spoiled: &str) -> Option<(Output, Report)> {
     let folder = folder_with(spoiled)?;
     let size = LEN.to_string();
-    let arguments = ["--gpu", "sim", "--size", &size, "--read", "--resident"];
+    let arguments = ["--gpu", "sim", "--size", &size, "--read", "--resident", "--route", "cached"];
     let output = bench(folder.path(), &arguments);
     let report = report(&output);
     Some((output, report))
@@ -160,6 +187,7 @@ fn it_stands_beside_at_its_defaults_and_at_its_best() {
     for row in &rows {
         assert_eq!((row.verified, row.bytes, row.seconds.len()), (Some(true), LEN, 3));
         assert!(row.cpu_s_per_gb.is_some() && row.speed_up.is_some() && row.simulated);
+        assert_eq!(row.verdict.as_ref().unwrap().text, "compat", "{:?}", row.verdict);
     }
     let resident = |row: &&&Row| row.cache == Some(Cache::Resident);
     let row = rows.iter().find(resident).unwrap();
@@ -185,67 +213,136 @@ fn without_a_gpu_a_note_says_why_it_is_not_there() {
 }
 
 #[test]
+fn who_switches_cufile_off_is_not_compared_with_it() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).env("FOREBAY_CUFILE", "off");
+    command.args(["bench", "--gpu", "sim", "--size", "64K", "--read", "--resident", "--json"]);
+    let report = report(&command.output().unwrap());
+    assert!(rows(&report).is_empty());
+    let text = report.warnings.join("\n");
+    assert!(text.contains("is not compared: `FOREBAY_CUFILE` is `off`"), "{text}");
+}
+
+#[test]
+fn many_requests_in_flight_move_every_byte_both_ways() {
+    let Some(folder) = folder_with("") else { return };
+    let cufile = start(folder.path(), LONG).unwrap();
+    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Best);
+    let path = folder.path().join("file");
+    // Three requests, of which the last is short.
+    let len = (33 << 20) + 5;
+    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
+    fs::write(&path, vec![0; len]).unwrap();
+    let len = len as u64;
+    let pattern = Pattern::new(7);
+    let write = Job { path, len, direction: Direction::Write, cache: Cache::Cold };
+    method.open(&write, &memory).unwrap();
+    method.put(&mut memory, pattern, len).unwrap();
+    assert_eq!(method.write(&write, &memory).unwrap().bytes, len);
+    assert!(method.spent().is_some_and(|spent| spent.seconds > 0.0));
+    method.set(&mut memory, 2).unwrap();
+    let expected = Expected::Pattern(pattern);
+    assert!(!method.holds(&memory, &expected, len).unwrap());
+    let read = Job { direction: Direction::Read, ..write };
+    method.open(&read, &memory).unwrap();
+    let moved = method.read(&read, &mut memory).unwrap();
+    assert_eq!(moved.bytes, len);
+    assert!(moved.reason.unwrap().contains("8 threads, 16 MiB a call"));
+    assert!(method.holds(&memory, &expected, len).unwrap());
+    assert!(!method.holds(&memory, &Expected::Pattern(Pattern::new(8)), len).unwrap());
+    method.close();
+    assert!(method.read(&read, &mut memory).unwrap_err().causes[0].contains("no open file"));
+}
+
+#[test]
 fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
-    for (open, says, remedy) in [
-        ("return answer(5027)", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
-        ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11", "`forebay probe`"),
-        ("_exit(3)", "`forebay cufile` ended with exit status: 3", "`forebay probe`"),
+    let Some((output, report)) = read_with("#define OPEN return answer(5027)") else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!((rows(&report).len(), report.environment.versions.cufile.as_deref()), (0, None));
+    let is_note = |text: &&String| text.starts_with("cuFile's compat mode is not compared: ");
+    let note = report.warnings.iter().find(is_note).unwrap();
+    assert!(note.contains("HANDLE_NOT_REGISTERED (5027)") && note.contains("/run/udev"), "{note}");
+    for (open, says) in [
+        ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11"),
+        ("_exit(3)", "`forebay cufile` ended with exit status: 3"),
     ] {
-        let Some((output, report)) = read_with(&format!("#define OPEN {open}")) else { return };
-        assert!(output.status.success(), "{open}: {}", stderr(&output));
-        assert_eq!((rows(&report).len(), report.environment.versions.cufile.as_deref()), (0, None));
-        let is_note = |text: &&String| text.starts_with("cuFile's compat mode is not compared: ");
-        let note = report.warnings.iter().find(is_note);
-        let note = note.unwrap_or_else(|| panic!("{open}: {:?}", report.warnings));
-        assert!(note.contains(says) && note.contains(remedy), "{open}: {note}");
+        let folder = folder_with(&format!("#define OPEN {open}")).unwrap();
+        let reason = start(folder.path(), LONG).unwrap_err();
+        assert!(reason.contains(says) && reason.contains("`forebay probe`"), "{open}: {reason}");
     }
 }
 
 #[test]
 fn what_fails_later_is_left_out_with_its_remedy() {
+    let Some((output, report)) = read_with("#define REGISTER return answer(5027)") else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(rows(&report).is_empty());
+    let text = report.warnings.join("\n");
+    assert!(text.contains("left out: `cufile-compat` read, resident, defaults"), "{text}");
+    assert!(text.contains("/read` by cuFile: ") && text.contains("/run/udev"), "{text}");
+    // What others do is not touched by it.
+    let right = report.results.iter().filter(|row| row.verified == Some(true)).count();
+    assert_eq!(right, 3);
     for (step, says, remedy) in [
-        ("REGISTER return answer(5027)", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
         ("READ return -5008", "(5008)", "; "),
-        ("READ { errno = EIO; return -1; }", "by cuFile: Input/output error", ""),
+        ("READ { errno = EIO; return -1; }", "Input/output error", ""),
         ("READ return len + 1", "cuFile says that it moved", ""),
         ("READ *(volatile int *)0 = 0", "ended with signal: 11", "`forebay probe`"),
     ] {
-        let Some((output, report)) = read_with(&format!("#define {step}")) else { return };
-        assert!(output.status.success(), "{step}: {}", stderr(&output));
-        assert!(rows(&report).is_empty(), "{step}");
-        let text = report.warnings.join("\n");
-        assert!(text.contains("left out: `cufile-compat` read, resident, defaults"), "{text}");
-        assert!(text.contains(says) && text.contains(remedy), "{step}: {text}");
-        assert!(text.contains("/read` by cuFile: "), "{text}");
-        // What others do is not touched by it.
-        let right = report.results.iter().filter(|row| row.verified == Some(true)).count();
-        assert!(right >= 3, "{step}");
+        let (moved, _) = read_alone(&format!("#define {step}"));
+        let failure = moved.unwrap_err();
+        assert!(failure.message.contains("cannot read `"), "{failure:?}");
+        let cause = &failure.causes[0];
+        assert!(cause.contains(says) && cause.contains(remedy), "{step}: {cause}");
     }
 }
 
 #[test]
 fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
-    let Some((output, report)) = read_with("#define READ if (len > 5000) len /= 2") else { return };
-    assert!(output.status.success(), "{}", stderr(&output));
+    // It moves nothing and says that it did.
+    let Some((output, report)) = read_with("#define READ return len") else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
     assert_eq!(rows(&report).len(), 2);
-    assert!(rows(&report).iter().all(|row| row.verified == Some(true)));
-    for lie in [
-        // It moves nothing and says that it did; it moves nothing; it leaves the last byte.
-        "READ return len",
-        "READ return 0",
-        "READ { pread(fd, base + at, len - 1, offset); return len; }",
+    assert!(rows(&report).iter().all(|row| row.verified == Some(false)));
+    for (step, bytes, right) in [
+        ("if (len > 5000) len /= 2", LEN, true),
+        // It moves nothing; it leaves the last byte.
+        ("return 0", 0, false),
+        ("{ pread(fd, base + at, len - 1, offset); return len; }", LEN, false),
     ] {
-        let (output, report) = read_with(&format!("#define {lie}")).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{lie}: {}", stderr(&output));
-        assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
-        assert_eq!(rows(&report).len(), 2, "{lie}");
-        assert!(rows(&report).iter().all(|row| row.verified == Some(false)), "{lie}");
+        let (moved, holds) = read_alone(&format!("#define READ {step}"));
+        assert_eq!((moved.unwrap().bytes, holds), (bytes, right), "{step}");
     }
     let folder = folder_with("#define WRITE return len").unwrap();
-    let arguments = ["--gpu", "sim", "--size", "1M", "--write", "--resident"];
+    let arguments = ["--gpu", "sim", "--size", "64K", "--write", "--resident"];
     let output = bench(folder.path(), &arguments);
     assert!(stderr(&output).contains("error: 2 ways moved wrong data"), "{}", stderr(&output));
 }
+
+/// What one read of a resident file comes to over the library with `spoiled`, and whether the
+/// bytes are right.
+fn read_alone(spoiled: &str) -> (forebay_cli::failure::Result<Moved>, bool) {
+    let folder = folder_with(spoiled).unwrap();
+    let cufile = start(folder.path(), LONG).unwrap();
+    let mut method = CufileCompat::new(std::rc::Rc::new(cufile.into()), Tuning::Defaults);
+    let path = folder.path().join("file");
+    let pattern = Pattern::new(3);
+    let mut bytes = vec![0; usize::try_from(LEN).unwrap()];
+    pattern.fill(0, &mut bytes);
+    fs::write(&path, bytes).unwrap();
+    let job = Job { path, len: LEN, direction: Direction::Read, cache: Cache::Resident };
+    let mut memory = Memory::Host(HostMemory::allocate(1).unwrap());
+    method.open(&job, &memory).unwrap();
+    method.set(&mut memory, 2).unwrap();
+    let moved = method.read(&job, &mut memory);
+    let holds = method.holds(&memory, &Expected::Pattern(pattern), LEN).unwrap_or(false);
+    (moved, holds)
+}
+
+/// Only a bound on a hang.
+const LONG: Duration = Duration::from_secs(60);
 
 /// The process over the library of a folder, with little time.
 fn start(folder: &Path, bound: Duration) -> Result<Cufile, String> {
@@ -278,6 +375,30 @@ fn one_that_hangs_is_given_up() {
     // It is asked for nothing more.
     assert!(method.open(&job, &memory).unwrap_err().causes[0].starts_with("no answer within 2 s"));
     assert!(asked.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing() {
+    let hangs = "#define READ { fclose(fopen(\"begun\", \"w\")); for (;;) pause(); }";
+    let Some(folder) = folder_with(hangs) else { return };
+    let mut command = bench_in(folder.path());
+    command.args(["--gpu", "sim", "--size", "64K", "--read", "--resident"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let left = || {
+        let entries = fs::read_dir(folder.path().join("temporary")).unwrap();
+        entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let start = Instant::now();
+    while !left().iter().any(|path| path.join("begun").exists()) {
+        // Only a bound on a hang: nothing is measured.
+        assert!(start.elapsed() < Duration::from_secs(25), "it never came that far");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let ended = child.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15));
+    assert_eq!(left(), Vec::<PathBuf>::new());
 }
 
 #[test]

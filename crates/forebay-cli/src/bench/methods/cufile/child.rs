@@ -164,15 +164,15 @@ impl<'a> State<'a> {
     }
 
     fn start(&mut self, gpu: Option<&str>) -> Result<Answer, Failed> {
-        if let Some(gpu) = gpu {
-            let selector: GpuSelector = gpu.parse()?;
+        let selector: Option<GpuSelector> = gpu.map(str::parse).transpose()?;
+        let args = self.args;
+        // First, and without a GPU: where there is no library nothing else is worth its time.
+        let session = Session::open(args.library.as_deref(), &args.packages)?;
+        if let Some(selector) = selector {
             let engine = Engine::new(Options::from_env()?)?;
             let target = Target::find(&engine, Some(&selector))?;
             self.gpu = Some((engine, target));
         }
-        let args = self.args;
-        let session =
-            within(self.device(), || Session::open(args.library.as_deref(), &args.packages))??;
         let (library, version) = (session.library().display().to_string(), session.version());
         self.session = Some(session);
         Ok(Answer::Started { library, version })
@@ -369,4 +369,73 @@ fn within<T>(device: Option<&dyn Device>, work: impl FnOnce() -> T) -> Result<T,
     let entered = device.within(&mut || result = work.take().map(|work| work()));
     entered.map_err(|error| Failed::of(error.to_string()))?;
     result.ok_or_else(|| Failed::of("the GPU cannot be made current"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Lengths and places that are small, or more than there can be.
+    fn length() -> impl Strategy<Value = u64> {
+        prop_oneof![0..3 * MIB, Just(MIB), u64::MAX - 2 * MIB..=u64::MAX]
+    }
+
+    fn order() -> impl Strategy<Value = Order> {
+        let path = prop_oneof![Just("2f6465762f6e756c6c".to_owned()), "[0-9a-f]{0,9}"];
+        prop_oneof![
+            length().prop_map(|len| Order::Allocate { len }),
+            (path, any::<bool>(), any::<bool>()).prop_map(|(path, write, direct)| Order::Open {
+                path,
+                write,
+                direct
+            }),
+            any::<u8>().prop_map(|byte| Order::Fill { byte }),
+            (any::<u64>(), any::<bool>(), length()).prop_map(|(key, inverted, len)| Order::Put {
+                key,
+                inverted,
+                len
+            }),
+            (any::<bool>(), length(), 0_u32..70, length()).prop_map(
+                |(write, len, threads, request)| {
+                    Order::Move { write, len, threads, request, sync: write }
+                }
+            ),
+            (length(), length()).prop_map(|(at, len)| Order::Sum { at, len }),
+            Just(Order::Count {}),
+            Just(Order::Close {}),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn orders_in_any_order_are_answered(orders in prop::collection::vec(order(), 1..12)) {
+            let args = ProbeArgs { library: None, packages: Vec::new() };
+            let mut state = State::new(&args);
+            let mut has = None;
+            for order in orders {
+                let answer = state.take(&order);
+                match order {
+                    Order::Allocate { len } => has = answer.is_ok().then_some(len),
+                    // cuFile is not open.
+                    Order::Open { .. } | Order::Move { .. } | Order::Count {} => {
+                        prop_assert!(answer.is_err());
+                    }
+                    Order::Put { len, .. } => {
+                        prop_assert_eq!(answer.is_ok(), has.is_some_and(|has| len <= has));
+                    }
+                    Order::Sum { at, len } => {
+                        let fits = at % PIECE == 0 && at.checked_add(len).is_some_and(|end| {
+                            has.is_some_and(|has| end <= has)
+                        });
+                        prop_assert_eq!(answer.is_ok(), fits);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
 }

@@ -44,7 +44,8 @@ const LOST: &str = "`forebay probe` shows how far the library comes; try another
 pub enum Tuning {
     /// One thread, which asks for all bytes at once.
     Defaults,
-    /// What was best on an H200 (`docs/internals/cufile.md`): 8 threads that ask for 16 MiB each.
+    /// 8 threads that ask for 16 MiB each. On an H200, cuFile 1.15 moved 4 GiB of a resident file
+    /// at 49 to 50 GB/s so, at 32 where each asked for 1 MiB, at 13 by one thread (2026-11-20).
     Best,
 }
 

@@ -73,7 +73,31 @@ pub(super) fn bytes(digits: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_digits_or_is_refused(text in prop_oneof![".*", "[0-9a-fA-F]*"]) {
+            if let Some(found) = bytes(&text) {
+                prop_assert_eq!(digits(&found), text.to_lowercase());
+            }
+        }
+
+        #[test]
+        fn a_spoiled_line_is_an_answer_or_is_refused(at in 0_usize..60, letter in any::<char>()) {
+            let answer = Answer::Moved { bytes: 1, seconds: 0.5, cpu_seconds: 0.25 };
+            let text = serde_json::to_string(&answer).unwrap();
+            let mut spoiled: Vec<char> = text.chars().collect();
+            let at = at % spoiled.len();
+            spoiled[at] = letter;
+            let spoiled: String = spoiled.into_iter().collect();
+            if let Ok(Answer::Moved { seconds, cpu_seconds, .. }) = serde_json::from_str(&spoiled) {
+                prop_assert!(seconds.is_finite() && cpu_seconds.is_finite());
+            }
+        }
+    }
 
     #[test]
     fn digits_stand_for_any_bytes() {
