@@ -12,4 +12,6 @@ def main() -> int:
     """Runs the command that ``sys.argv`` names."""
     # The command has handlers of its own; a pipe that nobody reads ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return run_command(["forebay", *sys.argv[1:]])
+    # Without an executable, where Python is embedded, this one is looked for by its name.
+    program = [sys.executable or "python3", "-m", "forebay"]
+    return run_command(["forebay", *sys.argv[1:]], program)

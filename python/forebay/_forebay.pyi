@@ -17,7 +17,7 @@ __all__ = [
     "run_command",
 ]
 
-def run_command(arguments: list[str]) -> int: ...
+def run_command(arguments: list[str], program: list[str]) -> int: ...
 
 @final
 class Buffer:

@@ -61,9 +61,10 @@ pub enum Verb {
     /// Measure how fast bytes move, by every way, against what the machine can do
     ///
     /// One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways to
-    /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy) and
-    /// `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every byte
-    /// that a way moved is checked. Without a GPU the target is host memory.
+    /// move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
+    /// `cufile-compat` (cuFile's compat mode, where there are a GPU and cuFile: at its defaults and
+    /// in its best settings) and `forebay`; of several paths `one-queue`, `kvikio` and `forebay`.
+    /// Every byte that a way moved is checked. Without a GPU the target is host memory.
     Bench(BenchArgs),
     /// Move a file to the GPU (or host memory) and say what moved and how
     ///
@@ -96,6 +97,12 @@ pub enum Verb {
     /// time, before it uses the library itself. Made to be read by a program.
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// Move bytes by cuFile as `forebay bench` orders, line by line
+    ///
+    /// What the library does to its process must not be done to the one that measures. Made to be
+    /// used by a program.
+    #[command(hide = true)]
+    Cufile(ProbeArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell
@@ -308,7 +315,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-/// What `forebay probe` takes.
+/// What `forebay probe` and `forebay cufile` take.
 #[derive(Debug, Clone, Args)]
 pub struct ProbeArgs {
     /// The library to open, instead of looking for one

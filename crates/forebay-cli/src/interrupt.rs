@@ -24,6 +24,8 @@ use crate::bench::scratch::Folder;
 struct Undo {
     scratch: Vec<Arc<Folder>>,
     outputs: Vec<Output>,
+    /// Folders of ours, with all that is in them.
+    folders: Vec<PathBuf>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
 }
@@ -45,8 +47,12 @@ impl Output {
     }
 }
 
-static UNDO: Mutex<Undo> =
-    Mutex::new(Undo { scratch: Vec::new(), outputs: Vec::new(), children: Vec::new() });
+static UNDO: Mutex<Undo> = Mutex::new(Undo {
+    scratch: Vec::new(),
+    outputs: Vec::new(),
+    folders: Vec::new(),
+    children: Vec::new(),
+});
 
 fn undo() -> MutexGuard<'static, Undo> {
     // What is registered stays true even where a thread panicked with the lock.
@@ -70,6 +76,7 @@ pub(crate) fn install() {
                     folder.remove();
                 }
                 undo.outputs.iter().for_each(Output::remove);
+                undo.folders.iter().for_each(|path| drop(fs::remove_dir_all(path)));
                 // It does not return for these signals; the lock is held to the end.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
@@ -119,6 +126,22 @@ pub(crate) fn end_output(path: &Path, whole: bool) {
     if !whole {
         output.remove();
     }
+}
+
+/// Makes the folder `path` by `create`, which fails where there is one, and has it removed by a
+/// signal from then on.
+pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let mut undo = undo();
+    create()?;
+    undo.folders.push(path.to_owned());
+    Ok(())
+}
+
+/// Removes a folder of [`with_folder`] in the regular way.
+pub(crate) fn remove_folder(path: &Path) {
+    let mut undo = undo();
+    let _ = fs::remove_dir_all(path);
+    undo.folders.retain(|other| other != path);
 }
 
 /// Starts `command` and has it ended by a signal. The child is to be given to [`ended`].

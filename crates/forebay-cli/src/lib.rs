@@ -1,13 +1,15 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`report`] shows results, [`failure`] is how
-//! a verb fails, `log` shows what the engine tells meanwhile. Data go to stdout, talk to stderr.
+//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
+//! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
+//! meanwhile. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
 //! - `bench/memory.rs`: anonymous mappings
 //! - `bench/methods/mapping.rs`: mappings of files
+//! - `bench/methods/cufile/child.rs`: lends memory to cuFile
 //! - `bench/cpu.rs`: `getrusage`
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 //! - `bench/drives/ways/one_queue.rs`: the same
@@ -23,6 +25,7 @@ mod log;
 mod manual;
 pub mod map;
 mod probe;
+pub mod program;
 pub mod read;
 pub mod report;
 pub mod tune;
@@ -38,12 +41,19 @@ use clap::error::ErrorKind;
 
 use args::{Arguments, Verb};
 use failure::Failure;
+use program::Program;
 
 /// Runs the command that `arguments` name, the program's own name first.
 ///
 /// The code is 0 where all went well, 1 where something failed or wrong data were found, and 2
 /// where the command itself makes no sense.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    run_as(&Program::of_this_process(), arguments)
+}
+
+/// The same in a process that runs something else as well, an interpreter's say: `program` is what
+/// starts the command anew.
+pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let parsed = match Arguments::try_parse_from(&arguments) {
         Ok(parsed) => parsed,
@@ -60,7 +70,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         return end(Err(failure));
     }
     let result = match &parsed.verb {
-        Verb::Bench(args) => bench::command(args, &command_line(&arguments)),
+        Verb::Bench(args) => bench::command(args, &command_line(&arguments), program),
         Verb::Read(args) => read::command(args),
         Verb::Map(args) => map::command(args, &command_line(&arguments)),
         Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
@@ -68,6 +78,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),
+        Verb::Cufile(args) => bench::methods::cufile::child::command(args),
     };
     end(result)
 }

@@ -42,7 +42,7 @@ mod waiting;
 
 use std::ffi::OsString;
 
-use pyo3::exceptions::PyImportError;
+use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -93,12 +93,17 @@ fn check_interpreter() -> PyResult<()> {
     ))
 }
 
-/// Runs the `forebay` command with these arguments, the program's name first; its exit code.
+/// Runs the `forebay` command with these arguments, the program's name first; its exit code. The
+/// words of `program` start it anew.
 #[pyfunction]
-fn run_command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    py.detach(|| {
-        let code = forebay_cli::run(arguments);
+fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>) -> PyResult<u8> {
+    if program.is_empty() {
+        return Err(PyValueError::new_err("`program` cannot be empty: it takes a command line"));
+    }
+    let program = forebay_cli::program::Program::new(program);
+    Ok(py.detach(|| {
+        let code = forebay_cli::run_as(&program, arguments);
         // The standard library does not tell the number of an `ExitCode`, but these are all.
         (0..=2).find(|&number| code == std::process::ExitCode::from(number)).unwrap_or(1)
-    })
+    }))
 }

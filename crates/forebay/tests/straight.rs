@@ -145,6 +145,26 @@ fn a_path_that_breaks_gives_over_to_slots() {
     assert!(error.contains("IO_ERROR (5044)"), "{error}");
 }
 
+/// So long that much of it has no window yet when the path breaks, with callers that help.
+#[test]
+fn a_long_one_whose_path_breaks_is_whole() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=fail");
+    let long = rig.folder.path().join("long");
+    let bytes = pattern(4, 40 << 20);
+    fs::write(&long, &bytes).expect("it is written");
+    for round in 0..5 {
+        let file = rig.engine.open(&long).expect("it opens");
+        file.evict().expect("advice");
+        let mut buffer = rig.buffer(bytes.len());
+        let outcome = file.read(0, &mut buffer).expect("a read");
+        let mut got = vec![0; bytes.len()];
+        buffer.download(0, &mut got).expect("a copy");
+        assert!(got == bytes, "round {round}: {outcome:?}");
+        assert_eq!(outcome.routes.iter().map(|share| share.bytes).sum::<u64>(), outcome.bytes);
+    }
+}
+
 #[test]
 fn a_refusal_is_told_where_the_route_was_demanded() {
     let _watchdog = Watchdog::start();

@@ -24,7 +24,8 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Spent) {
     (value, Spent { seconds, cpu_seconds })
 }
 
-fn used() -> Duration {
+/// User and system time of this process so far, and of its children that ended.
+pub(crate) fn used() -> Duration {
     usage(libc::RUSAGE_SELF) + usage(libc::RUSAGE_CHILDREN)
 }
 

@@ -4,8 +4,11 @@
 //! in place by all cores, without a stored copy. All bytes of a pattern are odd and all bytes of
 //! its inverse are even: whatever lies in a target before, a byte that was not moved is wrong.
 
-use forebay::units::MIB;
+use forebay::units::{ByteRange, MIB};
 use twox_hash::XxHash3_64;
+
+use super::memory::whole;
+use super::parallel::{cores, each_range};
 
 /// Bytes of one hashed piece of a file that is not ours.
 pub const PIECE: u64 = MIB;
@@ -36,6 +39,12 @@ impl Pattern {
     #[must_use]
     pub const fn key(self) -> u64 {
         self.key
+    }
+
+    /// Whether it is the inverse of what its key yields.
+    #[must_use]
+    pub const fn is_inverted(self) -> bool {
+        self.inverted
     }
 
     /// The eight bytes at `8 * index`: a keyed mix of the index, by two rounds of xor and multiply.
@@ -87,6 +96,29 @@ pub enum Expected {
 }
 
 impl Expected {
+    /// Whether `sums` are the XXH3-64 of each [`PIECE`] of the `len` bytes at `offset`, a multiple
+    /// of it.
+    #[must_use]
+    pub fn sums_match(&self, offset: u64, len: u64, sums: &[u64]) -> bool {
+        if sums.len() as u64 != len.div_ceil(PIECE) {
+            return false;
+        }
+        let first = offset / PIECE;
+        let check = |scratch: &mut Vec<u8>, range: ByteRange| -> Result<(), ()> {
+            let index = range.start / PIECE;
+            let expected = match self {
+                Self::Pattern(pattern) => {
+                    scratch.resize(whole(range.len()), 0);
+                    pattern.fill(offset + range.start, scratch);
+                    Some(XxHash3_64::oneshot(scratch))
+                }
+                Self::Pieces(hashes) => hashes.get(whole(first + index)).copied(),
+            };
+            if expected == Some(sums[whole(index)]) { Ok(()) } else { Err(()) }
+        };
+        each_range(len, PIECE, cores(), Vec::new, check).is_ok()
+    }
+
     /// Whether `bytes` are those at `offset`, a multiple of [`PIECE`]; they end at a multiple of
     /// it, or at the end of what was moved.
     #[must_use]
@@ -151,6 +183,26 @@ mod tests {
         let ones: u32 = words.iter().map(|word| word.count_ones()).sum();
         // 8 bits of 64 are always set; of the other 56 half are.
         assert!((355_000..365_000).contains(&ones), "{ones}");
+    }
+
+    #[test]
+    fn sums_are_those_of_the_bytes() {
+        let size = whole(PIECE);
+        let pattern = Pattern::new(5).inverse();
+        let mut bytes = vec![0; 3 * size + 5];
+        pattern.fill(0, &mut bytes);
+        let sums: Vec<u64> = bytes.chunks(size).map(XxHash3_64::oneshot).collect();
+        for expected in [Expected::Pattern(pattern), Expected::Pieces(sums.clone())] {
+            let len = bytes.len() as u64;
+            assert!(expected.sums_match(0, len, &sums));
+            assert!(expected.sums_match(2 * PIECE, PIECE + 5, &sums[2..]));
+            assert!(!expected.sums_match(PIECE, PIECE, &sums[..1]), "another place");
+            assert!(!expected.sums_match(0, len, &sums[..3]), "too few");
+            let mut wrong = sums.clone();
+            wrong[3] ^= 1;
+            assert!(!expected.sums_match(0, len, &wrong));
+        }
+        assert!(!Expected::Pieces(Vec::new()).sums_match(0, 1, &[0]), "longer than the file");
     }
 
     #[test]

@@ -64,6 +64,15 @@ impl Demand {
         }
     }
 
+    /// What it takes with a process beside this one that has memory of its own, of the host where
+    /// `host` says so.
+    #[must_use]
+    pub fn with_process(self, host: bool) -> Self {
+        let sums = CHECKS_MAX.min(cores() as u64) * 16 * MIB;
+        let (copies, fixed) = (self.copies + u64::from(host), self.fixed + PROGRAM + sums);
+        Self { copies, fixed, ..self }
+    }
+
     /// Bytes of host memory for a move of `len` bytes.
     #[must_use]
     pub fn bytes(&self, len: u64) -> u64 {
@@ -115,6 +124,9 @@ mod tests {
         assert_eq!(plain.bytes(8 * GIB), 9 * GIB + make::STEP + PROGRAM);
         let in_memory = Demand::of_comparison(&options, MIB, (true, false), 2, 0);
         assert_eq!(in_memory.bytes(MIB), 4 * MIB + make::STEP + PROGRAM);
+        let process = plain.with_process(true);
+        assert_eq!(process.copies, plain.copies + 1);
+        assert!(process.fixed > plain.fixed && plain.with_process(false).copies == plain.copies);
         let cold = Demand::of_comparison(&options, MIB, (true, false), 0, 2);
         assert_eq!(cold.fixed, plain.fixed + 2 * storage::BUFFERS);
         assert_eq!(cold.bytes(u64::MAX), u64::MAX);

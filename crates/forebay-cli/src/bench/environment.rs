@@ -59,7 +59,7 @@ pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
 }
 
 fn versions() -> Versions {
-    Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: None, kvikio: None }
+    Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: None, kvikio: None, cufile: None }
 }
 
 fn gpu(info: &DeviceInfo) -> Gpu {

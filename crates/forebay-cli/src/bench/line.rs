@@ -4,9 +4,10 @@ use forebay::Route;
 
 use super::cpu::Spent;
 use super::measure::Sample;
+use super::methods::cufile::Tuning;
 use super::proof::Proof;
 use super::stats::{Spread, cpu_per_gb, rate};
-use crate::report::json::{Cache, Direction, Limit, MethodName, Row};
+use crate::report::json::{Cache, Direction, Limit, MethodName, Row, Settings};
 use crate::report::proof::{self, VerdictFacts};
 
 /// One ceiling or one way, and what was measured of it so far.
@@ -20,6 +21,10 @@ pub struct Line {
     pub cache: Option<Cache>,
     /// The route that our engine is to take; `None` where it chooses, and for all others.
     pub demand: Option<Route>,
+    /// How cuFile is used; `None` for all others.
+    pub tuning: Option<Tuning>,
+    /// What the way was told.
+    pub settings: Option<Settings>,
     /// Bytes of one sample.
     pub bytes: u64,
     /// What each sample took.
@@ -43,6 +48,8 @@ impl Line {
             direction,
             cache,
             demand: None,
+            tuning: None,
+            settings: None,
             bytes: 0,
             samples: Vec::new(),
             routes: Vec::new(),
@@ -75,7 +82,8 @@ impl Line {
     pub fn name(&self) -> String {
         let cache = self.cache.map_or_else(String::new, |cache| format!(", {}", cache.name()));
         let demand = self.demand.map_or_else(String::new, |route| format!(", by `{route}`"));
-        format!("`{}` {}{cache}{demand}", self.method.name(), self.direction.name())
+        let tuning = self.tuning.map_or_else(String::new, |tuning| format!(", {}", tuning.name()));
+        format!("`{}` {}{cache}{demand}{tuning}", self.method.name(), self.direction.name())
     }
 
     /// Its best sample as a rate; `None` where it could not be measured.
@@ -103,6 +111,8 @@ pub struct Plan<'a> {
     pub route: Option<Route>,
     /// Whether our engine shows its other routes as well.
     pub others: bool,
+    /// Whether cuFile's compat mode is measured.
+    pub cufile: bool,
 }
 
 /// The route that our engine does not choose by itself, of the two to and from a GPU.
@@ -116,7 +126,7 @@ const fn other_route(direction: Direction, cache: Cache) -> Route {
 /// The lines of a run, ceilings first, in the order of the table.
 #[must_use]
 pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
-    let Plan { directions, caches, storage, fio, route, others } = *plan;
+    let Plan { directions, caches, storage, fio, route, others, cufile } = *plan;
     let mut lines = Vec::new();
     for direction in directions {
         lines.push(Line::new(MethodName::Link, *direction, None));
@@ -131,15 +141,15 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
     }
     for direction in directions {
         for cache in caches {
-            for method in [MethodName::Standard, MethodName::Mmap, MethodName::Forebay] {
-                lines.push(Line::new(method, *direction, Some(*cache)));
+            let new = |method| Line::new(method, *direction, Some(*cache));
+            lines.extend([MethodName::Standard, MethodName::Mmap].map(new));
+            for tuning in Tuning::ALL.into_iter().filter(|_| cufile) {
+                lines.push(Line { tuning: Some(tuning), ..new(MethodName::CufileCompat) });
             }
-            let ours = lines.last_mut().expect("pushed above");
-            ours.demand = route;
+            lines.push(Line { demand: route, ..new(MethodName::Forebay) });
             if others && route.is_none() {
-                let mut other = ours.clone();
-                other.demand = Some(other_route(*direction, *cache));
-                lines.push(other);
+                let demand = Some(other_route(*direction, *cache));
+                lines.push(Line { demand, ..new(MethodName::Forebay) });
             }
         }
     }
@@ -185,7 +195,16 @@ pub struct Setting {
 /// The rows of the report; lines that were left out have none.
 #[must_use]
 pub fn rows(lines: &[Line], setting: &Setting) -> Vec<Row> {
-    lines.iter().filter_map(|line| row(line, lines, setting)).collect()
+    let mut rows: Vec<Row> = lines.iter().filter_map(|line| row(line, lines, setting)).collect();
+    let standard = |row: &&Row| row.method == MethodName::Standard;
+    let told = |row: &Row| (row.direction, row.cache, row.bytes_per_second.median);
+    let bases: Vec<_> = rows.iter().filter(standard).map(told).collect();
+    for row in rows.iter_mut().filter(|row| !row.method.is_ceiling()) {
+        let (direction, cache, median) = told(row);
+        let base = bases.iter().find(|base| (base.0, base.1) == (direction, cache));
+        row.speed_up = base.map(|(.., base)| median / base);
+    }
+    rows
 }
 
 fn row(line: &Line, lines: &[Line], setting: &Setting) -> Option<Row> {
@@ -243,7 +262,8 @@ pub(crate) fn row_of(line: &Line, limit: Option<Limit>, place: RowPlace<'_>) -> 
         target: if host { "host".into() } else { place.target.into() },
         paths: (!link).then_some(place.paths),
         drives: (!link).then_some(place.drives),
-        settings: None,
+        settings: line.settings.clone(),
+        speed_up: None,
         bytes: line.bytes,
         cpu_s_per_gb: cpu_per_gb(line.bytes, &cpu),
         seconds,
@@ -273,6 +293,7 @@ mod tests {
         fio: true,
         route: None,
         others: false,
+        cufile: false,
     };
 
     fn spent(seconds: f64) -> Spent {
@@ -352,6 +373,44 @@ mod tests {
         let demanded = demands(&Plan { others: true, route, ..EVERYTHING });
         assert_eq!(demanded.len(), 4);
         assert!(demanded.iter().all(|(_, _, demand)| *demand == route));
+    }
+
+    #[test]
+    fn cufile_is_used_in_two_ways_beside_the_others() {
+        let (directions, caches) = (&[Direction::Write], &[Cache::Cold]);
+        let lines = plan(&Plan { directions, caches, cufile: true, storage: false, ..EVERYTHING });
+        let names: Vec<_> = lines.iter().skip(1).map(Line::name).collect();
+        assert_eq!(
+            names,
+            [
+                "`standard` write, cold",
+                "`mmap` write, cold",
+                "`cufile-compat` write, cold, defaults",
+                "`cufile-compat` write, cold, best",
+                "`forebay` write, cold",
+            ]
+        );
+        assert_eq!(plan(&Plan { cufile: true, ..EVERYTHING }).len(), 2 + 2 + 1 + 20);
+    }
+
+    #[test]
+    fn speed_is_compared_with_the_standard_way_of_the_same_move() {
+        let mut lines = measured();
+        let is =
+            |method, cache| move |line: &&mut Line| line.method == method && line.cache == cache;
+        let cold = Some(Cache::Cold);
+        lines.iter_mut().find(is(MethodName::Forebay, cold)).unwrap().samples = vec![spent(0.25)];
+        let up = |lines: &[Line], method, cache| {
+            let mut rows = rows(lines, &setting()).into_iter();
+            rows.find(|row| row.method == method && row.cache == cache).unwrap().speed_up
+        };
+        assert_eq!(up(&lines, MethodName::Forebay, cold), Some(8.0));
+        assert_eq!(up(&lines, MethodName::Forebay, Some(Cache::Resident)), Some(1.0));
+        assert_eq!(up(&lines, MethodName::Standard, cold), Some(1.0));
+        assert_eq!(up(&lines, MethodName::Link, None), None);
+        let standard = is(MethodName::Standard, cold);
+        lines.iter_mut().find(standard).unwrap().left_out = Some("gone".into());
+        assert_eq!(up(&lines, MethodName::Forebay, cold), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 
 use std::path::Path;
 
-use forebay::proof::Sources;
+use forebay::proof::cufile::Counters;
+use forebay::proof::{Seen, Sources};
 
 use super::cache::{PageCache, make_cold, make_resident, read_plainly};
 use super::cpu::{Spent, timed};
@@ -76,8 +77,8 @@ fn opened(
     counters: Option<(&Prover, &Sources)>,
 ) -> Result<Result<Sample, String>> {
     match content {
-        Content::Read(_) => memory.set(other_byte(repeat))?,
-        Content::Write(pattern) => memory.put(pattern.inverse(), job.len)?,
+        Content::Read(_) => method.set(memory, other_byte(repeat))?,
+        Content::Write(pattern) => method.put(memory, pattern.inverse(), job.len)?,
     }
     let ready = match job.cache {
         Cache::Cold => make_cold(file, job.len)?,
@@ -86,6 +87,7 @@ fn opened(
     if let Err(reason) = ready {
         return Ok(Err(reason));
     }
+    let counted = method.counters();
     let span = counters.map(|(prover, sources)| (prover, sources.begin()));
     let (moved, spent) = timed(|| match job.direction {
         Direction::Read => method.read(job, memory),
@@ -93,9 +95,15 @@ fn opened(
     });
     let evidence = span.map(|(prover, span)| (prover, span.end()));
     let moved = moved?;
-    let proof = evidence.map(|(prover, seen)| prover.proof(seen, &moved, job.direction));
+    let proof = evidence.map(|(prover, mut seen)| {
+        if let (Some(before), Some(after)) = (counted, method.counters()) {
+            seen.cufile = grown(before, after);
+        }
+        prover.proof(seen, &moved, job.direction)
+    });
+    let spent = method.spent().unwrap_or(spent);
     let right = match content {
-        Content::Read(expected) => memory.holds(expected, job.len)?,
+        Content::Read(expected) => method.holds(memory, expected, job.len)?,
         Content::Write(pattern) => {
             **pattern = pattern.inverse();
             // On a file system that lives in memory nothing can be dropped, nor be lost by it.
@@ -110,6 +118,17 @@ fn opened(
     };
     let verified = right && moved.bytes == job.len;
     Ok(Ok(Sample { spent, moved, verified, proof }))
+}
+
+/// What cuFile has counted between two readings.
+fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
+    match (before, after) {
+        (Seen::Told(before), Seen::Told(after)) => {
+            let again = "measure once more: its counters began anew";
+            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Told)
+        }
+        (Seen::Told(_), missing) | (missing, _) => missing,
+    }
 }
 
 /// Whether the file at `path` is `len` bytes of `pattern`.

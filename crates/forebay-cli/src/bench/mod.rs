@@ -24,9 +24,12 @@ pub mod size;
 pub mod stats;
 pub mod subject;
 pub mod target;
+pub(crate) mod worker;
 
+use std::cell::RefCell;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::units::{MIB, format_size};
@@ -37,6 +40,7 @@ use self::ceilings::storage::Storage;
 use self::demand::Demand;
 use self::line::{Line, Plan, Setting};
 use self::make::Room;
+use self::methods::cufile::{self, Cufile};
 use self::methods::{Job, Method as _};
 use self::run::Run;
 use self::size::{Means, Passes};
@@ -46,12 +50,15 @@ use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::log;
-use crate::report::json::{Cache, Direction, Report, SCHEMA};
+use crate::program::Program;
+use crate::report::json::{Cache, Direction, Environment, Report, SCHEMA};
 use crate::report::table;
 use crate::report::warnings::{self, Warning};
 
 /// Ways that are compared.
 const WAYS: u32 = 3;
+/// Those of cuFile besides.
+const CUFILE_WAYS: u32 = 2;
 /// How long the storage's speed may be looked at before a size is chosen.
 const LOOK: Duration = Duration::from_millis(400);
 /// Bytes that are looked at.
@@ -64,9 +71,9 @@ const TICK: Duration = Duration::from_millis(100);
 const UNKNOWN_RATE: f64 = 1e9;
 
 /// Runs the verb and shows the report.
-pub(crate) fn command(args: &BenchArgs, command: &str) -> Result<()> {
+pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
     interrupt::install();
-    let report = run(args, command)?;
+    let report = run(args, command, program)?;
     let text = if args.json {
         report.to_text().map_err(|error| {
             Failure::new("cannot write the report as JSON").because(error.to_string())
@@ -89,11 +96,12 @@ fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
     }
 }
 
-/// Measures everything that `args` ask for.
+/// Measures everything that `args` ask for; `program` is started anew for what needs a process of
+/// its own.
 ///
 /// # Errors
 /// The engine's, the system's, and demands that make no sense.
-pub fn run(args: &BenchArgs, command: &str) -> Result<Report> {
+pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report> {
     let mut options = crate::limits::limits()?;
     options.readers = args.threads.map(usize::from).or(options.readers);
     let engine = Engine::new(options)?;
@@ -113,8 +121,31 @@ pub fn run(args: &BenchArgs, command: &str) -> Result<Report> {
         let bench = drives::Bench { args, engine, target, directions, write };
         return bench.run(command, warnings);
     }
-    let bench = Bench { args, engine, target, directions, write };
+    let cufile = find_cufile(&target, program, &mut warnings);
+    let bench = Bench { args, engine, target, directions, write, cufile };
     bench.run(command, &mut warnings)
+}
+
+/// cuFile in a process of its own, where bytes go to a GPU.
+fn find_cufile(
+    target: &Target,
+    program: &Program,
+    warnings: &mut Vec<Warning>,
+) -> Option<cufile::Shared> {
+    let found = match &target.device {
+        None => Err("it moves bytes to and from GPUs, and the target is host memory".to_owned()),
+        Some(device) => {
+            let gpu = (!target.is_simulated()).then(|| device.info().uuid.clone());
+            Cufile::start(program, gpu, cufile::Bounds::default())
+        }
+    };
+    match found {
+        Ok(cufile) => Some(Rc::new(RefCell::new(cufile))),
+        Err(reason) => {
+            warnings.push(Warning::NoCufile(reason));
+            None
+        }
+    }
 }
 
 /// What one run has at hand.
@@ -124,6 +155,8 @@ struct Bench<'a> {
     target: Target,
     directions: Vec<Direction>,
     write: bool,
+    /// `None` where cuFile's compat mode is not compared.
+    cufile: Option<cufile::Shared>,
 }
 
 impl Bench<'_> {
@@ -135,9 +168,8 @@ impl Bench<'_> {
             count => warnings.push(Warning::Leftovers(count)),
         }
         let read_path = subject.read_path();
-        let info = self.target.device.as_ref().map(|device| device.info());
         let place = if subject.given_len().is_some() { &read_path } else { &subject.folder };
-        let environment = environment::collect(place, info, command);
+        let environment = self.environment(place, command);
         let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
         let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
         let caches = self.caches(in_memory.as_deref(), warnings)?;
@@ -162,8 +194,15 @@ impl Bench<'_> {
         }
         let mut results = Vec::new();
         let mut left_out = LeftOut::default();
-        let (directions, route) = (&self.directions, self.args.route);
-        let plan = Plan { directions, caches: &caches, storage, fio, route, others };
+        let plan = Plan {
+            directions: &self.directions,
+            caches: &caches,
+            storage,
+            fio,
+            route: self.args.route,
+            others,
+            cufile: self.cufile.is_some(),
+        };
         for size in sizes {
             let mut lines = line::plan(&plan);
             self.measure(&subject, &mut memory, size, &mut lines)?;
@@ -201,7 +240,8 @@ impl Bench<'_> {
         let bar = progress(steps);
         bar.set_message("making scratch");
         bar.tick();
-        let mut run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
+        let run = Run::new(&self.engine, subject, memory, size, repeats, self.args.route)?;
+        let mut run = run.with_cufile(self.cufile.clone());
         let result = run.measure(lines, &mut |line| {
             bar.set_message(line.name());
             bar.inc(1);
@@ -224,9 +264,17 @@ impl Bench<'_> {
         forebay.read(&job, &mut memory).map(drop)
     }
 
+    fn environment(&self, place: &Path, command: &str) -> Environment {
+        let info = self.target.device.as_ref().map(|device| device.info());
+        let mut environment = environment::collect(place, info, command);
+        let cufile = self.cufile.as_ref();
+        environment.versions.cufile = cufile.map(|cufile| cufile.borrow().version().to_owned());
+        environment
+    }
+
     /// Whether our engine shows the routes that it does not choose by itself: towards a GPU there
     /// are two, where the file can be read past the page cache.
-    fn others(&self, path: &std::path::Path) -> Result<bool> {
+    fn others(&self, path: &Path) -> Result<bool> {
         let two = self.target.device.is_some() && self.args.route.is_none();
         let direct = self.engine.options().direct_io != DirectIo::Off;
         Ok(two && direct && self.engine.open(path)?.no_direct_io().is_none())
@@ -238,7 +286,9 @@ impl Bench<'_> {
         let host = !gpu || self.target.is_simulated();
         let files = if in_memory { subject.scratch_files(self.write) } else { 0 };
         let storages = if storage { self.directions.len() as u64 } else { 0 };
-        Demand::of_comparison(self.engine.options(), len, (host, gpu), files, storages)
+        let demand =
+            Demand::of_comparison(self.engine.options(), len, (host, gpu), files, storages);
+        if self.cufile.is_some() { demand.with_process(host) } else { demand }
     }
 
     /// Where the file's pages are to be, as far as the file system lets them.
@@ -276,15 +326,21 @@ impl Bench<'_> {
         }
         let files = subject.scratch_files(self.write);
         let room = Room::of(&subject.folder)?.usable();
+        let cufile = self.cufile.is_some();
         let fixed = self.demand(subject, 0, in_memory, caches.contains(&Cache::Cold)).fixed;
         let means = Means {
             memory: environment::memory().available.saturating_sub(fixed),
             room: (files > 0).then_some(room * 2 / u64::from(files.max(1))),
-            gpu_memory: self.target.free_memory()?,
+            // cuFile's process has memory of its own.
+            gpu_memory: self
+                .target
+                .free_memory()?
+                .map(|free| if cufile { free * 2 / 3 } else { free }),
             storage_rate: if in_memory { 2.0 * UNKNOWN_RATE } else { look(subject)? },
             host_target: self.target.device.is_none(),
         };
-        let passes = Passes::of(&self.directions, caches, WAYS, others, files);
+        let ways = WAYS + if cufile { CUFILE_WAYS } else { 0 };
+        let passes = Passes::of(&self.directions, caches, ways, others, files);
         let suitable = size::suitable(means, passes, self.args.repeats);
         Ok(vec![match subject.given_len() {
             Some(whole) if whole > suitable => {
@@ -415,6 +471,7 @@ mod tests {
             fio: false,
             route: None,
             others: false,
+            cufile: false,
         };
         let mut lines = line::plan(&plan);
         for line in &mut lines {

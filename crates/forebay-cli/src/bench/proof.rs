@@ -2,10 +2,10 @@
 //!
 //! The counters are read before and after the timed part, never within.
 
-use forebay::File;
 use forebay::gpu::DeviceInfo;
 use forebay::proof::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay::topology::Resolver;
+use forebay::{Engine, File};
 
 use super::methods::Moved;
 use crate::report::json::Direction;
@@ -31,10 +31,10 @@ impl Prover {
         Self { resolver: Resolver::default(), link, memory }
     }
 
-    /// The counters for moves of the first bytes of each of `files`.
+    /// The counters for moves of the first bytes of each of `files`, which are `engine`'s.
     #[must_use]
-    pub fn sources(&self, files: &[(File, u64)]) -> Sources {
-        let sources = Sources::new(self.resolver.system()).gpu(&self.link);
+    pub fn sources(&self, engine: &Engine, files: &[(File, u64)]) -> Sources {
+        let sources = Sources::new(self.resolver.system()).gpu(&self.link).engine(engine);
         files.iter().fold(sources, |sources, (file, len)| {
             sources.file(file, 0, *len, &self.resolver.resolve(file.path()))
         })

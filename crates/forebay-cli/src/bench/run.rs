@@ -13,6 +13,7 @@ use super::line::Line;
 use super::make;
 use super::measure::{Content, sample};
 use super::memory::Memory;
+use super::methods::cufile::{self, CufileCompat, Tuning};
 use super::methods::forebay::Forebay;
 use super::methods::mmap::Mmap;
 use super::methods::standard::Standard;
@@ -28,25 +29,31 @@ pub(super) const LINK_SAMPLES: u32 = 5;
 /// fill its pinned memory.
 const WARM: u64 = 256 * MIB;
 
-/// A way to move bytes, by the route that it is to take.
+/// A way to move bytes, by the route that it is to take or as it is used.
 struct Way {
     demand: Option<Route>,
+    tuning: Option<Tuning>,
     method: Box<dyn Method>,
 }
 
 impl Way {
-    fn of(line: &Line, engine: &Engine) -> Result<Self> {
+    fn of(line: &Line, engine: &Engine, cufile: Option<&cufile::Shared>) -> Result<Self> {
         let method: Box<dyn Method> = match line.method {
             MethodName::Standard => Box::new(Standard::default()),
             MethodName::Mmap => Box::new(Mmap::default()),
             MethodName::Forebay => Box::new(Forebay::new(engine.clone(), line.demand)),
+            MethodName::CufileCompat => match (cufile, line.tuning) {
+                (Some(cufile), Some(tuning)) => Box::new(CufileCompat::new(cufile.clone(), tuning)),
+                _ => return Err(Failure::new("cuFile has no process")),
+            },
             other => return Err(Failure::new(format!("`{}` moves nothing", other.name()))),
         };
-        Ok(Self { demand: line.demand, method })
+        Ok(Self { demand: line.demand, tuning: line.tuning, method })
     }
 
     fn is_of(&self, line: &Line) -> bool {
-        self.method.name() == line.method && self.demand == line.demand
+        let used = self.demand == line.demand && self.tuning == line.tuning;
+        self.method.name() == line.method && used
     }
 }
 
@@ -60,6 +67,7 @@ pub struct Run<'a> {
     expected: Expected,
     written: Pattern,
     route: Option<Route>,
+    cufile: Option<cufile::Shared>,
     ways: Vec<Way>,
     link: Link,
     storage: [Option<Storage>; 2],
@@ -90,6 +98,7 @@ impl<'a> Run<'a> {
             expected: Expected::Pieces(Vec::new()),
             written: Pattern::new(0),
             route,
+            cufile: None,
             ways: Vec::new(),
             link,
             memory,
@@ -97,6 +106,12 @@ impl<'a> Run<'a> {
             fio: None,
             prover,
         })
+    }
+
+    /// Has a process with cuFile to measure that by.
+    #[must_use]
+    pub fn with_cufile(self, cufile: Option<cufile::Shared>) -> Self {
+        Self { cufile, ..self }
     }
 
     /// Measures all `lines`; `tell` is called before each turn of each.
@@ -119,7 +134,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn prepare(&mut self, lines: &[Line]) -> Result<()> {
+    fn prepare(&mut self, lines: &mut [Line]) -> Result<()> {
         let any = |direction| lines.iter().any(|line| line.direction == direction);
         if any(Direction::Read) {
             self.expected = self.subject.expected(self.len)?;
@@ -129,13 +144,20 @@ impl<'a> Run<'a> {
         }
         for line in lines.iter().filter(|line| line.cache.is_some()) {
             if !self.ways.iter().any(|way| way.is_of(line)) {
-                self.ways.push(Way::of(line, self.engine)?);
+                self.ways.push(Way::of(line, self.engine, self.cufile.as_ref())?);
             }
         }
         for direction in [Direction::Read, Direction::Write] {
             let ours = |line: &&Line| line.direction == direction && self.is_chosen(line);
             if let Some(line) = lines.iter().find(ours) {
                 self.warm(line)?;
+            }
+            let others = |line: &&mut Line| line.tuning.is_some() && line.direction == direction;
+            for line in lines.iter_mut().filter(others) {
+                if let Err(failure) = self.warm(line) {
+                    line.left_out = Some(text_of(&failure));
+                    self.restore(line)?;
+                }
             }
         }
         Ok(())
@@ -147,22 +169,21 @@ impl<'a> Run<'a> {
         line.method == MethodName::Forebay && line.demand == self.route
     }
 
-    /// Lets the engine start what it starts with its first transfer.
+    /// Lets a way start what it starts with its first transfer.
     fn warm(&mut self, line: &Line) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
         let job = Job { len: job.len.min(WARM), ..job };
         let Some(way) = self.ways.iter_mut().find(|way| way.is_of(line)) else { return Ok(()) };
-        let forebay = &mut way.method;
-        forebay.open(&job, self.memory)?;
+        let method = &mut way.method;
+        method.open(&job, self.memory)?;
         let moved = match line.direction {
-            Direction::Read => forebay.read(&job, self.memory),
-            Direction::Write => {
-                // What is there already, so that the file keeps its pattern.
-                self.memory.put(self.written, job.len)?;
-                forebay.write(&job, self.memory)
-            }
+            Direction::Read => method.read(&job, self.memory),
+            // What is there already, so that the file keeps its pattern.
+            Direction::Write => method
+                .put(self.memory, self.written, job.len)
+                .and_then(|()| method.write(&job, self.memory)),
         };
-        forebay.close();
+        method.close();
         moved.map(drop)
     }
 
@@ -265,11 +286,15 @@ impl<'a> Run<'a> {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),
         };
-        let sources = self.prover.sources(&[(file.clone(), job.len)]);
-        let counters = Some((&self.prover, &sources));
+        let sources = self.prover.sources(self.engine, &[(file.clone(), job.len)]);
         let method = way.method.as_mut();
+        let sources = if method.is_elsewhere() { sources.elsewhere() } else { sources };
+        let counters = Some((&self.prover, &sources));
         match sample(method, &job, self.memory, &mut content, &file, repeat, counters)? {
-            Ok(sample) => line.add(self.len, sample),
+            Ok(sample) => {
+                line.add(self.len, sample);
+                line.settings = way.method.settings();
+            }
             Err(reason) => line.left_out = Some(reason),
         }
         Ok(())

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::drives::DriveFacts;
+pub use super::names::{Cache, Direction, MethodName};
 use super::proof::VerdictFacts;
 use crate::bench::stats::Spread;
 
@@ -126,95 +127,9 @@ pub struct Versions {
     /// KvikIO's, where several paths are compared and the Python that is found has it.
     #[serde(default)]
     pub kvikio: Option<String>,
-}
-
-/// A ceiling, or a way to move bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum MethodName {
-    /// Ceiling: copies between pinned memory and the GPU, or in host memory by several threads.
-    Link,
-    /// Ceiling: O_DIRECT at depth.
-    Storage,
-    /// Ceiling: `fio`.
-    Fio,
-    /// `read` into pageable memory, then copy.
-    Standard,
-    /// Map the file, then copy.
-    Mmap,
-    /// This engine.
-    Forebay,
-    /// One pool of threads for all files, first come, first served.
-    #[serde(rename = "one-queue")]
-    OneQueue,
-    /// KvikIO, by the Python that is found.
-    Kvikio,
-}
-
-impl MethodName {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Link => "link",
-            Self::Storage => "storage",
-            Self::Fio => "fio",
-            Self::Standard => "standard",
-            Self::Mmap => "mmap",
-            Self::Forebay => "forebay",
-            Self::OneQueue => "one-queue",
-            Self::Kvikio => "kvikio",
-        }
-    }
-
-    /// Whether it is a ceiling.
-    #[must_use]
-    pub const fn is_ceiling(self) -> bool {
-        matches!(self, Self::Link | Self::Storage | Self::Fio)
-    }
-}
-
-/// From or to the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From the file to memory.
-    Read,
-    /// From memory to the file.
-    Write,
-}
-
-impl Direction {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
-/// Where the file's pages were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cache {
-    /// Dropped from the page cache before. A cold write counts once its bytes are on the drive.
-    Cold,
-    /// In the page cache.
-    Resident,
-}
-
-impl Cache {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cold => "cold",
-            Self::Resident => "resident",
-        }
-    }
+    /// cuFile's, where its compat mode is compared.
+    #[serde(default)]
+    pub cufile: Option<String>,
 }
 
 /// One line of the table.
@@ -252,6 +167,9 @@ pub struct Row {
     pub limit: Option<Limit>,
     /// The median as a share of that ceiling.
     pub share_of_limit: Option<f64>,
+    /// The median over that of `standard` in the same direction and cache.
+    #[serde(default)]
+    pub speed_up: Option<f64>,
     /// Processor seconds for each 1e9 bytes, the median.
     pub cpu_s_per_gb: Option<f64>,
     /// Whether every byte of every sample was right; null for ceilings.

@@ -11,12 +11,13 @@ use super::paths;
 use super::plain::plain;
 use super::proof;
 
-const HEADINGS: [&str; 10] = [
+const HEADINGS: [&str; 11] = [
     "method",
     "direction",
     "cache",
     "GB/s (min–max)",
     "of limit",
+    "speed-up",
     "CPU s/GB",
     "bound by",
     "data",
@@ -143,7 +144,7 @@ fn table(rows: &[&Row]) -> String {
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if (3..6).contains(&index) {
+        if (3..7).contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -203,7 +204,7 @@ pub(super) fn rates(row: &Row) -> String {
 }
 
 /// One line; its reason stands below the table, once for all lines that have it.
-fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 10] {
+fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 11] {
     let none = || "–".to_owned();
     let limit = row.limit.map(|limit| limit.name.name());
     [
@@ -212,6 +213,7 @@ fn cells<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> [String; 10] {
         row.cache.map_or_else(none, |cache| cache.name().to_owned()),
         rates(row),
         row.share_of_limit.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
+        row.speed_up.map_or_else(none, |ratio| format!("{ratio:.1}×")),
         row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
         if row.method.is_ceiling() { "(ceiling)" } else { limit.unwrap_or("–") }.to_owned(),
         data(row).to_owned(),
@@ -237,13 +239,21 @@ mod tests {
     use super::*;
     use crate::report::json::tests::report;
 
-    /// Text with no more than two blanks side by side: the table is wider than this file.
-    fn squeezed(text: &str) -> String {
-        let mut text = text.to_owned();
-        while text.contains("   ") {
-            text = text.replace("   ", "  ");
-        }
-        text
+    /// Rows of a table as lines that fit into this file: each is cut after its seventh column.
+    fn folded(text: &str) -> String {
+        let mut seventh = usize::MAX;
+        let fold = |line: &str| {
+            if let Some((before, _)) = line.split_once("  bound by") {
+                seventh = before.chars().count();
+            }
+            match line.char_indices().nth(seventh) {
+                Some((at, _)) if line.contains('–') => {
+                    format!("{}\n  {}\n", line[..at].trim_end(), line[at..].trim())
+                }
+                _ => format!("{line}\n"),
+            }
+        };
+        text.lines().map(fold).collect()
     }
 
     #[test]
@@ -251,20 +261,25 @@ mod tests {
         let mut report = report();
         report.results[1].size = 5 << 30;
         report.results[1].verified = Some(false);
-        insta::assert_snapshot!(squeezed(&render(&report)), @"
+        insta::assert_snapshot!(folded(&render(&report)), @"
 machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
-file  model.safetensors, ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
-target  cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+file     model.safetensors, ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
+target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
 
 1 GiB
-method  direction  cache  GB/s (min–max)  of limit  CPU s/GB  bound by  data  route  verdict
-link  read  –  55.3 (55.1–55.6)  –  0.125  (ceiling)  –  –  –
-forebay  read  resident  54.5 (54.2–54.8)  98 %  0.125  link  right  cached [1]  cached
+method   direction  cache       GB/s (min–max)  of limit  speed-up  CPU s/GB
+  bound by   data   route       verdict
+link     read       –         55.3 (55.1–55.6)         –         –     0.125
+  (ceiling)  –      –           –
+forebay  read       resident  54.5 (54.2–54.8)      98 %     12.2×     0.125
+  link       right  cached [1]  cached
 [1] resident in the page cache
 
 5 GiB
-method  direction  cache  GB/s (min–max)  of limit  CPU s/GB  bound by  data  route  verdict
-standard  read  cold  2.15 (2.11–2.19)  65 %  0.125  storage  WRONG  –  staged [1]
+method    direction  cache    GB/s (min–max)  of limit  speed-up  CPU s/GB
+  bound by  data   route  verdict
+standard  read       cold   2.15 (2.11–2.19)      65 %     12.2×     0.125
+  storage   WRONG  –      staged [1]
 [1] others used it as well
 ");
     }

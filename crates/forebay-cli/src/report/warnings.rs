@@ -65,6 +65,8 @@ pub enum Warning {
     },
     /// KvikIO is not compared, and why.
     NoKvikio(String),
+    /// cuFile's compat mode is not compared, and why.
+    NoCufile(String),
     /// `fio` is not installed.
     NoFio,
     /// Scratch of crashed runs was removed.
@@ -130,6 +132,7 @@ impl fmt::Display for Warning {
             | Self::SharedDrive(_)
             | Self::Uneven { .. }
             | Self::NoKvikio(_) => self.about_paths(f),
+            Self::NoCufile(reason) => write!(f, "cuFile's compat mode is not compared: {reason}"),
             Self::NoFio => f.write_str(
                 "`fio` is not installed: install it for a second opinion on the storage",
             ),
@@ -236,7 +239,8 @@ pub fn name_of(row: &Row, path: Option<&str>, sizes: bool) -> String {
     if let Some(route) = &row.demanded {
         name = format!("{name}, by `{route}`");
     }
-    if let Some(settings) = row.settings.as_ref().filter(|_| row.method == MethodName::Kvikio) {
+    let several = [MethodName::Kvikio, MethodName::CufileCompat].contains(&row.method);
+    if let Some(settings) = row.settings.as_ref().filter(|_| several) {
         name = format!("{name}, {}", settings.name);
     }
     if let Some(path) = path {
@@ -306,6 +310,7 @@ mod tests {
             Warning::SharedDrive(vec!["vda".into()]),
             Warning::Uneven { share: 0.5 },
             Warning::NoKvikio("no module".into()),
+            Warning::NoCufile("no library; get one".into()),
             Warning::NoFio,
             Warning::Leftovers(1),
             Warning::Leftovers(2),
@@ -339,6 +344,7 @@ mod tests {
           speed
         KvikIO is not compared: no module; with `kvikio` installed for the `python3`
           that is found first, and an NVIDIA driver, it is
+        cuFile's compat mode is not compared: no library; get one
         `fio` is not installed: install it for a second opinion on the storage
         removed the scratch that a crashed run had left
         removed the scratch that 2 crashed runs had left

@@ -166,9 +166,11 @@ fn long_help_of_bench() {
         Measure how fast bytes move, by every way, against what the machine can do
 
         One interleaved run measures the ceilings (the link to the GPU, the storage) and the ways
-        to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy)
-        and `forebay`; of several paths `one-queue` and `kvikio` instead of the first two. Every
-        byte that a way moved is checked. Without a GPU the target is host memory.
+        to move bytes: `standard` (read into pageable memory, then copy), `mmap` (map, then copy),
+        `cufile-compat` (cuFile's compat mode, where there are a GPU and cuFile: at its defaults
+        and in its best settings) and `forebay`; of several paths `one-queue`, `kvikio` and
+        `forebay`. Every byte that a way moved is checked. Without a GPU the target is host
+        memory.
 
         Usage: forebay bench [OPTIONS] [PATH]...
 

@@ -54,6 +54,14 @@ impl Providers {
         })
     }
 
+    /// The driver, where it is in use.
+    pub(crate) fn in_use(&self) -> Option<Arc<Session>> {
+        if let Found::Here(session) = &*self.lock() {
+            return Some(Arc::clone(session));
+        }
+        self.played.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The driver that is played with a simulated GPU.
     fn played(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
         if device.played_cufile().is_none() {

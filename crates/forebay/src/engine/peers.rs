@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::start::Call;
+use crate::direct::Session;
 use crate::error::Result;
 use crate::events::Begin;
 use crate::file::{Handle, Port};
@@ -26,6 +27,12 @@ pub(super) struct Straight {
 }
 
 impl Engine {
+    /// The driver of cuFile, where this engine uses it: its counters say which way bytes took.
+    #[must_use]
+    pub fn cufile(&self) -> Option<Arc<Session>> {
+        self.inner.providers.in_use()
+    }
+
     /// What of a call's range goes straight; `None`: nothing does. `is_sized`: it is known that the
     /// file reaches so far.
     ///

@@ -6,7 +6,8 @@
 //! batches only in the totals.
 
 use super::json::{Json, list};
-use super::seen::grown;
+use super::seen::{Seen, grown};
+use crate::direct::Session;
 
 /// Where the levels end, before version 1.19 and since.
 const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];
@@ -140,6 +141,19 @@ pub struct GpuCounters {
 }
 
 impl Counters {
+    /// What an open driver has counted in this process.
+    #[must_use]
+    pub fn of(session: &Session) -> Seen<Self> {
+        let remedy = "use cuFile 1.15 or later, and let nothing else in the process open it first";
+        let Some(bytes) = session.counters() else {
+            return Seen::missing("cuFile counts nothing here", remedy);
+        };
+        match Self::parse(session.version_number(), 3, &bytes) {
+            Ok(counters) => Seen::Told(counters),
+            Err(why) => Seen::missing(why, remedy),
+        }
+    }
+
     /// Reads the buffer that the library has filled, of any length.
     ///
     /// # Errors

@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
     fn sources(&self, way: &dyn Way, job: &Job) -> Result<Sources> {
         let open = |part: &Part| Ok((self.means.engine.open(&part.path)?, part.len));
         let files: Vec<_> = job.parts.iter().map(open).collect::<Result<_>>()?;
-        let sources = self.prover.sources(&files);
+        let sources = self.prover.sources(self.means.engine, &files);
         Ok(if way.is_elsewhere() { sources.elsewhere() } else { sources })
     }
 

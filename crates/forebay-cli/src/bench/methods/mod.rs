@@ -1,6 +1,7 @@
 //! The ways to move bytes that are compared: each opens, moves and closes, and only the move is
 //! timed.
 
+pub mod cufile;
 pub mod forebay;
 mod mapping;
 pub mod mmap;
@@ -11,11 +12,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use ::forebay::Route;
+use ::forebay::proof::Seen;
+use ::forebay::proof::cufile::Counters;
 
+use super::cpu::Spent;
+use super::data::{Expected, Pattern};
 use super::memory::Memory;
 use super::scratch::no_link;
 use crate::failure::{Failure, Result};
-use crate::report::json::{Cache, Direction, MethodName};
+use crate::report::json::{Cache, Direction, MethodName, Settings};
 
 /// Bytes that the ways without an engine move at a time.
 const STEP: u64 = 16 * ::forebay::units::MIB;
@@ -51,11 +56,40 @@ pub trait Method {
     /// Its name.
     fn name(&self) -> MethodName;
 
+    /// What it was told, for the report.
+    fn settings(&self) -> Option<Settings> {
+        None
+    }
+
     /// Opens the file and gets what the move needs.
     ///
     /// # Errors
     /// Where that cannot be had.
     fn open(&mut self, job: &Job, memory: &Memory) -> Result<()>;
+
+    /// Sets every byte of the target of a read, which some have in another process.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn set(&mut self, memory: &mut Memory, byte: u8) -> Result<()> {
+        memory.set(byte)
+    }
+
+    /// Puts the first `len` bytes of `pattern` where a write takes them from.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn put(&mut self, memory: &mut Memory, pattern: Pattern, len: u64) -> Result<()> {
+        memory.put(pattern, len)
+    }
+
+    /// Whether the first `len` bytes of the target of a read are as expected.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn holds(&mut self, memory: &Memory, expected: &Expected, len: u64) -> Result<bool> {
+        memory.holds(expected, len)
+    }
 
     /// Moves the file's first bytes to `target`.
     ///
@@ -68,6 +102,21 @@ pub trait Method {
     /// # Errors
     /// Where not all of them can be moved.
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved>;
+
+    /// What the last move took by its own clock, where that is another process's.
+    fn spent(&self) -> Option<Spent> {
+        None
+    }
+
+    /// Whether another process does the work.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// What cuFile has counted, where another process has it.
+    fn counters(&self) -> Option<Seen<Counters>> {
+        None
+    }
 
     /// Closes the file.
     fn close(&mut self);

@@ -27,6 +27,7 @@ fn row(method: MethodName, cache: Option<Cache>, seconds: [f64; 3]) -> Row {
         bytes_per_second,
         limit,
         share_of_limit: limit.map(|limit| bytes_per_second.median / limit.bytes_per_second),
+        speed_up: cache.map(|_| 12.25),
         cpu_s_per_gb: Some(0.125),
         verified: cache.map(|_| true),
         verdict: cache.map(crate::report::proof::tests::verdict),
@@ -69,6 +70,7 @@ pub(crate) fn report() -> Report {
                 forebay: "0.1.0".into(),
                 fio: Some("fio-3.33".into()),
                 kvikio: None,
+                cufile: None,
             },
             command: "forebay bench model.safetensors".into(),
             unix_time: 1_700_000_000,
@@ -128,7 +130,8 @@ fn keys_of_the_environment_are_those_of_the_schema() {
       "versions": {
         "forebay": "0.1.0",
         "fio": "fio-3.33",
-        "kvikio": null
+        "kvikio": null,
+        "cufile": null
       },
       "command": "forebay bench model.safetensors",
       "unix_time": 1700000000
@@ -173,6 +176,7 @@ fn keys_of_a_row_are_those_of_the_schema() {
         "bytes_per_second": 55500000000.0
       },
       "share_of_limit": 0.9820659660675906,
+      "speed_up": 12.25,
       "cpu_s_per_gb": 0.125,
       "verified": true,
       "verdict": null,

@@ -17,7 +17,7 @@ use super::process::{ProcessBytes, processor_time};
 use super::rdma::{self, PortBytes};
 use super::seen::{Seen, grown};
 use super::{cufile, dram};
-use crate::engine::File;
+use crate::engine::{Engine, File};
 use crate::topology::{DriveKind, StorageMap, System};
 
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
@@ -107,6 +107,16 @@ impl Sources {
     pub fn cufile(mut self, ask: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
         self.cufile = Some(Box::new(ask));
         self
+    }
+
+    /// Adds the counters of the cuFile that `engine` uses, if it comes to use one.
+    #[must_use]
+    pub fn engine(self, engine: &Engine) -> Self {
+        let engine = engine.clone();
+        self.cufile(move || match engine.cufile() {
+            Some(session) => Counters::of(&session),
+            None => Seen::Nothing("the engine uses no cuFile".into()),
+        })
     }
 
     /// How many files of the system's, and of the user's, an edge asks for at most.

@@ -1,4 +1,5 @@
-//! Spans over real files, and over systems that are played.
+//! Spans over a real file, and over systems that are played. Verdicts on real drives are in
+//! `tests/proof.rs`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,79 +8,32 @@ use std::sync::Arc;
 
 use super::*;
 use crate::engine::Engine;
-use crate::file::Residency;
 use crate::options::Options;
-use crate::proof::{Claim, Memory, Way, verdict};
-use crate::queue::Direction;
 use crate::topology::Resolver;
 
 const LEN: usize = 8 << 20;
 
-fn engine() -> Engine {
-    Engine::new(Options::default()).expect("an engine")
-}
-
-/// A file of this machine, in the folder that tests run in.
-fn scratch() -> (tempfile::TempDir, std::path::PathBuf) {
+#[test]
+fn what_a_span_did_is_seen_on_this_machine() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; LEN]).unwrap();
-    (folder, path)
-}
-
-#[test]
-fn what_a_span_did_is_seen_on_this_machine() {
-    let (_folder, path) = scratch();
-    let engine = engine();
+    let engine = Engine::new(Options::default()).expect("an engine");
     let file = engine.open(&path).unwrap();
-    file.sync_all().unwrap();
     let resolver = Resolver::default();
     let map = resolver.resolve(&path);
     let sources = Sources::new(resolver.system()).file(&file, 0, LEN as u64, &map);
     let mut bytes = vec![0; LEN];
     file.read_exact(0, &mut bytes[..]).unwrap();
     let span = sources.begin();
-    let outcome = file.read_exact(0, &mut bytes[..]).unwrap();
+    file.read_exact(0, &mut bytes[..]).unwrap();
     let evidence = span.end();
-    let claim = Claim::of(&outcome, Direction::Read, Memory::Host);
-    let resident = verdict(&evidence, &claim);
+    // Other tests read and write in this process, so no more can be said here.
     assert!(evidence.processor > Duration::ZERO && evidence.elapsed > Duration::ZERO);
+    assert!(evidence.read_in > Duration::ZERO);
     assert_eq!(evidence.gpu.absence().as_deref(), Some("no GPU is part of it"));
     let cache = evidence.page_cache.told().expect("our own file");
-    assert_eq!((cache.before, cache.len), (LEN as u64, LEN as u64));
-    assert_eq!(resident.finding, crate::proof::Finding::One(Way::HostCache), "{resident:?}");
-}
-
-#[test]
-fn bytes_from_the_drive_are_seen_where_there_is_one() {
-    let (_folder, path) = scratch();
-    let engine = engine();
-    let file = engine.open(&path).unwrap();
-    let resolver = Resolver::default();
-    let map = resolver.resolve(&path);
-    let sources = Sources::new(resolver.system()).file(&file, 0, LEN as u64, &map);
-    let left = file.evict().unwrap();
-    if sources.storage != Some(Storage::Block)
-        || file.no_direct_io().is_some()
-        || !matches!(left, Residency::Known { resident: 0, .. })
-    {
-        return skip("no file on a block device whose pages can be dropped");
-    }
-    let mut bytes = vec![0; LEN];
-    let span = sources.begin();
-    let outcome = file.read_exact(0, &mut bytes[..]).unwrap();
-    let evidence = span.end();
-    let claim = Claim::of(&outcome, Direction::Read, Memory::Host);
-    let cold = verdict(&evidence, &claim);
-    let process = evidence.process.told();
-    if evidence.page_cache.told().is_some_and(|cache| cache.grown() == 0) {
-        assert!(process.is_none_or(|process| process.read >= LEN as u64), "{evidence:?}");
-        assert_eq!(cold.finding, crate::proof::Finding::One(Way::HostDrive), "{cold:?}");
-    }
-}
-
-fn skip(reason: &str) {
-    println!("skipped: evidence of a drive: {reason}");
+    assert_eq!((cache.before, cache.len, cache.looked), (LEN as u64, LEN as u64, LEN as u64));
 }
 
 /// A system with this many block devices, RDMA ports and memory controllers.

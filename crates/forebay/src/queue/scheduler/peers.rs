@@ -76,6 +76,7 @@ impl Scheduler {
 
     /// Sends a range through slots, and what of the transfer at `key` has not begun.
     fn stage(&mut self, key: usize, staged: &Staged, rest: ByteRange) {
+        self.unlist(key); // it opens nothing more
         let active = &mut self.transfers[key];
         let io = match (active.request.direction, staged.alignment) {
             (Direction::Read, Some(_)) => Io::Direct,

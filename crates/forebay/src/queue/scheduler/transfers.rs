@@ -157,7 +157,7 @@ impl Scheduler {
     }
 
     /// Takes a transfer that will open nothing more off its list.
-    fn unlist(&mut self, key: usize) {
+    pub(super) fn unlist(&mut self, key: usize) {
         let active = &mut self.transfers[key];
         let (link, drive) = (active.request.link, active.request.drive);
         let promised = std::mem::take(&mut active.promised);

@@ -1,0 +1,372 @@
+//! `forebay cufile`: the process that has cuFile. It takes orders until its input ends.
+//!
+//! Its output is for answers alone: what the library writes there goes nowhere. Where it hangs in a
+//! call as the input ends, it ends itself.
+
+#![expect(unsafe_code, reason = "lends memory to cuFile")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::direct::{CuFileFailure, RegisteredFile, Session};
+use forebay::gpu::{Device, GpuSelector};
+use forebay::units::MIB;
+use forebay::{Engine, Options};
+use rustix::process::{Signal, getpid, kill_process};
+use twox_hash::XxHash3_64;
+
+use super::order::{Answer, Order, SUMS_MAX, bytes};
+use crate::args::ProbeArgs;
+use crate::bench::cpu::used;
+use crate::bench::data::{PIECE, Pattern};
+use crate::bench::memory::{HostMemory, Memory, whole};
+use crate::bench::parallel::{cores, each_range};
+use crate::bench::scratch::no_link;
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+
+/// Bytes of one order at most.
+const ORDER_MAX: u64 = 64 * 1024;
+/// Threads at most.
+const THREADS_MAX: u32 = 64;
+/// Bytes of memory that are summed at a time.
+const STEP: u64 = 16 * MIB;
+/// How long the process may go on after its input has ended.
+const END_MAX: Duration = Duration::from_secs(1);
+
+/// Runs the verb.
+pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
+    let failed = |error: &std::io::Error| Failure::io("cannot take over stdout", error);
+    let answers = rustix::io::dup(std::io::stdout()).map_err(|errno| failed(&errno.into()))?;
+    let nowhere = File::options().write(true).open("/dev/null").map_err(|error| failed(&error))?;
+    rustix::stdio::dup2_stdout(nowhere).map_err(|errno| failed(&errno.into()))?;
+    let mut answers = File::from(answers);
+    let mut state = State::new(args);
+    for line in orders() {
+        let answer = match serde_json::from_str(&line) {
+            Ok(order) => state.take(&order).unwrap_or_else(|failed| failed.into_answer()),
+            Err(error) => {
+                Failed::of(format!("an order that makes no sense: {error}")).into_answer()
+            }
+        };
+        let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+        line.push(b'\n');
+        answers.write_all(&line).map_err(|error| Failure::stdout(&error))?;
+    }
+    Ok(())
+}
+
+/// The lines of the input. Whoever gives orders may end while one is carried out that never comes
+/// to its end; the process must not outlive him.
+fn orders() -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut input = BufReader::new(std::io::stdin());
+        let mut line = Vec::new();
+        while input.by_ref().take(ORDER_MAX).read_until(b'\n', &mut line).is_ok() {
+            if !line.ends_with(b"\n") || sender.send(String::from_utf8_lossy(&line).into()).is_err()
+            {
+                break;
+            }
+            line.clear();
+        }
+        drop(sender);
+        thread::sleep(END_MAX);
+        let _ = kill_process(getpid(), Signal::KILL);
+    });
+    receiver
+}
+
+/// What could not be done.
+struct Failed {
+    reason: String,
+    hint: Option<String>,
+}
+
+impl Failed {
+    fn of(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), hint: None }
+    }
+
+    fn into_answer(self) -> Answer {
+        Answer::Failed { reason: self.reason, hint: self.hint }
+    }
+}
+
+impl From<CuFileFailure> for Failed {
+    fn from(failure: CuFileFailure) -> Self {
+        Self { reason: failure.to_string(), hint: failure.hint().map(str::to_owned) }
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        let mut reason = failure.message;
+        for cause in failure.causes {
+            reason = format!("{reason}: {cause}");
+        }
+        Self { reason, hint: failure.hint }
+    }
+}
+
+impl From<forebay::Error> for Failed {
+    fn from(error: forebay::Error) -> Self {
+        Failure::from(error).into()
+    }
+}
+
+/// What the orders have made so far.
+struct State<'a> {
+    args: &'a ProbeArgs,
+    session: Option<Arc<Session>>,
+    gpu: Option<(Engine, Target)>,
+    memory: Option<(Memory, u64)>,
+    file: Option<RegisteredFile>,
+}
+
+impl<'a> State<'a> {
+    fn new(args: &'a ProbeArgs) -> Self {
+        Self { args, session: None, gpu: None, memory: None, file: None }
+    }
+
+    fn take(&mut self, order: &Order) -> Result<Answer, Failed> {
+        match order {
+            Order::Start { gpu } => return self.start(gpu.as_deref()),
+            Order::Allocate { len } => self.allocate(*len)?,
+            Order::Open { path, write, direct } => return self.open(path, *write, *direct),
+            Order::Fill { byte } => self.memory(0)?.set(*byte)?,
+            Order::Put { key, inverted, len } => {
+                let pattern = Pattern::new(*key);
+                let pattern = if *inverted { pattern.inverse() } else { pattern };
+                self.memory(*len)?.put(pattern, *len)?;
+            }
+            Order::Move { write, len, threads, request, sync } => {
+                let shape = Shape { write: *write, len: *len, request: *request };
+                return self.run(&shape, *threads, *sync);
+            }
+            Order::Sum { at, len } => return self.sum(*at, *len),
+            Order::Count {} => return self.count(),
+            Order::Close {} => self.file = None,
+        }
+        Ok(Answer::Done {})
+    }
+
+    fn device(&self) -> Option<&dyn Device> {
+        self.gpu.as_ref().and_then(|(_, target)| target.device.as_deref())
+    }
+
+    fn start(&mut self, gpu: Option<&str>) -> Result<Answer, Failed> {
+        if let Some(gpu) = gpu {
+            let selector: GpuSelector = gpu.parse()?;
+            let engine = Engine::new(Options::from_env()?)?;
+            let target = Target::find(&engine, Some(&selector))?;
+            self.gpu = Some((engine, target));
+        }
+        let args = self.args;
+        let session =
+            within(self.device(), || Session::open(args.library.as_deref(), &args.packages))??;
+        let (library, version) = (session.library().display().to_string(), session.version());
+        self.session = Some(session);
+        Ok(Answer::Started { library, version })
+    }
+
+    fn allocate(&mut self, len: u64) -> Result<(), Failed> {
+        // The earlier one first: both may be too much.
+        self.memory = None;
+        let memory = match &self.gpu {
+            Some((engine, target)) => target.allocate(engine, len.max(1))?,
+            None => Memory::Host(HostMemory::allocate(len)?),
+        };
+        self.memory = Some((memory, len));
+        Ok(())
+    }
+
+    /// The memory, where it has so many bytes.
+    fn memory(&mut self, len: u64) -> Result<&mut Memory, Failed> {
+        match &mut self.memory {
+            Some((memory, has)) if *has >= len => Ok(memory),
+            _ => Err(Failed::of(format!("there are no {len} bytes of memory"))),
+        }
+    }
+
+    fn open(&mut self, path: &str, write: bool, direct: bool) -> Result<Answer, Failed> {
+        self.file = None;
+        let path = bytes(path).ok_or_else(|| Failed::of("a path that is none"))?;
+        let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+        let open = |direct: bool| {
+            let flags = no_link(write) | if direct { libc::O_DIRECT } else { 0 };
+            OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+        };
+        // A file system may have no such way; the answer says which one it is.
+        let (file, direct) = match open(direct) {
+            Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
+                (open(false), false)
+            }
+            other => (other, direct),
+        };
+        let file = file.map_err(|error| Failure::io("cannot open the file", &error))?;
+        let session = self.session.as_ref().ok_or_else(|| Failed::of("cuFile is not open"))?;
+        self.file = Some(within(self.device(), || session.register(file))??);
+        Ok(Answer::Opened { direct })
+    }
+
+    fn run(&mut self, shape: &Shape, threads: u32, sync: bool) -> Result<Answer, Failed> {
+        if !(1..=THREADS_MAX).contains(&threads) || shape.request == 0 {
+            return Err(Failed::of("a move by so many threads, or of so little, is none"));
+        }
+        let base = match self.memory(shape.len)? {
+            Memory::Host(host) => host.bytes_mut().as_mut_ptr().expose_provenance() as u64,
+            Memory::Gpu(gpu) => gpu.buffer.address(),
+        };
+        let file = self.file.as_ref().ok_or_else(|| Failed::of("there is no open file"))?;
+        let moving = Moving::default();
+        let (line, begun) = (Barrier::new(threads as usize), OnceLock::new());
+        // Their start is no part of the move: whoever uses the library so keeps its threads.
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let moved = within(self.device(), || {
+                        line.wait();
+                        begun.get_or_init(|| (Instant::now(), used()));
+                        moving.work(file, base, shape)
+                    });
+                    if let Err(failed) = moved.unwrap_or_else(|failed| {
+                        // The others wait for all.
+                        line.wait();
+                        Err(failed)
+                    }) {
+                        moving.stop(shape.len, Some(failed));
+                    }
+                });
+            }
+        });
+        if let Some(failed) = moving.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(failed);
+        }
+        if sync {
+            let synced = file.file().sync_data();
+            synced.map_err(|error| Failure::io("cannot sync the file", &error))?;
+        }
+        let (start, cpu) = begun.into_inner().ok_or_else(|| Failed::of("no thread began"))?;
+        Ok(Answer::Moved {
+            bytes: moving.done.into_inner(),
+            seconds: start.elapsed().as_secs_f64(),
+            cpu_seconds: used().saturating_sub(cpu).as_secs_f64(),
+        })
+    }
+
+    fn count(&self) -> Result<Answer, Failed> {
+        let session = self.session.as_ref().ok_or_else(|| Failed::of("cuFile is not open"))?;
+        let words = |bytes: Box<[u8]>| {
+            bytes
+                .chunks_exact(8)
+                .map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+                .collect()
+        };
+        let words = session.counters().map(words);
+        Ok(Answer::Counted { version: session.version_number(), words })
+    }
+
+    fn sum(&mut self, at: u64, len: u64) -> Result<Answer, Failed> {
+        if len > SUMS_MAX || !at.is_multiple_of(PIECE) {
+            return Err(Failed::of("sums of so many bytes, or from there on, are none"));
+        }
+        let end = at.checked_add(len).ok_or_else(|| Failed::of("no memory is that long"))?;
+        let memory = &*self.memory(end)?;
+        let sums: Vec<AtomicU64> = (0..len.div_ceil(PIECE)).map(|_| AtomicU64::new(0)).collect();
+        let put = |first: u64, bytes: &[u8]| {
+            for (piece, sum) in bytes.chunks(whole(PIECE)).zip(&sums[whole(first / PIECE)..]) {
+                sum.store(XxHash3_64::oneshot(piece), Ordering::Relaxed);
+            }
+        };
+        each_range(len, STEP, cores().min(8), Vec::new, |scratch, range| -> Result<(), Failed> {
+            match memory {
+                Memory::Host(host) => {
+                    let bytes = host.bytes();
+                    put(range.start, &bytes[whole(at + range.start)..whole(at + range.end)]);
+                }
+                Memory::Gpu(gpu) => {
+                    scratch.resize(whole(range.len()), 0);
+                    gpu.buffer.download(at + range.start, scratch)?;
+                    put(range.start, scratch);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Answer::Sums { pieces: sums.into_iter().map(AtomicU64::into_inner).collect() })
+    }
+}
+
+/// What is to be moved.
+struct Shape {
+    write: bool,
+    len: u64,
+    request: u64,
+}
+
+/// A move in the making.
+#[derive(Default)]
+struct Moving {
+    next: AtomicU64,
+    done: AtomicU64,
+    failed: Mutex<Option<Failed>>,
+}
+
+impl Moving {
+    /// Moves requests until none is left.
+    fn work(&self, file: &RegisteredFile, base: u64, shape: &Shape) -> Result<(), Failed> {
+        loop {
+            let start = self.next.fetch_add(shape.request, Ordering::Relaxed);
+            if start >= shape.len {
+                return Ok(());
+            }
+            let end = shape.len.min(start.saturating_add(shape.request));
+            let mut at = start;
+            while at < end {
+                let len = whole(end - at);
+                // SAFETY: the memory has these bytes (`State::run`), requests do not overlap, and
+                // the GPU is current on this thread. It is not registered.
+                let moved = unsafe {
+                    if shape.write {
+                        file.write(base, at, len, at)
+                    } else {
+                        file.read(base, at, len, at)
+                    }
+                }?;
+                self.done.fetch_add(moved, Ordering::Relaxed);
+                if moved == 0 {
+                    // The file has ended, or so says the library: what was moved is counted.
+                    self.stop(shape.len, None);
+                    return Ok(());
+                }
+                at += moved;
+            }
+        }
+    }
+
+    /// Has all threads end after their requests.
+    fn stop(&self, len: u64, failed: Option<Failed>) {
+        self.next.store(len, Ordering::Relaxed);
+        let mut first = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.is_none() {
+            *first = failed;
+        }
+    }
+}
+
+/// Runs `work` with the GPU current, where there is one.
+fn within<T>(device: Option<&dyn Device>, work: impl FnOnce() -> T) -> Result<T, Failed> {
+    let Some(device) = device else { return Ok(work()) };
+    let (mut work, mut result) = (Some(work), None);
+    let entered = device.within(&mut || result = work.take().map(|work| work()));
+    entered.map_err(|error| Failed::of(error.to_string()))?;
+    result.ok_or_else(|| Failed::of("the GPU cannot be made current"))
+}

@@ -1,0 +1,94 @@
+//! A folder for what cuFile reads and leaves: its settings, and its log, which it would else put
+//! into the user's folder.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::bench::scratch::random;
+use crate::interrupt;
+
+/// All that is set: everything else is as the library has it where nobody sets anything.
+const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
+"#;
+
+/// The folder; it goes away with this, and where a signal ends the command.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it, for this user alone.
+    pub(super) fn create() -> io::Result<Self> {
+        let name = format!("forebay-cufile-{:016x}", random()?);
+        let path = std::path::absolute(std::env::temp_dir())?.join(name);
+        interrupt::with_folder(&path, || fs::DirBuilder::new().mode(0o700).create(&path))?;
+        let folder = Self(path);
+        fs::write(folder.settings(), SETTINGS)?;
+        Ok(folder)
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.0.join("cufile.json")
+    }
+
+    /// Has a command run there, with these settings of cuFile's and none of the user's.
+    pub(super) fn rule(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CUFILE_") {
+                command.env_remove(name);
+            }
+        }
+        command.current_dir(&self.0);
+        command.env("CUFILE_ENV_PATH_JSON", self.settings());
+        command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
+        // As in the file: where that cannot be read, the comparison is still the one that is named.
+        command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        interrupt::remove_folder(&self.0);
+    }
+}
+
+/// Where packages of Python lie in the virtual environment that is active: one may be cuFile.
+pub(super) fn packages(environment: Option<&Path>) -> Vec<PathBuf> {
+    let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
+        return Vec::new();
+    };
+    let is_python = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("python3.");
+    // A folder of others may hold any number.
+    let found = entries.flatten().take(64).filter(|entry| is_python(&entry.file_name()));
+    found.map(|entry| entry.path().join("site-packages")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_it_stays() {
+        let folder = Folder::create().unwrap();
+        let path = folder.0.clone();
+        fs::write(path.join("cufile.log"), "something").unwrap();
+        let settings = fs::read(folder.settings()).unwrap();
+        let settings: serde_json::Value = serde_json::from_slice(&settings).unwrap();
+        assert_eq!(settings["properties"]["force_compat_mode"], true);
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn packages_of_an_environment_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(packages(Some(folder.path())), Vec::<PathBuf>::new());
+        fs::create_dir_all(folder.path().join("lib/python3.12/site-packages")).unwrap();
+        fs::create_dir_all(folder.path().join("lib/other")).unwrap();
+        let found = folder.path().join("lib/python3.12/site-packages");
+        assert_eq!(packages(Some(folder.path())), [found]);
+        assert!(packages(None).is_empty());
+    }
+}

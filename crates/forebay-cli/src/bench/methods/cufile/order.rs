@@ -1,0 +1,87 @@
+//! What the process that has cuFile is asked, and what it answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bench::data::PIECE;
+
+/// Pieces of which one answer has the sums: far less than an answer may hold.
+pub(super) const PIECES_MAX: u64 = 1024;
+/// Bytes of which one answer has the sums.
+pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
+
+/// What is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Order {
+    /// Load the library and open its driver, for this GPU; for none, host memory plays one.
+    Start { gpu: Option<String> },
+    /// Have so much memory of the GPU, in place of what there was.
+    Allocate { len: u64 },
+    /// Open a file, whose path is told by hexadecimal digits, and make it known to the driver;
+    /// past the page cache where that is `direct`.
+    Open { path: String, write: bool, direct: bool },
+    /// Set every byte of the memory.
+    Fill { byte: u8 },
+    /// Put bytes of the run's own into the memory.
+    Put { key: u64, inverted: bool, len: u64 },
+    /// Move the first bytes of the file to the memory, or back, by so many threads, of which each
+    /// asks for so much at a time; at the end have what was written on the drive, where that is to
+    /// `sync`.
+    Move { write: bool, len: u64, threads: u32, request: u64, sync: bool },
+    /// Tell the XXH3-64 of each [`PIECE`] of so many bytes of the memory.
+    Sum { at: u64, len: u64 },
+    /// Tell what the library has counted.
+    Count {},
+    /// Forget the file.
+    Close {},
+}
+
+/// What it answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Answer {
+    /// To `Start`.
+    Started { library: String, version: String },
+    /// To `Open`.
+    Opened { direct: bool },
+    /// To `Move`.
+    Moved { bytes: u64, seconds: f64, cpu_seconds: f64 },
+    /// To `Sum`.
+    Sums { pieces: Vec<u64> },
+    /// To `Count`: its counters of level 3 as they lie in memory, where it has some.
+    Counted { version: u32, words: Option<Vec<u64>> },
+    /// To all others.
+    Done {},
+    /// It could not be done.
+    Failed { reason: String, hint: Option<String> },
+}
+
+/// Bytes as hexadecimal digits: a path may be no text.
+pub(super) fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes behind hexadecimal digits.
+pub(super) fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let digits = digits.as_bytes();
+    let one = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+'))
+    };
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(one).collect())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_stand_for_any_bytes() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert_eq!(bytes(&digits(&all)).as_ref(), Some(&all));
+        assert_eq!(bytes(""), Some(Vec::new()));
+        for wrong in ["a", "+f", "zz", "é", "0x"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

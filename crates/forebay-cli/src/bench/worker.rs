@@ -1,0 +1,147 @@
+//! A process that takes orders: one line of JSON each way at a time.
+//!
+//! Whatever it does, it cannot hold us up: each answer has a bound in time and in length, and what
+//! it says is shown in one short line.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::cpu::Spent;
+use crate::interrupt;
+use crate::report::plain::plain;
+
+/// Bytes of one order at most: what a pipe takes, so that writing it never waits.
+const ORDER_MAX: usize = 60 * 1024;
+/// Bytes of one answer at most.
+const ANSWER_MAX: u64 = 64 * 1024;
+/// Letters of a reason that are shown.
+const REASON_MAX: usize = 300;
+/// How long a process that was killed may take to end: one that waits for a drive may never.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// The process; it ends with this.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    name: String,
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<Result<String, String>>,
+}
+
+impl Worker {
+    /// Starts it; `name` stands for it in reasons.
+    pub(crate) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = interrupt::spawn(command)
+            .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
+        let (orders, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, answers) = channel();
+        let mut output = BufReader::new(output.ok_or("no answers")?);
+        // It ends with the process, whose other end of the pipe it is.
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            while output.by_ref().take(ANSWER_MAX).read_until(b'\n', &mut line).is_ok() {
+                let whole = line.ends_with(b"\n");
+                if line.is_empty() {
+                    break;
+                }
+                let text = String::from_utf8_lossy(&line).into_owned();
+                let answer = if whole { Ok(text) } else { Err("an answer without an end".into()) };
+                if sender.send(answer).is_err() || !whole {
+                    break;
+                }
+                line.clear();
+            }
+        });
+        Ok(Self { name: name.into(), child, orders: orders.ok_or("no orders")?, answers })
+    }
+
+    /// Gives an order and waits for its answer, at most for `bound`; how long that took is told
+    /// with it.
+    pub(crate) fn ask<A: DeserializeOwned>(
+        &mut self,
+        order: &impl Serialize,
+        bound: Duration,
+    ) -> Result<(A, Duration), String> {
+        let mut line = serde_json::to_vec(order).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        if line.len() > ORDER_MAX {
+            return Err("there are too many files for one order".into());
+        }
+        let asked = Instant::now();
+        if self.orders.write_all(&line).and_then(|()| self.orders.flush()).is_err() {
+            return Err(self.ended());
+        }
+        let text = match self.answers.recv_timeout(bound) {
+            Ok(answer) => answer?,
+            Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("no answer within {} s", bound.as_secs()));
+            }
+        };
+        let passed = asked.elapsed();
+        match serde_json::from_str(&text) {
+            Ok(answer) => Ok((answer, passed)),
+            Err(_) => Err(strange(text.trim_end())),
+        }
+    }
+
+    /// Says how a process ended that does not answer any more.
+    fn ended(&mut self) -> String {
+        match wait(&mut self.child, END_MAX) {
+            Some(status) => format!("`{}` ended with {status}", self.name),
+            None => format!("`{}` closed its end without an answer", self.name),
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let id = self.child.id();
+        let _ = self.child.kill();
+        wait(&mut self.child, END_MAX);
+        interrupt::ended(id);
+    }
+}
+
+fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if start.elapsed() < bound => thread::sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+/// What a process says that a move took, where that can be: its clock starts later and ends earlier
+/// than ours, by which the answer came after `passed`.
+pub(crate) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Spent, String> {
+    let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
+    if sound && cpu_seconds.is_finite() {
+        Ok(Spent { seconds, cpu_seconds })
+    } else {
+        Err("it told times that cannot be".into())
+    }
+}
+
+/// An answer that none of the orders has.
+pub(crate) fn strange(answer: &str) -> String {
+    format!("a strange answer: {}", shown(answer))
+}
+
+/// Somebody else's text, fit for one line of ours.
+pub(crate) fn shown(text: &str) -> String {
+    let text = plain(text.lines().next().unwrap_or_default());
+    match text.char_indices().nth(REASON_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
