@@ -125,7 +125,8 @@ fn sentence(found: &Report, report: &DoctorReport, target: &Target) -> String {
     };
     if went("direct") {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == "direct");
-        return directly(path, &to, asked.find_map(|transfer| transfer.verdict.as_ref()));
+        // The read is the last.
+        return directly(path, &to, asked.next_back().and_then(|last| last.verdict.as_ref()));
     }
     if went("staged") || went("cached") {
         return format!("bytes of `{path}` travel {to} through pinned host memory{why}");

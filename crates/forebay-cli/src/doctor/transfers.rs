@@ -137,6 +137,9 @@ impl<'a> Run<'a> {
             Some(_) => &[Route::Direct, Route::Staged, Route::Cached],
             None => &[Route::Host],
         };
+        if self.target.device.is_some() && self.direct.is_none() {
+            self.begin_direct()?;
+        }
         for (number, &route) in routes.iter().enumerate() {
             if let Some(scratch) = &self.scratch {
                 scratch.check()?;
@@ -148,6 +151,15 @@ impl<'a> Run<'a> {
             self.done.push(read);
         }
         Ok(())
+    }
+
+    /// Has the engine open cuFile: its counters can be read from then on only. What fails here
+    /// fails again where it is told.
+    fn begin_direct(&self) -> Result<()> {
+        let (buffer, request) = (self.buffer()?, RequestOptions::by_route(Route::Direct));
+        let started =
+            self.engine.open(&self.file).and_then(|file| file.start_read(0, buffer, &request));
+        ended(started).map(drop)
     }
 
     fn buffer(&self) -> Result<Buffer> {

@@ -65,16 +65,28 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
 }
 
 #[test]
-fn a_direct_path_is_taken_where_there_is_one() {
+fn a_direct_path_is_taken_and_proven_where_there_is_one() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
     assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#?}");
     let sentence = &report.sentence;
-    assert!(sentence.contains("to a simulated GPU directly, as cuFile says"), "{sentence}");
+    let proven = "to a simulated GPU without a copy in host memory: direct (p2pdma)";
+    assert!(sentence.contains(proven), "{report:#?}");
     for transfer in &report.transfers {
         let verdict = transfer.verdict.as_ref().unwrap();
         assert!(verdict.simulated, "host memory plays the GPU");
     }
+}
+
+#[test]
+fn a_cufile_that_lies_is_found_out() {
+    let folder = folder();
+    let lying = report(folder.path(), &["--gpu", "sim:cufile=lie"], 1);
+    assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#?}");
+    assert!(lying.sentence.contains("through pinned host memory"), "{}", lying.sentence);
+    let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
+    assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
+    assert!(refusing.transfers[1].reason.as_ref().unwrap().contains("5008"), "{refusing:#?}");
 }
 
 #[test]
