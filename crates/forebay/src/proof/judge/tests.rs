@@ -236,6 +236,8 @@ fn what_cufile_counts_is_what_was_direct() {
     assert_eq!(text(&by(0, 0, 64), &direct), "compat");
     assert_eq!(text(&by(63, 0, 1), &direct), "mixed 98 % direct (p2pdma) / 2 % compat");
     let mixed = claim(&[(Route::Direct, GIB / 2), (Route::Staged, GIB / 2)]);
+    let shared = Evidence { cufile: counters(64, 0, 0, 2 * GIB), ..by(64, 0, 0) };
+    assert!(verdict(&shared, &direct).doubts[0].contains("served others"));
     let half = Evidence { cufile: counters(8, 0, 0, GIB / 2), ..by(8, 0, 0) };
     assert_eq!(text(&half, &mixed), "mixed 50 % direct (p2pdma) / 50 % staged");
 }

@@ -13,10 +13,6 @@ use crate::topology::Resolver;
 
 const LEN: usize = 8 << 20;
 
-fn engine() -> Engine {
-    Engine::new(Options::default()).expect("an engine")
-}
-
 #[test]
 fn what_a_span_did_is_seen_on_this_machine() {
     let folder = tempfile::tempdir_in(".").unwrap();
