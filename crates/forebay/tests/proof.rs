@@ -153,7 +153,7 @@ fn a_false_account_is_refuted_on_a_real_drive() {
     assert!(lie.contradictions[0].contains("but the drives have read 0 B"), "{lie:?}");
 }
 
-/// btrfs takes a request with O_DIRECT for compressed bytes, and serves it by way of the page cache.
+/// btrfs takes requests with O_DIRECT for compressed bytes and serves them through the page cache.
 #[test]
 fn a_file_system_that_falls_back_silently_is_found_out() {
     let _turn = turn();
