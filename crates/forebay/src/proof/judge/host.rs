@@ -187,8 +187,8 @@ impl Judge<'_> {
         self.ways.extend(ways.into_iter().filter(|(_, bytes)| *bytes > 0));
     }
 
-    /// Whether these are the unaligned edges of what a library moved. No counter shows so little, so
-    /// the mover is believed, but not that they were direct.
+    /// Whether these are the unaligned edges of what a library moved. No counter shows so little,
+    /// so the mover is believed, but not that they were direct.
     fn is_an_edge(&mut self, bytes: u64) -> bool {
         let edge = self.claim.by(Route::Direct) > 0 && bytes <= self.slack;
         if edge {
