@@ -153,6 +153,29 @@ fn a_false_account_is_refuted_on_a_real_drive() {
     assert!(lie.contradictions[0].contains("but the drives have read 0 B"), "{lie:?}");
 }
 
+/// btrfs takes requests with O_DIRECT for compressed bytes and serves them through the page cache.
+#[test]
+fn a_file_system_that_falls_back_silently_is_found_out() {
+    let _turn = turn();
+    let Some(drive) = or_skip(LoopDrive::with(FileSystem::Btrfs)) else { return };
+    if let Err(reason) = drive.remount("remount,compress=zstd") {
+        return skip(format!("compressed files: {reason}"));
+    }
+    let rig = Rig::new(drive.path());
+    fs::write(&rig.path, [1, 2, 3, 4].repeat(LEN / 4)).unwrap();
+    assert!(rig.make_cold());
+    let moved = rig.read(Some(Route::Staged));
+    let told = judged(&moved, Direction::Read);
+    let cache = moved.1.page_cache.told().unwrap_or_else(|| panic!("{moved:?}"));
+    // A kernel that would really pass the page cache, or does not compress, is not refuted.
+    if cache.grown() > LEN as u64 / 2 && front(&moved.1).0 < LEN as u64 / 2 {
+        assert_eq!(told.word(), "contradictory", "{told:?} {moved:?}");
+        assert!(told.contradictions[0].contains("past the page cache"), "{told:?}");
+    } else {
+        skip("a file system that falls back silently: this one does not");
+    }
+}
+
 /// The buffer of a cuFile 1.15 that counts so many reads by peer-to-peer DMA.
 fn counted(reads: u64, bytes: u64) -> Counters {
     let mut buffer = vec![0; 8192];

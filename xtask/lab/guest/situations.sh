@@ -294,6 +294,15 @@ network() {
     timeout 60 mount -t nfs4 -o vers=4.2,proto=tcp,nconnect=2 127.0.0.1:/mnt/plain/served /mnt/nfs
     fill /mnt/nfs/file
     expect /mnt/nfs/file of=nfs drives=network step=network:version=4.2 step=network:connections=2
+    # What the mount counted proves which way a read took: past the page cache, or through it.
+    local seen=/run/proof.json
+    XDG_CACHE_HOME=/run /lab/forebay bench /mnt/nfs/file --read --cold --gpu sim --size 8MiB \
+        --json >$seen
+    grep -q '"word": "staged"' $seen
+    grep -q '"word": "cached"' $seen
+    grep -q '"direct_read": 8388608' $seen
+    grep -q '"cached_read": 8388608' $seen
+    if grep -E '"word": "(unproven|contradictory)"' $seen; then false; fi
 }
 
 # It stands alone until it is pulled.

@@ -12,7 +12,7 @@ const CACHE: &str = "what is in the page cache";
 impl Judge<'_> {
     /// Judges `bytes` that were read and passed no library.
     pub(super) fn read(&mut self, bytes: u64) {
-        if self.is_too_small(bytes) {
+        if self.is_an_edge(bytes) || self.is_too_small(bytes) {
             return;
         }
         let (own, all) = self.storage_bytes();
@@ -93,7 +93,7 @@ impl Judge<'_> {
 
     /// Judges `bytes` that were written and passed no library.
     pub(super) fn written(&mut self, bytes: u64) {
-        if self.is_too_small(bytes) {
+        if self.is_an_edge(bytes) || self.is_too_small(bytes) {
             return;
         }
         let Some(cache) = self.evidence.page_cache.told().copied() else {
@@ -162,7 +162,17 @@ impl Judge<'_> {
             let text = format!(
                 "only {said} are said to have been {verb} past the page cache, but {seen} were"
             );
-            if is_own { self.contradict(text) } else { self.doubts.push(text) }
+            let cache = self.evidence.page_cache.told();
+            let held = cache.map_or(0, |cache| cache.before.max(cache.after));
+            if is_own {
+                self.contradict(text);
+            } else if held.saturating_add(self.slack) < cached {
+                // Others' bytes may be among them, but nothing speaks for the page cache.
+                let remedy = "repeat it with the drives left alone";
+                return self.lacks(format!("what went through the page cache: {text}"), remedy);
+            } else {
+                self.doubts.push(text);
+            }
         }
         let ways = match self.claim.memory {
             Memory::Host => [(Way::HostDrive, staged), (Way::HostCache, cached)],
@@ -175,6 +185,18 @@ impl Judge<'_> {
 
     fn add(&mut self, ways: [(Way, u64); 2]) {
         self.ways.extend(ways.into_iter().filter(|(_, bytes)| *bytes > 0));
+    }
+
+    /// Whether these are the unaligned edges of what a library moved. No counter shows so little,
+    /// so the mover is believed, but not that they were direct.
+    fn is_an_edge(&mut self, bytes: u64) -> bool {
+        let edge = self.claim.by(Route::Direct) > 0 && bytes <= self.slack;
+        if edge {
+            let (staged, text) = (self.claim.by(Route::Staged).min(bytes), size(bytes));
+            self.add([(Way::Staged, staged), (Way::Cached, bytes - staged)]);
+            self.grounds.push(format!("{text} beside it are too little to be seen by counters"));
+        }
+        edge
     }
 
     /// Whether there is too little to be told from what a file system reads for itself.

@@ -145,6 +145,10 @@ impl<'a> Judge<'a> {
             let text = format!("{bytes} are said to have gone by cuFile, which counted {counted}");
             self.contradict(text);
         }
+        if counted > bytes.saturating_add(bytes / 2).saturating_add(self.slack) {
+            let counted = size(counted);
+            self.doubts.push(format!("cuFile counted {counted}: it served others in this process"));
+        }
         let Paths { p2pdma, nvidia_fs, posix, .. } = moves.by;
         self.grounds.push(format!(
             "cuFile counted {p2pdma} operations by p2pdma, {nvidia_fs} by nvidia-fs and {posix} by \

@@ -116,8 +116,12 @@ fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
     let told = verdict(&seen, &whole(Route::Staged));
     assert_eq!(told.to_string(), "staged");
     assert!(told.doubts[0].contains("for all processes together"), "{told:?}");
+    let text = missing(&seen, &whole(Route::Cached));
+    assert!(text.starts_with("what went through the page cache"), "{text}");
+    let cache = PageCache { len: GIB, looked: GIB, after: GIB, ..PageCache::default() };
+    seen.page_cache = Seen::Told(cache);
     let told = verdict(&seen, &whole(Route::Cached));
-    assert!(told.contradictions.is_empty(), "the bytes may be others': {told:?}");
+    assert_eq!((told.word(), told.doubts.len()), ("cached", 2), "others' bytes: {told:?}");
 }
 
 #[test]
@@ -236,6 +240,11 @@ fn what_cufile_counts_is_what_was_direct() {
     assert_eq!(text(&by(0, 0, 64), &direct), "compat");
     assert_eq!(text(&by(63, 0, 1), &direct), "mixed 98 % direct (p2pdma) / 2 % compat");
     let mixed = claim(&[(Route::Direct, GIB / 2), (Route::Staged, GIB / 2)]);
+    let shared = Evidence { cufile: counters(64, 0, 0, 2 * GIB), ..by(64, 0, 0) };
+    assert!(verdict(&shared, &direct).doubts[0].contains("served others"));
+    let edges = claim(&[(Route::Direct, GIB - 8192), (Route::Staged, 8192)]);
+    let told = text(&by(64, 0, 0), &edges);
+    assert_eq!(told, "mixed >99 % direct (p2pdma) / <1 % staged");
     let half = Evidence { cufile: counters(8, 0, 0, GIB / 2), ..by(8, 0, 0) };
     assert_eq!(text(&half, &mixed), "mixed 50 % direct (p2pdma) / 50 % staged");
 }
