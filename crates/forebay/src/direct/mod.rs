@@ -1,6 +1,6 @@
 //! Ways for bytes to go between a drive and a GPU without a copy in host memory.
 //!
-//! Each way is a provider, which has a [`Port`](crate::file::Port) for a file and a GPU or says why
+//! Each way is a provider, which has a `Port` for a file and a GPU or says why
 //! not. The first is `cufile`. Its driver may hang as it opens, so it is opened in a `child`'s
 //! process first, and transfers go by way of slots until the answer is there.
 
