@@ -14,6 +14,9 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// How long one that was killed is waited for: the kernel may hold it in a call.
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
+/// Names the file that cuFile writes its log to.
+const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
+
 /// A program, and what it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -51,6 +54,9 @@ pub enum End {
 pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
     let mut command = Command::new(&program.file);
     command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    if std::env::var_os(CUFILE_LOG).is_none() {
+        command.env(CUFILE_LOG, "/dev/null"); // else it lies in the user's folder
+    }
     let program = program.file.display();
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,

@@ -212,7 +212,12 @@ static KNOWN: [Known; 48] = [
     error(5016, "INVALID_MAPPING_SIZE", "the buffer is longer than may be pinned", MEMORY),
     error(5017, "INVALID_MAPPING_RANGE", "the range leaves its registration", OURS),
     error(5018, "INVALID_FILE_TYPE", "it is not a regular file", "give a regular file"),
-    error(5019, "INVALID_FILE_OPEN_FLAG", "the file is opened in a way that is not served", FILE),
+    error(
+        5019,
+        "INVALID_FILE_OPEN_FLAG",
+        "the file is opened in a way that is not served",
+        "open what is to be written with O_DIRECT",
+    ),
     error(5020, "DIO_NOT_SET", "the descriptor is not open for O_DIRECT", FILE),
     error(5022, "INVALID_VALUE", "an argument makes no sense", OURS),
     error(

@@ -213,7 +213,8 @@ impl Cufile {
         let path = std::path::absolute(&job.path).unwrap_or_else(|_| job.path.clone());
         let path = digits(path.as_os_str().as_bytes());
         let write = job.direction == Direction::Write;
-        let order = Order::Open { path, write, direct: job.cache == Cache::Cold };
+        // 1.15 takes no file to be written but with O_DIRECT (5019).
+        let order = Order::Open { path, write, direct: write || job.cache == Cache::Cold };
         match self.ask(&order, self.bounds.order)?.0 {
             Answer::Opened { direct } => Ok(direct),
             other => Err(unexpected(&other).into()),
