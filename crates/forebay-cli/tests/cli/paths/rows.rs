@@ -80,7 +80,8 @@ fn folders_get_scratch_of_their_own() {
                 let found = rows(&report, method).into_iter().filter(|row| {
                     (row.direction, row.cache, row.verified) == (direction, Some(cache), Some(true))
                 });
-                assert_eq!(found.count(), count, "{method:?} {direction:?} {cache:?}");
+                let told = || format!("{method:?} {direction:?} {cache:?}: {:#?}", report.warnings);
+                assert_eq!(found.count(), count, "{}", told());
             }
         }
     }
