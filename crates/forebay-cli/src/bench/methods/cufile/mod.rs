@@ -44,8 +44,8 @@ const LOST: &str = "`forebay probe` shows how far the library comes; try another
 pub enum Tuning {
     /// One thread, which asks for all bytes at once.
     Defaults,
-    /// 8 threads that ask for 16 MiB each. On an H200, cuFile 1.15 moved 4 GiB of a resident file
-    /// at 49 to 50 GB/s so, at 32 where each asked for 1 MiB, at 13 by one thread (2026-11-20).
+    /// 8 threads that ask for 16 MiB each: on two H200 machines cuFile 1.15 moved 8 GiB of a
+    /// resident file 1.9 and 2.0 times as fast so (`benches/runs/2026-11-21-h200-j`).
     Best,
 }
 
