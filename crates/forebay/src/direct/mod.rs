@@ -11,9 +11,7 @@ mod providers;
 use std::time::Duration;
 
 pub use child::{End, Program};
-pub use cufile::{
-    CuFileError, CuFileFailure, RegisteredFile, RegisteredMemory, Seen, Session, look,
-};
+pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
 pub(crate) use providers::Providers;
 
 /// What cuFile says of this machine, as `program` finds it within `limit`, and how that ended:

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::ask_cufile;
 use super::child::{End, Program};
 use super::cufile::{CuFilePort, Seen, Session, unreachable};
+use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
 
-/// How long the driver may take to open: 0.4 to 0.7 s on an H200.
+/// How long the driver may take to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
 const OPENS_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long somebody waits for whom nothing else will do: it is opened twice.
@@ -35,6 +36,14 @@ enum Found {
 }
 
 impl Providers {
+    /// Whether a GPU may have a way, as far as is known without asking anybody.
+    pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
+        match device.id().kind {
+            DeviceKind::Sim => device.played_cufile().is_some(),
+            DeviceKind::Cuda => !matches!(*self.lock(), Found::Absent(_)),
+        }
+    }
+
     /// A file's way to a GPU, else why there is none. Whoever `waits` has the driver asked, and
     /// waits until the answer is there.
     pub(crate) fn port(
@@ -49,8 +58,12 @@ impl Providers {
             DeviceKind::Cuda => self.session(program, waits)?,
         };
         file.ports().to(device.id(), || {
-            let port = CuFilePort::open(&session, file, device)?;
-            Ok(Arc::new(port) as Arc<dyn Port>)
+            let port = CuFilePort::open(&session, file, device);
+            if let Err(why) = &port {
+                let (path, gpu) = (file.path().display(), device.id());
+                events::note(&format!("`{path}` has no way straight to {gpu} by cuFile: {why}"));
+            }
+            port.map(|port| Arc::new(port) as Arc<dyn Port>)
         })
     }
 
@@ -112,6 +125,9 @@ impl Providers {
                     .map_or_else(|failure| Found::Absent(failure.to_string()), Found::Here),
                 Err(why) => Found::Absent(why),
             };
+            if let Found::Absent(why) = &answer {
+                events::note(&format!("no bytes go straight to a GPU by cuFile: {why}"));
+            }
             *found.0.lock().unwrap_or_else(PoisonError::into_inner) = answer;
             found.1.notify_all();
         };

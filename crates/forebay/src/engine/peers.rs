@@ -73,8 +73,11 @@ impl Engine {
         if options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".into());
         }
-        let port =
-            self.inner.providers.port(call.file, device, options.probe.as_ref(), demanded)?;
+        let providers = &self.inner.providers;
+        if !demanded && !providers.may_serve(&**device) {
+            return Ok(None); // most machines, at every read
+        }
+        let port = providers.port(call.file, device, options.probe.as_ref(), demanded)?;
         let unit = port.unit();
         let body = ByteRange {
             start: align_up(range.start, unit),

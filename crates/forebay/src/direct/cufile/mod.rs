@@ -2,7 +2,7 @@
 //!
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
 //! fills, `failure` its errors with what to do about each, `probe` what it says of a machine, and
-//! `session` its open driver with files and memory that it knows.
+//! `session` its open driver with the files that it knows.
 //!
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
@@ -22,4 +22,4 @@ pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
 pub(super) use reach::unreachable;
-pub use session::{RegisteredFile, RegisteredMemory, Session};
+pub use session::{RegisteredFile, Session};

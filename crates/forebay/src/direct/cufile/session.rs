@@ -1,4 +1,4 @@
-//! cuFile's driver, open in this process, and the files and memory that it knows.
+//! cuFile's driver, open in this process, and the files that it knows.
 //!
 //! The driver is one for the process, shared with whatever else uses it here. It is never closed:
 //! others may have come to use it, and it ends with the process.
@@ -30,8 +30,6 @@ const ALLOW_COMPAT: c_int = 1;
 #[derive(Debug)]
 pub struct Session {
     cufile: CuFile,
-    /// Whether somebody else had opened it before: then their configuration rules.
-    is_shared: bool,
     counts: bool,
     /// No child of this process may call the library.
     home: Home,
@@ -91,7 +89,7 @@ impl Session {
             // SAFETY: as above. Where it fails they count from the start, or not at all.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
         }
-        Ok(Self { cufile, is_shared, counts, home: Home::here() })
+        Ok(Self { cufile, counts, home: Home::here() })
     }
 
     /// The library.
@@ -110,13 +108,6 @@ impl Session {
     #[must_use]
     pub fn version_number(&self) -> u32 {
         u32::try_from(self.cufile.version).unwrap_or(0)
-    }
-
-    /// Whether something else in this process had opened the driver before: its configuration
-    /// rules, and was left as it was.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        self.is_shared
     }
 
     /// What the library has counted in this process since its driver opened, for each GPU
@@ -143,25 +134,6 @@ impl Session {
             unsafe { (self.cufile.table.handle_register)(&raw mut handle, &raw mut descriptor) };
         told.checked("cuFileHandleRegister")?;
         Ok(RegisteredFile { session: Arc::clone(self), handle, file })
-    }
-
-    /// Makes memory of a GPU known to the driver, which the memory's context has to be current for.
-    ///
-    /// # Safety
-    /// The memory stays until what is returned has been dropped.
-    ///
-    /// # Errors
-    /// The library's: it is no memory of a GPU, or known already, or too long.
-    pub unsafe fn register_memory(
-        self: &Arc<Self>,
-        address: u64,
-        len: usize,
-    ) -> Result<RegisteredMemory, CuFileFailure> {
-        let pointer = address as *const c_void;
-        // SAFETY: the caller's promise.
-        let told = unsafe { (self.cufile.table.buffer_register)(pointer, len, 0) };
-        told.checked("cuFileBufRegister")?;
-        Ok(RegisteredMemory { session: Arc::clone(self), address })
     }
 }
 
@@ -201,7 +173,6 @@ impl RegisteredFile {
     ///
     /// # Safety
     /// The memory has so many bytes there, nobody else uses them, and its context is current.
-    /// Where it is registered, `base` is its first address.
     ///
     /// # Errors
     /// The library's, and the kernel's.
@@ -245,22 +216,4 @@ impl RegisteredFile {
 /// Offsets are signed on the library's side.
 fn signed(offset: u64) -> Result<i64, CuFileFailure> {
     i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
-}
-
-/// Memory that the driver knows.
-#[derive(Debug)]
-pub struct RegisteredMemory {
-    session: Arc<Session>,
-    address: u64,
-}
-
-impl Drop for RegisteredMemory {
-    fn drop(&mut self) {
-        if !self.session.home.is_here() {
-            return; // it is the parent's
-        }
-        let pointer = self.address as *const c_void;
-        // SAFETY: registered once, given back once. What the library says then changes nothing.
-        let _ = unsafe { (self.session.cufile.table.buffer_deregister)(pointer) };
-    }
 }

@@ -88,8 +88,6 @@ pub(super) fn table() -> Table {
         use_count,
         handle_register,
         handle_deregister,
-        buffer_register,
-        buffer_deregister,
         read,
         write,
         set_stats_level: Some(takes_level),
@@ -150,14 +148,6 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
 
 unsafe extern "C" fn handle_deregister(handle: FileHandle) {
     library().files.get_or_insert_default().remove(&(handle as usize));
-}
-
-unsafe extern "C" fn buffer_register(_: *const c_void, _: usize, _: c_int) -> Answer {
-    OK
-}
-
-unsafe extern "C" fn buffer_deregister(_: *const c_void) -> Answer {
-    OK
 }
 
 unsafe extern "C" fn read(

@@ -54,9 +54,7 @@ cufile_table! {
         use_count: c"cuFileUseCount" fn() -> c_long;
         handle_register: c"cuFileHandleRegister" fn(*mut FileHandle, *mut Descriptor) -> Answer;
         handle_deregister: c"cuFileHandleDeregister" fn(FileHandle) -> ();
-        buffer_register: c"cuFileBufRegister" fn(*const c_void, usize, c_int) -> Answer;
-        buffer_deregister: c"cuFileBufDeregister" fn(*const c_void) -> Answer;
-        // Handle, first address of the registered memory, bytes, offsets in file and memory.
+        // Handle, an address, bytes, offsets in the file and from that address.
         read: c"cuFileRead" fn(FileHandle, *mut c_void, usize, i64, i64) -> isize;
         write: c"cuFileWrite" fn(FileHandle, *const c_void, usize, i64, i64) -> isize;
     }
