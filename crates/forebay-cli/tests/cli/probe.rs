@@ -235,6 +235,27 @@ fn a_program_that_is_not_ours_is_no_danger() {
     }
 }
 
+/// Where its driver is none, the vendor's own library says so or hangs; its version it tells.
+#[test]
+fn the_real_library_has_what_is_asked_of_it() {
+    let folder = std::env::var_os("FOREBAY_CUFILE_WHEELS").map(PathBuf::from);
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let libraries = entries.into_iter().flatten().flatten().map(|entry| entry.path().join(NAME));
+    let mut libraries: Vec<PathBuf> = libraries.filter(|library| library.exists()).collect();
+    libraries.sort();
+    let (Some(oldest), Some(newest)) = (libraries.first(), libraries.last()) else {
+        return println!("skipped: cuFile's library: `cargo xtask test` fetches it, where it can");
+    };
+    for library in [oldest, newest] {
+        let text = library.to_str().unwrap();
+        let (seen, end) = ask(&[], &["--library", text], Duration::from_secs(2));
+        assert!(matches!(end, End::Exited(0) | End::TimedOut(_)), "{text}: {end:?}, {seen:?}");
+        let version = seen.version.expect(text);
+        let folder = library.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        assert!(folder.starts_with(&format!("{version}.")), "{text}: {version}");
+    }
+}
+
 /// What the command comes to.
 fn probe(arguments: &[&str], output: Stdio) -> Output {
     let mut command = Command::new(program());

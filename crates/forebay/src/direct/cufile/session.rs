@@ -24,7 +24,7 @@ use crate::process::Home;
 const COUNT_GPUS: c_int = 3;
 
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE`.
-const ALLOW_COMPAT: c_int = 1;
+pub(super) const ALLOW_COMPAT: c_int = 1;
 
 /// cuFile's driver, open in this process.
 #[derive(Debug)]
