@@ -6,6 +6,10 @@
 
 mod child;
 mod cufile;
+#[cfg(test)]
+#[allow(dead_code, reason = "tests of the whole library use the rest")]
+#[path = "../../tests/lab/cufile/mod.rs"]
+mod played;
 mod providers;
 
 use std::time::Duration;

@@ -167,6 +167,7 @@ fn usable(seen: &Seen, end: &End) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::direct::{CuFileFailure, RegisteredFile, played};
 
     /// What is found when a program says so.
     fn found(script: &str) -> String {
@@ -184,6 +185,33 @@ mod tests {
         // It is there for the other process, and not for this one.
         let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
         assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
+    }
+
+    /// A library that goes by POSIX unless that is forbidden, or also then, and what comes of a
+    /// file there when the driver is opened for transfers that are to go straight.
+    fn registered(as_of: u32, does: &str) -> Option<Result<RegisteredFile, CuFileFailure>> {
+        let folder = tempfile::tempdir().unwrap();
+        let library = played::compile_to(folder.path(), as_of, does);
+        let library = library.map_err(|reason| println!("skipped: {reason}")).ok()?;
+        let providers = Providers::default();
+        let library = library.display();
+        let script = format!("echo library {library}; echo opened; echo storage nvme p2pdma");
+        let program = Program { file: "/bin/sh".into(), arguments: vec!["-c".into(), script] };
+        *providers.lock() = Found::Asking;
+        providers.ask(program).unwrap();
+        let session = providers.session(None, true).unwrap();
+        Some(session.register(tempfile::tempfile().unwrap()))
+    }
+
+    #[test]
+    fn a_driver_of_our_own_is_told_not_to_go_by_posix() {
+        let Some(strict) = registered(1190, "posix") else { return };
+        let refused = strict.unwrap_err();
+        assert!(refused.to_string().contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
+        // One that goes that way all the same, and one that cannot be told, counters give away.
+        for (as_of, does) in [(1190, "posix,anyway"), (1110, "posix")] {
+            assert!(registered(as_of, does).unwrap().is_ok(), "{as_of}");
+        }
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub enum CuFileFailure {
     Refused(CuFileError),
     /// The kernel refused a read or a write.
     Io(Errno),
+    /// The process was forked from the one that opened the driver.
+    Forked,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -73,6 +75,7 @@ impl CuFileFailure {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused(error) => error.hint(),
+            Self::Forked => Some("open cuFile in a process that does not inherit it by a fork"),
             _ => None,
         }
     }
@@ -105,6 +108,7 @@ impl fmt::Display for CuFileFailure {
             Self::Library(why) => f.write_str(why),
             Self::Refused(error) => error.fmt(f),
             Self::Io(errno) => errno.fmt(f),
+            Self::Forked => f.write_str("cuFile was opened before this process was forked"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }

@@ -2,7 +2,8 @@
  * for real between a descriptor and memory of the host, and counts them where the real one does.
  *
  * AS_OF is the version whose functions it has. With HEADER, `cufile.h` declares them instead of the
- * lines below, so that a compiler compares the two. The rest it is told by variables:
+ * lines below, so that a compiler compares the two. The rest it is told by variables, or what it
+ * does by DOES, a text:
  *
  *   PLAYED_CUFILE_VERSION  the version that it tells, where that is another one
  *   PLAYED_CUFILE_CALLS    a file that gets the name of each call, and what settings are set to
@@ -15,6 +16,9 @@
  *     reorder, hang   what a batch does
  */
 #define _GNU_SOURCE
+#ifndef DOES
+#define DOES getenv("PLAYED_CUFILE_DOES")
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -60,7 +64,7 @@ static uint64_t totals[78], gpu[31] = { 0x0706050403020100, 0x0f0e0d0c0b0a0908 }
 /* What follows a word in what it is told to do. */
 static const char *does(const char *word) {
   size_t len = strlen(word);
-  const char *at = getenv("PLAYED_CUFILE_DOES");
+  const char *at = DOES;
   for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
     if (!strncmp(at, word, len) && (strchr(",", at[len]) || word[len - 1] == '=')) return at + len;
   return NULL;

@@ -26,8 +26,22 @@ pub(crate) const CALLS: &str = "PLAYED_CUFILE_CALLS";
 /// # Errors
 /// Why there is none, as a test tells that it skips.
 pub(crate) fn compile(folder: &Path, as_of: u32) -> Result<PathBuf, String> {
+    compile_with(folder, as_of, &[])
+}
+
+/// The same, which always does so whatever the variable says.
+///
+/// # Errors
+/// As above.
+pub(crate) fn compile_to(folder: &Path, as_of: u32, does: &str) -> Result<PathBuf, String> {
+    compile_with(folder, as_of, &[format!("-DDOES=\"{does}\"")])
+}
+
+fn compile_with(folder: &Path, as_of: u32, more: &[String]) -> Result<PathBuf, String> {
     let library = folder.join(NAME);
-    let options = [format!("-DAS_OF={as_of}"), format!("-Wl,-soname,{NAME}"), "-shared".into()];
+    let mut options = vec![format!("-DAS_OF={as_of}"), "-shared".into()];
+    options.push(format!("-Wl,-soname,{NAME}"));
+    options.extend_from_slice(more);
     build(folder, SOURCE, &options, &library)?;
     Ok(library)
 }

@@ -13,11 +13,8 @@ use super::super::failure::{Answer, KNOWN};
 use super::super::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
 use super::super::session::ALLOW_COMPAT;
 use super::{Counters, Descriptor, Properties};
+use crate::direct::played;
 use crate::proof::cufile::{Counters as Counted, GpuCounters, Moves, Paths};
-
-#[expect(dead_code, reason = "others load the library, which is only compiled here")]
-#[path = "../../../../tests/lab/cufile/mod.rs"]
-mod played;
 
 /// Names a folder that has one for each version, by its number.
 const FOLDER: &str = "FOREBAY_CUFILE_WHEELS";
