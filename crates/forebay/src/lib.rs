@@ -48,6 +48,7 @@
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/rig.rs`: hands memory to lanes, in tests
 //! - `direct/cufile/session.rs`: reads and writes by cuFile
 //! - `direct/cufile/simulated/batch.rs`: plays cuFile's batches
 //! - `direct/cufile/simulated/mod.rs`: plays cuFile's functions

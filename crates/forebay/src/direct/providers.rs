@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::ask_cufile;
 use super::child::{End, Program};
-use super::cufile::{CuFilePort, Seen, Session, unreachable};
+use super::cufile::{CuFilePort, Seen, Session, forbids_compat, unreachable};
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
@@ -86,7 +86,7 @@ impl Providers {
         if let Some(session) = &*played {
             return Ok(Arc::clone(session));
         }
-        let session = Session::played().map_err(|failure| failure.to_string())?;
+        let session = Session::played().map_err(|failure| failure.in_words())?;
         Ok(Arc::clone(played.insert(session)))
     }
 
@@ -121,8 +121,8 @@ impl Providers {
         let asks = move || {
             let (seen, end) = ask_cufile(&program, OPENS_WITHIN);
             let answer = match usable(&seen, &end) {
-                Ok(()) => Session::open_direct_only(seen.library.as_deref())
-                    .map_or_else(|failure| Found::Absent(failure.to_string()), Found::Here),
+                Ok(()) => Session::open_direct_only(seen.library.as_deref(), forbids_compat())
+                    .map_or_else(|failure| Found::Absent(failure.in_words()), Found::Here),
                 Err(why) => Found::Absent(why),
             };
             if let Found::Absent(why) = &answer {

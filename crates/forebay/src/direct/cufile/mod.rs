@@ -16,6 +16,8 @@ mod library;
 mod port;
 mod probe;
 mod reach;
+#[cfg(test)]
+mod rig;
 mod session;
 mod simulated;
 mod streams;
@@ -25,5 +27,5 @@ pub use failure::{CuFileError, CuFileFailure};
 pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
-pub(super) use reach::unreachable;
+pub(super) use reach::{forbids_compat, unreachable};
 pub use session::{RegisteredFile, Session};
