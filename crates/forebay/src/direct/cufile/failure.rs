@@ -155,10 +155,10 @@ impl fmt::Display for CuFileError {
     }
 }
 
-struct Known {
-    code: c_int,
+pub(super) struct Known {
+    pub(super) code: c_int,
     /// As in `cufile.h`, without `CU_FILE_`.
-    name: &'static str,
+    pub(super) name: &'static str,
     meaning: &'static str,
     hint: &'static str,
 }
@@ -184,7 +184,7 @@ const FILE: &str = "the file system, its mount options or its drive are not serv
                     `forebay map PATH` shows them";
 
 /// By their numbers.
-static KNOWN: [Known; 48] = [
+pub(super) static KNOWN: [Known; 48] = [
     error(
         5001,
         "DRIVER_NOT_INITIALIZED",

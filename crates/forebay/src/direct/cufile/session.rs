@@ -26,8 +26,8 @@ use crate::units::KIB;
 const COUNT_GPUS: c_int = 3;
 
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
-const ALLOW_COMPAT: c_int = 1;
-const FORCE_COMPAT: c_int = 2;
+pub(super) const ALLOW_COMPAT: c_int = 1;
+pub(super) const FORCE_COMPAT: c_int = 2;
 
 /// `max_device_pinned_mem_size_kb` and `io_batchsize` of the vendor's cufile.json.
 const PINNED_KIB: u32 = 33_554_432;
