@@ -148,7 +148,7 @@ impl Engine {
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
-                providers: Providers::default(),
+                providers: Providers::new(options.remember),
                 options,
             }),
         };
