@@ -1,13 +1,15 @@
 //! Whether cuFile can have a direct path on this machine at all, as far as files tell: one that
 //! cannot is not worth a process that opens its driver.
 
-use std::io::Read as _;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+use crate::direct::small;
 
 /// Where nvidia-fs shows itself, and where the configuration lies, unless a variable names another.
 const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
 const CONFIGURATION: &str = "/etc/cufile.json";
-const NAMES_ANOTHER: &str = "CUFILE_ENV_PATH_JSON";
+pub(crate) const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
 
 /// The key that allows peer-to-peer DMA without nvidia-fs, and that which allows the library to
 /// take another way where there is no direct one.
@@ -15,21 +17,23 @@ const P2PDMA: &str = "\"use_pci_p2pdma\"";
 const COMPAT: &str = "\"allow_compat_mode\"";
 
 /// The most that is read of it.
-const LEN_MAX: u64 = 1 << 20;
+pub(crate) const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// What is missing; `None`: the driver has to be asked.
 pub(crate) fn unreachable() -> Option<String> {
-    missing(Path::new(NVIDIA_FS), &configuration())
+    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
+    missing(Path::new(NVIDIA_FS), &configuration)
 }
 
 /// Whether the configuration forbids the library to take another way.
 pub(crate) fn forbids_compat() -> bool {
-    read(&configuration()).is_some_and(|text| says(&text, COMPAT, "false"))
+    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
+    read(&configuration).is_some_and(|text| says(&text, COMPAT, "false"))
 }
 
-fn configuration() -> PathBuf {
-    let named = std::env::var_os(NAMES_ANOTHER).map(PathBuf::from);
-    named.unwrap_or_else(|| CONFIGURATION.into())
+/// Where the configuration lies, as the variable says that names it.
+pub(crate) fn configuration(named: Option<OsString>) -> PathBuf {
+    named.map_or_else(|| CONFIGURATION.into(), PathBuf::from)
 }
 
 fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
@@ -44,11 +48,7 @@ fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).ok()?;
-    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    file.take(LEN_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    String::from_utf8(small::read(path, CONFIGURATION_MAX).ok()??).ok()
 }
 
 /// Whether a line that is no comment sets a key so. The file is JSON with comments of `//`.
