@@ -60,6 +60,13 @@ pub enum CuFileFailure {
     Io(Errno),
     /// The process was forked from the one that opened the driver.
     Forked,
+    /// The library's compatibility mode is allowed, in which bytes take another way unseen.
+    CompatAllowed {
+        /// Whether something else in this process has opened the driver.
+        is_shared: bool,
+    },
+    /// No more memory may be registered, or not this.
+    NoRoom,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -76,7 +83,18 @@ impl CuFileFailure {
         match self {
             Self::Refused(error) => error.hint(),
             Self::Forked => Some("open cuFile in a process that does not inherit it by a fork"),
+            Self::CompatAllowed { .. } => {
+                Some("set `properties.allow_compat_mode` to false in cufile.json")
+            }
             _ => None,
+        }
+    }
+
+    /// The failure, and what to do about it.
+    pub(crate) fn in_words(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}: {hint}"),
+            None => self.to_string(),
         }
     }
 
@@ -109,6 +127,15 @@ impl fmt::Display for CuFileFailure {
             Self::Refused(error) => error.fmt(f),
             Self::Io(errno) => errno.fmt(f),
             Self::Forked => f.write_str("cuFile was opened before this process was forked"),
+            Self::CompatAllowed { is_shared } => {
+                let who = if *is_shared {
+                    "something else in this process has opened cuFile's driver with"
+                } else {
+                    "cuFile cannot be kept from"
+                };
+                write!(f, "{who} its compatibility mode, in which bytes take another way unseen")
+            }
+            Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }
