@@ -44,7 +44,7 @@ fn library(folder: &Path, open: &str) -> Option<PathBuf> {
 
 /// What a helper says of a library within a bound, and how long that took.
 fn ask(library: &Path, bound: Duration) -> (forebay::direct::Seen, End, Duration) {
-    let arguments = vec!["probe".into(), "--library".into(), library.display().to_string()];
+    let arguments = vec!["probe".into(), "--library".into(), library.into()];
     let start = Instant::now();
     let asked = Program { file: program(), arguments };
     let (seen, end) = ask_cufile(&asked, bound);

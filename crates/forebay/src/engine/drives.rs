@@ -11,7 +11,7 @@ use crate::file::Handle;
 use crate::options::Options;
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
-use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver};
+use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
 use crate::tune::{DepthLimits, Learned};
 
 /// See the module's own text.
@@ -48,7 +48,7 @@ impl Drives {
             memory: Memory::open(remembers),
         };
         Self {
-            resolver: Resolver::default(),
+            resolver: Resolver::new(System::of_open_files()),
             known: Mutex::new(known),
             overdue: Overdue::default(),
         }
