@@ -191,6 +191,11 @@ impl Device for FaultyDevice {
         self.tell(self.inner.synchronize(stream))
     }
 
+    fn reach(&self, address: u64, len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
+        self.fail("reach", "gpu-call", 0.0)?;
+        self.inner.reach(address, len, work)
+    }
+
     fn address_kind(&self, address: u64) -> AddressKind {
         self.inner.address_kind(address)
     }

@@ -145,6 +145,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         drives,
         memory,
         on_gpu: link.is_some(),
+        straight: None,
         exact: false,
         caller: begin(core, request),
         blocking,

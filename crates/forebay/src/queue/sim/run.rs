@@ -208,7 +208,10 @@ impl Run {
             let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
             self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
         }
-        for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
+        let served = self.shape.drives.clone();
+        // Those of what goes straight have no ring.
+        let straight = vec![None; served.len()];
+        for (index, served) in served.into_iter().chain(straight).enumerate() {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
@@ -216,7 +219,8 @@ impl Run {
                 let turns = self.dice.roll(0.3);
                 Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
+            let (most, hardware) =
+                (self.shape.depth, &self.shape.hardware[index % self.shape.drives.len()]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
@@ -236,6 +240,7 @@ impl Run {
             let dice = Dice::new(self.dice.next());
             let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.clone()));
             self.tools.devices.push(Arc::clone(&device));
+            self.tools.world.borrow_mut().devices.push(Arc::clone(&device));
             let crew = Crew::Link(index);
             let bell = self.bell(crew);
             let (slots, slots_max) = self.shape.slots;

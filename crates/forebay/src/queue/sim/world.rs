@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::device::FaultyDevice;
+use super::peers::Moved;
 use super::tally::Tally;
 use crate::clock::{Clock, ManualClock};
 use crate::file::Handle;
@@ -65,6 +67,8 @@ pub(super) struct Faults {
     pub(super) memory: f64,
     /// Ops of the drive that loses some whose completions never come.
     pub(super) lost: f64,
+    /// Ops of ports that these refuse.
+    pub(super) port: f64,
 }
 
 impl Faults {
@@ -127,6 +131,9 @@ pub(super) struct World {
     touched: Vec<Touched>,
     begun: u64,
     pub(super) failed: Vec<Failure>,
+    pub(super) devices: Vec<Arc<FaultyDevice>>,
+    /// What ports have moved.
+    pub(super) moved: Vec<Moved>,
 }
 
 impl Contents {
@@ -151,6 +158,8 @@ impl World {
             touched: Vec::new(),
             begun: 0,
             failed: Vec::new(),
+            devices: Vec::new(),
+            moved: Vec::new(),
         }
     }
 
@@ -221,7 +230,12 @@ impl World {
         if direction == Direction::Write {
             assert_eq!(segment.wanted, segment.covered, "a write of bytes that nobody asked for");
         }
-        if segment.io == Io::Direct {
+        if let Some(port) = &op.port {
+            let unit = port.unit();
+            assert!(!segment.bounce && segment.wanted == segment.covered, "beside: {op:?}");
+            let all = [offset, len, base + op.moved];
+            assert!(all.iter().all(|part| part.is_multiple_of(unit)), "no whole units: {op:?}");
+        } else if segment.io == Io::Direct {
             let alignment = self.file_of(op).alignment.expect("a direct op has a direct file");
             assert!(offset.is_multiple_of(alignment.offset), "unaligned: {op:?}");
             assert!(len.is_multiple_of(alignment.offset), "unaligned length: {op:?}");
@@ -233,7 +247,7 @@ impl World {
         &self.files[self.index_of(&op.file)]
     }
 
-    fn index_of(&self, file: &Handle) -> usize {
+    pub(super) fn index_of(&self, file: &Handle) -> usize {
         let same = |other: &Contents| other.handles[0].identity() == file.identity();
         self.files.iter().position(same).expect("every op's file is known")
     }
@@ -259,6 +273,9 @@ impl World {
             let read = |file: &Handle, wanted, host| self.read_resident(file, wanted, host);
             return (read_stretches(batch, op, read), None);
         }
+        if let (Some(port), Work::Move(direction)) = (&op.port, op.work) {
+            return self.end_by_port(op, port.as_ref(), direction, state);
+        }
         let faults = self.faults.clone();
         if self.meets("again", faults.again) {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
@@ -280,7 +297,7 @@ impl World {
         }
     }
 
-    fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
+    pub(super) fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
         let wanted = op.segment.wanted;
         let is_sync = matches!(op.work, Work::Sync { .. });
         let synced = is_sync.then(|| self.index_of(&op.file));
@@ -303,7 +320,7 @@ impl World {
     }
 
     /// Moves bytes of a file to where an op wants them.
-    fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
+    pub(super) fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
         if len == 0 {
             return;
         }
@@ -311,6 +328,20 @@ impl World {
         // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
         // holds what is left of the op.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host as *mut u8, bytes.len()) };
+    }
+
+    /// Moves bytes to a file from where an op has them.
+    pub(super) fn move_in(&mut self, index: usize, offset: u64, len: u64, host: u64) {
+        if len == 0 {
+            return;
+        }
+        let file = &mut self.files[index].bytes;
+        let end = usize::try_from(offset + len).expect("a small file");
+        file.resize(file.len().max(end), 0);
+        let bytes = part(file, offset, len);
+        let memory = host as *const u8;
+        // SAFETY: as in `move_out`.
+        unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     }
 
     /// How many of `most` bytes move.
@@ -355,15 +386,7 @@ impl World {
             return Err(Errno::NOSPC);
         }
         let moved = self.share_of(room, op);
-        if moved > 0 {
-            let file = &mut self.files[index].bytes;
-            let end = usize::try_from(offset + moved).expect("a small file");
-            file.resize(file.len().max(end), 0);
-            let bytes = part(file, offset, moved);
-            let memory = (base + op.moved) as *const u8;
-            // SAFETY: as in `move_out`.
-            unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
-        }
+        self.move_in(index, offset, moved, base + op.moved);
         Ok(moved)
     }
 }
