@@ -8,11 +8,10 @@ use super::start::Call;
 use crate::direct::Session;
 use crate::error::Result;
 use crate::events::Begin;
-use crate::file::{Handle, Port};
+use crate::file::Port;
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::{Direction, Peer, Request, Share, Staged};
-use crate::topology::Queue;
 use crate::units::{ByteRange, align_down, align_up};
 
 /// What goes straight, and what stands beside it.
@@ -20,6 +19,8 @@ use crate::units::{ByteRange, align_down, align_up};
 pub(super) struct Straight {
     port: Arc<dyn Port>,
     reason: Reason,
+    /// The queue by which it is asked for.
+    queue: usize,
     /// Whole units, all of them together.
     body: ByteRange,
     /// What is left before and behind.
@@ -102,14 +103,18 @@ impl Engine {
         if body.is_empty() || !demanded && call.file.is_resident(body) {
             return Ok(None);
         }
+        let queue = self.straight_queue(call.file, &port, call.direction, demanded)?;
+        if let Some(keep) = &call.span.keep {
+            keep.become_known(|address, len| port.keep_known(address, len));
+        }
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Some(Straight { port, reason, body, edges }))
+        Ok(Some(Straight { port, reason, queue, body, edges }))
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, body, edges } = straight;
+        let Straight { port, reason, queue, body, edges } = straight;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
@@ -117,18 +122,10 @@ impl Engine {
         request.beside = beside.into_iter().collect();
         request.peer = Some(Peer { port, staged: Staged { link, drive, alignment } });
         request.link = None;
-        request.drive = self.straight_queue(&request.file);
+        request.drive = queue;
         request.parts = [(body, Io::Direct, reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
-    }
-
-    /// The queue of a file's drive for what goes straight: how many requests that wants is another
-    /// matter than how many the drive wants from slots.
-    fn straight_queue(&self, file: &Handle) -> usize {
-        let below = self.below(file);
-        let queue = Queue { id: below.queue.id.by("cufile"), ..below.queue.clone() };
-        self.queue(&queue, &below, file).index
     }
 }
 

@@ -58,6 +58,8 @@ pub enum CuFileFailure {
     Refused(CuFileError),
     /// The kernel refused a read or a write.
     Io(Errno),
+    /// No more memory may be registered, or not this.
+    NoRoom,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -105,6 +107,7 @@ impl fmt::Display for CuFileFailure {
             Self::Library(why) => f.write_str(why),
             Self::Refused(error) => error.fmt(f),
             Self::Io(errno) => errno.fmt(f),
+            Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }

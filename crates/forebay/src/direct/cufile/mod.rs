@@ -7,7 +7,10 @@
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
 
+mod batch;
+mod buffers;
 mod failure;
+mod flight;
 mod layout;
 mod library;
 mod port;
@@ -15,6 +18,7 @@ mod probe;
 mod reach;
 mod session;
 mod simulated;
+mod streams;
 mod table;
 
 pub use failure::{CuFileError, CuFileFailure};

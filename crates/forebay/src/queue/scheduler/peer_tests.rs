@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
+use std::any::Any;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use super::tests::{LEN, Rig};
 use super::*;
-use crate::file::Port;
+use crate::file::{Lane, LaneKind, Port};
 use crate::gpu::{DeviceError, DeviceKind};
 use crate::plan::Route;
 
@@ -31,6 +32,14 @@ impl Port for Named {
 
     unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
         unreachable!("the tests complete the ops")
+    }
+
+    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
+        unreachable!("nobody asks for one")
+    }
+
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+        None
     }
 
     fn gpu(&self) -> DeviceId {

@@ -191,9 +191,13 @@ impl Device for FaultyDevice {
         self.tell(self.inner.synchronize(stream))
     }
 
-    fn reach(&self, address: u64, len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
-        self.fail("reach", "gpu-call", 0.0)?;
-        self.inner.reach(address, len, work)
+    fn hold(&self, address: u64, len: u64) -> DeviceResult<u64> {
+        self.fail("hold", "gpu-call", 0.0)?;
+        self.inner.hold(address, len)
+    }
+
+    fn let_go(&self, address: u64) {
+        self.inner.let_go(address);
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {

@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
+use std::any::Any;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -13,8 +14,8 @@ use super::job::{Job, Piece};
 use super::shape::Shape;
 use super::start::Wish;
 use super::world::{World, below};
-use crate::file::{Handle, Port};
-use crate::gpu::{DeviceId, DeviceKind};
+use crate::file::{Handle, Lane, LaneKind, Port};
+use crate::gpu::{Device as _, DeviceId, DeviceKind};
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::queue::{Peer, Request, Share, Staged};
@@ -45,6 +46,14 @@ impl Port for SimPort {
 
     unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
         unreachable!("the world moves the bytes")
+    }
+
+    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
+        unreachable!("nobody asks for one")
+    }
+
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+        None
     }
 
     fn gpu(&self) -> DeviceId {
@@ -173,14 +182,32 @@ impl Job {
 }
 
 impl World {
+    /// Has the memory of a port's op in use: nobody may free it.
+    pub(super) fn hold(&mut self, id: u64, op: &Op) {
+        let Some(port) = &op.port else { return };
+        let device = &self.devices[port.gpu().index as usize];
+        // Of a GPU that is gone nothing is held.
+        let native = device.hold(op.address + op.moved, op.rest().len()).ok();
+        self.held.extend(native.map(|native| (id, native)));
+    }
+
+    /// Ends that; where the host reaches the memory.
+    pub(super) fn let_go(&mut self, id: u64, op: &Op) -> Option<u64> {
+        let native = self.held.remove(&id)?;
+        let gpu = op.port.as_ref().map(|port| port.gpu())?;
+        self.devices[gpu.index as usize].let_go(op.address + op.moved);
+        Some(native)
+    }
+
     /// Runs an op of a port that is due, as a ring's `end` does.
     pub(super) fn end_by_port(
         &mut self,
         op: &Op,
         port: &dyn Port,
-        direction: Direction,
+        (direction, native): (Direction, Option<u64>),
         state: &Arc<State>,
     ) -> (Result<u64, Errno>, Option<u64>) {
+        let Some(native) = native else { return (Err(self.refuse(op, state, Errno::NODEV)), None) };
         let faults = self.faults.clone();
         if self.meets("port-again", faults.again) {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
@@ -205,14 +232,9 @@ impl World {
             return (Err(self.refuse(op, state, Errno::NOSPC)), None);
         }
         let moved = self.share_by_port(most, port.unit());
-        let device = Arc::clone(&self.devices[port.gpu().index as usize]);
-        let memory = op.address + op.moved;
-        let moves = &mut |host| match direction {
-            Direction::Read => self.move_out(index, offset, moved, host),
-            Direction::Write => self.move_in(index, offset, moved, host),
-        };
-        if crate::gpu::Device::reach(&*device, memory, len, moves).is_err() {
-            return (Err(self.refuse(op, state, Errno::NODEV)), None);
+        match direction {
+            Direction::Read => self.move_out(index, offset, moved, native),
+            Direction::Write => self.move_in(index, offset, moved, native),
         }
         let start = op.rest().start;
         let whole = align_down(start + moved, port.unit());

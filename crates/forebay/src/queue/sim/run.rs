@@ -208,10 +208,7 @@ impl Run {
             let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
             self.add(Kind::Drive(RingWorker::new(crew, ring), true), crew);
         }
-        let served = self.shape.drives.clone();
-        // Those of what goes straight have no ring.
-        let straight = vec![None; served.len()];
-        for (index, served) in served.into_iter().chain(straight).enumerate() {
+        for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
                 Depth::Fixed(self.shape.depth)
             } else {
@@ -220,7 +217,7 @@ impl Run {
                 Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
             let (most, hardware) =
-                (self.shape.depth, &self.shape.hardware[index % self.shape.drives.len()]);
+                (self.shape.depth, &self.shape.hardware[index % self.shape.drives_of_files()]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }

@@ -5,6 +5,7 @@
     reason = "moves bytes between its files and an op's memory, as the kernel does"
 )]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,6 +133,8 @@ pub(super) struct World {
     begun: u64,
     pub(super) failed: Vec<Failure>,
     pub(super) devices: Vec<Arc<FaultyDevice>>,
+    /// Memory of GPUs that ops of ports have, as the host reaches it, by the numbers of the ops.
+    pub(super) held: HashMap<u64, u64>,
     /// What ports have moved.
     pub(super) moved: Vec<Moved>,
 }
@@ -159,6 +162,7 @@ impl World {
             begun: 0,
             failed: Vec::new(),
             devices: Vec::new(),
+            held: HashMap::new(),
             moved: Vec::new(),
         }
     }
@@ -200,6 +204,7 @@ impl World {
             None => vec![at(op.address + op.moved, op.rest().len())],
         };
         self.check_place(op, base, direction, state.range());
+        self.hold(self.begun, op);
         ranges.into_iter().for_each(|range| self.touch(op, direction, range, state));
         self.begun
     }
@@ -256,6 +261,7 @@ impl World {
     pub(super) fn drop_op(&mut self, id: u64, op: &Op, state: &Arc<State>) {
         assert!(!state.is_done(), "an op comes back after its transfer: {op:?}");
         self.touched.retain(|touched| touched.id != id);
+        self.let_go(id, op);
     }
 
     /// Runs an op that is due; returns what the kernel would, and the size of a file that a read
@@ -274,7 +280,8 @@ impl World {
             return (read_stretches(batch, op, read), None);
         }
         if let (Some(port), Work::Move(direction)) = (&op.port, op.work) {
-            return self.end_by_port(op, port.as_ref(), direction, state);
+            let native = self.let_go(id, op);
+            return self.end_by_port(op, port.as_ref(), (direction, native), state);
         }
         let faults = self.faults.clone();
         if self.meets("again", faults.again) {
