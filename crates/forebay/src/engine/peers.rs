@@ -179,7 +179,7 @@ mod tests {
             parts.sort_by_key(|part| part.start);
             let mut at = range.start;
             for part in parts {
-                prop_assert!(part.start == at && part.len() > 0);
+                prop_assert!(part.start == at && !part.is_empty());
                 prop_assert!(part == body || part.len() < 2 * unit);
                 at = part.end;
             }
