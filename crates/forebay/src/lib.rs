@@ -29,7 +29,7 @@
 //!     staging    pinned slots, and the thread that copies them      → gpu
 //!     direct     ways without a copy in host memory: cuFile         → gpu
 //! doctor     what stands between a path and a GPU, and what to do about it
-//! remember   what was learned about a drive, in the user's cache folder
+//! remember   small files in the user's cache folder: what was learned about drives
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
 //! statistics how long the stages take
@@ -48,6 +48,7 @@
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/rig.rs`: hands memory to lanes, in tests
 //! - `direct/cufile/session.rs`: reads and writes by cuFile
 //! - `direct/cufile/simulated/batch.rs`: plays cuFile's batches
 //! - `direct/cufile/simulated/mod.rs`: plays cuFile's functions

@@ -149,7 +149,7 @@ impl Engine {
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
-                providers: Providers::default(),
+                providers: Providers::new(options.remember),
                 options,
             }),
         };

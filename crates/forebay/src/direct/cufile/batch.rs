@@ -275,86 +275,14 @@ impl Drop for BatchLane {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rig::{Rig, UNIT};
+    use super::super::streams::StreamLane;
     use super::*;
-    use crate::clock::SystemClock;
-    use crate::file::{Handle, OpenHow, Port};
-    use crate::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
-
-    const UNIT: u64 = 4096;
-    const UNITS: usize = 300;
-
-    struct Rig {
-        session: Arc<Session>,
-        device: Arc<dyn Device>,
-        port: Arc<dyn Port>,
-        bytes: Vec<u8>,
-        _folder: tempfile::TempDir,
-    }
-
-    impl Rig {
-        fn new(play: CuFilePlay) -> Option<Self> {
-            let config = SimConfig { cufile: Some(play), ..SimConfig::default() };
-            let device: Arc<dyn Device> =
-                Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
-            let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("data");
-            let bytes: Vec<u8> = (0..=250).cycle().take(UNITS * 4096).collect();
-            std::fs::write(&path, &bytes).unwrap();
-            let file = Handle::open(&path, &OpenHow::default()).unwrap();
-            if let Err(reason) = file.direct() {
-                println!("skipped: no O_DIRECT in the temporary folder: {reason}");
-                return None;
-            }
-            let session = Session::played().unwrap();
-            let port = super::super::port::CuFilePort::open(&session, &file, &device).unwrap();
-            Some(Self { session, device, port: Arc::new(port), bytes, _folder: folder })
-        }
-
-        /// Reads each unit of the file to its place, as many at once as the lane takes, and checks
-        /// the bytes; what each request answered.
-        fn read(&self, lane: &mut dyn Lane) -> Vec<Result<u64, Errno>> {
-            let len = self.bytes.len() as u64;
-            let memory = self.device.allocate(len).unwrap();
-            let mut results = vec![None; UNITS];
-            let mut next = 0;
-            while results.iter().any(Option::is_none) {
-                while next < UNITS && lane.room() > 0 {
-                    let offset = next as u64 * UNIT;
-                    let (address, port, token) = (memory + offset, &self.port, next);
-                    let request =
-                        LaneRequest { port, writes: false, address, len: UNIT, offset, token };
-                    // SAFETY: the memory is freed when all have landed.
-                    if let Err(errno) = unsafe { lane.begin(request) } {
-                        results[next] = Some(Err(errno));
-                    }
-                    next += 1;
-                }
-                lane.flush();
-                let mut landed = Vec::new();
-                lane.collect(Duration::from_secs(9), &mut landed);
-                assert!(!landed.is_empty(), "nothing lands");
-                for (token, result) in landed {
-                    assert!(results[token].replace(result).is_none(), "{token} landed twice");
-                }
-            }
-            let place = self.device.hold(memory, len).unwrap() as *const u8;
-            // SAFETY: the memory of a simulated GPU is the host's.
-            let got = unsafe { std::slice::from_raw_parts(place, self.bytes.len()) };
-            for (unit, result) in results.iter().enumerate() {
-                let came = result.unwrap().map_or(0, |moved| usize::try_from(moved).unwrap());
-                let at = unit * 4096;
-                assert!(got[at..at + came] == self.bytes[at..at + came], "unit {unit}");
-            }
-            self.device.let_go(memory);
-            // SAFETY: of this device; all that used it has landed, else it is refused.
-            unsafe { self.device.free(memory) }.unwrap();
-            results.into_iter().flatten().collect()
-        }
-    }
+    use crate::gpu::sim::CuFilePlay;
 
     #[test]
     fn more_than_one_batch_takes_are_split_and_each_lands_once() {
-        let Some(rig) = Rig::new(CuFilePlay::P2pDma) else { return };
+        let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
         let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
         assert!(lane.room() >= 300, "what it says it takes");
         assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
@@ -364,13 +292,12 @@ mod tests {
 
     #[test]
     fn each_of_those_that_fail_is_handed_back() {
-        let Some(rig) = Rig::new(CuFilePlay::Fail) else { return };
+        let Some(rig) = Rig::played(CuFilePlay::Fail) else { return };
         let mut batches = BatchLane::new(&rig.session, &rig.device).unwrap();
         let results = rig.read(&mut batches);
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
         assert!(rig.port.refusal().contains("5044"), "{}", rig.port.refusal());
-        let mut streams =
-            super::super::streams::StreamLane::new(&rig.session, &rig.device).unwrap();
+        let mut streams = StreamLane::new(&rig.session, &rig.device).unwrap();
         assert!(rig.read(&mut streams).iter().all(Result::is_err));
     }
 

@@ -4,6 +4,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 
+#[cfg(test)]
+mod header;
+
 /// `CUfileDrvProps_t`.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]

@@ -16,14 +16,19 @@ mod library;
 mod port;
 mod probe;
 mod reach;
+#[cfg(test)]
+mod rig;
 mod session;
 mod simulated;
 mod streams;
 mod table;
 
 pub use failure::{CuFileError, CuFileFailure};
+pub(super) use library::{is_named, places};
 pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
-pub(super) use reach::unreachable;
+pub(super) use reach::{
+    CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, forbids_compat, unreachable,
+};
 pub use session::{RegisteredFile, Session};

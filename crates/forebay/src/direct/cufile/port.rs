@@ -56,7 +56,7 @@ impl CuFilePort {
             };
         };
         device.within(register).map_err(|error| error.to_string())?;
-        let file = registered.map_err(|failure| words(&failure))?;
+        let file = registered.map_err(|failure| failure.in_words())?;
         let (session, device) = (Arc::clone(session), Arc::clone(device));
         Ok(Self { session, file, device, unit, refusal: Mutex::default() })
     }
@@ -72,7 +72,7 @@ impl CuFilePort {
 
     /// Keeps why it refused; the number that stands for it.
     pub(super) fn refused(&self, failure: &CuFileFailure) -> Errno {
-        self.note_refusal(words(failure));
+        self.note_refusal(failure.in_words());
         match failure {
             CuFileFailure::Io(errno) => *errno,
             _ => Errno::OPNOTSUPP,
@@ -99,14 +99,6 @@ impl CuFilePort {
         self.device.let_go(address);
         entered.map_err(lost)?;
         moved.map_err(|failure| self.refused(&failure))
-    }
-}
-
-/// A failure, and what to do about it.
-fn words(failure: &CuFileFailure) -> String {
-    match failure.hint() {
-        Some(hint) => format!("{failure}: {hint}"),
-        None => failure.to_string(),
     }
 }
 
@@ -140,7 +132,10 @@ impl Port for CuFilePort {
         let registered = Buffers::register(&self.session, &self.device, (address, len));
         let gpu = self.device.id();
         let tell = |why: &CuFileFailure| {
-            events::note(&format!("cuFile does not register {len} bytes of {gpu}: {}", words(why)));
+            events::note(&format!(
+                "cuFile does not register {len} bytes of {gpu}: {}",
+                why.in_words()
+            ));
         };
         registered.inspect_err(tell).ok().map(|registration| Box::new(registration) as _)
     }

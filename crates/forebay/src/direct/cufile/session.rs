@@ -25,8 +25,9 @@ use crate::units::KIB;
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
 
-/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE`.
-const ALLOW_COMPAT: c_int = 1;
+/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
+pub(super) const ALLOW_COMPAT: c_int = 1;
+pub(super) const FORCE_COMPAT: c_int = 2;
 
 /// `max_device_pinned_mem_size_kb` and `io_batchsize` of the vendor's cufile.json.
 const PINNED_KIB: u32 = 33_554_432;
@@ -63,18 +64,40 @@ impl Session {
         Self::of(cufile).map(Arc::new)
     }
 
-    /// The same, without the library's compatibility mode where nobody else has opened its driver:
-    /// files without a direct path are refused then.
-    pub(crate) fn open_direct_only(library: Option<&Path>) -> Result<Arc<Self>, CuFileFailure> {
+    /// The same, if the library's compatibility mode is off: files without a direct path are
+    /// refused then, and do not take another way unseen. It is switched off where nobody else has
+    /// opened the driver of this process; else whoever did, or `forbidden` by the configuration
+    /// where an old library does not tell, has to have done so.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and [`CuFileFailure::CompatAllowed`].
+    pub(crate) fn open_direct_only(
+        library: Option<&Path>,
+        forbidden: bool,
+    ) -> Result<Arc<Self>, CuFileFailure> {
         let cufile = CuFile::load(&places(library, &[])).map_err(CuFileFailure::Library)?;
         // SAFETY: the function needs nothing.
-        if unsafe { (cufile.table.use_count)() } <= 0
-            && let Some(set) = cufile.table.set_parameter_bool
-        {
-            // SAFETY: as above. Where it fails, the library's counters show what it does.
+        let is_shared = unsafe { (cufile.table.use_count)() } > 0;
+        if let Some(set) = cufile.table.set_parameter_bool.filter(|_| !is_shared) {
+            // SAFETY: as above. Whether it did is asked below.
             let _ = unsafe { set(ALLOW_COMPAT, false) }.checked("cuFileSetParameterBool");
         }
-        Self::of(cufile).map(Arc::new)
+        let session = Self::of(cufile)?;
+        let is_set = |setting| session.setting(setting);
+        match (is_set(ALLOW_COMPAT), is_set(FORCE_COMPAT)) {
+            (Some(false), None | Some(false)) => {}
+            (None, _) if forbidden => {}
+            _ => return Err(CuFileFailure::CompatAllowed { is_shared }),
+        }
+        Ok(Arc::new(session))
+    }
+
+    /// A setting as it is in force; `None`: the library does not tell.
+    fn setting(&self, number: c_int) -> Option<bool> {
+        let get = self.cufile.table.get_parameter_bool?;
+        let mut value = false;
+        // SAFETY: the output outlives the call.
+        unsafe { get(number, &raw mut value) }.checked("").is_ok().then_some(value)
     }
 
     /// A driver that is played.
