@@ -94,8 +94,10 @@
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/uring.rs`: hands an op's memory to the kernel
+//! - `queue/scheduler/peer_tests.rs`: plays a port
 //! - `queue/sim/device.rs`: passes calls on to the simulated GPU
 //! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
+//! - `queue/sim/peers.rs`: plays a port
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them

@@ -80,12 +80,18 @@ impl Engine {
         }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded)?;
         let unit = port.unit();
-        let body = ByteRange {
-            start: align_up(range.start, unit),
-            end: align_down(range.end, unit).max(align_up(range.start, unit)),
+        let whole = match call.direction {
+            Direction::Read => unit,
+            Direction::Write => unit.max(call.file.cache_unit()),
         };
+        if unit > options.segment_size {
+            return Err(format!(
+                "it takes units of {unit} bytes, which `FOREBAY_SEGMENT_SIZE` is below"
+            ));
+        }
+        let (body, edges) = cut(range, whole);
         if body.is_empty() && demanded && !range.is_empty() {
-            return Err(format!("the range holds no whole unit of {unit} bytes"));
+            return Err(format!("the range holds no whole unit of {whole} bytes"));
         }
         let address = call.span.address + (body.start - range.start);
         if !address.is_multiple_of(unit) {
@@ -101,11 +107,6 @@ impl Engine {
         if let Some(keep) = &call.span.keep {
             keep.become_known(|address, len| port.keep_known(address, len));
         }
-        let edges = [
-            ByteRange { start: range.start, end: body.start },
-            ByteRange { start: body.end, end: range.end },
-        ];
-        let edges = edges.into_iter().filter(|edge| !edge.is_empty()).collect();
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
         Ok(Some(Straight { port, reason, queue, body, edges }))
     }
@@ -144,4 +145,45 @@ fn may_be_straight(call: &Call<'_>) -> bool {
         && !call.is_part
         && !call.is_block
         && !call.file.is_memory()
+}
+
+/// Cuts a range into its whole units and what is left before and behind. What the page cache writes
+/// as one may not be half of either.
+fn cut(range: ByteRange, unit: u64) -> (ByteRange, Vec<ByteRange>) {
+    let start = align_up(range.start, unit).min(range.end);
+    let body = ByteRange { start, end: align_down(range.end, unit).max(start) };
+    let edges = [
+        ByteRange { start: range.start, end: body.start },
+        ByteRange { start: body.end, end: range.end },
+    ];
+    (body, edges.into_iter().filter(|edge| !edge.is_empty()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_byte_is_in_the_body_or_in_one_edge(start in 0_u64..1 << 20, len in 0_u64..1 << 20,
+            unit in (0_u32..21).prop_map(|bits| 1 << bits)) {
+            let range = ByteRange::at(start, len);
+            let (body, edges) = cut(range, unit);
+            let mut parts = edges;
+            if !body.is_empty() {
+                prop_assert_eq!((body.start % unit, body.end % unit), (0, 0));
+                parts.push(body);
+            }
+            parts.sort_by_key(|part| part.start);
+            let mut at = range.start;
+            for part in parts {
+                prop_assert!(part.start == at && !part.is_empty());
+                prop_assert!(part == body || part.len() < 2 * unit);
+                at = part.end;
+            }
+            prop_assert_eq!(at, range.end);
+        }
+    }
 }
