@@ -214,7 +214,7 @@ impl Session {
 
     /// Refuses what a forked child asks: its library has none of its threads.
     fn check_home(&self) -> Result<(), CuFileFailure> {
-        self.home.is_here().then_some(()).ok_or(CuFileFailure::Forked)
+        self.is_here().then_some(()).ok_or(CuFileFailure::Forked)
     }
 
     /// Makes a file known to the driver.
