@@ -103,3 +103,37 @@ fn what_is_no_cufile_is_said_to_be_none() {
     let (seen, _, _) = ask(&folder.path().join("none.so"), LONG);
     assert!(seen.failed.unwrap().contains("pip install nvidia-cufile"));
 }
+
+/// Runs `forebay probe` as somebody at a terminal would, with a cache folder of his own.
+fn by_hand(library: &Path, cache: &Path, remember: &str) -> bool {
+    let mut probe = Command::new(program());
+    probe.arg("probe").arg("--library").arg(library);
+    probe.env("XDG_CACHE_HOME", cache).env("FOREBAY_REMEMBER", remember);
+    probe.env_remove("CUFILE_ENV_PATH_JSON").output().unwrap().status.success()
+}
+
+#[test]
+fn what_is_asked_by_hand_is_remembered_and_what_an_engine_asks_is_its_own_matter() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(library) = library(folder.path(), "return (struct answer) {0, 0};") else { return };
+    let (cache, kept) = (folder.path().join("cache"), folder.path().join("cache/forebay/cufile"));
+    assert!(by_hand(&library, &cache, "off") && !cache.exists());
+    assert!(by_hand(&library, &cache, "nonsense") && !cache.exists(), "that is for others to tell");
+    let variable = format!("XDG_CACHE_HOME={}", cache.display());
+    let words = [&variable, program().to_str().unwrap(), "probe", "--library"].map(str::to_owned);
+    let arguments = [&words[..], &[library.display().to_string()]].concat();
+    let (seen, _) = ask_cufile(&Program { file: "/usr/bin/env".into(), arguments }, LONG);
+    assert!(seen.opened && !cache.exists());
+    // Without a driver of a GPU nobody can tell how long an answer would hold.
+    let has_driver = Path::new("/proc/driver/nvidia/version").exists();
+    assert!(by_hand(&library, &cache, "on"));
+    assert_eq!(kept.exists(), has_driver);
+    let answers = || std::fs::read_to_string(&kept).map_or(0, |text| text.lines().count() - 1);
+    assert_eq!(answers(), usize::from(has_driver));
+    // One that is lost has at least done away with what was known before.
+    let folder = tempfile::tempdir().unwrap();
+    let crash = "*(volatile int *)0 = 0; return (struct answer) {0, 0};";
+    let library = self::library(folder.path(), crash).unwrap();
+    assert!(!by_hand(&library, &cache, "on"));
+    assert_eq!(answers(), 0);
+}

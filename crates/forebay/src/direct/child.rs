@@ -167,6 +167,12 @@ mod tests {
     }
 
     #[test]
+    fn one_remembers_nothing_itself() {
+        let (said, _) = shell("echo $FOREBAY_REMEMBER", LONG, 99);
+        assert_eq!(said, "off\n");
+    }
+
+    #[test]
     fn one_that_is_not_there_says_so() {
         let none = Program { file: "/nowhere/forebay".into(), arguments: vec![] };
         let (said, end) = run(&none, LONG, 99);

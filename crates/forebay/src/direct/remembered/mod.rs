@@ -2,8 +2,9 @@
 //!
 //! Asking costs a process and the opening of a driver, so that an answer is kept for the processes
 //! to come, in the user's cache folder and under all that it depends on (`identity`; `text` is the
-//! file). That the driver opens holds until the machine is started anew, and is found out again by
-//! opening it. Anything else holds for a day, since it may be put right where nobody looks.
+//! file). That the driver opens holds until the machine is started anew, or until it does not open
+//! for somebody who trusts in it. Anything else holds for a day, since it may be put right where
+//! nobody looks.
 
 mod identity;
 #[cfg(test)]
@@ -94,9 +95,10 @@ impl Answers {
     fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
         let Some(sheet) = &self.sheet else { return };
         let _ = sheet.change(|old| {
-            let mut entries = text::parse(old)?;
+            let before = text::parse(old)?;
+            let mut entries = before.clone();
             change(&mut entries);
-            Some(text::format(&entries))
+            (entries != before).then(|| text::format(&entries))
         });
     }
 
@@ -115,15 +117,46 @@ impl Inquiry {
     pub(super) fn known(&self) -> Option<Known> {
         let subject = self.subject?;
         let mut entries = self.answers.entries()?.into_iter();
-        let Entry { file, written_s, lines, .. } = entries.find(|one| one.subject == subject)?;
+        let entry = entries.find(|one| one.subject == subject)?;
+        let Entry { file, written_s, opening_s, lines, .. } = entry;
         let answer = answer_from_lines(&lines);
         let is_same = match library(&answer.0) {
             Some(path) => file.is_some() && self.answers.machine.file(&path) == Ok(file),
             None => file.is_none(),
         };
-        let age_s = now_s().checked_sub(written_s);
-        let holds = usable(&answer).is_ok() || age_s.is_some_and(|age| age < A_DAY_S);
+        let is_younger =
+            |time: u64, bound: u64| now_s().checked_sub(time).is_some_and(|age| age < bound);
+        let holds = match usable(&answer) {
+            // Whoever began to open it and came to no end has crashed, or hangs.
+            Ok(()) => opening_s.is_none_or(|since| is_younger(since, OPENS_WITHIN.as_secs())),
+            Err(_) => is_younger(written_s, A_DAY_S),
+        };
         (is_same && holds).then_some(Known { answer, written_s })
+    }
+
+    /// Opens the driver in this process, since it opened in others. Should that not come to an end,
+    /// those who come later ask again.
+    pub(super) fn trusting<T>(&self, open: impl FnOnce() -> T) -> T {
+        let is_marked = self.mark(Some(now_s()));
+        let opened = open();
+        if is_marked {
+            self.mark(None);
+        }
+        opened
+    }
+
+    /// Notes since when the driver is being opened, or that it is not. False: nothing was changed.
+    fn mark(&self, since: Option<u64>) -> bool {
+        let mut is_changed = false;
+        self.answers.change(|entries| {
+            let entry = entries.iter_mut().find(|entry| Some(entry.subject) == self.subject);
+            // The first of several who open it at once is the one that counts.
+            let entry = entry.filter(|entry| entry.opening_s.is_some() != since.is_some());
+            if let Some(entry) = entry {
+                (entry.opening_s, is_changed) = (since, true);
+            }
+        });
+        is_changed
     }
 
     /// Waits until nobody else asks; whoever did will have answered then. Who cannot wait for the
@@ -145,7 +178,8 @@ impl Inquiry {
         if machine.subject(&self.search) != Ok(subject) {
             return;
         }
-        let entry = Entry { subject, file, written_s: now_s(), lines: answer_to_lines(answer) };
+        let (written_s, lines) = (now_s(), answer_to_lines(answer));
+        let entry = Entry { subject, file, written_s, opening_s: None, lines };
         if entry.fits() {
             self.answers.change(|entries| {
                 entries.retain(|other| other.subject != subject);

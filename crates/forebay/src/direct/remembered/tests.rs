@@ -269,6 +269,27 @@ fn what_does_not_work_holds_for_a_day_and_what_works_until_the_next_boot() {
 }
 
 #[test]
+fn who_trusted_and_came_to_no_end_is_the_last_to() {
+    let rig = Rig::new();
+    rig.inquiry().keep(&opened());
+    let marked = || rig.answers.entries().expect("a file")[0].opening_s;
+    let seen = rig.inquiry().trusting(|| {
+        // Others who come meanwhile trust as well, and leave the mark to the first.
+        assert!(rig.is_known() && rig.inquiry().trusting(|| marked().is_some()));
+        marked()
+    });
+    assert!(seen.is_some() && marked().is_none() && rig.is_known());
+    let caught = std::panic::catch_unwind(|| rig.inquiry().trusting(|| panic!("it crashes")));
+    assert!(caught.is_err() && marked().is_some() && rig.is_known(), "it may still be opening");
+    let later = OPENS_WITHIN.as_secs();
+    rig.answers.change(|all| all[0].opening_s = all[0].opening_s.map(|since| since - later));
+    assert!(!rig.is_known());
+    // Whoever asks again clears it.
+    rig.inquiry().keep(&opened());
+    assert!(rig.is_known() && marked().is_none());
+}
+
+#[test]
 fn what_says_nothing_of_cufile_is_not_remembered() {
     for end in [
         End::NotRun("no program".into()),
