@@ -15,7 +15,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
 /// Names the file that cuFile writes its log to.
-const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
+pub(super) const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
 
 /// Says whether anything is remembered, which is for whoever asked.
 const REMEMBER: (&str, &str) = ("FOREBAY_REMEMBER", "off");

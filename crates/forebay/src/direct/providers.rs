@@ -194,7 +194,8 @@ mod tests {
 
     /// What is found when a program says so.
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
-        let arguments = vec!["-c".into(), script.into()];
+        let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
+        let arguments = arguments.map(str::to_owned).to_vec();
         *providers.lock() = Found::Asking;
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
         providers.session(None, true)

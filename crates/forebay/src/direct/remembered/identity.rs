@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::direct::child::Program;
+use crate::direct::child::{CUFILE_LOG, Program};
 use crate::direct::cufile::{
     CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, is_named, places,
 };
@@ -206,7 +206,8 @@ impl Machine {
         let all = self.variables.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let counts = |name: &OsString| {
             let name = name.to_string_lossy();
-            name.starts_with(VARIABLES_OF_CUFILE) || VARIABLES.contains(&&*name)
+            let is_of_cufile = name.starts_with(VARIABLES_OF_CUFILE) && name != CUFILE_LOG;
+            is_of_cufile || VARIABLES.contains(&&*name)
         };
         let mut found: Variables = all.into_iter().filter(|(name, _)| counts(name)).collect();
         found.sort();

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use super::OPENS_WITHIN;
 use super::answer::{Answer, answer_from_lines, answer_to_lines, usable};
 use super::child::{End, Program};
-use super::cufile::{Seen, is_named};
+use super::cufile::{Seen, is_named, places};
 use crate::remember::{Sheet, Turn};
 #[cfg(test)]
 pub(super) use tests::Rig;
@@ -131,7 +131,15 @@ impl Inquiry {
             Ok(()) => opening_s.is_none_or(|since| is_younger(since, OPENS_WITHIN.as_secs())),
             Err(_) => is_younger(written_s, A_DAY_S),
         };
-        (is_same && holds).then_some(Known { answer, written_s })
+        let is_ours = self.is_found(&answer.0);
+        (is_same && is_ours && holds).then_some(Known { answer, written_s })
+    }
+
+    /// Whether the library is one that is looked for: no file is to say what is loaded here.
+    fn is_found(&self, seen: &Seen) -> bool {
+        let Some(library) = &seen.library else { return true };
+        let Search { named, packages } = &self.search;
+        places(named.as_deref(), packages).contains(library)
     }
 
     /// Opens the driver in this process, since it opened in others. Should that not come to an end,
@@ -168,7 +176,8 @@ impl Inquiry {
 
     /// Remembers an answer, if it says anything of cuFile, and all is as it was before.
     pub(super) fn keep(&self, answer: &Answer) {
-        let Some(subject) = self.subject.filter(|_| tells(answer)) else { return };
+        let is_ours = tells(answer) && self.is_found(&answer.0);
+        let Some(subject) = self.subject.filter(|_| is_ours) else { return };
         let machine = &self.answers.machine;
         let file = match library(&answer.0).map(|path| machine.file(&path)) {
             Some(Ok(Some(file))) => Some(file),

@@ -149,6 +149,7 @@ fn variables_that_the_library_sees_are_told_from_others() {
     let is_known =
         |variables: &[(&str, &str)]| rig.with(variables).inquire(&program()).known().is_some();
     assert!(is_known(&[]) && is_known(&[("HOME", "/x"), ("FOREBAY_REMEMBER", "on")]));
+    assert!(is_known(&[("CUFILE_LOGFILE_PATH", "/tmp/log")]));
     for (name, value) in [
         ("CUFILE_ENV_PATH_JSON", "/other.json"),
         ("CUFILE_USE_PCIP2PDMA", "true"),
@@ -374,12 +375,29 @@ fn files_that_are_not_ours_are_not_believed() {
     fs::set_permissions(rig.cache(), fs::Permissions::from_mode(0o777)).expect("our own");
     assert!(!rig.is_known(), "others may write");
     fs::set_permissions(rig.cache(), fs::Permissions::from_mode(0o700)).expect("our own");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("our own");
+    assert!(!rig.is_known(), "the group may write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("our own");
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&path, Some(65534), None).expect("root may");
         assert!(!rig.is_known(), "another user's");
     } else {
         println!("skipped: another user's answer: needs root");
     }
+}
+
+#[test]
+fn no_file_says_which_library_is_loaded() {
+    let rig = Rig::new();
+    rig.write("home/evil.so", "bytes");
+    let evil = Seen::parse(&format!("library /home/evil.so\n{OPENED}"));
+    rig.inquiry().keep(&(evil.clone(), End::Exited(0)));
+    assert!(!rig.is_known());
+    rig.inquiry().keep(&opened());
+    let file = rig.answers.machine.file(Path::new("/home/evil.so")).expect("a file");
+    let lines = answer_to_lines(&(evil, End::Exited(0)));
+    rig.answers.change(|all| (all[0].file, all[0].lines) = (file, lines));
+    assert_eq!(rig.inquiry().known(), None);
 }
 
 #[test]
