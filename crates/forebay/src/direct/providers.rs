@@ -300,12 +300,23 @@ mod tests {
         }
     }
 
+    /// Opens for all who come once three are there.
+    fn gathers(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
+        static HERE: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+        let mut here = HERE.0.lock().unwrap();
+        *here += 1;
+        HERE.1.notify_all();
+        let long = std::time::Duration::from_secs(15);
+        let waited = HERE.1.wait_timeout_while(here, long, |here| *here < 3).unwrap();
+        if waited.1.timed_out() { refuses(None) } else { plays(None) }
+    }
+
     #[test]
-    fn who_come_at_once_have_it_asked_once() {
+    fn who_come_at_once_have_it_asked_once_and_open_it_side_by_side() {
         let all = Counted::new();
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                let ask = || all.found(plays, &format!("sleep 0.3; {OPENED}"));
+            for _ in 0..3 {
+                let ask = || all.found(gathers, &format!("sleep 0.3; {OPENED}"));
                 scope.spawn(move || assert_eq!(ask(), (Ok(()), 1)));
             }
         });

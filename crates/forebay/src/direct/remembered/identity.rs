@@ -3,7 +3,7 @@
 //! What is not there is a fact as well, but what cannot be read is none: then there is no number,
 //! and nothing is remembered. Nothing that is looked at can be read back from the numbers.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -267,10 +267,8 @@ impl Machine {
             }
             let folders = value(variables, LOADER_PATH).unwrap_or_default();
             let folders = folders.as_bytes().split(|byte| matches!(byte, b':' | b';'));
-            let folders = folders.take(PLACES_MAX).map(|name| {
-                let name = if name.is_empty() { b"." } else { name };
-                PathBuf::from(std::ffi::OsStr::from_bytes(name))
-            });
+            // One without a name is this process's own.
+            let folders = folders.take(PLACES_MAX).map(|name| Path::new(OsStr::from_bytes(name)));
             all.extend(folders.map(|folder| folder.join(&place)));
             all.push(LOADER_CACHE.into());
             all.extend(LOADER_FOLDERS.map(|folder| Path::new(folder).join(&place)));
