@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::answer::usable;
 use super::child::Program;
-use super::cufile::{CuFileFailure, CuFilePort, Session, unreachable};
+use super::cufile::{CuFileFailure, CuFilePort, Session, forbids_compat, unreachable};
 use super::remembered::Answers;
 use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
@@ -47,7 +47,7 @@ impl Providers {
             found: Arc::default(),
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
-            opens: Session::open_direct_only,
+            opens: |library| Session::open_direct_only(library, forbids_compat()),
         }
     }
 
@@ -101,7 +101,7 @@ impl Providers {
         if let Some(session) = &*played {
             return Ok(Arc::clone(session));
         }
-        let session = Session::played().map_err(|failure| failure.to_string())?;
+        let session = Session::played().map_err(|failure| failure.in_words())?;
         Ok(Arc::clone(played.insert(session)))
     }
 
@@ -162,8 +162,9 @@ fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
             // What opened for others and not here is asked for again.
             Ok(()) => {
                 let library = known.answer.0.library.as_deref();
-                if let Ok(session) = inquiry.trusting(|| opens(library)) {
-                    return Found::Here(session);
+                let opened = inquiry.trusting(|| opens(library));
+                if let Ok(_) | Err(CuFileFailure::CompatAllowed { .. }) = opened {
+                    return found(opened);
                 }
             }
         }
@@ -172,10 +173,13 @@ fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
     inquiry.keep(&answer);
     drop(turn);
     match usable(&answer) {
-        Ok(()) => opens(answer.0.library.as_deref())
-            .map_or_else(|failure| Found::Absent(failure.to_string()), Found::Here),
+        Ok(()) => found(opens(answer.0.library.as_deref())),
         Err(why) => Found::Absent(why),
     }
+}
+
+fn found(opened: Result<Arc<Session>, CuFileFailure>) -> Found {
+    opened.map_or_else(|failure| Found::Absent(failure.in_words()), Found::Here)
 }
 
 fn no_program() -> String {
@@ -195,7 +199,7 @@ mod tests {
     /// What is found when a program says so.
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
         let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
-        let arguments = arguments.map(str::to_owned).to_vec();
+        let arguments = arguments.map(Into::into).to_vec();
         *providers.lock() = Found::Asking;
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
         providers.session(None, true)

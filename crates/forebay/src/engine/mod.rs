@@ -12,6 +12,7 @@ mod drives;
 mod extents;
 mod file;
 mod interrupt;
+mod lanes;
 mod learn;
 mod many;
 mod notes;

@@ -15,7 +15,7 @@ use super::layout::Properties;
 use super::library::{CuFile, loaded_file, places, version_text};
 
 /// Kinds of storage that the driver has bits for, by `CUfileDriverStatusFlags`.
-const STORAGE: [(u32, &str); 13] = [
+pub(super) const STORAGE: [(u32, &str); 13] = [
     (0, "lustre"),
     (1, "wekafs"),
     (2, "nfs"),
@@ -31,13 +31,13 @@ const STORAGE: [(u32, &str); 13] = [
     (14, "panfs"),
 ];
 /// `CUfileFeatureFlags`.
-const FEATURES: [(u32, &str); 5] =
+pub(super) const FEATURES: [(u32, &str); 5] =
     [(0, "dynamic-routing"), (1, "batch"), (2, "streams"), (3, "parallel"), (4, "p2p")];
 /// `CUfileP2PFlags`.
-const WAYS: [(u32, &str); 5] =
+pub(super) const WAYS: [(u32, &str); 5] =
     [(0, "p2pdma"), (1, "nvidia-fs"), (2, "dmabuf"), (3, "c2c"), (4, "peermem")];
 /// `CUFileBoolConfigParameter_t`.
-const SETTINGS: [(c_int, &str); 5] = [
+pub(super) const SETTINGS: [(c_int, &str); 5] = [
     (1, "allow_compat_mode"),
     (2, "force_compat_mode"),
     (7, "use_pci_p2pdma"),

@@ -12,6 +12,8 @@ mod tests;
 mod text;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::OPENS_WITHIN;
@@ -33,6 +35,9 @@ const A_DAY_S: u64 = 24 * 60 * 60;
 
 /// How long somebody waits for another who asks the same.
 const OTHERS_WITHIN: Duration = OPENS_WITHIN.saturating_add(Duration::from_secs(1));
+
+/// How long somebody who asks for himself waits for the files that this is about.
+const FILES_WITHIN: Duration = Duration::from_secs(3);
 
 /// Signals that a process gets for what it does itself. Any other may have come from anybody.
 const CRASHES: [i32; 7] = [
@@ -213,26 +218,37 @@ impl Known {
 /// the machine was started is forgotten, and hands it the answer. Nothing of this is an error: at
 /// worst engines ask again.
 #[derive(Debug)]
-pub struct Renewal(Inquiry);
+pub struct Renewal(Option<Inquiry>);
 
 impl Renewal {
     /// Forgets what is remembered, before cuFile is asked: the library that is `named`, or that is
     /// found, also in these `packages` of Python.
     #[must_use]
     pub fn begin(named: Option<&Path>, packages: &[PathBuf]) -> Self {
-        Self::of(&Answers::of_user(true), named, packages)
+        Self::of(Answers::of_user(true), named, packages)
     }
 
-    fn of(answers: &Answers, named: Option<&Path>, packages: &[PathBuf]) -> Self {
-        answers.forget();
+    fn of(answers: Answers, named: Option<&Path>, packages: &[PathBuf]) -> Self {
         let search = Search { named: named.map(Path::to_owned), packages: packages.into() };
-        Self(answers.search(search))
+        Self(aside(move || {
+            answers.forget();
+            answers.search(search)
+        }))
     }
 
     /// Remembers what cuFile said.
     pub fn end(self, answer: &Answer) {
-        self.0.keep(answer);
+        let (inquiry, answer) = (self.0, answer.clone());
+        let _ = aside(move || inquiry.map(|inquiry| inquiry.keep(&answer)));
     }
+}
+
+/// Does something with files that may not answer, and waits for it for a limited time.
+fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = sync_channel(1);
+    let works = move || drop(tell.send(work()));
+    let started = thread::Builder::new().name("forebay-remember".into()).spawn(works);
+    started.ok().and_then(|_| told.recv_timeout(FILES_WITHIN).ok())
 }
 
 /// The file of the library that a helper loaded, where it could tell.

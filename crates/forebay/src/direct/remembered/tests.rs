@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Instant;
 
 use super::identity::Digest;
 use super::*;
@@ -73,7 +74,7 @@ impl Rig {
 }
 
 fn program() -> Program {
-    let arguments = ["probe", "--library", LIBRARY].map(str::to_owned).to_vec();
+    let arguments = ["probe", "--library", LIBRARY].map(Into::into).to_vec();
     Program { file: "/bin/forebay".into(), arguments }
 }
 
@@ -99,6 +100,16 @@ fn what_was_said_is_known_to_the_next() {
     assert_eq!(rig.answers.entries().expect("a file").len(), 1);
     let held = fs::read_to_string(rig.cache().join(NAME)).expect("a file");
     assert!(!held.contains("1-2-3") && !held.contains("580.1"), "it holds numbers only: {held}");
+}
+
+#[test]
+fn who_asks_for_himself_does_not_wait_for_files_without_end() {
+    let start = Instant::now();
+    assert_eq!(aside(|| 7), Some(7));
+    assert_eq!(aside(|| thread::sleep(FILES_WITHIN * 2)), None);
+    assert!(start.elapsed() >= FILES_WITHIN);
+    // Nothing is known of such a machine, and nothing is kept.
+    Renewal(None).end(&opened());
 }
 
 /// What happens to a machine.
@@ -185,7 +196,7 @@ fn a_search_that_would_come_to_another_library_is_made_anew() {
         answers.inquire(&program).keep(&(seen, End::Exited(0)));
         let is_known = || answers.inquire(&program).known().is_some();
         assert!(is_known(), "{appears}");
-        let packages = ["probe", "--packages", "/x"].map(str::to_owned).to_vec();
+        let packages = ["probe", "--packages", "/x"].map(Into::into).to_vec();
         let other = Program { arguments: packages, ..program.clone() };
         assert!(answers.inquire(&other).known().is_none());
         rig.write(appears, "anything");
@@ -319,7 +330,7 @@ fn switched_off_nothing_is_read_or_written() {
     assert!(Answers::of_user(false).sheet.is_none());
     let before = fs::read(rig.cache().join(NAME)).expect("a file");
     off.inquire(&program()).keep(&answer("failed\n", End::Exited(0)));
-    Renewal::of(&off, None, &[]).end(&opened());
+    Renewal::of(off, None, &[]).end(&opened());
     assert_eq!(fs::read(rig.cache().join(NAME)).expect("a file"), before);
 }
 
@@ -334,7 +345,7 @@ fn who_asks_for_himself_has_all_of_this_boot_forgotten() {
         let subject = Subject { boot: Digest::of(&1), ..all[0].subject };
         all.push(Entry { subject, ..all[0].clone() });
     });
-    let renewal = Renewal::of(&rig.answers, Some(Path::new(LIBRARY)), &[]);
+    let renewal = Renewal::of(rig.answers.clone(), Some(Path::new(LIBRARY)), &[]);
     assert!(!rig.is_known() && rig.answers.inquire(&other).known().is_none());
     assert_eq!(rig.answers.entries().expect("a file").len(), 1, "that of another machine stays");
     renewal.end(&opened());
@@ -342,7 +353,7 @@ fn who_asks_for_himself_has_all_of_this_boot_forgotten() {
     assert_eq!(rig.answers.entries().expect("a file").len(), 2);
     // Where there is nothing to forget nothing is written.
     let rig = Rig::new();
-    let _ = Renewal::of(&rig.answers, None, &[]);
+    let _ = Renewal::of(rig.answers.clone(), None, &[]);
     assert!(!rig.cache().exists());
 }
 
