@@ -259,6 +259,7 @@ fn the_real_library_has_what_is_asked_of_it() {
 /// What the command comes to.
 fn probe(arguments: &[&str], output: Stdio) -> Output {
     let mut command = Command::new(program());
+    command.env("FOREBAY_REMEMBER", "off");
     command.arg("probe").args(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap()
 }
 

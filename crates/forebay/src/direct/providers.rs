@@ -225,21 +225,20 @@ mod tests {
     /// A machine whose program counts how often it is started.
     struct Counted {
         rig: Rig,
-        starts: tempfile::NamedTempFile,
     }
 
     impl Counted {
         fn new() -> Self {
-            Self { rig: Rig::new(), starts: tempfile::NamedTempFile::new().unwrap() }
+            Self { rig: Rig::new() }
         }
 
         /// What another engine finds, and how often the program was started until then.
         fn found(&self, opens: Opens, says: &str) -> (Result<(), String>, usize) {
             let answers = self.rig.answers.clone();
             let providers = Providers { answers, opens, ..providers() };
-            let starts = self.starts.path().display();
-            let found = found(providers, &format!("echo >>{starts}; {says}"));
-            (found.map(drop), std::fs::read(self.starts.path()).unwrap().len())
+            let starts = self.rig.folder.join("starts");
+            let found = found(providers, &format!("echo >>{}; {says}", starts.display()));
+            (found.map(drop), std::fs::read(starts).unwrap().len())
         }
     }
 
@@ -324,5 +323,30 @@ mod tests {
                 scope.spawn(move || assert_eq!(ask(), (Ok(()), 1)));
             }
         });
+    }
+    /// Set in each of several processes.
+    const INSIDE: &str = "FOREBAY_TEST_REMEMBERED";
+
+    #[test]
+    fn processes_share_what_is_remembered() {
+        let all = Counted::new();
+        let test = "direct::providers::tests::one_of_several_processes";
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "--nocapture", test]).env(INSIDE, &all.rig.folder);
+        own.stdout(std::process::Stdio::piped());
+        let started: Vec<_> = (0..3).map(|_| own.spawn().unwrap()).collect();
+        for one in started {
+            let output = one.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_processes() {
+        if let Some(folder) = std::env::var_os(INSIDE) {
+            let one = Counted { rig: Rig::at(Path::new(&folder)) };
+            assert_eq!(one.found(plays, &format!("sleep 0.3; {OPENED}")), (Ok(()), 1));
+        }
     }
 }

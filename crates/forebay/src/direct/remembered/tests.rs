@@ -13,16 +13,16 @@ const OPENED: &str = "version 1.15\nopened\nstorage nvme p2pdma\n";
 
 /// A machine, a cache, and a program that is asked for what `LIBRARY` says.
 pub(in crate::direct) struct Rig {
-    folder: tempfile::TempDir,
+    pub(in crate::direct) folder: PathBuf,
     pub(in crate::direct) answers: Answers,
+    ends: Option<tempfile::TempDir>,
 }
 
 impl Rig {
     pub(in crate::direct) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let sheet = Sheet::at(folder.path().join("cache/forebay"), NAME, text::FILE_MAX);
-        let machine = Machine::played(&folder.path().join("root"), &[]);
-        let rig = Self { folder, answers: Answers { sheet: Some(sheet), machine } };
+        let mut rig = Self::at(folder.path());
+        rig.ends = Some(folder);
         for (file, text) in [
             ("proc/sys/kernel/random/boot_id", "1-2-3\n"),
             ("proc/driver/nvidia/version", "580.1\n"),
@@ -38,6 +38,13 @@ impl Rig {
         rig
     }
 
+    /// One that another process has made in this folder.
+    pub(in crate::direct) fn at(folder: &Path) -> Self {
+        let sheet = Sheet::at(folder.join("cache/forebay"), NAME, text::FILE_MAX);
+        let machine = Machine::played(&folder.join("root"), &[]);
+        Self { folder: folder.into(), answers: Answers { sheet: Some(sheet), machine }, ends: None }
+    }
+
     /// Writes a file of the machine.
     pub(in crate::direct) fn write(&self, file: &str, text: &str) {
         let path = self.root(file);
@@ -46,16 +53,16 @@ impl Rig {
     }
 
     fn root(&self, file: &str) -> PathBuf {
-        self.folder.path().join("root").join(file)
+        self.folder.join("root").join(file)
     }
 
     fn cache(&self) -> PathBuf {
-        self.folder.path().join("cache/forebay")
+        self.folder.join("cache/forebay")
     }
 
     /// The same cache on a machine whose processes have these variables.
     fn with(&self, variables: &[(&str, &str)]) -> Answers {
-        let machine = Machine::played(&self.folder.path().join("root"), variables);
+        let machine = Machine::played(&self.folder.join("root"), variables);
         Answers { machine, ..self.answers.clone() }
     }
 
@@ -363,7 +370,7 @@ fn files_that_are_not_ours_are_not_believed() {
     rig.inquiry().keep(&opened());
     let path = rig.cache().join(NAME);
     let good = fs::read(&path).expect("a file");
-    let elsewhere = rig.folder.path().join("elsewhere");
+    let elsewhere = rig.folder.join("elsewhere");
     fs::write(&elsewhere, &good).expect("a file");
     fs::remove_file(&path).expect("it was there");
     symlink(&elsewhere, &path).expect("a link");
