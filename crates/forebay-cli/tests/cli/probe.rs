@@ -182,6 +182,7 @@ fn the_loader_finds_it_and_folders_of_packages_come_last() {
     let path = format!("LD_LIBRARY_PATH={}", played.folder.path().display());
     let (seen, _) = ask(&[&path], &[], LONG);
     assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));
+    assert_eq!(seen.loaded, fs::canonicalize(&played.library).ok(), "which file that was");
     let packages = tempfile::tempdir().unwrap();
     let inside = packages.path().join("nvidia/cufile/lib");
     fs::create_dir_all(&inside).unwrap();
