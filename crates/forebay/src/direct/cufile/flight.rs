@@ -20,6 +20,8 @@ pub(super) struct Flight {
     device: Arc<dyn Device>,
     token: usize,
     address: u64,
+    /// Where the library finds the memory.
+    native: u64,
     len: u64,
     place: Place,
 }
@@ -42,7 +44,7 @@ impl Flight {
         })?;
         let place = session.buffers.enter(device.id(), (address, native), len);
         let (port, device) = (Arc::clone(port), Arc::clone(device));
-        Ok(Self { port, device, token, address, len, place })
+        Ok(Self { port, device, token, address, native, len, place })
     }
 
     pub(super) fn handle(&self) -> FileHandle {
@@ -52,6 +54,12 @@ impl Flight {
     /// What the library takes for the memory: an address, and how far from there on.
     pub(super) fn memory(&self) -> (u64, i64) {
         (self.place.base, self.place.at.cast_signed())
+    }
+
+    /// The same as one address. In streams the library has been seen to mix up requests at offsets
+    /// within one registered buffer, though each was told to be whole (`docs/internals/cufile.md`).
+    pub(super) fn place(&self) -> u64 {
+        self.native
     }
 
     /// What the library's answer means.

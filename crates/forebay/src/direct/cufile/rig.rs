@@ -139,11 +139,12 @@ fn within_a_process() {
     if std::env::var_os(INSIDE).is_none() {
         return;
     }
+    let device = gpu::open(&GpuSelector::Auto).unwrap().unwrap();
     let session = match Session::open(None, &[]) {
         Ok(session) => session,
         Err(failure) => return println!("skipped: {failure}"),
     };
-    let device = gpu::open(&GpuSelector::Auto).unwrap().unwrap();
+    println!("cuFile {} at {}", session.version(), session.library().display());
     let rig = Rig::of(session, device).unwrap();
     let whole = |results: Vec<Result<u64, Errno>>| {
         assert!(results.iter().all(|result| *result == Ok(UNIT)), "{results:?}");
@@ -151,23 +152,23 @@ fn within_a_process() {
     let mut batches = BatchLane::new(&rig.session, &rig.device).unwrap();
     let mut streams = StreamLane::new(&rig.session, &rig.device).unwrap();
     for round in 0..3 {
-        let mut took = [Duration::ZERO; 2];
-        for (lane, took) in [&mut batches as &mut dyn Lane, &mut streams].into_iter().zip(&mut took)
-        {
+        let lanes: [(&str, &mut dyn Lane); 2] =
+            [("batches", &mut batches), ("streams", &mut streams)];
+        for (name, lane) in lanes {
             let start = Instant::now();
             whole(rig.read(lane));
-            *took = start.elapsed();
+            println!("round {round}: {UNITS} requests by {name} in {:?}", start.elapsed());
             // The same to memory that the driver knows, and within it.
             let len = rig.bytes.len() as u64;
             let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * len).unwrap();
             let known =
                 Buffers::register(&rig.session, &rig.device, (memory.address(), 2 * len)).unwrap();
             let (low, high) = memory.split_at(len);
+            let start = Instant::now();
             whole(rig.read_to(lane, &high));
             whole(rig.read_to(lane, &low));
+            println!("round {round}: to known memory by {name} in {:?}", start.elapsed());
             drop(known);
         }
-        println!("round {round}: {UNITS} requests by batches and by streams took {took:?}");
     }
-    println!("cuFile {}: {:?}", rig.session.version(), rig.session.library());
 }

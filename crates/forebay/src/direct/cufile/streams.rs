@@ -109,7 +109,7 @@ impl StreamLane {
     fn queue(&self, track: &Track, flight: &Flight, said: &mut Said, writes: bool) -> Told {
         let table = self.session.table();
         let function = if writes { table.write_async } else { table.read_async };
-        let (base, file) = (flight.memory().0 as *mut c_void, flight.handle());
+        let (base, file) = (flight.place() as *mut c_void, flight.handle());
         let mut told = Err(CuFileFailure::Io(Errno::NODEV));
         let entered = self.device.within(&mut || {
             let Some(function) = function else { return };
@@ -165,7 +165,7 @@ impl Lane for StreamLane {
                 return Err(errno);
             }
         };
-        let mut said = Box::new(Said { len, offset, at: flight.memory().1, moved: 0 });
+        let mut said = Box::new(Said { len, offset, at: 0, moved: 0 });
         if let Err(failure) = self.queue(&track, &flight, &mut said, writes) {
             let (_, result) = flight.land(&self.session, Err(failure));
             self.idle.push(track);

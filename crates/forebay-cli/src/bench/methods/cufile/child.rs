@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -202,8 +203,12 @@ impl<'a> State<'a> {
         let path = bytes(path).ok_or_else(|| Failed::of("a path that is none"))?;
         let path = Path::new(std::ffi::OsStr::from_bytes(&path));
         let open = |direct: bool| {
-            let flags = no_link(write) | if direct { libc::O_DIRECT } else { 0 };
-            OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+            let mut how = OpenOptions::new();
+            how.read(true).write(write);
+            let found = how.custom_flags(no_link(write)).open(path)?;
+            // cuFile refuses descriptors with O_NOFOLLOW: the file that was found is opened anew.
+            let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+            how.custom_flags(if direct { libc::O_DIRECT } else { 0 }).open(again)
         };
         // A file system may have no such way; the answer says which one it is.
         let (file, direct) = match open(direct) {
