@@ -6,11 +6,12 @@
 //! cuFile says of itself is asked before, in a process of its own ([`crate::direct::ask_cufile`]).
 //!
 //! `facts` is all that was read; a group of checks looks at nothing else: `storage` and `volumes`,
-//! `network`, `driver`, `kernel`, `pcie`, `config` and `cufile`, `process`. Where a step is from
-//! stands in a comment beside it.
+//! `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and `cufile`, `process` and
+//! `devices`. Where a step is from stands in a comment beside it.
 
 mod config;
 mod cufile;
+mod devices;
 mod driver;
 mod facts;
 mod gunzip;
@@ -18,6 +19,7 @@ mod jsonc;
 mod kernel;
 mod network;
 mod pcie;
+mod peers;
 mod process;
 mod report;
 mod storage;
@@ -106,12 +108,14 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
 #[cfg(test)]
 mod tests {
     const PAGE: &str = include_str!("../../../../docs/doctor.md");
-    const SOURCES: [&str; 9] = [
+    const SOURCES: [&str; 11] = [
         include_str!("config.rs"),
         include_str!("cufile.rs"),
+        include_str!("devices.rs"),
         include_str!("driver.rs"),
         include_str!("kernel.rs"),
         include_str!("network.rs"),
+        include_str!("peers.rs"),
         include_str!("pcie.rs"),
         include_str!("process.rs"),
         include_str!("storage.rs"),

@@ -13,12 +13,14 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
+use super::groups::Version;
 use super::probe::{Live, Refusal, Trail};
 use super::system::{Absent, System, clean, read_through};
 
 /// Variables that are taken from an environment, and the longest that is read of one.
 const VARIABLES_MAX: usize = 64;
 const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
+const LIST_LEN_MAX: usize = 64 << 10;
 /// Names that are taken from one folder.
 const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
@@ -128,6 +130,27 @@ impl System {
     pub fn known_way(&self, path: &Path) -> Option<PathBuf> {
         let path = std::path::absolute(path).ok()?;
         Some(self.probe().patience()?.known(&path)?.real)
+    }
+
+    /// Whether this process may open a device, which is not done; none where nobody recorded it.
+    pub(crate) fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
+        match self.probe().access(Path::new(device)) {
+            Ok(()) => Some(Ok(())),
+            Err(Refusal::Errno(errno)) => Some(Err(match errno {
+                Errno::PERM => Absent::Failed(errno), // a control group, and no mode
+                errno => errno.into(),
+            })),
+            Err(Refusal::NotRecorded | Refusal::Silent) => None,
+        }
+    }
+
+    /// The control group of devices that the process is in lists what may be opened; only version
+    /// 1 shows such a list.
+    pub(crate) fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
+        let group = self.groups("devices").into_iter().find(|group| group.version == Version::One);
+        let file = group?.path.join("devices.list");
+        let lines = self.lines_of(file.to_str()?, LIST_LEN_MAX, |_| true).ok()?;
+        Some((Path::new("/").join(file), lines))
     }
 
     /// The lines of a file that `keeps` takes.

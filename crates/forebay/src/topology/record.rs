@@ -171,6 +171,7 @@ struct Recording {
     files: Mutex<BTreeMap<PathBuf, Asked>>,
     tables: Mutex<BTreeMap<u64, Answer<String>>>,
     loops: Mutex<BTreeMap<String, (u64, u64)>>,
+    devices: Mutex<BTreeMap<PathBuf, Answer<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -183,8 +184,9 @@ struct Asked {
 
 impl Recording {
     fn new() -> Self {
-        let (files, tables, loops) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { live: Live::patient(), files, tables, loops }
+        let (files, tables) = (Mutex::default(), Mutex::default());
+        let (loops, devices) = (Mutex::default(), Mutex::default());
+        Self { live: Live::patient(), files, tables, loops, devices }
     }
 
     fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
@@ -209,6 +211,13 @@ impl Recording {
         for (name, (device, inode)) in &*self.loops.lock().unwrap_or_else(PoisonError::into_inner) {
             let (name, device) = (quoted(name), device_text(*device));
             let _ = writeln!(text, "{{\"loop\":{name},\"dev\":\"{device}\",\"ino\":{inode}}}");
+        }
+        for (path, answer) in &*self.devices.lock().unwrap_or_else(PoisonError::into_inner) {
+            let errno = match answer {
+                Err(Refusal::Errno(errno)) => format!(",\"errno\":{}", errno.raw_os_error()),
+                _ => String::new(),
+            };
+            let _ = writeln!(text, "{{\"access\":{}{errno}}}", quoted(&path.to_string_lossy()));
         }
         text
     }
@@ -252,6 +261,13 @@ impl Probe for Recording {
             let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
             loops.insert(name.to_owned(), file);
         }
+        answer
+    }
+
+    fn access(&self, device: &Path) -> Answer<()> {
+        let answer = self.live.access(device);
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.insert(device.to_owned(), answer);
         answer
     }
 
