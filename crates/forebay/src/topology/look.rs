@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(encoded(&extents, 90, 1000), 60);
         assert_eq!(encoded(&[], 0, 10), 0);
         // Every second one of those that were looked at, so half of the rest too.
-        let many = (0..ENCODED_MAX as u64 / 2);
+        let many = 0..ENCODED_MAX as u64 / 2;
         let many = many.flat_map(|i| [extent(i * 20, 10, ENCODED), extent(i * 20 + 10, 10, 0)]);
         let many: Vec<Extent> = many.collect();
         assert_eq!(encoded(&many, 0, 1 << 20), 1 << 19);
