@@ -74,36 +74,28 @@ fn the_engines_account_is_confirmed_by_what_others_counted() {
 #[test]
 fn where_there_is_a_direct_path_it_stands_beside_the_other_ways() {
     let folder = folder();
-    let report = report(folder.path(), &[".", "--gpu", "sim:cufile", "--size", "8MiB"]);
+    let report = report(folder.path(), &["file", "--gpu", "sim:cufile", "--size", "8MiB"]);
     check(&report);
-    let ours = |direction: Direction, cache: Cache| {
-        let rows = ways(&report).into_iter().filter(move |row| row.method == MethodName::Forebay);
-        let rows = rows.filter(move |row| (row.direction, row.cache) == (direction, Some(cache)));
-        rows.collect::<Vec<_>>()
+    let ours: Vec<_> =
+        ways(&report).into_iter().filter(|row| row.method == MethodName::Forebay).collect();
+    let beside = |cache: Cache| {
+        let rows = ours.iter().filter(|row| row.cache == Some(cache));
+        rows.map(|row| row.demanded.clone().unwrap_or_default()).collect::<Vec<_>>()
     };
-    let beside = |direction: Direction, cache: Cache| {
-        let rows = ours(direction, cache);
-        rows.iter().map(|row| row.demanded.clone().unwrap_or_default()).collect::<Vec<_>>()
-    };
-    let (read, write) = (Direction::Read, Direction::Write);
-    if beside(read, Cache::Cold).is_empty() {
+    if beside(Cache::Cold).is_empty() {
         println!("skipped: a direct path beside others: this folder keeps its files in memory");
         return;
     }
-    assert_eq!(beside(read, Cache::Cold), ["", "staged", "cached"]);
-    for (direction, cache) in
-        [(read, Cache::Resident), (write, Cache::Cold), (write, Cache::Resident)]
-    {
-        assert_eq!(beside(direction, cache), ["", "direct", "staged"]);
-    }
-    let chosen = ours(read, Cache::Cold)[0];
+    assert_eq!(beside(Cache::Cold), ["", "staged", "cached"]);
+    assert_eq!(beside(Cache::Resident), ["", "direct", "staged"]);
+    let chosen = ours.iter().find(|row| row.cache == Some(Cache::Cold)).unwrap();
     assert_eq!(chosen.route.as_deref(), Some("direct"), "{chosen:?}");
-    for row in ways(&report).into_iter().filter(|row| row.method == MethodName::Forebay) {
+    for row in ours {
         assert!(row.speed_up.is_some() && row.cpu_s_per_gb.is_some(), "{row:?}");
         assert_eq!(row.verified, Some(true));
-        let direct = row.route.as_deref() == Some("direct");
+        let is_direct = row.route.as_deref() == Some("direct");
         let word = &row.verdict.as_ref().unwrap().word;
-        assert_eq!(word == "direct (p2pdma)", direct, "{row:?}");
+        assert_eq!(word == "direct (p2pdma)", is_direct, "{row:?}");
         assert!(row.demanded.is_none() || row.demanded == row.route, "{row:?}");
     }
 }
