@@ -5,6 +5,7 @@
 
 mod bench;
 mod bundle;
+mod cufile;
 mod fio;
 mod folders;
 mod lab;

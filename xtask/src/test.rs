@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
-use crate::{bundle, lab, prepare, python, sanitize, soak, tidy, wheels};
+use crate::{bundle, cufile, lab, prepare, python, sanitize, soak, tidy, wheels};
 
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
@@ -21,11 +21,14 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let start = Instant::now();
     let mut report = Report::default();
     prepare::run(&mut report);
+    cufile::prepare(&mut report, root)?;
+    let wheels_of_cufile = cufile::folder(root)?;
     let cargo = |arguments: &[&str]| {
         let mut command = process::cargo();
         command.current_dir(root).env("PATH", process::full_path()).args(arguments);
         // What the tests learn about drives is nothing that this user should find later.
         command.env("XDG_CACHE_HOME", root.join("target/test-cache"));
+        command.env(cufile::VARIABLE, &wheels_of_cufile);
         command
     };
 

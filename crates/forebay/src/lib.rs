@@ -29,7 +29,7 @@
 //!     staging    pinned slots, and the thread that copies them      → gpu
 //!     direct     ways without a copy in host memory: cuFile         → gpu
 //! doctor     what stands between a path and a GPU, and what to do about it
-//! remember   what was learned about a drive, in the user's cache folder
+//! remember   small files in the user's cache folder: what was learned about drives
 //! tune       pure: how much is kept in flight, and how many threads read
 //! transfer   what the caller waits for: progress, bytes by route, the first error
 //! statistics how long the stages take
@@ -43,11 +43,16 @@
 //!
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
+//! - `direct/cufile/batch.rs`: hands requests to cuFile many at a time
+//! - `direct/cufile/buffers.rs`: has cuFile know memory, and forget it
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves
+//! - `direct/cufile/rig.rs`: hands memory to lanes, in tests
 //! - `direct/cufile/session.rs`: reads and writes by cuFile
-//! - `direct/cufile/simulated.rs`: plays cuFile's functions
+//! - `direct/cufile/simulated/batch.rs`: plays cuFile's batches
+//! - `direct/cufile/simulated/mod.rs`: plays cuFile's functions
+//! - `direct/cufile/streams.rs`: queues requests of cuFile in streams
 //! - `direct/cufile/table.rs`: declares cuFile's functions
 //! - `engine/beside.rs`: lends memory of simulated GPUs
 //! - `engine/borrow.rs`: others promise to keep memory
@@ -85,11 +90,14 @@
 //! - `process.rs`: maps the page that tells a forked child from its parent
 //! - `proof/pcie/nvml.rs`: loads NVML and calls it
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
+//! - `queue/lane.rs`: hands an op's memory to a provider's lane
 //! - `queue/pread.rs`: reads into an op's memory
 //! - `queue/registered.rs`: has the kernel pin memory for as long as a ring lives
 //! - `queue/uring.rs`: hands an op's memory to the kernel
+//! - `queue/scheduler/peer_tests.rs`: plays a port
 //! - `queue/sim/device.rs`: passes calls on to the simulated GPU
 //! - `queue/sim/memory.rs`: reads and writes memory on the simulated GPU
+//! - `queue/sim/peers.rs`: plays a port
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them

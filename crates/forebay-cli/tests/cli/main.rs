@@ -17,6 +17,9 @@ mod log;
 mod machine;
 mod map;
 mod paths;
+#[allow(dead_code, reason = "the library's own tests use the rest")]
+#[path = "../../../forebay/tests/lab/cufile/mod.rs"]
+mod played;
 mod probe;
 mod program;
 mod proof;

@@ -1,105 +1,277 @@
-//! `forebay probe`: what cuFile says, as a helper tells it. The library itself is not needed: what
-//! has its functions is compiled here, and what has not is one.
+//! `forebay probe`: what cuFile says, as a helper tells it. The library itself is not needed: one
+//! that has its functions is compiled here.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay::direct::{End, Program, ask_cufile};
+use forebay::direct::{End, Program, Seen, ask_cufile};
 
+use crate::played::{self, DOES, NAME, VERSION, VERSIONS};
 use crate::program::program;
 
-/// A library with the functions that are called, whose driver opens as `open` says.
-fn library(folder: &Path, open: &str) -> Option<PathBuf> {
-    let (source, library) = (folder.join("cufile.c"), folder.join("libcufile.so.0"));
-    let text = format!(
-        "struct answer {{ int error, cuda; }};\n\
-         struct answer cuFileDriverOpen(void) {{ {open} }}\n\
-         struct answer cuFileGetVersion(int *v) {{ *v = 1190; return (struct answer) {{0, 0}}; }}\n\
-         struct answer cuFileDriverGetProperties(unsigned *p) {{\n\
-           p[0] = 2; p[1] = 28; p[4] = 16384; p[6] = 1 << 4; p[8] = 1 << 1; p[12] = 128;\n\
-           return (struct answer) {{0, 0}}; }}\n\
-         long cuFileUseCount(void) {{ return 0; }}\n\
-         struct answer cuFileHandleRegister(void **h, void *d) {{\n\
-           *h = d; return (struct answer) {{0, 0}}; }}\n\
-         void cuFileHandleDeregister(void *h) {{}}\n\
-         struct answer cuFileBufRegister(const void *b, unsigned long n, int f) {{\n\
-           return (struct answer) {{0, 0}}; }}\n\
-         struct answer cuFileBufDeregister(const void *b) {{ return (struct answer) {{0, 0}}; }}\n\
-         long cuFileRead(void *h, void *b, unsigned long n, long o, long a) {{ return 0; }}\n\
-         long cuFileWrite(void *h, void *b, unsigned long n, long o, long a) {{ return 0; }}\n\
-         struct answer cuFileDriverGetP2PFlags(int kind, int *flags) {{\n\
-           *flags = kind == 4 ? 3 : 0; return (struct answer) {{0, 0}}; }}\n"
-    );
-    std::fs::write(&source, text).unwrap();
-    let mut compiler = Command::new("cc");
-    match compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() {
-        Ok(status) if status.success() => Some(library),
-        _ => {
-            println!("skipped: no C compiler");
-            None
-        }
+/// Only a bound on a hang.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The library as of a version, in a folder of its own.
+struct Played {
+    folder: tempfile::TempDir,
+    library: PathBuf,
+}
+
+impl Played {
+    fn as_of(version: u32) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let library = played::compile(folder.path(), version);
+        let library = library.map_err(|reason| println!("skipped: {reason}")).ok()?;
+        Some(Self { folder, library })
+    }
+
+    /// What a helper says of it when it does so.
+    fn ask(&self, does: &str) -> (Seen, End) {
+        self.ask_with(&[&format!("{DOES}={does}")], LONG)
+    }
+
+    fn ask_with(&self, variables: &[&str], bound: Duration) -> (Seen, End) {
+        let start = Instant::now();
+        let answer = ask(variables, &["--library", self.library.to_str().unwrap()], bound);
+        assert!(start.elapsed() < bound + LONG);
+        answer
     }
 }
 
-/// What a helper says of a library within a bound, and how long that took.
-fn ask(library: &Path, bound: Duration) -> (forebay::direct::Seen, End, Duration) {
-    let arguments = vec!["probe".into(), "--library".into(), library.into()];
-    let start = Instant::now();
-    let asked = Program { file: program(), arguments };
-    let (seen, end) = ask_cufile(&asked, bound);
-    (seen, end, start.elapsed())
+/// What a helper says that is started with these variables and arguments.
+fn ask(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
+    let program = program();
+    let words = [program.to_str().unwrap(), "probe"];
+    let all = variables.iter().copied().chain(words).chain(arguments.iter().copied());
+    let asked = Program { file: "env".into(), arguments: all.map(Into::into).collect() };
+    ask_cufile(&asked, bound)
 }
-
-const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_driver_that_opens_says_what_it_serves() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(library) = library(folder.path(), "return (struct answer) {0, 0};") else { return };
-    let (seen, end, _) = ask(&library, LONG);
+    let Some(played) = Played::as_of(1190) else { return };
+    let (seen, end) = played.ask("nvidia-fs");
     assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None));
-    assert_eq!(seen.library.as_deref(), Some(library.as_path()));
+    assert_eq!(seen.library.as_deref(), Some(played.library.as_path()));
     assert_eq!(seen.version.as_deref(), Some("1.19"));
     assert_eq!(seen.nvidia_fs.as_deref(), Some("2.28"));
     let ways = vec!["p2pdma".to_owned(), "nvidia-fs".to_owned()];
     assert_eq!(seen.storage, [("nvme".to_owned(), ways)]);
     assert_eq!((seen.features, seen.limits), (vec!["batch".to_owned()], Some((16384, 128))));
+    assert!(seen.settings.contains(&("allow_compat_mode".to_owned(), true)));
+    let (seen, end) = played.ask("posix");
+    assert_eq!((end, seen.opened, seen.nvidia_fs), (End::Exited(0), true, None));
+    assert_eq!(seen.storage, []);
+}
+
+#[test]
+fn each_version_is_asked_for_what_it_has() {
+    for version in VERSIONS {
+        let Some(played) = Played::as_of(version) else { return };
+        let (seen, end) = played.ask("");
+        assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None), "{version}");
+        let text = format!("1.{}", version % 1000 / 10);
+        assert_eq!(seen.version, Some(text));
+        assert_eq!(seen.settings.is_empty(), version < 1140, "{version}");
+        let ways = if version < 1160 { vec![] } else { vec!["p2pdma".to_owned()] };
+        assert_eq!(seen.storage, [("nvme".to_owned(), ways)], "{version}");
+    }
+}
+
+#[test]
+fn one_of_another_version_is_not_opened() {
+    let Some(old) = Played::as_of(1090) else { return };
+    let why = |played: &Played, variables: &[&str]| {
+        let (seen, end) = played.ask_with(variables, LONG);
+        assert_eq!((end, seen.opened, seen.version), (End::Exited(0), false, None));
+        seen.failed.unwrap()
+    };
+    let missing = why(&old, &[]);
+    assert!(missing.contains("has no `cuFileGetVersion`: it is older than 1.11"), "{missing}");
+    let played = Played::as_of(1190).unwrap();
+    for (number, text) in [("1090", "1.9"), ("1100", "1.10"), ("2000", "2.0"), ("-1", "0.0")] {
+        let told = why(&played, &[&format!("{VERSION}={number}")]);
+        assert!(told.contains(&format!("is version {text}: 1.11 or a later one")), "{told}");
+    }
+    let failed = why(&played, &[&format!("{DOES}=version=5030")]);
+    assert!(failed.contains("cuFileGetVersion failed: INTERNAL_ERROR (5030)"), "{failed}");
 }
 
 #[test]
 fn a_driver_that_fails_says_why_and_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let open = "return (struct answer) {5027, 0};";
-    let Some(library) = library(folder.path(), open) else { return };
-    let (seen, end, _) = ask(&library, LONG);
-    assert_eq!((end, seen.opened), (End::Exited(0), false));
-    assert!(seen.failed.unwrap().contains("HANDLE_NOT_REGISTERED (5027)"));
-    assert!(seen.hint.unwrap().contains("/run/udev"));
+    let Some(played) = Played::as_of(1190) else { return };
+    for (open, says, hint) in [
+        ("open=5001", "DRIVER_NOT_INITIALIZED (5001)", "modprobe nvidia-fs"),
+        ("open=5027", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
+        ("open=5030", "INTERNAL_ERROR (5030)", "cufile.log"),
+        ("open=5033", "NVFS_SETUP_ERROR (5033)", "libcuda.so.1"),
+        ("open=5011:999", "(CUDA error 999)", ""),
+        ("open=4711", "cuFile's error 4711", ""),
+    ] {
+        let (seen, end) = played.ask(open);
+        assert_eq!((end, seen.opened), (End::Exited(0), false), "{open}");
+        assert!(seen.failed.as_ref().is_some_and(|text| text.contains(says)), "{seen:?}");
+        assert!(seen.hint.unwrap_or_default().contains(hint), "{open}");
+        assert_eq!(seen.version.as_deref(), Some("1.19"));
+    }
 }
 
 #[test]
-fn a_driver_that_hangs_or_crashes_takes_only_the_helper() {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(library) = library(folder.path(), "for (;;) __asm__ volatile (\"\");") else { return };
-    let bound = Duration::from_secs(1);
-    let (seen, end, took) = ask(&library, bound);
-    assert_eq!((end, seen.opened), (End::TimedOut(bound), false));
-    assert_eq!(seen.version.as_deref(), Some("1.19"), "what was said before is kept");
-    assert!(took < LONG);
-    let folder = tempfile::tempdir().unwrap();
-    let crash = "*(volatile int *)0 = 0; return (struct answer) {0, 0};";
-    let library = self::library(folder.path(), crash).unwrap();
-    let (seen, end, _) = ask(&library, LONG);
-    assert_eq!((end, seen.opened), (End::Killed(11), false));
+fn one_that_hangs_or_crashes_takes_only_the_helper() {
+    let Some(played) = Played::as_of(1190) else { return };
+    for (does, ends) in [
+        ("init-crash", End::Killed(11)),
+        ("init-exit", End::Exited(3)),
+        ("open-crash", End::Killed(11)),
+    ] {
+        let (seen, end) = played.ask(does);
+        assert_eq!((end, seen.opened), (ends, false), "{does}");
+        // What was said before is kept; nothing is before the initialiser.
+        assert_eq!(seen.version.is_some(), does == "open-crash", "{does}");
+    }
+    let bound = Duration::from_millis(700);
+    for does in ["init-spin", "open-spin"] {
+        let (seen, end) = played.ask_with(&[&format!("{DOES}={does}")], bound);
+        assert_eq!((end, seen.opened), (End::TimedOut(bound), false), "{does}");
+        assert!(does == "init-spin" || seen.version.as_deref() == Some("1.19"), "{seen:?}");
+    }
 }
 
 #[test]
 fn what_is_no_cufile_is_said_to_be_none() {
     let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("libcufile.so.0");
-    std::fs::write(&library, "text").unwrap();
-    assert!(ask(&library, LONG).0.failed.unwrap().contains("is no library"));
-    let (seen, _, _) = ask(&folder.path().join("none.so"), LONG);
-    assert!(seen.failed.unwrap().contains("pip install nvidia-cufile"));
+    let library = folder.path().join(NAME);
+    let why = |library: &Path| {
+        let (seen, end) = ask(&[], &["--library", library.to_str().unwrap()], LONG);
+        assert_eq!((end, seen.opened, seen.library), (End::Exited(0), false, None));
+        seen.failed.unwrap()
+    };
+    fs::write(&library, "text").unwrap();
+    assert!(why(&library).contains("is no library"));
+    assert!(why(&folder.path().join("none.so")).contains("pip install nvidia-cufile"));
+    assert!(why(folder.path()).contains("cannot read"));
+    let Some(played) = Played::as_of(1190) else { return };
+    let whole = fs::read(&played.library).unwrap();
+    for (at, byte, says) in [
+        (18, if whole[18] == 62 { 183 } else { 62 }, "is built for "),
+        (18, 243, "another machine (ELF 243)"),
+        (4, 1, "is built for "),
+        (0, 0, "is no library"),
+    ] {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        fs::write(&library, bytes).unwrap();
+        assert!(why(&library).contains(says), "{at}: {}", why(&library));
+    }
+    // The loader may stumble over what is cut off, in the helper.
+    for len in [64, 1000, whole.len() / 2] {
+        fs::write(&library, &whole[..len]).unwrap();
+        let (seen, end) = ask(&[], &["--library", library.to_str().unwrap()], LONG);
+        let told = end == End::Exited(0) && seen.failed.is_some();
+        assert!(!seen.opened && (told || end == End::Killed(7)), "{len}: {seen:?}, {end:?}");
+    }
+}
+
+#[test]
+fn the_loader_finds_it_and_folders_of_packages_come_last() {
+    let Some(played) = Played::as_of(1150) else { return };
+    let path = format!("LD_LIBRARY_PATH={}", played.folder.path().display());
+    let (seen, _) = ask(&[&path], &[], LONG);
+    assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));
+    let packages = tempfile::tempdir().unwrap();
+    let inside = packages.path().join("nvidia/cufile/lib");
+    fs::create_dir_all(&inside).unwrap();
+    let of_wheel = inside.join(NAME);
+    fs::copy(&played.library, &of_wheel).unwrap();
+    fs::write(&played.library, "text").unwrap();
+    // What the loader finds is no library, so the next one counts.
+    let folder = packages.path().to_str().unwrap();
+    let (seen, _) = ask(&[&path], &["--packages", folder], LONG);
+    assert!(seen.opened, "{seen:?}");
+    if seen.library.as_ref().is_some_and(|path| path.starts_with("/usr/local")) {
+        return println!("skipped: a wheel's cuFile: a toolkit has one, which comes first");
+    }
+    assert_eq!(seen.library, Some(of_wheel));
+}
+
+#[test]
+fn a_program_that_is_not_ours_is_no_danger() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("forebay");
+    let says = |bytes: &[u8], mode: u32, bound| {
+        fs::write(&program, bytes).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        let start = Instant::now();
+        let asked = Program { file: program.clone(), arguments: vec![] };
+        loop {
+            match ask_cufile(&asked, bound) {
+                // Another test's fork has the descriptor that it was written by for a moment.
+                (_, End::NotRun(why)) if why.contains("busy") => {}
+                answer => return answer,
+            }
+            assert!(start.elapsed() < bound + LONG, "it stays busy");
+        }
+    };
+    let script = b"#!/bin/sh\necho library /x\necho opened\necho storage nvme p2pdma\nexit 7\n";
+    let (seen, end) = says(script, 0o755, LONG);
+    assert_eq!((end, seen.opened, seen.storage.len()), (End::Exited(7), true, 1));
+    // A process that it leaves behind keeps its output open for longer than it has.
+    let bound = Duration::from_millis(500);
+    let (seen, end) = says(b"#!/bin/sh\necho opened\nsleep 5 &\n", 0o755, bound);
+    assert_eq!((end, seen.opened), (End::Exited(0), true));
+    let (seen, end) = says(b"#!/bin/sh\nexec cat /dev/zero\n", 0o755, bound);
+    assert_eq!((end, seen), (End::TimedOut(bound), Seen::default()));
+    let mut elf = vec![0; 4096];
+    elf[..8].copy_from_slice(b"\x7fELF\x02\x01\x01\0");
+    (elf[16], elf[18]) = (2, 243); // a program, of no machine that tests run on
+    for (bytes, mode) in [(elf.as_slice(), 0o755), (b"", 0o755), (script, 0o644)] {
+        let (seen, end) = says(bytes, mode, LONG);
+        let told = matches!(&end, End::NotRun(why) if why.contains(program.to_str().unwrap()));
+        assert!(told && seen == Seen::default(), "{end:?}");
+    }
+}
+
+/// Where its driver is none, the vendor's own library says so or hangs; its version it tells.
+#[test]
+fn the_real_library_has_what_is_asked_of_it() {
+    let folder = std::env::var_os("FOREBAY_CUFILE_WHEELS").map(PathBuf::from);
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let libraries = entries.into_iter().flatten().flatten().map(|entry| entry.path().join(NAME));
+    let mut libraries: Vec<PathBuf> = libraries.filter(|library| library.exists()).collect();
+    libraries.sort();
+    let (Some(oldest), Some(newest)) = (libraries.first(), libraries.last()) else {
+        return println!("skipped: cuFile's library: `cargo xtask test` fetches it, where it can");
+    };
+    for library in [oldest, newest] {
+        let text = library.to_str().unwrap();
+        let (seen, end) = ask(&[], &["--library", text], Duration::from_secs(2));
+        assert!(matches!(end, End::Exited(0) | End::TimedOut(_)), "{text}: {end:?}, {seen:?}");
+        let version = seen.version.expect(text);
+        let folder = library.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        assert!(folder.starts_with(&format!("{version}.")), "{text}: {version}");
+    }
+}
+
+/// What the command comes to.
+fn probe(arguments: &[&str], output: Stdio) -> Output {
+    let mut command = Command::new(program());
+    command.arg("probe").args(arguments).stdout(output).stderr(Stdio::piped()).output().unwrap()
+}
+
+#[test]
+fn its_status_says_whether_it_could_tell() {
+    let none = ["--library", "/nowhere/libcufile.so.0"];
+    let told = probe(&none, Stdio::piped());
+    assert_eq!(told.status.code(), Some(0), "why there is none is an answer");
+    assert!(String::from_utf8_lossy(&told.stdout).starts_with("failed there is no `libcufile"));
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let lost = probe(&none, full.into());
+    assert_eq!(lost.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&lost.stderr);
+    assert!(text.contains("error: cannot write to stdout"), "{text}");
+    assert_eq!(probe(&["--library"], Stdio::piped()).status.code(), Some(2));
 }

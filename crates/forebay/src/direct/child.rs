@@ -18,6 +18,9 @@ const KILLED_MAX: Duration = Duration::from_secs(1);
 /// Names the file that cuFile writes its log to.
 const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
 
+/// Says whether anything is remembered, which is for whoever asked.
+const REMEMBER: (&str, &str) = ("FOREBAY_REMEMBER", "off");
+
 /// A program, and what it is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
@@ -55,6 +58,7 @@ pub enum End {
 pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
     let mut command = Command::new(&program.file);
     command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
+    command.env(REMEMBER.0, REMEMBER.1);
     if std::env::var_os(CUFILE_LOG).is_none() {
         command.env(CUFILE_LOG, "/dev/null"); // else it lies in the user's folder
     }

@@ -2,22 +2,32 @@
 //!
 //! Each way is a provider, which has a `Port` for a file and a GPU or says why
 //! not. The first is `cufile`. Its driver may hang as it opens, so it is opened in a `child`'s
-//! process first, and transfers go by way of slots until the answer is there.
+//! process first, and transfers go by way of slots until the answer is there. What it said is
+//! `remembered`.
 
+mod answer;
 mod child;
 mod cufile;
 mod providers;
+mod remembered;
+mod small;
 
 use std::time::Duration;
 
+pub use answer::Answer;
+pub(crate) use answer::{answer_from_lines, answer_to_lines};
 pub use child::{End, Program};
 pub use cufile::{CuFileError, CuFileFailure, RegisteredFile, Seen, Session, look};
 pub(crate) use providers::Providers;
+pub use remembered::Renewal;
+
+/// How long the driver may take to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
+const OPENS_WITHIN: Duration = Duration::from_secs(20);
 
 /// What cuFile says of this machine, as `program` finds it within `limit`, and how that ended:
 /// opening the driver may hang.
 #[must_use]
-pub fn ask_cufile(program: &Program, limit: Duration) -> (Seen, End) {
+pub fn ask_cufile(program: &Program, limit: Duration) -> Answer {
     let (answer, end) = child::run(program, limit, cufile::ANSWER_MAX);
     (Seen::parse(&answer), end)
 }

@@ -1,28 +1,33 @@
 //! The providers of an engine: cuFile's driver, once it is known to open.
 
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::ask_cufile;
-use super::child::{End, Program};
-use super::cufile::{CuFilePort, Seen, Session, unreachable};
+use super::answer::usable;
+use super::child::Program;
+use super::cufile::{CuFileFailure, CuFilePort, Session, forbids_compat, unreachable};
+use super::remembered::Answers;
+use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};
-
-/// How long the driver may take to open: 0.4 s on an H200 (`benches/runs/2026-11-21-h200-i`).
-const OPENS_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long somebody waits for whom nothing else will do: it is opened twice.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 
 /// See the module's own text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Providers {
     found: Arc<(Mutex<Found>, Condvar)>,
     played: Mutex<Option<Arc<Session>>>,
+    answers: Answers,
+    opens: Opens,
 }
+
+/// Opens the driver in this process.
+type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 
 /// What is known of the driver.
 #[derive(Debug, Default)]
@@ -36,6 +41,16 @@ enum Found {
 }
 
 impl Providers {
+    /// `remembers`: whether what the driver says is kept for other processes, and taken from them.
+    pub(crate) fn new(remembers: bool) -> Self {
+        Self {
+            found: Arc::default(),
+            played: Mutex::default(),
+            answers: Answers::of_user(remembers),
+            opens: |library| Session::open_direct_only(library, forbids_compat()),
+        }
+    }
+
     /// Whether a GPU may have a way, as far as is known without asking anybody.
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
@@ -86,7 +101,7 @@ impl Providers {
         if let Some(session) = &*played {
             return Ok(Arc::clone(session));
         }
-        let session = Session::played().map_err(|failure| failure.to_string())?;
+        let session = Session::played().map_err(|failure| failure.in_words())?;
         Ok(Arc::clone(played.insert(session)))
     }
 
@@ -118,13 +133,9 @@ impl Providers {
     /// Asks the driver, aside: it may take its time.
     fn ask(&self, program: Program) -> Result<(), String> {
         let found = Arc::clone(&self.found);
+        let (answers, opens) = (self.answers.clone(), self.opens);
         let asks = move || {
-            let (seen, end) = ask_cufile(&program, OPENS_WITHIN);
-            let answer = match usable(&seen, &end) {
-                Ok(()) => Session::open_direct_only(seen.library.as_deref())
-                    .map_or_else(|failure| Found::Absent(failure.to_string()), Found::Here),
-                Err(why) => Found::Absent(why),
-            };
+            let answer = answer(&answers, &program, opens);
             if let Found::Absent(why) = &answer {
                 events::note(&format!("no bytes go straight to a GPU by cuFile: {why}"));
             }
@@ -136,49 +147,65 @@ impl Providers {
     }
 }
 
-fn no_program() -> String {
-    "`PATH` has no program `forebay`, in whose process cuFile's driver could be opened first".into()
+/// What is known of the driver, from before or by asking, and what comes of opening it.
+fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
+    let inquiry = answers.inquire(program);
+    let mut turn = None;
+    let known = inquiry.known().or_else(|| {
+        turn = inquiry.turn();
+        inquiry.known()
+    });
+    if let Some(known) = known {
+        drop(turn.take()); // others need not wait for what comes now
+        match usable(&known.answer) {
+            Err(why) => return Found::Absent(known.said_before(&why)),
+            // What opened for others and not here is asked for again.
+            Ok(()) => {
+                let opened = opens(known.answer.0.library.as_deref());
+                if let Ok(_) | Err(CuFileFailure::CompatAllowed { .. }) = opened {
+                    return found(opened);
+                }
+            }
+        }
+    }
+    let answer = ask_cufile(program, OPENS_WITHIN);
+    inquiry.keep(&answer);
+    drop(turn);
+    match usable(&answer) {
+        Ok(()) => found(opens(answer.0.library.as_deref())),
+        Err(why) => Found::Absent(why),
+    }
 }
 
-/// Whether the driver opened for another process, and serves anything without a copy.
-fn usable(seen: &Seen, end: &End) -> Result<(), String> {
-    let version = seen.version.as_deref().unwrap_or("of an unknown version");
-    match (end, &seen.failed) {
-        (End::TimedOut(limit), _) => {
-            Err(format!("the driver of cuFile {version} did not open within {} s", limit.as_secs()))
-        }
-        (End::Killed(signal), _) => {
-            Err(format!("cuFile {version} ended its process by signal {signal} as it opened"))
-        }
-        (End::NotRun(why), _) => Err(format!("nothing could ask cuFile: {why}")),
-        (_, Some(failed)) => Err(match &seen.hint {
-            Some(hint) => format!("{failed}: {hint}"),
-            None => failed.clone(),
-        }),
-        _ if !seen.opened => Err(format!("the driver of cuFile {version} did not open")),
-        _ if seen.storage.is_empty() => Err(format!(
-            "cuFile {version} opens, but serves no kind of storage without a copy on the host: \
-             `forebay doctor` says what is missing"
-        )),
-        _ => Ok(()),
-    }
+fn found(opened: Result<Arc<Session>, CuFileFailure>) -> Found {
+    opened.map_or_else(|failure| Found::Absent(failure.in_words()), Found::Here)
+}
+
+fn no_program() -> String {
+    "`PATH` has no program `forebay`, in whose process cuFile's driver could be opened first".into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::direct::remembered::Rig;
+
+    /// Has a program asked, and nothing remembered.
+    fn providers() -> Providers {
+        Providers::new(false)
+    }
 
     /// What is found when a program says so.
-    fn found(script: &str) -> String {
-        let providers = Providers::default();
+    fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
         let arguments = vec!["-c".into(), script.into()];
         *providers.lock() = Found::Asking;
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
-        providers.session(None, true).unwrap_err()
+        providers.session(None, true)
     }
 
     #[test]
     fn who_waits_is_told_what_was_found() {
+        let found = |script| found(providers(), script).unwrap_err();
         assert!(found("echo failed no driver").contains("no driver"));
         assert!(found("kill -9 $$").contains("signal 9"));
         // It is there for the other process, and not for this one.
@@ -188,23 +215,101 @@ mod tests {
 
     #[test]
     fn who_does_not_wait_is_not_held_up() {
-        let providers = Providers::default();
+        let providers = providers();
         *providers.lock() = Found::Asking;
         assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
     }
 
+    /// A machine whose program counts how often it is started.
+    struct Counted {
+        rig: Rig,
+        starts: tempfile::NamedTempFile,
+    }
+
+    impl Counted {
+        fn new() -> Self {
+            Self { rig: Rig::new(), starts: tempfile::NamedTempFile::new().unwrap() }
+        }
+
+        /// What another engine finds, and how often the program was started until then.
+        fn found(&self, opens: Opens, says: &str) -> (Result<(), String>, usize) {
+            let answers = self.rig.answers.clone();
+            let providers = Providers { answers, opens, ..providers() };
+            let starts = self.starts.path().display();
+            let found = found(providers, &format!("echo >>{starts}; {says}"));
+            (found.map(drop), std::fs::read(self.starts.path()).unwrap().len())
+        }
+    }
+
+    const OPENED: &str = "echo library /opt/cufile/libcufile.so.0; echo opened; echo storage nvme";
+
+    fn plays(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
+        Session::played()
+    }
+
+    fn refuses(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
+        Err(CuFileFailure::Library("it is gone".into()))
+    }
+
     #[test]
-    fn each_end_has_its_reason() {
-        let opened = "library /x\nversion 1.15\nopened\n";
-        let why = |answer: &str, end| usable(&Seen::parse(answer), &end).unwrap_err();
-        let served = Seen::parse(&format!("{opened}storage nvme p2pdma\n"));
-        assert_eq!(usable(&served, &End::Exited(0)), Ok(()));
-        assert!(why(opened, End::Exited(0)).contains("1.15 opens, but serves no kind"));
-        let bound = Duration::from_secs(3);
-        assert!(why("version 1.16\n", End::TimedOut(bound)).contains("1.16 did not open within 3"));
-        assert!(why("", End::Killed(11)).contains("signal 11"));
-        assert!(why("failed no file\nhint install it\n", End::Exited(0)).ends_with("install it"));
-        assert!(why("", End::NotRun("`x`: not found".into())).contains("`x`: not found"));
-        assert!(why("", End::Exited(1)).contains("did not open"));
+    fn one_process_is_asked_for_all() {
+        let all = Counted::new();
+        for _ in 0..3 {
+            assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
+        }
+        all.rig.age(100 * 24 * 3600);
+        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
+        all.rig.write("etc/cufile.json", "{ \"properties\": {} }");
+        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (2, 2));
+        all.rig.write("proc/sys/kernel/random/boot_id", "another");
+        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (3, 3));
+        // What was remembered before is still there.
+        all.rig.write("proc/sys/kernel/random/boot_id", "1-2-3\n");
+        assert_eq!(all.found(plays, OPENED), (Ok(()), 3));
+    }
+
+    #[test]
+    fn what_opened_for_others_and_not_here_is_asked_for_again() {
+        let all = Counted::new();
+        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
+        let (refused, starts) = all.found(refuses, OPENED);
+        assert!(refused.unwrap_err().contains("it is gone") && starts == 2);
+    }
+
+    #[test]
+    fn with_nothing_remembered_every_engine_asks() {
+        let mut all = Counted::new();
+        assert_eq!(all.found(plays, OPENED), (Ok(()), 1));
+        let remembered = std::mem::replace(&mut all.rig.answers, Answers::of_user(false));
+        assert_eq!((all.found(plays, OPENED).1, all.found(plays, OPENED).1), (2, 3));
+        all.rig.answers = remembered;
+        assert_eq!(all.found(plays, OPENED), (Ok(()), 3));
+    }
+
+    #[test]
+    fn what_does_not_work_is_told_as_it_was_found() {
+        for (says, why) in [("kill -11 $$", "signal 11"), ("echo failed no driver", "no driver")] {
+            let all = Counted::new();
+            let (first, starts) = all.found(plays, says);
+            let first = first.unwrap_err();
+            assert!(first.contains(why) && !first.contains("as was found") && starts == 1);
+            let (again, starts) = all.found(plays, says);
+            let again = again.unwrap_err();
+            assert!(again.starts_with(&first) && starts == 1, "{again}");
+            assert!(again.contains(" UTC; `forebay probe` asks anew)"), "{again}");
+            all.rig.age(24 * 3600);
+            assert_eq!(all.found(plays, says), (Err(first), 2));
+        }
+    }
+
+    #[test]
+    fn who_come_at_once_have_it_asked_once() {
+        let all = Counted::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let ask = || all.found(plays, &format!("sleep 0.3; {OPENED}"));
+                scope.spawn(move || assert_eq!(ask(), (Ok(()), 1)));
+            }
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! All that is known of a machine, a path and a GPU, read once; the checks look at nothing else.
 
 use super::config::Config;
-use super::cufile::{self, Answer};
+use super::cufile;
 use super::devices::Devices;
 use super::driver::Driver;
 use super::kernel::Kernel;
@@ -10,7 +10,7 @@ use super::pcie::Pcie;
 use super::process::Process;
 use super::report::{Check, Gpu as Shown};
 use super::storage::Storage;
-use super::{GpuWish, Wish};
+use super::{Answer, GpuWish, Wish};
 use crate::topology::{self, Gpu, Resolver, System};
 
 /// What is known.

@@ -28,9 +28,10 @@ mod volumes;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use cufile::Answer;
+pub use crate::direct::Answer;
 pub use report::{Check, Gpu, Outlook, Report, State, Way};
 
+use crate::direct::{answer_from_lines, answer_to_lines};
 use crate::topology::{System, record_with};
 use facts::Facts;
 
@@ -74,7 +75,7 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
 pub fn record(wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
-    let lines = cufile.as_ref().map(cufile::to_lines);
+    let lines = cufile.as_ref().map(answer_to_lines);
     let wish = Wish { path: std::path::absolute(&wish.path)?, gpu: wish.gpu.clone() };
     record_with(std::slice::from_ref(&wish.path), dir, |system| {
         let _ = Facts::read(system, &wish, cufile); // only to have its files read
@@ -102,7 +103,7 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
     };
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, ANSWER_MAX), &mut bytes)?;
-    Ok(Some(cufile::from_lines(&String::from_utf8_lossy(&bytes))))
+    Ok(Some(answer_from_lines(&String::from_utf8_lossy(&bytes))))
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::overdue::Overdue;
 use super::{Engine, Inner};
-use crate::error::Result;
+use crate::error::Error;
 use crate::events::{self, Found};
-use crate::file::Handle;
-use crate::options::Options;
+use crate::file::{Handle, Lane};
+use crate::options::{Options, RingChoice};
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
 use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
-use crate::tune::{DepthLimits, Learned};
+use crate::tune::{DepthLimits, Learned, Rate};
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -31,11 +31,13 @@ struct Known {
 }
 
 /// The queue of a drive.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(super) struct DriveQueue {
     pub(super) index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
+    /// Whether a provider's lane serves it.
+    has_lane: bool,
 }
 
 impl Drives {
@@ -56,6 +58,24 @@ impl Drives {
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers in another folder than the user's.
+    #[cfg(test)]
+    pub(super) fn remember_in(&self, folder: std::path::PathBuf) {
+        self.lock().memory = Memory::at(folder);
+    }
+
+    /// Takes something for known.
+    #[cfg(test)]
+    pub(super) fn believe(&self, id: &QueueId, way: Direction, learned: Learned) {
+        self.lock().memory.note(id.as_str(), way, learned);
+    }
+
+    /// How many queues have lanes.
+    #[cfg(test)]
+    pub(super) fn lanes(&self) -> usize {
+        self.lock().queues.values().filter(|queue| queue.has_lane).count()
     }
 
     /// Whether any was used.
@@ -147,7 +167,7 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 
 impl Engine {
     /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
-    pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize> {
+    pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize, Error> {
         match handle.queue().get() {
             Some(&index) => Ok(index),
             None => self.drive_of(handle, &self.below(handle), needs_ring),
@@ -165,11 +185,11 @@ impl Engine {
         handle: &Handle,
         below: &Below,
         needs_ring: bool,
-    ) -> Result<usize> {
+    ) -> Result<usize, Error> {
         // Asked while it is there: of a drive that was pulled the kernel tells nothing, and that
         // is when an error has to name it.
         let _ = handle.drive();
-        let DriveQueue { index, ring_tried } = self.queue(&below.queue, below, handle);
+        let DriveQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
         if needs_ring {
             self.give_ring(index)?;
         }
@@ -193,7 +213,8 @@ impl Engine {
         };
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
         let (depth, most) = (depth(options, queue, below, memory), most(options, queue));
-        let new = DriveQueue { index: core.add_drive(depth, most, &pieces), ring_tried: false };
+        let new =
+            DriveQueue { index: core.add_drive(depth, most, &pieces), ..DriveQueue::default() };
         queues.insert(queue.id.clone(), new);
         let remembered = |way| memory.recall(queue.id.as_str(), way).map(|learned| learned.depth);
         let depths = [Direction::Read, Direction::Write].map(remembered);
@@ -210,7 +231,7 @@ impl Engine {
     }
 
     /// Gives a queue its ring, once.
-    pub(super) fn give_ring(&self, index: usize) -> Result<()> {
+    pub(super) fn give_ring(&self, index: usize) -> Result<(), Error> {
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
         let mut known = drives.lock();
         let queue = known.queues.values_mut().find(|queue| queue.index == index);
@@ -220,6 +241,35 @@ impl Engine {
         drop(known);
         note.into_iter().for_each(|note| self.note(note));
         Ok(())
+    }
+
+    /// Gives a queue the lane that a provider makes, once; whether it has one.
+    pub(super) fn give_lane(
+        &self,
+        index: usize,
+        make: impl FnOnce() -> Result<Box<dyn Lane>, String>,
+    ) -> bool {
+        let Inner { drives, threads, core, options, .. } = &*self.inner;
+        let mut known = drives.lock();
+        let queue = known.queues.values_mut().find(|queue| queue.index == index);
+        let Some(queue) = queue else { return false };
+        if !std::mem::replace(&mut queue.ring_tried, true) && options.ring != RingChoice::Pread {
+            let given = make().and_then(|lane| {
+                let given = threads.give_lane(core, index, lane, options.segment_size);
+                given.map_err(|error| error.to_string())
+            });
+            queue.has_lane = given.is_ok();
+        }
+        queue.has_lane
+    }
+
+    /// What a queue has been seen to reach.
+    pub(super) fn reached(&self, id: &QueueId, direction: Direction) -> Option<Rate> {
+        let Inner { drives, core, .. } = &*self.inner;
+        let known = drives.lock();
+        let of = |queue: &DriveQueue| core.lock().learned(queue.index)[direction as usize];
+        let learned = known.queues.get(id).and_then(of);
+        learned.or_else(|| known.memory.recall(id.as_str(), direction)).map(|learned| learned.rate)
     }
 
     /// Keeps what a user should know, once.

@@ -12,6 +12,7 @@ mod drives;
 mod extents;
 mod file;
 mod interrupt;
+mod lanes;
 mod learn;
 mod many;
 mod notes;
@@ -148,7 +149,7 @@ impl Engine {
                 drives: Arc::new(drives::Drives::new(&options)),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
-                providers: Providers::default(),
+                providers: Providers::new(options.remember),
                 options,
             }),
         };

@@ -8,11 +8,10 @@ use super::start::Call;
 use crate::direct::Session;
 use crate::error::Result;
 use crate::events::Begin;
-use crate::file::{Handle, Port};
+use crate::file::Port;
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::{Direction, Peer, Request, Share, Staged};
-use crate::topology::Queue;
 use crate::units::{ByteRange, align_down, align_up};
 
 /// What goes straight, and what stands beside it.
@@ -20,6 +19,8 @@ use crate::units::{ByteRange, align_down, align_up};
 pub(super) struct Straight {
     port: Arc<dyn Port>,
     reason: Reason,
+    /// The queue by which it is asked for.
+    queue: usize,
     /// Whole units, all of them together.
     body: ByteRange,
     /// What is left before and behind.
@@ -79,12 +80,18 @@ impl Engine {
         }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded)?;
         let unit = port.unit();
-        let body = ByteRange {
-            start: align_up(range.start, unit),
-            end: align_down(range.end, unit).max(align_up(range.start, unit)),
+        let whole = match call.direction {
+            Direction::Read => unit,
+            Direction::Write => unit.max(call.file.cache_unit()),
         };
+        if unit > options.segment_size {
+            return Err(format!(
+                "it takes units of {unit} bytes, which `FOREBAY_SEGMENT_SIZE` is below"
+            ));
+        }
+        let (body, edges) = cut(range, whole);
         if body.is_empty() && demanded && !range.is_empty() {
-            return Err(format!("the range holds no whole unit of {unit} bytes"));
+            return Err(format!("the range holds no whole unit of {whole} bytes"));
         }
         let address = call.span.address + (body.start - range.start);
         if !address.is_multiple_of(unit) {
@@ -96,19 +103,18 @@ impl Engine {
         if body.is_empty() || !demanded && call.file.is_resident(body) {
             return Ok(None);
         }
-        let edges = [
-            ByteRange { start: range.start, end: body.start },
-            ByteRange { start: body.end, end: range.end },
-        ];
-        let edges = edges.into_iter().filter(|edge| !edge.is_empty()).collect();
+        let queue = self.straight_queue(call.file, &port, call.direction, demanded)?;
+        if let Some(keep) = &call.span.keep {
+            keep.become_known(|address, len| port.keep_known(address, len));
+        }
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Some(Straight { port, reason, body, edges }))
+        Ok(Some(Straight { port, reason, queue, body, edges }))
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, body, edges } = straight;
+        let Straight { port, reason, queue, body, edges } = straight;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
@@ -116,18 +122,10 @@ impl Engine {
         request.beside = beside.into_iter().collect();
         request.peer = Some(Peer { port, staged: Staged { link, drive, alignment } });
         request.link = None;
-        request.drive = self.straight_queue(&request.file);
+        request.drive = queue;
         request.parts = [(body, Io::Direct, reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));
         request.cold = false;
-    }
-
-    /// The queue of a file's drive for what goes straight: how many requests that wants is another
-    /// matter than how many the drive wants from slots.
-    fn straight_queue(&self, file: &Handle) -> usize {
-        let below = self.below(file);
-        let queue = Queue { id: below.queue.id.by("cufile"), ..below.queue.clone() };
-        self.queue(&queue, &below, file).index
     }
 }
 
@@ -147,4 +145,45 @@ fn may_be_straight(call: &Call<'_>) -> bool {
         && !call.is_part
         && !call.is_block
         && !call.file.is_memory()
+}
+
+/// Cuts a range into its whole units and what is left before and behind. What the page cache writes
+/// as one may not be half of either.
+fn cut(range: ByteRange, unit: u64) -> (ByteRange, Vec<ByteRange>) {
+    let start = align_up(range.start, unit).min(range.end);
+    let body = ByteRange { start, end: align_down(range.end, unit).max(start) };
+    let edges = [
+        ByteRange { start: range.start, end: body.start },
+        ByteRange { start: body.end, end: range.end },
+    ];
+    (body, edges.into_iter().filter(|edge| !edge.is_empty()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_byte_is_in_the_body_or_in_one_edge(start in 0_u64..1 << 20, len in 0_u64..1 << 20,
+            unit in (0_u32..21).prop_map(|bits| 1 << bits)) {
+            let range = ByteRange::at(start, len);
+            let (body, edges) = cut(range, unit);
+            let mut parts = edges;
+            if !body.is_empty() {
+                prop_assert_eq!((body.start % unit, body.end % unit), (0, 0));
+                parts.push(body);
+            }
+            parts.sort_by_key(|part| part.start);
+            let mut at = range.start;
+            for part in parts {
+                prop_assert!(part.start == at && !part.is_empty());
+                prop_assert!(part == body || part.len() < 2 * unit);
+                at = part.end;
+            }
+            prop_assert_eq!(at, range.end);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
@@ -11,12 +12,13 @@ use super::resource;
 use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
 use crate::events;
+use crate::file::Lane;
 use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Bell, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, Plan, Planner, Pool,
-    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
+    Bell, Claim, Closers, Core, Crew, EACH_MAX, Idlers, KernelThreads, LaneRing, Plan, Planner,
+    Pool, PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker,
 };
 use crate::staging::{Arena, Submitter};
 
@@ -90,8 +92,10 @@ pub(super) struct Threads {
     alive: Arc<Alive>,
     shares: Shares,
     readers_started: Arc<Mutex<usize>>,
-    /// How many drives each ring serves.
-    served: Arc<Mutex<Vec<usize>>>,
+    /// The kernel's rings, and how many drives each serves.
+    served: Arc<Mutex<Vec<(usize, usize)>>>,
+    /// How many lanes of providers have been started.
+    lanes: Arc<AtomicUsize>,
     kernel: Arc<KernelThreads>,
 }
 
@@ -142,6 +146,7 @@ impl Threads {
             shares,
             readers_started: Arc::default(),
             served: Arc::default(),
+            lanes: Arc::default(),
             kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
         }
     }
@@ -317,8 +322,7 @@ impl Threads {
         }
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         // Who serves the fewest drives serves one more, where no other can be had.
-        let spare = served.iter().enumerate().min_by_key(|(_, drives)| **drives);
-        let spare = spare.map(|(ring, _)| ring);
+        let spare = served.iter().min_by_key(|(_, drives)| *drives).map(|(ring, _)| *ring);
         let started = match spare {
             Some(ring) if served.len() == self.shares.rings => Ok(Ok(ring)),
             _ => self.start_uring(core, options, parts),
@@ -337,12 +341,38 @@ impl Threads {
                 )));
             }
         };
-        if ring == served.len() {
-            served.push(0);
+        match served.iter_mut().find(|(known, _)| *known == ring) {
+            Some((_, drives)) => *drives += 1,
+            None => served.push((ring, 1)),
         }
-        served[ring] += 1;
         core.with(|scheduler| scheduler.attach(drive, ring));
         Ok(None)
+    }
+
+    /// Gives a queue a provider's lane, with a thread of its own.
+    ///
+    /// # Errors
+    /// There are as many as there may be, or no more threads.
+    pub(super) fn give_lane(
+        &self,
+        core: &Arc<Core>,
+        queue: usize,
+        lane: Box<dyn Lane>,
+        segment: u64,
+    ) -> Result<()> {
+        let what = "lane threads";
+        let waker = Waker::new().map_err(|source| Error::Resource { what, source })?;
+        if self.lanes.fetch_add(1, Ordering::Relaxed) >= self.shares.rings {
+            return Err(Error::Resource { what, source: Errno::AGAIN });
+        }
+        let ring = core.add_ring(Bell::Ring(waker.clone()));
+        let (own, planner) = (Arc::clone(core), Planner { segment });
+        self.spawn(format!("forebay-lane-{ring}"), what, move || {
+            let lane = LaneRing::new(lane, waker);
+            RingWorker::new(Crew::Ring(ring), lane).run(&own, planner, None);
+        })?;
+        core.with(|scheduler| scheduler.attach(queue, ring));
+        Ok(())
     }
 
     /// The inner result is the kernel's answer to the ring.

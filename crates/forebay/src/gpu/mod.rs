@@ -434,13 +434,23 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Ok(())
     }
 
-    /// As [`within`](Self::within), with the address by which such a library reaches the bytes at
-    /// `address`: on a simulated GPU, where they are in host memory. They are in use meanwhile.
+    /// The address by which libraries beside the driver reach the bytes at `address`: on a
+    /// simulated GPU, where they are in host memory. They are in use until
+    /// [`let_go`](Self::let_go).
     ///
     /// # Errors
-    /// The driver's; `work` has not run then.
-    fn reach(&self, address: u64, _len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
-        self.within(&mut || work(address))
+    /// The GPU has no such bytes.
+    fn hold(&self, address: u64, _len: u64) -> DeviceResult<u64> {
+        Ok(address)
+    }
+
+    /// Undoes [`hold`](Self::hold) of bytes at `address`.
+    fn let_go(&self, _address: u64) {}
+
+    /// The driver's own name for a stream, for libraries beside it; `None`: there are none that
+    /// know it.
+    fn native(&self, _stream: Stream) -> Option<u64> {
+        None
     }
 
     /// How a simulated GPU has cuFile played, and the seed of that.

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::HostMemory;
 use crate::gpu::{Device, DeviceError};
@@ -17,8 +17,20 @@ pub(super) struct Allocation {
     pub(super) memory: Memory,
     /// Whatever keeps memory that is not ours: dropped with the last share.
     pub(super) owners: Vec<Box<dyn Any + Send + Sync>>,
+    known: Mutex<Known>,
     /// Calls that were given up and still move bytes to or from it.
     adrift: AtomicUsize,
+}
+
+/// Whether a provider of a way between drives and GPUs knows the memory.
+#[derive(Default)]
+enum Known {
+    #[default]
+    Unused,
+    /// One transfer has gone that way.
+    Used,
+    /// It has been asked, once: this keeps it known.
+    Asked(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>),
 }
 
 pub(super) enum Memory {
@@ -30,6 +42,7 @@ pub(super) enum Memory {
     Device {
         device: Arc<dyn Device>,
         address: u64,
+        len: u64,
         /// Whether it is ours to free.
         ours: bool,
         /// Why a copy may still touch it, for ever.
@@ -38,14 +51,14 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    pub(super) fn device(device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
-        Self::Device { device, address, ours, lost: OnceLock::new() }
+    pub(super) fn device(device: Arc<dyn Device>, (address, len): (u64, u64), ours: bool) -> Self {
+        Self::Device { device, address, len, ours, lost: OnceLock::new() }
     }
 }
 
 impl Allocation {
     pub(super) fn new(memory: Memory) -> Self {
-        Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }
+        Self { memory, owners: Vec::new(), known: Mutex::default(), adrift: AtomicUsize::new(0) }
     }
 
     /// The process that it is no use outside of; a child has what others own as its parent has it.
@@ -65,14 +78,17 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let Memory::Device { device, address, ours, lost } = &self.memory else { return };
+        let Memory::Device { device, address, ours, lost, .. } = &self.memory else { return };
+        let known = std::mem::take(&mut self.known).into_inner().unwrap_or_default();
         if !device.home().is_here() {
             return;
         }
         if lost.get().is_some() {
             // A copy may touch it for ever, so whoever owns it must not free it either.
+            std::mem::forget(known);
             return std::mem::forget(std::mem::take(&mut self.owners));
         }
+        drop(known); // while it is there
         if *ours {
             // SAFETY: the address came from this device's `allocate` and is freed only here; a
             // transfer keeps its buffer, and so this allocation, until all copies are done, and
@@ -101,6 +117,21 @@ impl Keep {
         if let Memory::Device { lost, .. } = &self.0.memory {
             lost.get_or_init(|| source.clone());
         }
+    }
+
+    /// Has a provider that carries bytes to the memory again know it, by `ask`, which is given what
+    /// was allocated. Memory that others own stays unknown: they may free it at any time.
+    pub(crate) fn become_known(
+        &self,
+        ask: impl FnOnce(u64, u64) -> Option<Box<dyn Any + Send + Sync>>,
+    ) {
+        let Memory::Device { address, len, ours: true, .. } = &self.0.memory else { return };
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = match std::mem::take(&mut *known) {
+            Known::Unused => Known::Used,
+            Known::Used => Known::Asked(ask(*address, *len)),
+            asked @ Known::Asked(_) => asked,
+        };
     }
 
     /// Has others keep off the memory, since its user has gone on without the end of a call.

@@ -91,7 +91,7 @@ impl Buffer {
     }
 
     fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
-        Self::of(Memory::device(device, address, ours), len)
+        Self::of(Memory::device(device, (address, len), ours), len)
     }
 
     /// Bytes it holds.

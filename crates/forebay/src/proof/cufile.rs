@@ -21,8 +21,9 @@ const GPU_LEN: usize = 248;
 
 /// Paths in the order in which batches are counted, two numbers each: done and failed.
 const BATCHES: usize = 320;
-/// Bytes of all batches, as measured with 1.15; not looked for in versions that were not measured.
-const BATCH_BYTES: usize = 416;
+/// Bytes that batches read, as measured with 1.15, and beside them those that they wrote; not
+/// looked for in versions that were not measured.
+const BATCH_BYTES: [usize; 2] = [416, 424];
 
 /// Counts since the library was opened, or reset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,7 +180,8 @@ impl Counters {
         let mut counters = Self {
             level,
             batches: number(176),
-            batch_bytes: (version < LONGER).then(|| number(BATCH_BYTES)),
+            batch_bytes: (version < LONGER)
+                .then(|| BATCH_BYTES.map(number).into_iter().fold(0, u64::saturating_add)),
             batches_by,
             gpus: Vec::new(),
         };
@@ -357,7 +359,7 @@ mod tests {
         let uuid = gpu.uuid_text();
         assert_eq!(uuid, "GPU-9c918c43-c541-090c-2f9a-21beb52a0b1d");
         assert_eq!((counters.batches, counters.batch_bytes), (0, Some(0)));
-        let batch = [(176, 1), (416, 16_777_216)];
+        let batch = [(176, 1), (416, 16_777_000), (424, 216)];
         let later = Counters::parse(1150, 3, &buffer(&[&MEASURED[..], &batch].concat())).unwrap();
         let grown = later.since(&counters).unwrap();
         assert_eq!((grown.batches, grown.batch_bytes), (1, Some(16_777_216)));

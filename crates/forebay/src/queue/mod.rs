@@ -11,6 +11,7 @@ mod closers;
 mod core;
 mod idlers;
 mod kernel_threads;
+mod lane;
 mod op;
 mod pool;
 mod pread;
@@ -31,6 +32,7 @@ pub(crate) use closers::Closers;
 pub(crate) use core::{Bell, Core};
 pub(crate) use idlers::Idlers;
 pub(crate) use kernel_threads::KernelThreads;
+pub(crate) use lane::LaneRing;
 pub use op::Direction;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use pool::Pool;
@@ -58,6 +60,11 @@ pub(crate) trait Ring {
 
     /// Lets the kernel see what was taken in, without waiting for anything.
     fn flush(&mut self) {}
+
+    /// Whether it goes well to see ops only when several have been taken in.
+    fn gathers(&self) -> bool {
+        false
+    }
 
     /// Asks for the ops of a window back early: its transfer wants them no more. Where the kernel
     /// can, it hands them back with `ECANCELED`, or as far as they are; the others go on.

@@ -148,7 +148,7 @@ impl<R: Ring> RingWorker<R> {
             let alone = op.segment.covered.len() >= ALONE;
             spans::submitted(&mut self.track, to, &op);
             self.ring.submit(op);
-            if alone || (index + 1).is_power_of_two() {
+            if !self.ring.gathers() && (alone || (index + 1).is_power_of_two()) {
                 self.ring.flush();
             }
         }

@@ -58,6 +58,13 @@ pub enum CuFileFailure {
     Refused(CuFileError),
     /// The kernel refused a read or a write.
     Io(Errno),
+    /// The library's compatibility mode is allowed, in which bytes take another way unseen.
+    CompatAllowed {
+        /// Whether something else in this process has opened the driver.
+        is_shared: bool,
+    },
+    /// No more memory may be registered, or not this.
+    NoRoom,
     /// The library said that it moved more bytes than it was asked for.
     Nonsense {
         /// What it said.
@@ -73,7 +80,18 @@ impl CuFileFailure {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused(error) => error.hint(),
+            Self::CompatAllowed { .. } => {
+                Some("set `properties.allow_compat_mode` to false in cufile.json")
+            }
             _ => None,
+        }
+    }
+
+    /// The failure, and what to do about it.
+    pub(crate) fn in_words(&self) -> String {
+        match self.hint() {
+            Some(hint) => format!("{self}: {hint}"),
+            None => self.to_string(),
         }
     }
 
@@ -105,6 +123,15 @@ impl fmt::Display for CuFileFailure {
             Self::Library(why) => f.write_str(why),
             Self::Refused(error) => error.fmt(f),
             Self::Io(errno) => errno.fmt(f),
+            Self::CompatAllowed { is_shared } => {
+                let who = if *is_shared {
+                    "something else in this process has opened cuFile's driver with"
+                } else {
+                    "cuFile cannot be kept from"
+                };
+                write!(f, "{who} its compatibility mode, in which bytes take another way unseen")
+            }
+            Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")
             }
@@ -128,10 +155,10 @@ impl fmt::Display for CuFileError {
     }
 }
 
-struct Known {
-    code: c_int,
+pub(super) struct Known {
+    pub(super) code: c_int,
     /// As in `cufile.h`, without `CU_FILE_`.
-    name: &'static str,
+    pub(super) name: &'static str,
     meaning: &'static str,
     hint: &'static str,
 }
@@ -157,7 +184,7 @@ const FILE: &str = "the file system, its mount options or its drive are not serv
                     `forebay map PATH` shows them";
 
 /// By their numbers.
-static KNOWN: [Known; 48] = [
+pub(super) static KNOWN: [Known; 48] = [
     error(
         5001,
         "DRIVER_NOT_INITIALIZED",

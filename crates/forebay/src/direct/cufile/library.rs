@@ -61,7 +61,7 @@ impl CuFile {
     }
 
     fn load_one(path: &Path) -> Result<Self, Unusable> {
-        let is_named = path.components().count() > 1;
+        let is_named = is_named(path);
         if is_named {
             fits(path)?;
         }
@@ -131,6 +131,29 @@ fn fits(path: &Path) -> Result<(), Unusable> {
     }
 }
 
+/// The file of a library that this process has loaded by its bare name.
+pub(super) fn loaded_file(place: &Path) -> Option<PathBuf> {
+    if is_named(place) {
+        return None;
+    }
+    mapped(&fs::read_to_string("/proc/self/maps").ok()?)
+}
+
+/// The library's file among those that are mapped: the loader has gone behind its links.
+fn mapped(maps: &str) -> Option<PathBuf> {
+    let files = maps.lines().filter_map(|line| Some(Path::new(&line[line.find('/')?..])));
+    let is_it = |file: &&Path| {
+        let name = file.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("libcufile.so"))
+    };
+    files.into_iter().find(is_it).map(Path::to_owned)
+}
+
+/// Whether a place is a path, and not a name that the loader has to find.
+pub(in super::super) fn is_named(place: &Path) -> bool {
+    place.components().count() > 1
+}
+
 /// `e_machine` of this machine's programs.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
@@ -141,7 +164,7 @@ pub(super) fn version_text(version: c_int) -> String {
 
 /// Where to look, best first. `named` is all where it is given; `packages` are folders of packages
 /// of Python.
-pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
+pub(in super::super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
     if let Some(named) = named {
         return vec![named.into()];
     }
@@ -208,6 +231,17 @@ mod tests {
         assert!(reason(&elf).contains("is built for"), "{}", reason(&elf));
         elf[18] = u8::try_from(MACHINE).unwrap();
         assert!(reason(&elf).contains("cannot load"), "{}", reason(&elf));
+    }
+
+    #[test]
+    fn the_file_behind_a_bare_name_is_found() {
+        let maps = "7f0-7f1 r-xp 00000000 08:01 1234   /usr/lib/libc.so.6\n\
+                    7f1-7f2 rw-p 00000000 00:00 0 \n\
+                    7f2-7f3 r-xp 00000000 08:01 77   /opt/a b/libcufile.so.1.15.0\n\
+                    7f3-7f4 r-xp 00000000 08:01 78   /opt/libcufile_rdma.so.1\n";
+        assert_eq!(mapped(maps), Some("/opt/a b/libcufile.so.1.15.0".into()));
+        assert_eq!(mapped(&maps.replace("libcufile.so", "other.so")), None);
+        assert_eq!(loaded_file(Path::new("/a/libcufile.so.0")), None, "that is it already");
     }
 
     #[test]

@@ -7,19 +7,28 @@
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
 
+mod batch;
+mod buffers;
 mod failure;
+mod flight;
 mod layout;
 mod library;
 mod port;
 mod probe;
 mod reach;
+#[cfg(test)]
+mod rig;
 mod session;
 mod simulated;
+mod streams;
 mod table;
 
 pub use failure::{CuFileError, CuFileFailure};
+pub(super) use library::{is_named, places};
 pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
-pub(super) use reach::unreachable;
+pub(super) use reach::{
+    CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, forbids_compat, unreachable,
+};
 pub use session::{RegisteredFile, Session};

@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::layout::Properties;
-use super::library::{CuFile, places, version_text};
+use super::library::{CuFile, loaded_file, places, version_text};
 
 /// Kinds of storage that the driver has bits for, by `CUfileDriverStatusFlags`.
-const STORAGE: [(u32, &str); 13] = [
+pub(super) const STORAGE: [(u32, &str); 13] = [
     (0, "lustre"),
     (1, "wekafs"),
     (2, "nfs"),
@@ -31,13 +31,13 @@ const STORAGE: [(u32, &str); 13] = [
     (14, "panfs"),
 ];
 /// `CUfileFeatureFlags`.
-const FEATURES: [(u32, &str); 5] =
+pub(super) const FEATURES: [(u32, &str); 5] =
     [(0, "dynamic-routing"), (1, "batch"), (2, "streams"), (3, "parallel"), (4, "p2p")];
 /// `CUfileP2PFlags`.
-const WAYS: [(u32, &str); 5] =
+pub(super) const WAYS: [(u32, &str); 5] =
     [(0, "p2pdma"), (1, "nvidia-fs"), (2, "dmabuf"), (3, "c2c"), (4, "peermem")];
 /// `CUFileBoolConfigParameter_t`.
-const SETTINGS: [(c_int, &str); 5] = [
+pub(super) const SETTINGS: [(c_int, &str); 5] = [
     (1, "allow_compat_mode"),
     (2, "force_compat_mode"),
     (7, "use_pci_p2pdma"),
@@ -55,6 +55,8 @@ const LINE_MAX: usize = 1 << 10;
 pub struct Seen {
     /// The library that was loaded.
     pub library: Option<PathBuf>,
+    /// The file that this was found to be, where it was named by less than its path.
+    pub loaded: Option<PathBuf>,
     /// Its version, such as `1.19`.
     pub version: Option<String>,
     /// Whether its driver opened.
@@ -84,6 +86,9 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
         Err(reason) => return line("failed", &reason),
     };
     line("library", &cufile.path.to_string_lossy());
+    if let Some(file) = loaded_file(&cufile.path) {
+        line("loaded", &file.to_string_lossy());
+    }
     line("version", &version_text(cufile.version));
     // SAFETY: the function needs nothing.
     let opened = unsafe { (cufile.table.driver_open)() }.checked("cuFileDriverOpen");
@@ -154,6 +159,7 @@ impl Seen {
         let text = || Some(rest.to_owned());
         match word {
             "library" => self.library = Some(rest.into()),
+            "loaded" => self.loaded = Some(rest.into()),
             "version" => self.version = text(),
             "opened" => self.opened = true,
             "failed" => self.failed = text(),

@@ -1,29 +1,43 @@
 //! Whether cuFile can have a direct path on this machine at all, as far as files tell: one that
 //! cannot is not worth a process that opens its driver.
 
-use std::io::Read as _;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+use crate::direct::small;
 
 /// Where nvidia-fs shows itself, and where the configuration lies, unless a variable names another.
 const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
 const CONFIGURATION: &str = "/etc/cufile.json";
-const NAMES_ANOTHER: &str = "CUFILE_ENV_PATH_JSON";
+pub(crate) const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
 
-/// The key that allows peer-to-peer DMA without nvidia-fs.
-const KEY: &str = "\"use_pci_p2pdma\"";
+/// The key that allows peer-to-peer DMA without nvidia-fs, and that which allows the library to
+/// take another way where there is no direct one.
+const P2PDMA: &str = "\"use_pci_p2pdma\"";
+const COMPAT: &str = "\"allow_compat_mode\"";
 
 /// The most that is read of it.
-const LEN_MAX: u64 = 1 << 20;
+pub(crate) const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// What is missing; `None`: the driver has to be asked.
 pub(crate) fn unreachable() -> Option<String> {
-    let named = std::env::var_os(NAMES_ANOTHER).map(PathBuf::from);
-    let configuration = named.unwrap_or_else(|| CONFIGURATION.into());
+    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
     missing(Path::new(NVIDIA_FS), &configuration)
 }
 
+/// Whether the configuration forbids the library to take another way.
+pub(crate) fn forbids_compat() -> bool {
+    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
+    read(&configuration).is_some_and(|text| says(&text, COMPAT, "false"))
+}
+
+/// Where the configuration lies, as the variable says that names it.
+pub(crate) fn configuration(named: Option<OsString>) -> PathBuf {
+    named.map_or_else(|| CONFIGURATION.into(), PathBuf::from)
+}
+
 fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
-    if nvidia_fs.exists() || read(configuration).is_some_and(|text| allows(&text)) {
+    if nvidia_fs.exists() || read(configuration).is_some_and(|text| says(&text, P2PDMA, "true")) {
         return None;
     }
     let shown = configuration.display();
@@ -34,24 +48,20 @@ fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path).ok()?;
-    file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    file.take(LEN_MAX).read_to_string(&mut text).ok()?;
-    Some(text)
+    String::from_utf8(small::read(path, CONFIGURATION_MAX).ok()??).ok()
 }
 
-/// Whether a line that is no comment sets the key. The file is JSON with comments of `//`.
-fn allows(text: &str) -> bool {
+/// Whether a line that is no comment sets a key so. The file is JSON with comments of `//`.
+fn says(text: &str, key: &str, wanted: &str) -> bool {
     let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     let text: String = text.lines().map(|line| code(line) + " ").collect();
     let value = |(_, rest): (&str, &str)| {
         rest.trim_start()
             .strip_prefix(':')
             .map(str::trim_start)
-            .is_some_and(|rest| rest.starts_with("true"))
+            .is_some_and(|rest| rest.starts_with(wanted))
     };
-    text.split_once(KEY).is_some_and(value)
+    text.split_once(key).is_some_and(value)
 }
 
 #[cfg(test)]
@@ -60,11 +70,13 @@ mod tests {
 
     #[test]
     fn what_is_set_is_told_from_what_is_commented_out() {
+        let allows = |text: &str| says(text, P2PDMA, "true");
         assert!(allows("{ \"properties\": { \"use_pci_p2pdma\" : true } }"));
         assert!(allows("\"use_pci_p2pdma\":\n true"));
-        for none in ["", "{}", "// \"use_pci_p2pdma\": true", "\"use_pci_p2pdma\": false", KEY] {
+        for none in ["", "{}", "// \"use_pci_p2pdma\": true", "\"use_pci_p2pdma\": false", P2PDMA] {
             assert!(!allows(none), "{none}");
         }
+        assert!(says("{\"allow_compat_mode\": false}", COMPAT, "false"));
     }
 
     #[test]

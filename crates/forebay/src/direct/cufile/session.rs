@@ -11,28 +11,49 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::failure::CuFileFailure;
-use super::layout::{Counters, Descriptor};
+use super::buffers::Buffers;
+use super::failure::{CuFileError, CuFileFailure};
+use super::layout::{Counters, Descriptor, Properties};
 use super::library::{CuFile, places, version_text};
 use super::simulated;
-use super::table::FileHandle;
+use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
+use crate::units::KIB;
 
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
 
-/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE`.
-const ALLOW_COMPAT: c_int = 1;
+/// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
+pub(super) const ALLOW_COMPAT: c_int = 1;
+pub(super) const FORCE_COMPAT: c_int = 2;
+
+/// `max_device_pinned_mem_size_kb` and `io_batchsize` of the vendor's cufile.json.
+const PINNED_KIB: u32 = 33_554_432;
+const BATCH: u32 = 128;
 
 /// cuFile's driver, open in this process.
 #[derive(Debug)]
 pub struct Session {
     cufile: CuFile,
     counts: bool,
+    limits: SessionLimits,
+    pub(super) buffers: Buffers,
+    /// Whether it was asked something and has not answered.
+    silent: AtomicBool,
     /// No child of this process may call the library.
     home: Home,
+}
+
+/// What the driver takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionLimits {
+    /// Bytes of GPU memory that may be registered.
+    pub(super) pinned: u64,
+    /// Requests of a batch.
+    pub(super) batch: usize,
 }
 
 impl Session {
@@ -46,18 +67,40 @@ impl Session {
         Self::of(cufile).map(Arc::new)
     }
 
-    /// The same, without the library's compatibility mode where nobody else has opened its driver:
-    /// files without a direct path are refused then.
-    pub(crate) fn open_direct_only(library: Option<&Path>) -> Result<Arc<Self>, CuFileFailure> {
+    /// The same, if the library's compatibility mode is off: files without a direct path are
+    /// refused then, and do not take another way unseen. It is switched off where nobody else has
+    /// opened the driver of this process; else whoever did, or `forbidden` by the configuration
+    /// where an old library does not tell, has to have done so.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open), and [`CuFileFailure::CompatAllowed`].
+    pub(crate) fn open_direct_only(
+        library: Option<&Path>,
+        forbidden: bool,
+    ) -> Result<Arc<Self>, CuFileFailure> {
         let cufile = CuFile::load(&places(library, &[])).map_err(CuFileFailure::Library)?;
         // SAFETY: the function needs nothing.
-        if unsafe { (cufile.table.use_count)() } <= 0
-            && let Some(set) = cufile.table.set_parameter_bool
-        {
-            // SAFETY: as above. Where it fails, the library's counters show what it does.
+        let is_shared = unsafe { (cufile.table.use_count)() } > 0;
+        if let Some(set) = cufile.table.set_parameter_bool.filter(|_| !is_shared) {
+            // SAFETY: as above. Whether it did is asked below.
             let _ = unsafe { set(ALLOW_COMPAT, false) }.checked("cuFileSetParameterBool");
         }
-        Self::of(cufile).map(Arc::new)
+        let session = Self::of(cufile)?;
+        let is_set = |setting| session.setting(setting);
+        match (is_set(ALLOW_COMPAT), is_set(FORCE_COMPAT)) {
+            (Some(false), None | Some(false)) => {}
+            (None, _) if forbidden => {}
+            _ => return Err(CuFileFailure::CompatAllowed { is_shared }),
+        }
+        Ok(Arc::new(session))
+    }
+
+    /// A setting as it is in force; `None`: the library does not tell.
+    fn setting(&self, number: c_int) -> Option<bool> {
+        let get = self.cufile.table.get_parameter_bool?;
+        let mut value = false;
+        // SAFETY: the output outlives the call.
+        unsafe { get(number, &raw mut value) }.checked("").is_ok().then_some(value)
     }
 
     /// A driver that is played.
@@ -89,7 +132,53 @@ impl Session {
             // SAFETY: as above. Where it fails they count from the start, or not at all.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
         }
-        Ok(Self { cufile, counts, home: Home::here() })
+        let limits = limits_of(table);
+        let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
+        Ok(Self { cufile, counts, limits, buffers, silent, home: Home::here() })
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.cufile.table
+    }
+
+    pub(super) fn limits(&self) -> SessionLimits {
+        self.limits
+    }
+
+    /// Whether it has left a question without an answer, so that nothing more is asked of it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_silent_from_now_on(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this is the process that opened it.
+    pub(super) fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+
+    /// Makes memory known to the driver.
+    ///
+    /// # Safety
+    /// It is a GPU's, whose context is current, and is not freed before it has been forgotten.
+    pub(super) unsafe fn register_memory(
+        &self,
+        base: *const c_void,
+        len: usize,
+    ) -> Result<(), CuFileError> {
+        // SAFETY: the caller's promise.
+        unsafe { (self.cufile.table.buffer_register)(base, len, 0) }.checked("cuFileBufRegister")
+    }
+
+    /// Has the driver forget memory.
+    ///
+    /// # Safety
+    /// It is registered, and no request uses it.
+    pub(super) unsafe fn deregister_memory(&self, base: *const c_void) {
+        // SAFETY: the caller's promise. A driver that refuses leaves nothing to do.
+        let _ = unsafe { (self.cufile.table.buffer_deregister)(base) }.checked("");
     }
 
     /// The library.
@@ -137,6 +226,16 @@ impl Session {
     }
 }
 
+/// What the driver says of its limits; where it says nothing, the vendor's defaults.
+fn limits_of(table: &Table) -> SessionLimits {
+    let mut told = Properties::default();
+    // SAFETY: the output outlives the call. Where it fails nothing is told.
+    let _ = unsafe { (table.get_properties)(&raw mut told) }.checked("");
+    let pinned = if told.pinned_kib == 0 { PINNED_KIB } else { told.pinned_kib };
+    let batch = if told.max_batch == 0 { BATCH } else { told.max_batch };
+    SessionLimits { pinned: u64::from(pinned) * KIB, batch: batch as usize }
+}
+
 /// A file that the driver knows.
 #[derive(Debug)]
 pub struct RegisteredFile {
@@ -162,6 +261,10 @@ impl Drop for RegisteredFile {
 }
 
 impl RegisteredFile {
+    pub(super) fn handle(&self) -> FileHandle {
+        self.handle
+    }
+
     /// The file.
     #[must_use]
     pub fn file(&self) -> &File {
@@ -184,7 +287,7 @@ impl RegisteredFile {
         offset: u64,
     ) -> Result<u64, CuFileFailure> {
         let (offset, at) = (signed(offset)?, signed(at)?);
-        let read = self.session.cufile.table.read;
+        let read = self.session.table().read;
         // SAFETY: the caller's promise.
         let moved = unsafe { read(self.handle, base as *mut c_void, len, offset, at) };
         CuFileFailure::of_moved("cuFileRead", moved, len)
@@ -206,7 +309,7 @@ impl RegisteredFile {
         offset: u64,
     ) -> Result<u64, CuFileFailure> {
         let (offset, at) = (signed(offset)?, signed(at)?);
-        let write = self.session.cufile.table.write;
+        let write = self.session.table().write;
         // SAFETY: the caller's promise.
         let moved = unsafe { write(self.handle, base as *const c_void, len, offset, at) };
         CuFileFailure::of_moved("cuFileWrite", moved, len)
@@ -214,6 +317,6 @@ impl RegisteredFile {
 }
 
 /// Offsets are signed on the library's side.
-fn signed(offset: u64) -> Result<i64, CuFileFailure> {
+pub(super) fn signed(offset: u64) -> Result<i64, CuFileFailure> {
     i64::try_from(offset).map_err(|_| CuFileFailure::Io(rustix::io::Errno::OVERFLOW))
 }

@@ -460,6 +460,10 @@ impl Device for CudaDevice {
         Ok(())
     }
 
+    fn native(&self, stream: Stream) -> Option<u64> {
+        self.streams.enter(stream.0).map(|stream| stream.raw as u64)
+    }
+
     fn address_kind(&self, address: u64) -> AddressKind {
         // Without a context the driver still tells what it is, though not how far it reaches.
         let _current = self.enter();

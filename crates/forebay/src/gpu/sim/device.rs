@@ -183,15 +183,18 @@ impl crate::gpu::sealed::Sealed for SimDevice {
 }
 
 impl Device for SimDevice {
-    fn reach(&self, address: u64, len: u64, work: &mut dyn FnMut(u64)) -> DeviceResult<()> {
-        let place = {
-            let mut timeline = self.timeline("reach")?;
-            timeline.memory.hold("reach", address, len)?;
-            timeline.memory.place(address)
-        };
-        work(place as u64);
+    fn hold(&self, address: u64, len: u64) -> DeviceResult<u64> {
+        let mut timeline = self.timeline("hold")?;
+        timeline.memory.hold("hold", address, len)?;
+        Ok(timeline.memory.place(address) as u64)
+    }
+
+    fn let_go(&self, address: u64) {
         lock(&self.timeline).memory.let_go(address);
-        Ok(())
+    }
+
+    fn native(&self, stream: Stream) -> Option<u64> {
+        Some(stream.0)
     }
 
     fn played_cufile(&self) -> Option<(CuFilePlay, u64)> {

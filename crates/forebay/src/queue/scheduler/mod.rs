@@ -16,6 +16,8 @@ mod copies;
 mod depth;
 mod lines;
 mod ops;
+#[cfg(test)]
+mod peer_tests;
 mod peers;
 mod readers;
 mod shares;

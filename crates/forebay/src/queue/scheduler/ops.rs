@@ -351,8 +351,8 @@ impl Scheduler {
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN) if self.transfers[key].stopped => {
                 return self.count_out(&op);
             }
-            Err(errno) if op.port.is_some() && !matches!(errno, Errno::AGAIN | Errno::INTR) => {
-                return self.refuse_peer(key, &op);
+            Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
+                return self.refuse_peer(key, &op, Some(errno));
             }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
@@ -365,7 +365,7 @@ impl Scheduler {
             Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_direct() => {
                 return self.refuse_direct(key, op, errno);
             }
-            Err(Errno::AGAIN | Errno::INTR) if op.again < AGAIN_MAX => {
+            Err(errno) if is_tried_again(errno, &op) => {
                 op.again += 1;
                 return self.requeue(op);
             }
@@ -393,7 +393,7 @@ impl Scheduler {
                         return self.requeue(op);
                     }
                     if op.port.is_some() {
-                        return self.refuse_peer(key, &op);
+                        return self.refuse_peer(key, &op, None);
                     }
                     let (operation, place) = self.about(key, &op);
                     self.fail_one(key, &op, Error::NoProgress { operation, place });
@@ -466,13 +466,13 @@ impl Scheduler {
         }
     }
 
-    fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
+    pub(super) fn fail_op(&mut self, key: usize, op: &Op, source: Errno) {
         let (operation, place) = self.about(key, op);
         self.fail_one(key, op, Error::Io { operation, place, source });
     }
 
     /// What an op does, and where, as an error names it.
-    fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
+    pub(super) fn about(&self, key: usize, op: &Op) -> (Operation, Place) {
         let (operation, range) = match op.work {
             Work::Move(Direction::Read) => (Operation::Read, op.segment.wanted),
             Work::Move(Direction::Write) => (Operation::Write, op.segment.wanted),
@@ -483,6 +483,11 @@ impl Scheduler {
         };
         (operation, op.file.place(op.offset_of(range.start), range.len()))
     }
+}
+
+/// Whether an error asks to try an op again that has not been tried too often.
+fn is_tried_again(errno: Errno, op: &Op) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::INTR) && op.again < AGAIN_MAX
 }
 
 /// A direct op goes on only at an aligned place: what came beyond the last one is moved again.

@@ -7,12 +7,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Request, Scheduler, Share};
+use rustix::io::Errno;
+
+use super::{Active, Request, Scheduler, Share};
 use crate::error::Error;
 use crate::file::Port;
 use crate::plan::{Alignment, Io, Reason, Route};
-use crate::queue::op::{Direction, Op, Work};
+use crate::queue::op::{Direction, Op};
 use crate::units::ByteRange;
+
+/// Why a port is closed that answers and moves nothing.
+const NO_FURTHER: &str = "it brought a request no further";
 
 /// A path between a drive and a GPU.
 #[derive(Debug, Clone)]
@@ -53,29 +58,54 @@ impl Request {
 }
 
 impl Scheduler {
-    /// Takes back an op that its port has refused, or brings no further. What nobody demanded goes
-    /// through slots, and so does all that has not begun: whoever refuses once would do so again.
-    /// Where it was the drive that failed, that way will tell.
-    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op) {
-        let request = &self.transfers[key].request;
-        let (Some(peer), Some(port)) = (request.peer.clone(), &op.port) else {
+    /// Takes back an op that its port has refused with `errno`, or brings no further. What nobody
+    /// demanded goes through slots, and so does all that has not begun: whoever refuses once would
+    /// do so again. Where it was the drive that failed, that way will tell.
+    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, errno: Option<Errno>) {
+        let active = &self.transfers[key];
+        let (Some(peer), Some(port)) = (active.request.peer.clone(), &op.port) else {
             unreachable!("only a peer's ops have ports")
         };
+        let stopped = active.stopped;
         self.count_bytes(key, op);
-        let rest = op.rest().intersect(op.segment.wanted);
-        if op.segment.reason == Reason::Demanded || op.work != Work::Move(request.direction) {
-            let place = op.file.place(op.offset_of(rest.start), rest.len());
-            let reason = port.refusal();
-            self.fail(key, Error::RouteUnavailable { route: Route::Direct, place, reason });
-        } else if !self.transfers[key].stopped {
-            op.file.ports().close(port.gpu(), port.refusal());
-            self.stage(key, &peer.staged, rest);
+        if op.segment.reason == Reason::Demanded {
+            self.tell_refusal(key, op, port.as_ref(), errno);
+        } else if !stopped {
+            let reason = errno.map_or_else(|| NO_FURTHER.into(), |_| port.refusal());
+            op.file.ports().close(port.gpu(), reason);
+            self.stage(key, &peer.staged, op.rest().intersect(op.segment.wanted));
         }
         self.count_out(op);
     }
 
+    /// Fails a transfer whose way was demanded: by the drive's own error, where it was that.
+    fn tell_refusal(&mut self, key: usize, op: &Op, port: &dyn Port, errno: Option<Errno>) {
+        let (operation, place) = self.about(key, op);
+        let error = match errno {
+            None => Error::NoProgress { operation, place },
+            Some(Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL) => {
+                let reason = port.refusal();
+                Error::RouteUnavailable { route: Route::Direct, place, reason }
+            }
+            Some(source) => Error::Io { operation, place, source },
+        };
+        self.fail(key, error);
+    }
+
+    /// Whether a share of a write has to wait until what of it goes straight is on the drive. The
+    /// page cache may write more than it was given, and would put old bytes in the place of those.
+    pub(super) fn waits_for_peer(&self, key: usize) -> bool {
+        let Active { next, request, .. } = &self.transfers[key];
+        let may = *next != key && request.direction == Direction::Write && request.batch.is_none();
+        let is_peer = |other: &usize| self.transfers[*other].request.peer.is_some();
+        may && request.peer.is_none() && self.others(key).iter().any(is_peer)
+    }
+
     /// Sends a range through slots, and what of the transfer at `key` has not begun.
     fn stage(&mut self, key: usize, staged: &Staged, rest: ByteRange) {
+        if self.links[staged.link].broken.is_some() {
+            return self.fail_if_broken(key, staged.link);
+        }
         self.unlist(key); // it opens nothing more
         let active = &mut self.transfers[key];
         let io = match (active.request.direction, staged.alignment) {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::Scheduler;
 use crate::error::Error;
 use crate::plan::{Io, Reason, Strip};
+use crate::queue::op::Direction;
 use crate::transfer::State;
 use crate::units::ByteRange;
 
@@ -106,6 +107,11 @@ impl Scheduler {
         let next = &mut self.transfers[share.next];
         next.end = next.end.min(share.end);
         next.request.state.set_key(share.next);
+        if share.request.peer.is_some() && share.request.direction == Direction::Write {
+            // They have waited for it.
+            let rest = std::iter::once(share.next).chain(self.others(share.next));
+            rest.collect::<Vec<_>>().into_iter().for_each(|other| self.list(other));
+        }
         false
     }
 }

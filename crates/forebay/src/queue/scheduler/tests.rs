@@ -10,18 +10,18 @@ use crate::plan::Segment;
 use crate::queue::op::Completion;
 use crate::tune::Readers;
 
-const LEN: u64 = 16 << 10;
+pub(super) const LEN: u64 = 16 << 10;
 
 /// A scheduler with one drive that has a single thread and a depth of one, and a file on it.
-struct Rig {
-    scheduler: Scheduler,
-    drive: usize,
-    file: Arc<Handle>,
+pub(super) struct Rig {
+    pub(super) scheduler: Scheduler,
+    pub(super) drive: usize,
+    pub(super) file: Arc<Handle>,
     _folder: tempfile::TempDir,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut scheduler = Scheduler::new(Limits {
             slot_size: 256 << 10,
             segment: 4 << 10,
@@ -39,7 +39,7 @@ impl Rig {
     }
 
     /// Gives the drive a ring, and adds a link with one slot.
-    fn add_ring_and_link(&mut self) -> usize {
+    pub(super) fn add_ring_and_link(&mut self) -> usize {
         let ring = self.scheduler.add_ring();
         self.scheduler.attach(self.drive, ring);
         let link = self.scheduler.add_link(4);
@@ -71,7 +71,12 @@ impl Rig {
         (state, claim)
     }
 
-    fn request(&self, link: Option<usize>, reason: Reason, priority: Priority) -> Request {
+    pub(super) fn request(
+        &self,
+        link: Option<usize>,
+        reason: Reason,
+        priority: Priority,
+    ) -> Request {
         let range = ByteRange::at(0, LEN);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
         Request {
@@ -107,13 +112,13 @@ impl Rig {
     }
 
     /// The error of a transfer that has ended; `None` where it has not.
-    fn ended(&mut self, state: &Arc<State>) -> Option<Error> {
+    pub(super) fn ended(&mut self, state: &Arc<State>) -> Option<Error> {
         let finished = self.scheduler.take_effects().finished;
         let mut own = finished.into_iter().filter(|(other, _)| Arc::ptr_eq(other, state));
         own.next().and_then(|(_, result)| result.err())
     }
 
-    fn complete(&mut self, op: Op, result: Result<u64, Errno>) {
+    pub(super) fn complete(&mut self, op: Op, result: Result<u64, Errno>) {
         let done = Completion { op, result, size: Some(LEN), took_ns: 1, at_ns: 1 };
         self.scheduler.complete(done);
     }

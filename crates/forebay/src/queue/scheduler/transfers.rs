@@ -26,8 +26,10 @@ impl Scheduler {
         let beside = std::mem::take(&mut request.beside);
         let key = self.add(request);
         self.add_shares(key, beside);
-        let link = self.transfers[key].request.link;
-        link.into_iter().for_each(|link| self.fail_if_broken(key, link));
+        let shares = std::iter::once(key).chain(self.others(key));
+        let mut links = shares.filter_map(|share| self.transfers[share].request.link);
+        let broken = links.find(|&link| self.links[link].broken.is_some());
+        broken.into_iter().for_each(|link| self.fail_if_broken(key, link));
         self.finish_if_done(key);
         for other in self.others(key) {
             self.list(other);
@@ -199,9 +201,11 @@ impl Scheduler {
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);
         let writes = active.request.direction == Direction::Write;
         let barrier = writes && begins && active.open > 0;
-        if active.listed || active.stopped || next_part.is_none() || !room || barrier {
+        let may = !active.listed && !active.stopped && next_part.is_some() && room && !barrier;
+        if !may || self.waits_for_peer(key) {
             return;
         }
+        let active = &mut self.transfers[key];
         active.listed = true;
         let drive = active.request.drive;
         if self.is_ring_to_open(key) {

@@ -191,6 +191,15 @@ impl Device for FaultyDevice {
         self.tell(self.inner.synchronize(stream))
     }
 
+    fn hold(&self, address: u64, len: u64) -> DeviceResult<u64> {
+        self.fail("hold", "gpu-call", 0.0)?;
+        self.inner.hold(address, len)
+    }
+
+    fn let_go(&self, address: u64) {
+        self.inner.let_go(address);
+    }
+
     fn address_kind(&self, address: u64) -> AddressKind {
         self.inner.address_kind(address)
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::Memory;
+use super::peers::Straight;
 use super::ring::SimRing;
 use super::start::SimTools;
 use crate::queue::op::{Direction, Op};
@@ -50,6 +51,8 @@ pub(super) struct Job {
     pub(super) drives: Vec<usize>,
     pub(super) memory: Memory,
     pub(super) on_gpu: bool,
+    /// Where it goes straight.
+    pub(super) straight: Option<Straight>,
     pub(super) exact: bool,
     pub(super) caller: Caller,
     pub(super) blocking: bool,

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::{Memory, all_are};
+use super::peers::REFUSALS;
 use super::world::{Contents, Failure, World};
 use crate::error::{Error, Result};
+use crate::plan::Route;
 use crate::queue::Batch;
 use crate::queue::op::Direction;
 use crate::transfer::Outcome;
@@ -43,10 +45,12 @@ impl Job {
         }
         if let Ok(outcome) = &result {
             self.judge_counts(outcome);
+            self.judge_ways(world, outcome);
         }
         if let Err(Error::CopyNotOver { .. }) = result {
             return (0, Some(self.memory));
         }
+        world.forget(&self.state);
         self.memory.free();
         (result.map_or(0, |outcome| outcome.bytes), None)
     }
@@ -184,7 +188,7 @@ impl Piece {
     }
 
     /// Whether bytes of it may have been missing.
-    fn is_cut(&self) -> bool {
+    pub(super) fn is_cut(&self) -> bool {
         self.size_min < self.range.start + self.bytes.len() as u64
     }
 
@@ -228,6 +232,10 @@ fn judge_failure<'a>(
         Error::NoProgress { .. } => {
             let faults = &world.faults;
             assert!(faults.empty + faults.odd > 0.0, "every op went on: {error:?}");
+        }
+        Error::RouteUnavailable { route: Route::Direct, .. } => {
+            let refused = failures.any(|failure| REFUSALS.contains(&failure.errno));
+            assert!(refused, "no port refused: {error:?}");
         }
         other => panic!("an error that nothing here can cause: {other:?}"),
     }

@@ -38,7 +38,7 @@ fn sources(world: &mut World, shape: &Shape, direction: Direction) -> Vec<Source
                 true => Err(Reason::WriteThroughCache),
                 false => way(dice, shape, file, false),
             };
-            Source { file: index, handle, drive: index % shape.drives.len(), way }
+            Source { file: index, handle, drive: index % shape.drives_of_files(), way }
         })
         .filter(|source| !(writes && files[source.file].shrinks))
         .collect();
@@ -145,6 +145,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         drives,
         memory,
         on_gpu: link.is_some(),
+        straight: None,
         exact: false,
         caller: begin(core, request),
         blocking,

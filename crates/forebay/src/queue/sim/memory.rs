@@ -10,7 +10,7 @@ use crate::gpu::{Device, DeviceResult, Stream};
 use crate::memory::HostMemory;
 
 /// Bytes before and behind the transfer's own that must stay as they are.
-const GUARD: usize = 4096;
+pub(super) const GUARD: usize = 4096;
 const GUARD_BYTE: u8 = 0xA5;
 
 /// Whether all of `bytes` are `byte`; many at a time, since tests are not optimised.

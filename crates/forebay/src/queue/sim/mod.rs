@@ -10,6 +10,7 @@ mod job;
 mod judge;
 mod many;
 mod memory;
+mod peers;
 mod progress;
 mod ring;
 mod run;
@@ -26,7 +27,7 @@ use progress::{Progress, Seeds};
 const SEEDS: u64 = 300;
 
 /// What these are to meet: a fault that none of them meets tests nothing.
-const FAULTS: [&str; 18] = [
+const FAULTS: [&str; 25] = [
     "again",
     "cancel",
     "cut",
@@ -43,6 +44,13 @@ const FAULTS: [&str; 18] = [
     "lost",
     "no-direct",
     "odd",
+    "port-again",
+    "port-closed",
+    "port-demanded",
+    "port-empty",
+    "port-odd",
+    "port-refused",
+    "port-short",
     "short",
     "taken-back",
 ];

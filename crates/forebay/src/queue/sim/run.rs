@@ -216,7 +216,8 @@ impl Run {
                 let turns = self.dice.roll(0.3);
                 Depth::tuned(DepthLimits::of(turns, self.shape.depth, segment, segment), [None; 2])
             };
-            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
+            let (most, hardware) =
+                (self.shape.depth, &self.shape.hardware[index % self.shape.drives_of_files()]);
             assert_eq!(self.core.add_drive(depth, most, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
@@ -236,6 +237,7 @@ impl Run {
             let dice = Dice::new(self.dice.next());
             let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.clone()));
             self.tools.devices.push(Arc::clone(&device));
+            self.tools.world.borrow_mut().devices.push(Arc::clone(&device));
             let crew = Crew::Link(index);
             let bell = self.bell(crew);
             let (slots, slots_max) = self.shape.slots;

@@ -17,7 +17,8 @@ use crate::units::{KIB, MIB};
 pub(super) struct Shape {
     pub(super) limits: Limits,
     pub(super) segment: u64,
-    /// The ring that serves each drive, where one does.
+    /// The ring that serves each drive, where one does. The second half are queues of the same
+    /// drives for what goes straight: a ring is a lane there.
     pub(super) drives: Vec<Option<usize>>,
     /// The hardware below each.
     pub(super) hardware: Vec<Vec<usize>>,
@@ -34,6 +35,11 @@ pub(super) struct Shape {
     pub(super) transfers: usize,
     /// How many may be on their way at once.
     pub(super) at_once: usize,
+    /// Share of the transfers to and from GPUs that go straight where the file can, share of those
+    /// of which that is demanded, and what its ports want everything to be multiples of.
+    pub(super) straight: f64,
+    pub(super) demands: f64,
+    pub(super) port_unit: u64,
     /// Shares of the transfers that write (where a file may be written), go to or from a GPU, go
     /// around the page cache where they can, and are waited for by a caller who helps.
     pub(super) writes: f64,
@@ -70,6 +76,11 @@ fn count(dice: &mut Dice, first: u64, last: u64) -> usize {
 }
 
 impl Shape {
+    /// How many drives there are that have files.
+    pub(super) fn drives_of_files(&self) -> usize {
+        self.drives.len() / 2
+    }
+
     pub(super) fn of(dice: &mut Dice) -> Self {
         let (slot_size, segment) = one_of(
             dice,
@@ -98,7 +109,7 @@ impl Shape {
         };
         let rings = count(dice, 1, 2);
         let of_ring = |dice: &mut Dice| dice.roll(0.5).then(|| count(dice, 1, rings as u64) - 1);
-        let drives: Vec<_> = (0..count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
+        let drives: Vec<_> = (0..2 * count(dice, 1, 3)).map(|_| of_ring(dice)).collect();
         let lost = loses.then(|| count(dice, 1, drives.len() as u64) - 1);
         let hung = dice.roll(0.3).then(|| count(dice, 1, drives.len() as u64) - 1);
         let pieces = |dice: &mut Dice| (0..2).filter(|_| dice.roll(0.3)).collect();
@@ -117,6 +128,9 @@ impl Shape {
             slots: (slots, slots + count(dice, 0, 2)),
             transfers: count(dice, 2, 12),
             at_once: count(dice, 1, 8),
+            straight: one_of(dice, &[0.0, 0.5, 1.0]),
+            demands: one_of(dice, &[0.0, 0.3, 1.0]),
+            port_unit: one_of(dice, &[4 * KIB, segment.min(64 * KIB)]),
             writes: one_of(dice, &[0.1, 0.5, 1.0]),
             on_gpu: one_of(dice, &[0.0, 0.5, 1.0]),
             direct: one_of(dice, &[0.0, 0.5, 1.0]),
@@ -149,6 +163,7 @@ fn faults(dice: &mut Dice) -> Faults {
         copies: share(&[0.0, 0.0, 0.05]),
         memory: share(&[0.0, 0.3]),
         lost: share(&[0.02, 0.2, 1.0]),
+        port: share(&[0.0, 0.02, 0.3, 1.0]),
     }
 }
 

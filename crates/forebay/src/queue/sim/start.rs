@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::device::FaultyDevice;
 use super::job::{Caller, Job, Piece, UNTOUCHED, note_races};
 use super::many;
-use super::memory::Memory;
+use super::memory::{GUARD, Memory};
+use super::peers::Straight;
 use super::shape::Shape;
 use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
@@ -98,13 +99,13 @@ fn residency(world: &mut World, range: ByteRange) -> Split {
 }
 
 /// What the seed asks for.
-struct Wish {
-    file: usize,
+pub(super) struct Wish {
+    pub(super) file: usize,
     direction: Direction,
-    range: ByteRange,
+    pub(super) range: ByteRange,
     /// Where a read will meet the end of the file, else the range's end.
-    end: u64,
-    link: Option<usize>,
+    pub(super) end: u64,
+    pub(super) link: Option<usize>,
     way: Way,
     cold: bool,
     exact: bool,
@@ -192,7 +193,7 @@ fn turns(dice: &mut Dice, shape: &Shape, range: ByteRange) -> Vec<(u64, usize)> 
         .map(|_| {
             let at = range.start + below(dice, range.len() + 1);
             let at = if dice.roll(0.7) { align_down(at, PAGE) } else { at };
-            let drive = below(dice, shape.drives.len() as u64);
+            let drive = below(dice, shape.drives_of_files() as u64);
             (at, usize::try_from(drive).expect("few drives"))
         })
         .collect();
@@ -224,19 +225,23 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         return many::start(core, tools, shape, jobs);
     }
     let wish = wish(&mut tools.world.borrow_mut(), shape, jobs)?;
-    let (mut piece, handle) = {
-        let World { dice, files, .. } = &mut *tools.world.borrow_mut();
+    let (mut piece, handle, straight) = {
+        let world = &mut *tools.world.borrow_mut();
+        let World { dice, files, .. } = world;
         let file = &files[wish.file];
         let bytes = match wish.direction {
             Direction::Write => noise(dice, wish.range.len()),
             Direction::Read => file.part(wish.range).to_vec(),
         };
         let handle = Arc::clone(&file.handles[usize::from(dice.roll(0.5))]);
-        (Piece::new(wish.file, wish.range, bytes, file.bytes.len() as u64), handle)
+        let piece = Piece::new(wish.file, wish.range, bytes, file.bytes.len() as u64);
+        let straight = Straight::of(world, shape, &wish, &handle);
+        (piece, handle, straight)
     };
     note_races(jobs, wish.direction, std::slice::from_mut(&mut piece));
     let device = wish.link.map(|link| &tools.devices[link]);
-    let skew = usize::try_from(wish.skew).expect("below a page");
+    let skew = straight.as_ref().map_or(wish.skew, |it| it.skew(wish.range, GUARD as u64));
+    let skew = usize::try_from(skew).expect("below a unit");
     let memory = match wish.direction {
         Direction::Write => Memory::new(&piece.bytes, skew, device)?,
         Direction::Read => {
@@ -245,8 +250,13 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         }
     };
     let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
-    let request = request(&wish, &state, &memory, shape);
-    let drives = drives(&request);
+    let mut request = request(&wish, &state, &memory, shape);
+    let mut drives = drives(&request);
+    if let Some(straight) = &straight {
+        let queue = request.drive + shape.drives_of_files();
+        straight.send(&mut request, queue);
+        drives.push(queue);
+    }
     let caller = begin(core, request);
     Some(Job {
         state,
@@ -256,6 +266,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         drives,
         memory,
         on_gpu: wish.link.is_some(),
+        straight,
         exact: wish.exact,
         caller,
         blocking: wish.blocking,
@@ -282,7 +293,7 @@ pub(super) fn begin(core: &Core, request: Request) -> Caller {
 }
 
 fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> Request {
-    let drive = wish.file % shape.drives.len();
+    let drive = wish.file % shape.drives_of_files();
     let mut shares = match wish.direction {
         Direction::Read => {
             let (io, reason) = match wish.way {

@@ -5,11 +5,14 @@
     reason = "moves bytes between its files and an op's memory, as the kernel does"
 )]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::device::FaultyDevice;
+use super::peers::Moved;
 use super::tally::Tally;
 use crate::clock::{Clock, ManualClock};
 use crate::file::Handle;
@@ -65,6 +68,8 @@ pub(super) struct Faults {
     pub(super) memory: f64,
     /// Ops of the drive that loses some whose completions never come.
     pub(super) lost: f64,
+    /// Ops of ports that these refuse.
+    pub(super) port: f64,
 }
 
 impl Faults {
@@ -127,6 +132,11 @@ pub(super) struct World {
     touched: Vec<Touched>,
     begun: u64,
     pub(super) failed: Vec<Failure>,
+    pub(super) devices: Vec<Arc<FaultyDevice>>,
+    /// Memory of GPUs that ops of ports have, as the host reaches it, by the numbers of the ops.
+    pub(super) held: HashMap<u64, u64>,
+    /// What ports have moved.
+    pub(super) moved: Vec<Moved>,
 }
 
 impl Contents {
@@ -151,6 +161,9 @@ impl World {
             touched: Vec::new(),
             begun: 0,
             failed: Vec::new(),
+            devices: Vec::new(),
+            held: HashMap::new(),
+            moved: Vec::new(),
         }
     }
 
@@ -191,6 +204,7 @@ impl World {
             None => vec![at(op.address + op.moved, op.rest().len())],
         };
         self.check_place(op, base, direction, state.range());
+        self.hold(self.begun, op);
         ranges.into_iter().for_each(|range| self.touch(op, direction, range, state));
         self.begun
     }
@@ -221,7 +235,12 @@ impl World {
         if direction == Direction::Write {
             assert_eq!(segment.wanted, segment.covered, "a write of bytes that nobody asked for");
         }
-        if segment.io == Io::Direct {
+        if let Some(port) = &op.port {
+            let unit = port.unit();
+            assert!(!segment.bounce && segment.wanted == segment.covered, "beside: {op:?}");
+            let all = [offset, len, base + op.moved];
+            assert!(all.iter().all(|part| part.is_multiple_of(unit)), "no whole units: {op:?}");
+        } else if segment.io == Io::Direct {
             let alignment = self.file_of(op).alignment.expect("a direct op has a direct file");
             assert!(offset.is_multiple_of(alignment.offset), "unaligned: {op:?}");
             assert!(len.is_multiple_of(alignment.offset), "unaligned length: {op:?}");
@@ -233,7 +252,7 @@ impl World {
         &self.files[self.index_of(&op.file)]
     }
 
-    fn index_of(&self, file: &Handle) -> usize {
+    pub(super) fn index_of(&self, file: &Handle) -> usize {
         let same = |other: &Contents| other.handles[0].identity() == file.identity();
         self.files.iter().position(same).expect("every op's file is known")
     }
@@ -242,6 +261,7 @@ impl World {
     pub(super) fn drop_op(&mut self, id: u64, op: &Op, state: &Arc<State>) {
         assert!(!state.is_done(), "an op comes back after its transfer: {op:?}");
         self.touched.retain(|touched| touched.id != id);
+        self.let_go(id, op);
     }
 
     /// Runs an op that is due; returns what the kernel would, and the size of a file that a read
@@ -258,6 +278,10 @@ impl World {
         if let Some(batch) = &op.batch {
             let read = |file: &Handle, wanted, host| self.read_resident(file, wanted, host);
             return (read_stretches(batch, op, read), None);
+        }
+        if let (Some(port), Work::Move(direction)) = (&op.port, op.work) {
+            let native = self.let_go(id, op);
+            return self.end_by_port(op, port.as_ref(), (direction, native), state);
         }
         let faults = self.faults.clone();
         if self.meets("again", faults.again) {
@@ -280,7 +304,7 @@ impl World {
         }
     }
 
-    fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
+    pub(super) fn fail(&mut self, op: &Op, state: &Arc<State>, errno: Errno) {
         let wanted = op.segment.wanted;
         let is_sync = matches!(op.work, Work::Sync { .. });
         let synced = is_sync.then(|| self.index_of(&op.file));
@@ -303,7 +327,7 @@ impl World {
     }
 
     /// Moves bytes of a file to where an op wants them.
-    fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
+    pub(super) fn move_out(&mut self, index: usize, offset: u64, len: u64, host: u64) {
         if len == 0 {
             return;
         }
@@ -311,6 +335,20 @@ impl World {
         // SAFETY: the memory is the op's until it is handed back, which is what is tested; it
         // holds what is left of the op.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host as *mut u8, bytes.len()) };
+    }
+
+    /// Moves bytes to a file from where an op has them.
+    pub(super) fn move_in(&mut self, index: usize, offset: u64, len: u64, host: u64) {
+        if len == 0 {
+            return;
+        }
+        let file = &mut self.files[index].bytes;
+        let end = usize::try_from(offset + len).expect("a small file");
+        file.resize(file.len().max(end), 0);
+        let bytes = part(file, offset, len);
+        let memory = host as *const u8;
+        // SAFETY: as in `move_out`.
+        unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     }
 
     /// How many of `most` bytes move.
@@ -355,15 +393,7 @@ impl World {
             return Err(Errno::NOSPC);
         }
         let moved = self.share_of(room, op);
-        if moved > 0 {
-            let file = &mut self.files[index].bytes;
-            let end = usize::try_from(offset + moved).expect("a small file");
-            file.resize(file.len().max(end), 0);
-            let bytes = part(file, offset, moved);
-            let memory = (base + op.moved) as *const u8;
-            // SAFETY: as in `move_out`.
-            unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
-        }
+        self.move_in(index, offset, moved, base + op.moved);
         Ok(moved)
     }
 }

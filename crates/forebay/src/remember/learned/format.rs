@@ -4,6 +4,7 @@
 //! make sense, and skips what does not read as one.
 
 use crate::queue::Direction;
+use crate::remember::{escape, unescape};
 use crate::tune::{Learned, Rate};
 
 /// First words of the file; the version follows.
@@ -120,36 +121,6 @@ pub(super) fn insert(entries: &mut Vec<Entry>, entry: Entry) {
         Some(other) => *other = entry,
         None => entries.push(entry),
     }
-}
-
-/// Names of drives may hold blanks and worse.
-fn escape(identity: &str) -> String {
-    let mut text = String::new();
-    for byte in identity.bytes() {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            text.push(char::from(byte));
-        } else {
-            text += &format!("%{byte:02X}");
-        }
-    }
-    text
-}
-
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let [high, low, after @ ..] = rest else { return None };
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
-        bytes.push(digit(*high)? * 16 + digit(*low)?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
 
 use super::*;
 use crate::tune::Rate;
@@ -49,25 +51,26 @@ fn switched_off_it_touches_nothing() {
     let (above, _) = place();
     let home = above.path().to_owned();
     let lookup = |name: &str| (name == "HOME").then(|| home.clone());
-    let mut memory = Memory::of(false, lookup);
+    let mut memory = Memory::found(false, lookup);
     memory.note("a drive", ME, learned(3));
     assert!(memory.save() && memory.recall("a drive", ME).is_none());
     assert_eq!(fs::read_dir(&home).expect("a folder").count(), 0);
-    let mut memory = Memory::of(true, lookup);
+    let mut memory = Memory::found(true, lookup);
     memory.note("a drive", ME, learned(3));
     assert!(memory.save() && home.join(".cache/forebay/learned").is_file());
 }
 
 #[test]
 fn the_cache_folder_is_where_the_variables_say() {
-    let folder = |xdg: &str, home: &str| {
+    let sheet = |xdg: &str, home: &str| {
         let named = |name: &str| if name == "HOME" { home } else { xdg }.to_owned();
-        Memory::of(true, |name| Some(PathBuf::from(named(name)))).folder
+        Memory::found(true, |name| Some(PathBuf::from(named(name)))).sheet
     };
-    assert_eq!(folder("/x", "/h"), Some("/x/forebay".into()));
-    assert_eq!(folder("relative", "/h"), Some("/h/.cache/forebay".into()));
-    assert_eq!(folder("", ""), None);
-    assert_eq!(Memory::of(true, |_| None).folder, None);
+    let within = |folder: &str| Some(Sheet::at(folder.into(), NAME, format::FILE_MAX));
+    assert_eq!(sheet("/x", "/h"), within("/x/forebay"));
+    assert_eq!(sheet("relative", "/h"), within("/h/.cache/forebay"));
+    assert_eq!(sheet("", ""), None);
+    assert_eq!(Memory::found(true, |_| None).sheet, None);
 }
 
 #[test]

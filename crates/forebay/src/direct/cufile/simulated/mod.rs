@@ -5,15 +5,17 @@
 
 #![expect(unsafe_code, reason = "has the library's functions, which take raw addresses")]
 
+mod batch;
+
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::ffi::{c_int, c_long, c_void};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::failure::Answer;
 use super::layout::{Counters, Descriptor, Properties};
-use super::table::{FileHandle, Table};
+use super::table::{FileHandle, NativeStream, Table};
 use crate::file::{read_at_raw, write_at_raw};
 use crate::gpu::sim::CuFilePlay;
 use crate::units::align_down;
@@ -26,9 +28,19 @@ const FIRST_GPU: usize = 1144;
 const READS: (usize, usize) = (16, 48);
 const WRITES: (usize, usize) = (120, 152);
 
-/// `CU_FILE_IO_NOT_SUPPORTED` and `CU_FILE_IO_ERROR`.
+/// `CU_FILE_IO_NOT_SUPPORTED`, `CU_FILE_IO_ERROR`, `CU_FILE_MEMORY_ALREADY_REGISTERED` and
+/// `CU_FILE_MEMORY_NOT_REGISTERED`.
 const NOT_SUPPORTED: c_int = 5008;
 const IO_ERROR: isize = 5044;
+const REGISTERED: c_int = 5023;
+const NOT_REGISTERED: c_int = 5024;
+
+/// `CU_FILE_INVALID_MAPPING_RANGE`.
+const INVALID_RANGE: isize = 5017;
+
+/// The longest batch, and the longest as it says: a library that is hard pressed takes fewer.
+const BATCH: u32 = 16;
+const BATCH_TOLD: u32 = 64;
 
 /// Requests that one that fails carries out before.
 const FAILS_AFTER: u64 = 3;
@@ -58,12 +70,15 @@ struct Library {
     files: Option<HashMap<usize, Played>>,
     next: usize,
     counted: [Counted; 2],
+    /// Buffers that are registered, and their lengths.
+    buffers: BTreeMap<usize, usize>,
 }
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library {
     files: None,
     next: 0,
     counted: [Counted { bytes: 0, p2p: 0, nvidia_fs: 0 }; 2],
+    buffers: BTreeMap::new(),
 });
 
 thread_local! {
@@ -90,6 +105,16 @@ pub(super) fn table() -> Table {
         handle_deregister,
         read,
         write,
+        buffer_register,
+        buffer_deregister,
+        batch_set_up: Some(batch::set_up),
+        batch_submit: Some(batch::submit),
+        batch_status: Some(batch::status),
+        batch_destroy: Some(batch::destroy),
+        read_async: Some(read_async),
+        write_async: Some(write_async),
+        stream_register: Some(takes_stream),
+        stream_deregister: Some(forgets_stream),
         set_stats_level: Some(takes_level),
         stats_start: Some(ok),
         get_stats_l3: Some(get_stats_l3),
@@ -125,7 +150,7 @@ unsafe extern "C" fn get_version(version: *mut c_int) -> Answer {
 
 unsafe extern "C" fn get_properties(properties: *mut Properties) -> Answer {
     // SAFETY: the caller's output.
-    unsafe { properties.write(Properties::default()) };
+    unsafe { properties.write(Properties { max_batch: BATCH_TOLD, ..Properties::default() }) };
     OK
 }
 
@@ -133,6 +158,9 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
     let (play, seed) = PLAY.get();
     if play == CuFilePlay::Refuse {
         return Answer { error: NOT_SUPPORTED, cuda: 0 };
+    }
+    if play == CuFilePlay::HangOpen {
+        hang();
     }
     // SAFETY: the caller's descriptor.
     let fd = unsafe { (*descriptor).fd() };
@@ -157,6 +185,9 @@ unsafe extern "C" fn read(
     offset: i64,
     at: i64,
 ) -> isize {
+    if !is_named_by_base(base, at) {
+        return -INVALID_RANGE;
+    }
     // SAFETY: the caller's memory.
     let moves = |fd: BorrowedFd<'_>, len| unsafe {
         read_at_raw(fd, place(base.cast(), at), len, offset.cast_unsigned())
@@ -171,11 +202,84 @@ unsafe extern "C" fn write(
     offset: i64,
     at: i64,
 ) -> isize {
+    if !is_named_by_base(base, at) {
+        return -INVALID_RANGE;
+    }
     // SAFETY: the caller's memory.
     let moves = |fd: BorrowedFd<'_>, len| unsafe {
         write_at_raw(fd, place(base.cast::<u8>().cast_mut(), at), len, offset.cast_unsigned())
     };
     act(handle, len, 1, moves)
+}
+
+unsafe extern "C" fn buffer_register(base: *const c_void, len: usize, _: c_int) -> Answer {
+    let buffers = &mut library().buffers;
+    let start = base as usize;
+    let below = buffers.range(..start + len).next_back();
+    if below.is_some_and(|(other, size)| other + size > start) {
+        return Answer { error: REGISTERED, cuda: 0 };
+    }
+    buffers.insert(start, len);
+    OK
+}
+
+unsafe extern "C" fn buffer_deregister(base: *const c_void) -> Answer {
+    match library().buffers.remove(&(base as usize)) {
+        Some(_) => OK,
+        None => Answer { error: NOT_REGISTERED, cuda: 0 },
+    }
+}
+
+unsafe extern "C" fn takes_stream(_stream: NativeStream, _flags: c_uint) -> Answer {
+    OK
+}
+
+unsafe extern "C" fn forgets_stream(_stream: NativeStream) -> Answer {
+    OK
+}
+
+/// What is queued is carried out at once: the streams of a simulated GPU hold nothing else then.
+unsafe extern "C" fn read_async(
+    handle: FileHandle,
+    base: *mut c_void,
+    len: *mut usize,
+    offset: *mut i64,
+    at: *mut i64,
+    moved: *mut isize,
+    _stream: NativeStream,
+) -> Answer {
+    // SAFETY: the caller's memory.
+    unsafe { moved.write(read(handle, base, len.read(), offset.read(), at.read())) };
+    OK
+}
+
+unsafe extern "C" fn write_async(
+    handle: FileHandle,
+    base: *mut c_void,
+    len: *mut usize,
+    offset: *mut i64,
+    at: *mut i64,
+    moved: *mut isize,
+    _stream: NativeStream,
+) -> Answer {
+    // SAFETY: the caller's memory.
+    unsafe { moved.write(write(handle, base, len.read(), offset.read(), at.read())) };
+    OK
+}
+
+/// Whether memory within a registered buffer is named by where that begins, as the library wants.
+fn is_named_by_base(base: *const c_void, at: i64) -> bool {
+    let address = (base as usize).wrapping_add_signed(isize::try_from(at).unwrap_or(0));
+    let library = library();
+    let below = library.buffers.range(..=address).next_back();
+    below.is_none_or(|(start, len)| address >= start + len || *start == base as usize)
+}
+
+/// Never returns.
+fn hang() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 /// The byte `at` of memory.
@@ -193,6 +297,7 @@ fn act(
     let Some(played) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
     let asked = match played.play {
         CuFilePlay::Fail if played.requests > FAILS_AFTER => return -IO_ERROR,
+        CuFilePlay::Hang if played.requests > FAILS_AFTER => hang(),
         CuFilePlay::Short if played.random.is_multiple_of(SHORT_EVERY) => {
             let fewer = align_down(played.random % (len as u64).max(1), SHORT_UNIT);
             usize::try_from(fewer.max(SHORT_UNIT)).unwrap_or(len).min(len)

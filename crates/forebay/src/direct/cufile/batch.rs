@@ -1,0 +1,317 @@
+//! Requests that are handed to the library many at a time.
+//!
+//! A batch takes nothing more while it is under way, so there are several: requests that come
+//! meanwhile go together with the next one that is free.
+
+#![expect(unsafe_code, reason = "calls the library")]
+
+use std::ffi::c_uint;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use slab::Slab;
+
+use super::failure::{CuFileError, CuFileFailure};
+use super::flight::Flight;
+use super::layout::{BatchEvent, BatchRequest, Pause};
+use super::session::{Session, signed};
+use super::table::BatchHandle;
+use crate::events;
+use crate::file::{Landed, Lane, LaneRequest};
+use crate::gpu::Device;
+
+/// Batches that are under way at once.
+const BATCHES: usize = 8;
+
+/// `CU_FILE_BATCH_SUBMIT_FAILED` and `CU_FILE_BATCH_FULL`: fewer may go.
+const TOO_MANY: [i32; 2] = [5035, 5037];
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct BatchLane {
+    session: Arc<Session>,
+    device: Arc<dyn Device>,
+    flights: Slab<Flight>,
+    /// Taken in, not sent off.
+    taken: Vec<BatchRequest>,
+    batches: Vec<Batch>,
+    /// Requests that one batch takes.
+    most: usize,
+    refused: Vec<Landed>,
+    /// Whether it was told that the library does not say how its batches stand.
+    is_told: bool,
+}
+
+#[derive(Debug)]
+struct Batch {
+    handle: BatchHandle,
+    /// What the library has of them; it may look at them until the last has landed.
+    requests: Vec<BatchRequest>,
+    in_flight: usize,
+}
+
+// SAFETY: the addresses are the library's and the GPU's, and any thread may hand them in.
+unsafe impl Send for BatchLane {}
+
+impl BatchLane {
+    /// # Errors
+    /// The library has no batches.
+    pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
+        let table = session.table();
+        let has = table.batch_set_up.is_some()
+            && table.batch_submit.is_some()
+            && table.batch_status.is_some()
+            && table.batch_destroy.is_some();
+        if !has {
+            return Err(format!("cuFile {} has no batches", session.version()));
+        }
+        Ok(Self {
+            session: Arc::clone(session),
+            device: Arc::clone(device),
+            flights: Slab::new(),
+            taken: Vec::new(),
+            batches: Vec::new(),
+            most: session.limits().batch.max(1),
+            refused: Vec::new(),
+            is_told: false,
+        })
+    }
+
+    /// The place of a batch that takes requests; `None`: all are under way, or no more can be had.
+    fn free(&mut self) -> Result<Option<usize>, CuFileFailure> {
+        if let Some(at) = self.batches.iter().position(|batch| batch.in_flight == 0) {
+            return Ok(Some(at));
+        }
+        if self.batches.len() == BATCHES {
+            return Ok(None);
+        }
+        let mut handle = ptr::null_mut();
+        let most = c_uint::try_from(self.most).unwrap_or(c_uint::MAX);
+        let set_up = self.session.table().batch_set_up;
+        let told = self.within(|| {
+            // SAFETY: the output outlives the call.
+            unsafe { set_up?(&raw mut handle, most) }.checked("cuFileBatchIOSetUp").err()
+        });
+        match told {
+            Ok(None) => {
+                self.batches.push(Batch { handle, requests: Vec::new(), in_flight: 0 });
+                Ok(Some(self.batches.len() - 1))
+            }
+            Ok(Some(_)) if !self.batches.is_empty() => Ok(None),
+            Ok(Some(error)) => Err(CuFileFailure::Refused(error)),
+            Err(errno) => Err(CuFileFailure::Io(errno)),
+        }
+    }
+
+    /// Has the GPU current; what `work` says is the answer.
+    fn within<T>(&self, mut work: impl FnMut() -> Option<T>) -> Result<Option<T>, Errno> {
+        let mut answer = None;
+        self.device.within(&mut || answer = work()).map_err(|_| Errno::NODEV)?;
+        Ok(answer)
+    }
+
+    /// Sends off as many as one batch takes.
+    fn send(&mut self, at: usize) -> Result<(), CuFileFailure> {
+        let count = self.taken.len().min(self.most);
+        let batch = &mut self.batches[at];
+        batch.requests.clear();
+        batch.requests.extend_from_slice(&self.taken[..count]);
+        let (handle, requests) = (batch.handle, batch.requests.as_mut_ptr());
+        let number = c_uint::try_from(count).unwrap_or(c_uint::MAX);
+        let submit = self.session.table().batch_submit;
+        let told = self.within(|| {
+            // SAFETY: the requests stay where they are until the last has landed; the memory of
+            // each is the lane's until then.
+            let answer = unsafe { submit?(handle, number, requests, 0) };
+            answer.checked("cuFileBatchIOSubmit").err()
+        });
+        match told {
+            Ok(None) => {
+                self.batches[at].in_flight = count;
+                self.taken.drain(..count);
+                Ok(())
+            }
+            Ok(Some(error)) => Err(CuFileFailure::Refused(error)),
+            Err(errno) => Err(CuFileFailure::Io(errno)),
+        }
+    }
+
+    /// Hands back all that was not sent off.
+    fn refuse(&mut self, failure: &CuFileFailure) {
+        for request in self.taken.drain(..) {
+            let Some(flight) = self.flights.try_remove(request.token as usize) else { continue };
+            self.refused.push(flight.land(&self.session, Err(failure.clone())));
+        }
+    }
+
+    /// Asks how a batch stands; waits up to `wait` for one of its requests.
+    fn ask(&mut self, at: usize, wait: Duration, landed: &mut Vec<Landed>) {
+        let Batch { handle, in_flight, .. } = self.batches[at];
+        let mut events = vec![BatchEvent::new(ptr::null_mut(), 0, 0); in_flight];
+        let mut count = c_uint::try_from(in_flight).unwrap_or(c_uint::MAX);
+        let mut pause = Pause {
+            seconds: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: wait.subsec_nanos().into(),
+        };
+        let least = c_uint::from(!wait.is_zero());
+        let status = self.session.table().batch_status;
+        let told = self.within(|| {
+            let (count, pause) = (&raw mut count, &raw mut pause);
+            // SAFETY: there is room for so many events.
+            let answer = unsafe { status?(handle, least, count, events.as_mut_ptr(), pause) };
+            answer.checked("cuFileBatchIOGetStatus").err()
+        });
+        match told {
+            Ok(None) => {}
+            Ok(Some(error)) => return self.tell(&error.to_string()),
+            Err(errno) => return self.tell(&errno.to_string()),
+        }
+        for event in events.iter().take(count as usize) {
+            let Some(moved) = over(event) else { continue };
+            let Some(flight) = self.flights.try_remove(event.token as usize) else { continue };
+            let moved = moved.and_then(|moved| flight.answered("cuFileBatchIO", moved));
+            landed.push(flight.land(&self.session, moved));
+            self.batches[at].in_flight -= 1;
+        }
+    }
+
+    /// Says once that the library does not tell how its batches stand: their memory stays in use.
+    fn tell(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            events::note(&format!("cuFile does not tell how its batches stand: {why}"));
+        }
+    }
+}
+
+/// What an event says of a request that is over; `None`: its memory may be in use.
+fn over(event: &BatchEvent) -> Option<Result<isize, CuFileFailure>> {
+    match event.status {
+        BatchEvent::COMPLETE => Some(Ok(event.moved)),
+        // Less than zero it is the reason.
+        BatchEvent::FAILED => Some(match event.moved {
+            reason if reason < 0 => Ok(reason),
+            _ => Err(CuFileFailure::Io(Errno::IO)),
+        }),
+        BatchEvent::CANCELED => Some(Err(CuFileFailure::Io(Errno::CANCELED))),
+        BatchEvent::INVALID => Some(Err(CuFileFailure::Io(Errno::INVAL))),
+        _ => None,
+    }
+}
+
+impl Lane for BatchLane {
+    fn room(&self) -> usize {
+        (BATCHES * self.most).saturating_sub(self.flights.len())
+    }
+
+    unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
+        let (writes, token) = (request.writes, self.flights.vacant_key());
+        let len = usize::try_from(request.len).map_err(|_| Errno::INVAL)?;
+        let offset = signed(request.offset).map_err(|_| Errno::OVERFLOW)?;
+        let flight = Flight::begin(&self.session, &self.device, request)?;
+        let memory = flight.memory();
+        self.taken.push(BatchRequest::new(flight.handle(), writes, memory, len, offset, token));
+        self.flights.insert(flight);
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        while !self.taken.is_empty() {
+            let sent = match self.free() {
+                Ok(None) => return, // with the next that is free
+                Ok(Some(at)) => self.send(at),
+                Err(failure) => Err(failure),
+            };
+            match sent {
+                Err(CuFileFailure::Refused(error)) if self.may_be_fewer(&error) => {
+                    self.most = (self.most.min(self.taken.len()) / 2).max(1);
+                }
+                Err(failure) => self.refuse(&failure),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    fn collect(&mut self, wait: Duration, landed: &mut Vec<Landed>) {
+        landed.append(&mut self.refused);
+        let under_way = |lane: &Self, at: usize| lane.batches[at].in_flight > 0;
+        (0..self.batches.len()).for_each(|at| {
+            if under_way(self, at) {
+                self.ask(at, Duration::ZERO, landed);
+            }
+        });
+        let first = (0..self.batches.len()).find(|at| under_way(self, *at));
+        if let (true, Some(at)) = (landed.is_empty() && !wait.is_zero(), first) {
+            self.ask(at, wait, landed);
+        }
+        self.flush();
+    }
+}
+
+impl BatchLane {
+    fn may_be_fewer(&self, error: &CuFileError) -> bool {
+        TOO_MANY.contains(&error.code()) && self.most.min(self.taken.len()) > 1
+    }
+}
+
+impl Drop for BatchLane {
+    fn drop(&mut self) {
+        if !self.session.is_here() || self.device.within(&mut || ()).is_err() {
+            return;
+        }
+        for batch in std::mem::take(&mut self.batches) {
+            if batch.in_flight > 0 {
+                std::mem::forget(batch); // the library may look at its requests
+                continue;
+            }
+            if let Some(destroy) = self.session.table().batch_destroy {
+                // SAFETY: nothing of it is under way.
+                unsafe { destroy(batch.handle) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rig::{Rig, UNIT};
+    use super::super::streams::StreamLane;
+    use super::*;
+    use crate::gpu::sim::CuFilePlay;
+
+    #[test]
+    fn more_than_one_batch_takes_are_split_and_each_lands_once() {
+        let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
+        let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
+        assert!(lane.room() >= 300, "what it says it takes");
+        assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
+        assert!(lane.most <= 16, "it has found how many really go: {}", lane.most);
+        assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)), "once more");
+    }
+
+    #[test]
+    fn each_of_those_that_fail_is_handed_back() {
+        let Some(rig) = Rig::played(CuFilePlay::Fail) else { return };
+        let mut batches = BatchLane::new(&rig.session, &rig.device).unwrap();
+        let results = rig.read(&mut batches);
+        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
+        assert!(rig.port.refusal().contains("5044"), "{}", rig.port.refusal());
+        let mut streams = StreamLane::new(&rig.session, &rig.device).unwrap();
+        assert!(rig.read(&mut streams).iter().all(Result::is_err));
+    }
+
+    #[test]
+    fn what_the_library_says_of_a_request_is_told_apart() {
+        let event = |status, moved| over(&BatchEvent::new(ptr::null_mut(), status, moved));
+        assert_eq!(event(BatchEvent::COMPLETE, 7), Some(Ok(7)));
+        assert_eq!(event(BatchEvent::FAILED, -5008), Some(Ok(-5008)));
+        assert!(matches!(event(BatchEvent::FAILED, 0), Some(Err(_))));
+        assert!(matches!(event(BatchEvent::CANCELED, 0), Some(Err(_))));
+        assert!(matches!(event(BatchEvent::INVALID, 0), Some(Err(_))));
+        // Waiting, pending and timed out: its memory may be in use.
+        for status in [0, 1, 2, 32, 77] {
+            assert_eq!(event(status, 4096), None, "{status}");
+        }
+    }
+}

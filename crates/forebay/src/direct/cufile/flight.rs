@@ -1,0 +1,86 @@
+//! A request that a lane has taken in, and what it keeps in place until it has landed.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::buffers::Place;
+use super::failure::CuFileFailure;
+use super::port::CuFilePort;
+use super::session::Session;
+use super::table::FileHandle;
+use crate::file::{Landed, LaneRequest, Port};
+use crate::gpu::Device;
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Flight {
+    port: Arc<dyn Port>,
+    device: Arc<dyn Device>,
+    token: usize,
+    address: u64,
+    len: u64,
+    place: Place,
+}
+
+impl Flight {
+    /// Takes a request's memory in use.
+    ///
+    /// # Errors
+    /// Its port is another provider's, the GPU has no such memory, or no offset is so far.
+    pub(super) fn begin(
+        session: &Session,
+        device: &Arc<dyn Device>,
+        request: LaneRequest<'_>,
+    ) -> Result<Self, Errno> {
+        let LaneRequest { port, address, len, token, .. } = request;
+        let own = cufile(port.as_ref()).ok_or(Errno::INVAL)?;
+        let native = device.hold(address, len).map_err(|error| {
+            own.note_refusal(error.to_string());
+            Errno::NODEV
+        })?;
+        let place = session.buffers.enter(device.id(), (address, native), len);
+        let (port, device) = (Arc::clone(port), Arc::clone(device));
+        Ok(Self { port, device, token, address, len, place })
+    }
+
+    pub(super) fn handle(&self) -> FileHandle {
+        cufile(self.port.as_ref()).map_or(std::ptr::null_mut(), CuFilePort::handle)
+    }
+
+    /// What the library takes for the memory: an address, and how far from there on.
+    pub(super) fn memory(&self) -> (u64, i64) {
+        (self.place.base, self.place.at.cast_signed())
+    }
+
+    /// What the library's answer means.
+    ///
+    /// # Errors
+    /// What it says.
+    pub(super) fn answered(&self, call: &'static str, moved: isize) -> Result<u64, CuFileFailure> {
+        match moved {
+            // Whatever the number of the error was, it was another thread's.
+            -1 => Err(CuFileFailure::Io(Errno::IO)),
+            moved => {
+                let len = usize::try_from(self.len).unwrap_or(usize::MAX);
+                CuFileFailure::of_moved(call, moved, len)
+            }
+        }
+    }
+
+    /// Lets go of its memory.
+    pub(super) fn land(self, session: &Session, moved: Result<u64, CuFileFailure>) -> Landed {
+        session.buffers.leave(&self.place);
+        self.device.let_go(self.address);
+        let result = moved.map_err(|failure| {
+            let own = cufile(self.port.as_ref());
+            own.map_or(Errno::IO, |port| port.refused(&failure))
+        });
+        (self.token, result)
+    }
+}
+
+fn cufile(port: &dyn Port) -> Option<&CuFilePort> {
+    (port as &dyn Any).downcast_ref()
+}

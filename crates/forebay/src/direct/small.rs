@@ -1,0 +1,56 @@
+//! Reads files that others have written, none of which may hold us up or be without an end.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+/// What a file holds, `most` bytes at most; `None`: there is none.
+///
+/// # Errors
+/// It cannot be read, is longer, or is no file.
+pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
+    // A FIFO would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Some(file) = there(rustix::fs::open(path, flags, Mode::empty()))? else { return Ok(None) };
+    let stat = rustix::fs::fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(Errno::INVAL);
+    }
+    let mut bytes = Vec::new();
+    let mut file = File::from(file).take(most + 1);
+    file.read_to_end(&mut bytes).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    if bytes.len() as u64 > most { Err(Errno::FBIG) } else { Ok(Some(bytes)) }
+}
+
+/// What is not there is no failure.
+pub(super) fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match found {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_files_that_are_short_enough_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert_eq!(read(&path, 4), Ok(None));
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4), Ok(Some(b"four".to_vec())));
+        assert_eq!(read(&path, 3), Err(Errno::FBIG));
+        assert_eq!(read(&path.join("below"), 4), Ok(None));
+        assert_eq!(read(folder.path(), 4), Err(Errno::INVAL));
+        assert_eq!(read(Path::new("/dev/zero"), 4), Err(Errno::INVAL));
+        let fifo = folder.path().join("fifo");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(read(&fifo, 4), Err(Errno::INVAL));
+    }
+}

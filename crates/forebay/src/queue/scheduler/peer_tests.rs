@@ -1,0 +1,190 @@
+//! What becomes of transfers that go straight to a GPU when their port, their drive or their link
+//! fails, step by step.
+
+#![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
+
+use std::any::Any;
+use std::fs::File;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::tests::{LEN, Rig};
+use super::*;
+use crate::file::{Lane, LaneKind, Port};
+use crate::gpu::{DeviceError, DeviceKind};
+use crate::plan::Route;
+
+/// A port of a unit that is a quarter of a transfer, and a GPU of its own.
+#[derive(Debug)]
+struct Named;
+
+const GPU: DeviceId = DeviceId { kind: DeviceKind::Sim, index: 7 };
+
+impl Port for Named {
+    fn unit(&self) -> u64 {
+        LEN / 4
+    }
+
+    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+        unreachable!("the tests complete the ops")
+    }
+
+    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+        unreachable!("the tests complete the ops")
+    }
+
+    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
+        unreachable!("nobody asks for one")
+    }
+
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+        None
+    }
+
+    fn gpu(&self) -> DeviceId {
+        GPU
+    }
+
+    fn refusal(&self) -> String {
+        "no way".into()
+    }
+}
+
+impl Rig {
+    /// Starts a transfer whose first three quarters go straight, and takes the ops of these.
+    fn start_straight(&mut self, link: usize, way: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
+        let (direction, reason) = way;
+        let queue = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
+        (self.scheduler.limits.in_flight, self.scheduler.limits.pool) = (8, 8);
+        let port: Arc<dyn Port> = Arc::new(Named);
+        self.file.ports().to(GPU, || Ok(Arc::clone(&port))).expect("it is made");
+        let staged = Staged { link, drive: self.drive, alignment: None };
+        let body = ByteRange { start: 0, end: LEN / 4 * 3 };
+        let edge = ByteRange { start: body.end, end: LEN };
+        let parts = [(edge, Io::Buffered, Reason::UnalignedEdge)].into();
+        let request = Request {
+            direction,
+            peer: Some(Peer { port, staged }),
+            drive: queue,
+            parts: [(body, Io::Direct, reason)].into(),
+            beside: vec![Share { drive: self.drive, parts }],
+            alignment: Some(Alignment::of(LEN / 4, LEN / 4)),
+            ..self.request(None, reason, Priority::Normal)
+        };
+        let state = Arc::clone(&request.state);
+        let (key, claim) = self.scheduler.start(request);
+        state.set_key(key);
+        let Some(claim) = claim else { return (state, Vec::new()) };
+        let segments = crate::plan::cut_peer(claim.range, claim.base, LEN / 4, reason);
+        self.scheduler.opened(claim.window, LEN / 4, segments);
+        let ops = (0..3).map(|_| self.scheduler.take_pool_op().expect("three of the body"));
+        (state, ops.collect())
+    }
+
+    /// Breaks a link, as a copy does that may never be over.
+    fn break_link(&mut self, link: usize) {
+        let detail = String::new();
+        let error = DeviceError { call: "synchronize", code: 719, name: "GONE".into(), detail };
+        self.scheduler.links[link].broken = Some((GPU, error));
+    }
+}
+
+#[test]
+fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+    let mut op = ops.into_iter().next().expect("the first");
+    op.again = 10_000;
+    rig.complete(op, Err(Errno::AGAIN));
+    assert!(rig.ended(&state).is_none(), "nothing has failed");
+    let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
+    assert_eq!(port.expect_err("it is closed"), "no way");
+    let others = rig.scheduler.others(state.key());
+    let staged = others.iter().flat_map(|&share| &rig.scheduler.transfers[share].request.parts);
+    assert!(staged.into_iter().any(|part| part.2 == Reason::PeerFailed), "it goes nowhere else");
+}
+
+#[test]
+fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
+    for breaks_first in [true, false] {
+        let mut rig = Rig::new();
+        let link = rig.add_ring_and_link();
+        if breaks_first {
+            rig.break_link(link);
+        }
+        let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+        rig.break_link(link);
+        ops.into_iter().for_each(|op| rig.complete(op, Err(Errno::OPNOTSUPP)));
+        let error = rig.ended(&state);
+        assert!(matches!(error, Some(Error::Device { .. })), "{breaks_first}: {error:?}");
+        assert!(rig.scheduler.transfers.is_empty());
+    }
+}
+
+#[test]
+fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
+    for op in ops {
+        assert!(rig.scheduler.claim().is_none(), "an edge begins beside the body");
+        rig.complete(op, Ok(LEN / 4));
+    }
+    let claim = rig.scheduler.claim().expect("the edge");
+    assert!(claim.range.start == LEN / 4 * 3 && Arc::ptr_eq(&claim.state, &state));
+    // Those of a read do not: nothing that it brings can be in the way.
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let _started = rig.start_straight(link, (Direction::Read, Reason::Demanded));
+    assert!(rig.scheduler.claim().is_some(), "the edge of a read");
+}
+
+#[test]
+fn a_write_that_fails_leaves_no_edge_behind() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let (state, ops) = rig.start_straight(link, (Direction::Write, Reason::Demanded));
+    let (first, rest) = ops.split_first().expect("three");
+    rig.complete(first.clone(), Err(Errno::NOSPC));
+    assert!(rig.ended(&state).is_none(), "two are in flight");
+    rest.iter().for_each(|op| rig.complete(op.clone(), Ok(LEN / 4)));
+    assert!(matches!(rig.ended(&state), Some(Error::Io { source: Errno::NOSPC, .. })));
+    assert!(rig.scheduler.transfers.is_empty());
+}
+
+#[test]
+fn who_demanded_it_is_told_what_failed() {
+    let told = |result: Result<u64, Errno>| {
+        let mut rig = Rig::new();
+        let link = rig.add_ring_and_link();
+        let (state, ops) = rig.start_straight(link, (Direction::Read, Reason::Demanded));
+        let mut ops = ops.into_iter();
+        let mut op = ops.next().expect("the first");
+        op.empty = 2;
+        rig.complete(op, result);
+        ops.for_each(|op| rig.complete(op, Ok(LEN / 4)));
+        let known = rig.file.ports().to(GPU, || unreachable!("it is known"));
+        assert!(known.is_ok(), "others may go on to ask for it");
+        rig.ended(&state).expect("an error")
+    };
+    let refused = told(Err(Errno::OPNOTSUPP));
+    assert!(matches!(&refused, Error::RouteUnavailable { route: Route::Direct, reason, .. }
+        if reason == "no way"));
+    assert!(matches!(told(Err(Errno::IO)), Error::Io { source: Errno::IO, .. }));
+    assert!(matches!(told(Ok(0)), Error::NoProgress { .. }));
+}
+
+#[test]
+fn a_port_that_moves_nothing_is_closed_for_that() {
+    let mut rig = Rig::new();
+    File::options().write(true).open(rig.file.path()).unwrap().set_len(LEN).unwrap();
+    let link = rig.add_ring_and_link();
+    let (_state, ops) = rig.start_straight(link, (Direction::Read, Reason::PeerToPeer));
+    let mut op = ops.into_iter().next().expect("the first");
+    op.empty = 2;
+    rig.complete(op, Ok(0));
+    let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
+    assert!(port.expect_err("it is closed").contains("no further"));
+}

@@ -1,0 +1,290 @@
+//! Transfers that go straight between a simulated drive and a simulated GPU: which do, what their
+//! port answers, and whether what came of them is right.
+//!
+//! The world carries out what a port is asked for; the port itself only says what it demands.
+
+#![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::job::{Job, Piece};
+use super::shape::Shape;
+use super::start::Wish;
+use super::world::{World, below};
+use crate::file::{Handle, Lane, LaneKind, Port};
+use crate::gpu::{Device as _, DeviceId, DeviceKind};
+use crate::plan::{Alignment, Io, Reason, Route};
+use crate::queue::op::{Direction, Op};
+use crate::queue::{Peer, Request, Share, Staged};
+use crate::transfer::{Outcome, State};
+use crate::units::{ByteRange, align_down, align_up};
+
+/// What a port says of whatever it refused.
+const REFUSAL: &str = "the seed refuses";
+
+/// How a port refuses by itself; all else is the drive's failure.
+pub(super) const REFUSALS: [Errno; 2] = [Errno::OPNOTSUPP, Errno::NODEV];
+
+/// A file's way to and from a simulated GPU.
+#[derive(Debug)]
+struct SimPort {
+    gpu: DeviceId,
+    unit: u64,
+}
+
+impl Port for SimPort {
+    fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    unsafe fn read(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+        unreachable!("the world moves the bytes")
+    }
+
+    unsafe fn write(&self, _address: u64, _len: u64, _offset: u64) -> Result<u64, Errno> {
+        unreachable!("the world moves the bytes")
+    }
+
+    fn lane(&self, _kind: LaneKind) -> Result<Box<dyn Lane>, String> {
+        unreachable!("nobody asks for one")
+    }
+
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+        None
+    }
+
+    fn gpu(&self) -> DeviceId {
+        self.gpu
+    }
+
+    fn refusal(&self) -> String {
+        REFUSAL.into()
+    }
+}
+
+/// What of a transfer goes straight.
+pub(super) struct Straight {
+    port: Arc<dyn Port>,
+    handle: Arc<Handle>,
+    reason: Reason,
+    body: ByteRange,
+}
+
+/// Bytes that a port has moved.
+#[derive(Debug)]
+pub(super) struct Moved {
+    state: Arc<State>,
+    range: ByteRange,
+}
+
+impl Straight {
+    /// What of a transfer goes straight, if anything: as the engine decides it.
+    pub(super) fn of(
+        world: &mut World,
+        shape: &Shape,
+        wish: &Wish,
+        handle: &Arc<Handle>,
+    ) -> Option<Self> {
+        let index = u32::try_from(wish.link?).expect("few GPUs");
+        world.files[wish.file].alignment?;
+        if !world.dice.roll(shape.straight) {
+            return None;
+        }
+        let (gpu, unit) = (DeviceId { kind: DeviceKind::Sim, index }, shape.port_unit);
+        let found = handle.ports().to(gpu, || Ok(Arc::new(SimPort { gpu, unit })));
+        let port = match found {
+            Ok(port) => port,
+            Err(why) => {
+                assert!(why == REFUSAL || why == NO_FURTHER, "nobody said that: {why}");
+                world.tally.count("port-closed", 1);
+                return None;
+            }
+        };
+        let known = ByteRange { start: wish.range.start, end: wish.end };
+        let start = align_up(known.start, unit);
+        let body = ByteRange { start, end: align_down(known.end, unit).max(start) };
+        let demanded = world.dice.roll(shape.demands);
+        let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
+        (!body.is_empty()).then(|| Self { port, handle: Arc::clone(handle), reason, body })
+    }
+
+    /// Where its memory has to begin, that far behind a place that is aligned for any port.
+    pub(super) fn skew(&self, range: ByteRange, guard: u64) -> u64 {
+        range.start.wrapping_sub(guard) % self.port.unit()
+    }
+
+    /// Has a request that was to go through slots go straight. Its edges do not, nor do they wait
+    /// for the same queue.
+    pub(super) fn send(&self, request: &mut Request, queue: usize) {
+        let (link, drive) = (request.link.expect("a GPU has a link"), request.drive);
+        let (range, body) = (request.range, self.body);
+        let edges = [
+            ByteRange { start: range.start, end: body.start },
+            ByteRange { start: body.end, end: request.end.max(body.end) },
+        ];
+        let edges = edges.into_iter().filter(|edge| !edge.is_empty());
+        let parts: Vec<_> = edges.map(|e| (e, Io::Buffered, Reason::UnalignedEdge)).collect();
+        let beside = (!parts.is_empty()).then(|| Share { drive, parts: parts.into() });
+        let staged = Staged { link, drive, alignment: request.alignment };
+        let unit = self.port.unit();
+        request.beside = beside.into_iter().collect();
+        request.peer = Some(Peer { port: Arc::clone(&self.port), staged });
+        request.link = None;
+        request.drive = queue;
+        request.parts = [(body, Io::Direct, self.reason)].into();
+        request.alignment = Some(Alignment::of(unit, unit));
+        request.cold = false;
+    }
+
+    /// What a caller who demanded it is told, and what the account of a transfer that came through
+    /// has to say: each byte once, by the way that it really took.
+    fn judge(&self, world: &World, state: &Arc<State>, outcome: &Outcome) {
+        let by = |what: &dyn Fn(Route, Reason) -> bool| -> u64 {
+            let shares = outcome.routes.iter().filter(|share| what(share.route, share.reason));
+            shares.map(|share| share.bytes).sum()
+        };
+        let straight = by(&|route, _| route == Route::Direct);
+        let named = by(&|route, reason| route == Route::Direct && reason == self.reason);
+        assert_eq!(straight, named, "another reason: {outcome:?}");
+        assert_eq!(straight, world.straight_of(state), "straight: {outcome:?}");
+        let failed = by(&|_, reason| reason == Reason::PeerFailed);
+        let demanded = self.reason == Reason::Demanded;
+        assert!(!demanded || straight == self.body.len(), "demanded: {outcome:?}");
+        assert!(!demanded || failed == 0, "demanded, and gone elsewhere: {outcome:?}");
+        if straight < self.body.len() {
+            let port = self.handle.ports().to(self.port.gpu(), || unreachable!("it is known"));
+            assert!(port.is_err(), "open although it refused: {outcome:?}");
+        }
+    }
+}
+
+/// What is said of a port that moved nothing, again and again.
+const NO_FURTHER: &str = "it brought a request no further";
+
+impl Job {
+    /// Judges by which ways the bytes of a transfer went that came through.
+    pub(super) fn judge_ways(&self, world: &World, outcome: &Outcome) {
+        match &self.straight {
+            Some(straight) if self.pieces.iter().any(Piece::is_cut) => {
+                let known = outcome.routes.iter().filter(|share| share.route == Route::Direct);
+                assert!(known.map(|share| share.bytes).sum::<u64>() <= straight.body.len());
+            }
+            Some(straight) => straight.judge(world, &self.state, outcome),
+            None => {
+                let straight = |share: &crate::transfer::RouteShare| share.route == Route::Direct;
+                assert!(!outcome.routes.iter().any(straight), "no port: {outcome:?}");
+            }
+        }
+    }
+}
+
+impl World {
+    /// Has the memory of a port's op in use: nobody may free it.
+    pub(super) fn hold(&mut self, id: u64, op: &Op) {
+        let Some(port) = &op.port else { return };
+        let device = &self.devices[port.gpu().index as usize];
+        // Of a GPU that is gone nothing is held.
+        let native = device.hold(op.address + op.moved, op.rest().len()).ok();
+        self.held.extend(native.map(|native| (id, native)));
+    }
+
+    /// Ends that; where the host reaches the memory.
+    pub(super) fn let_go(&mut self, id: u64, op: &Op) -> Option<u64> {
+        let native = self.held.remove(&id)?;
+        let gpu = op.port.as_ref().map(|port| port.gpu())?;
+        self.devices[gpu.index as usize].let_go(op.address + op.moved);
+        Some(native)
+    }
+
+    /// Runs an op of a port that is due, as a ring's `end` does.
+    pub(super) fn end_by_port(
+        &mut self,
+        op: &Op,
+        port: &dyn Port,
+        (direction, native): (Direction, Option<u64>),
+        state: &Arc<State>,
+    ) -> (Result<u64, Errno>, Option<u64>) {
+        let Some(native) = native else { return (Err(self.refuse(op, state, Errno::NODEV)), None) };
+        let faults = self.faults.clone();
+        if self.meets("port-again", faults.again) {
+            let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
+            return (Err(errno), None);
+        }
+        if self.meets("port-refused", faults.port) {
+            let errno = [Errno::OPNOTSUPP, Errno::IO, Errno::NODEV, Errno::NOSPC];
+            let errno = errno[usize::try_from(below(&mut self.dice, 4)).expect("small")];
+            return (Err(self.refuse(op, state, errno)), None);
+        }
+        let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
+        let index = self.index_of(&op.file);
+        let size = self.files[index].bytes.len() as u64;
+        let most = match direction {
+            Direction::Read => size.saturating_sub(offset).min(len),
+            Direction::Write => {
+                let room = self.files[index].size_max.saturating_sub(offset).min(len);
+                align_down(room, port.unit())
+            }
+        };
+        if most == 0 && direction == Direction::Write {
+            return (Err(self.refuse(op, state, Errno::NOSPC)), None);
+        }
+        let moved = self.share_by_port(most, port.unit());
+        match direction {
+            Direction::Read => self.move_out(index, offset, moved, native),
+            Direction::Write => self.move_in(index, offset, moved, native),
+        }
+        let start = op.rest().start;
+        let whole = align_down(start + moved, port.unit());
+        self.moved.push(Moved {
+            state: Arc::clone(state),
+            range: ByteRange { start, end: whole.max(start) },
+        });
+        let is_short = direction == Direction::Read && start + moved < op.segment.wanted.end;
+        (Ok(moved), is_short.then(|| op.position_of(size)))
+    }
+
+    /// How many of `most` bytes a port moves.
+    fn share_by_port(&mut self, most: u64, unit: u64) -> u64 {
+        let faults = self.faults.clone();
+        if self.meets("port-empty", faults.empty) {
+            return 0;
+        }
+        if most == 0 || !self.meets("port-short", faults.short) {
+            return most;
+        }
+        let some = 1 + below(&mut self.dice, most);
+        if self.meets("port-odd", faults.odd) {
+            return some;
+        }
+        align_down(some, unit).max(unit).min(most)
+    }
+
+    /// Notes an error that has to be told: where nobody demanded the way, another one is taken.
+    fn refuse(&mut self, op: &Op, state: &Arc<State>, errno: Errno) -> Errno {
+        if self.tally.note("port-demanded", op.segment.reason == Reason::Demanded) {
+            self.fail(op, state, errno);
+        }
+        errno
+    }
+
+    /// Bytes of a transfer that ports have moved, each once however often it was.
+    fn straight_of(&self, state: &Arc<State>) -> u64 {
+        let own = self.moved.iter().filter(|moved| Arc::ptr_eq(&moved.state, state));
+        let mut ranges: Vec<ByteRange> = own.map(|moved| moved.range).collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        let mut end = 0;
+        ranges.iter().fold(0, |sum, range| {
+            let from = range.start.max(end);
+            end = end.max(range.end);
+            sum + range.end.saturating_sub(from)
+        })
+    }
+
+    /// Forgets what a transfer that has ended moved by ports.
+    pub(super) fn forget(&mut self, state: &Arc<State>) {
+        self.moved.retain(|moved| !Arc::ptr_eq(&moved.state, state));
+    }
+}

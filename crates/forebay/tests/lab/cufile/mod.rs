@@ -1,0 +1,57 @@
+//! A `libcufile.so.0` of our own, compiled by a test: what is loaded is a shared object as the real
+//! one is, and does what it is told to. `library.c` says what that may be.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Its source, in one piece.
+pub(crate) const SOURCE: &str =
+    concat!(include_str!("library.c"), include_str!("batches.c"), include_str!("settings.c"));
+
+/// Its name, which the loader looks for.
+pub(crate) const NAME: &str = "libcufile.so.0";
+
+/// Versions with different functions, and one with other counters.
+pub(crate) const VERSIONS: [u32; 5] = [1110, 1140, 1150, 1160, 1190];
+
+/// What it is told to do, the version that it tells, and where it notes the calls that it gets.
+pub(crate) const DOES: &str = "PLAYED_CUFILE_DOES";
+pub(crate) const VERSION: &str = "PLAYED_CUFILE_VERSION";
+pub(crate) const CALLS: &str = "PLAYED_CUFILE_CALLS";
+
+/// Compiles the library as of a version into a folder.
+///
+/// # Errors
+/// Why there is none, as a test tells that it skips.
+pub(crate) fn compile(folder: &Path, as_of: u32) -> Result<PathBuf, String> {
+    let library = folder.join(NAME);
+    let options = [format!("-DAS_OF={as_of}"), format!("-Wl,-soname,{NAME}"), "-shared".into()];
+    build(folder, SOURCE, &options, &library)?;
+    Ok(library)
+}
+
+/// Compiles a C source in a folder.
+///
+/// # Errors
+/// There is no compiler.
+///
+/// # Panics
+/// What is compiled has mistakes.
+pub(crate) fn build<S: AsRef<OsStr>>(
+    folder: &Path,
+    source: &str,
+    options: &[S],
+    out: &Path,
+) -> Result<(), String> {
+    let file = folder.join("source.c");
+    fs::write(&file, source).expect("a folder to write to");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-w", "-O1", "-fPIC", "-pthread"]).args(options);
+    let output = compiler.arg(&file).arg("-o").arg(out).output();
+    let output = output.map_err(|_| "cuFile's library: no C compiler (`cc`)".to_owned())?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    Ok(())
+}
