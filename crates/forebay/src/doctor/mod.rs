@@ -70,14 +70,15 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
-/// Writes all that [`examine`] reads of this machine into the new folder `dir`.
+/// Writes all that [`examine`] reads of this machine into the new folder `dir`. What did not answer
+/// `system`, which is the live one, is not looked at.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
-pub fn record(wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
+pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
     let lines = cufile.as_ref().map(answer_to_lines);
     let wish = Wish { path: std::path::absolute(&wish.path)?, gpu: wish.gpu.clone() };
-    record_with(std::slice::from_ref(&wish.path), dir, |system| {
+    record_with(system, std::slice::from_ref(&wish.path), dir, |system| {
         let _ = Facts::read(system, &wish, cufile); // only to have its files read
     })?;
     match lines {

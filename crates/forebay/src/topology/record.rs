@@ -26,16 +26,18 @@ use super::system::{System, Touched};
 const EXTENTS_MAX: usize = 4096;
 
 /// Resolves `paths` on this machine and writes all that was read into the new folder `dir`, which
-/// [`System::fixture`] replays.
+/// [`System::fixture`] replays. What did not answer `system`, which is the live one, is not looked
+/// at.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
-pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
-    record_with(paths, dir, |_| ())
+pub fn record(system: &System, paths: &[PathBuf], dir: &Path) -> io::Result<()> {
+    record_with(system, paths, dir, |_| ())
 }
 
 /// The same with what `more` reads besides.
 pub(crate) fn record_with(
+    known: &System,
     paths: &[PathBuf],
     dir: &Path,
     more: impl FnOnce(&System),
@@ -44,6 +46,9 @@ pub(crate) fn record_with(
     let paths = absolute?;
     std::fs::create_dir(dir)?;
     let notes = Arc::new(Recording::new());
+    if let (Some(own), Some(known)) = (notes.patience(), known.probe().patience()) {
+        own.inherit(known);
+    }
     let system = System::recorded(Arc::clone(&notes) as Arc<dyn Probe>);
     let resolver = Resolver::new(system.clone());
     for path in &paths {
