@@ -110,6 +110,8 @@
 //! - `tests/cuda/capture.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
 //! - `tests/cuda_processes.rs`: asks a real GPU's driver for a context
+//! - `tests/cufile/main.rs`: lends memory to cuFile
+//! - `tests/cufile/processes.rs`: opens cuFile as another library would
 //! - `tests/events/streams.rs`: queues a copy on a stream, as a caller would
 //! - `tests/lab/fuse/mod.rs`: forks the guardian of a mount
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams

@@ -58,8 +58,9 @@ pub struct Options {
     /// engine finds to be of use, up to [`DEPTH_MAX`](Self::DEPTH_MAX), and as large as it finds
     /// (`docs/internals/tuning.md`).
     pub depth: Option<usize>,
-    /// Whether what was found about drives is kept for the next time (`FOREBAY_REMEMBER`: `on`,
-    /// `off`), in a small file in `forebay` under `$XDG_CACHE_HOME` or `~/.cache`.
+    /// Whether what was found about drives, and what cuFile said, is kept for the next time
+    /// (`FOREBAY_REMEMBER`: `on`, `off`), in small files in `forebay` under `$XDG_CACHE_HOME` or
+    /// `~/.cache`.
     pub remember: bool,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; one for each
     /// drive is never refused. The default is full depth for eight drives.
@@ -251,7 +252,7 @@ impl Options {
         },
         Variable {
             name: "FOREBAY_REMEMBER",
-            about: "whether what was found about drives is kept for the next time",
+            about: "whether what was found about drives and cuFile is kept for the next time",
             default: "on",
             takes: "`on` or `off`",
             set: |options, text| {

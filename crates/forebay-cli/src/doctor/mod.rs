@@ -12,7 +12,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::direct::ask_cufile;
+use forebay::Options;
+use forebay::direct::{Renewal, ask_cufile};
 use forebay::doctor::{self, Answer, GpuWish, Report, Wish};
 use forebay::gpu::GpuSelector;
 use forebay::topology::System;
@@ -214,9 +215,16 @@ fn show(text: &str) -> Result<()> {
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// What cuFile says, asked by this program in a process of its own.
+/// What cuFile says, asked by this program in a process of its own; engines remember that instead
+/// of what they have heard before.
 fn cufile(program: &Program) -> Option<Answer> {
-    Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
+    let remembers = Options::from_env().is_ok_and(|options| options.remember);
+    let renewal = remembers.then(|| Renewal::begin(None, &[]));
+    let answer = ask_cufile(&program.verb("probe"), CUFILE_MAX);
+    if let Some(renewal) = renewal {
+        renewal.end(&answer);
+    }
+    Some(answer)
 }
 
 /// The GPU that is meant, as far as a system without its driver can tell.

@@ -16,7 +16,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 const KILLED_MAX: Duration = Duration::from_secs(1);
 
 /// Names the file that cuFile writes its log to.
-const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
+pub(super) const CUFILE_LOG: &str = "CUFILE_LOGFILE_PATH";
 
 /// Says whether anything is remembered, which is for whoever asked.
 const REMEMBER: (&str, &str) = ("FOREBAY_REMEMBER", "off");
@@ -165,6 +165,12 @@ mod tests {
         let short = Duration::from_millis(300);
         let (said, end) = shell("exec yes", short, 10);
         assert_eq!((said.as_str(), end), ("y\ny\ny\ny\ny\n", End::TimedOut(short)));
+    }
+
+    #[test]
+    fn one_remembers_nothing_itself() {
+        let (said, _) = shell("echo $FOREBAY_REMEMBER", LONG, 99);
+        assert_eq!(said, "off\n");
     }
 
     #[test]

@@ -8,6 +8,10 @@
 mod answer;
 mod child;
 mod cufile;
+#[cfg(test)]
+#[allow(dead_code, reason = "tests of the whole library use the rest")]
+#[path = "../../tests/lab/cufile/mod.rs"]
+mod played;
 mod providers;
 mod remembered;
 mod small;

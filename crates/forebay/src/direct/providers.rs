@@ -161,7 +161,8 @@ fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
             Err(why) => return Found::Absent(known.said_before(&why)),
             // What opened for others and not here is asked for again.
             Ok(()) => {
-                let opened = opens(known.answer.0.library.as_deref());
+                let library = known.answer.0.library.as_deref();
+                let opened = inquiry.trusting(|| opens(library));
                 if let Ok(_) | Err(CuFileFailure::CompatAllowed { .. }) = opened {
                     return found(opened);
                 }
@@ -197,7 +198,8 @@ mod tests {
 
     /// What is found when a program says so.
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
-        let arguments = vec!["-c".into(), script.into()];
+        let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
+        let arguments = arguments.map(Into::into).to_vec();
         *providers.lock() = Found::Asking;
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
         providers.session(None, true)
@@ -223,21 +225,20 @@ mod tests {
     /// A machine whose program counts how often it is started.
     struct Counted {
         rig: Rig,
-        starts: tempfile::NamedTempFile,
     }
 
     impl Counted {
         fn new() -> Self {
-            Self { rig: Rig::new(), starts: tempfile::NamedTempFile::new().unwrap() }
+            Self { rig: Rig::new() }
         }
 
         /// What another engine finds, and how often the program was started until then.
         fn found(&self, opens: Opens, says: &str) -> (Result<(), String>, usize) {
             let answers = self.rig.answers.clone();
             let providers = Providers { answers, opens, ..providers() };
-            let starts = self.starts.path().display();
-            let found = found(providers, &format!("echo >>{starts}; {says}"));
-            (found.map(drop), std::fs::read(self.starts.path()).unwrap().len())
+            let starts = self.rig.folder.join("starts");
+            let found = found(providers, &format!("echo >>{}; {says}", starts.display()));
+            (found.map(drop), std::fs::read(starts).unwrap().len())
         }
     }
 
@@ -302,14 +303,50 @@ mod tests {
         }
     }
 
+    /// Opens for all who come once three are there.
+    fn gathers(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
+        static HERE: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+        let mut here = HERE.0.lock().unwrap();
+        *here += 1;
+        HERE.1.notify_all();
+        let long = std::time::Duration::from_secs(15);
+        let waited = HERE.1.wait_timeout_while(here, long, |here| *here < 3).unwrap();
+        if waited.1.timed_out() { refuses(None) } else { plays(None) }
+    }
+
     #[test]
-    fn who_come_at_once_have_it_asked_once() {
+    fn who_come_at_once_have_it_asked_once_and_open_it_side_by_side() {
         let all = Counted::new();
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                let ask = || all.found(plays, &format!("sleep 0.3; {OPENED}"));
+            for _ in 0..3 {
+                let ask = || all.found(gathers, &format!("sleep 0.3; {OPENED}"));
                 scope.spawn(move || assert_eq!(ask(), (Ok(()), 1)));
             }
         });
+    }
+    /// Set in each of several processes.
+    const INSIDE: &str = "FOREBAY_TEST_REMEMBERED";
+
+    #[test]
+    fn processes_share_what_is_remembered() {
+        let all = Counted::new();
+        let test = "direct::providers::tests::one_of_several_processes";
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "--nocapture", test]).env(INSIDE, &all.rig.folder);
+        own.stdout(std::process::Stdio::piped());
+        let started: Vec<_> = (0..3).map(|_| own.spawn().unwrap()).collect();
+        for one in started {
+            let output = one.wait_with_output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_of_several_processes() {
+        if let Some(folder) = std::env::var_os(INSIDE) {
+            let one = Counted { rig: Rig::at(Path::new(&folder)) };
+            assert_eq!(one.found(plays, &format!("sleep 0.3; {OPENED}")), (Ok(()), 1));
+        }
     }
 }

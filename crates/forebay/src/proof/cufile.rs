@@ -21,8 +21,8 @@ const GPU_LEN: usize = 248;
 
 /// Paths in the order in which batches are counted, two numbers each: done and failed.
 const BATCHES: usize = 320;
-/// Bytes that batches read, as measured with 1.15, and beside them those that they wrote; not
-/// looked for in versions that were not measured.
+/// Bytes that batches read, as measured with 1.15, and beside them, by `cufile.h`, those that they
+/// wrote; not looked for in versions that were not measured.
 const BATCH_BYTES: [usize; 2] = [416, 424];
 
 /// Counts since the library was opened, or reset.

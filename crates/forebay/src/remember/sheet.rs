@@ -1,7 +1,7 @@
 //! One small file in the user's cache folder.
 //!
 //! The folder is opened once for each use and must belong to this user alone, and the file is read
-//! only if it is this user's, plain and small. It is never written in place: a new one is made
+//! only if it does as well, and is plain and small. It is never written in place: a new one is made
 //! beside it and takes its name, under a lock on the folder, out of what others have written
 //! meanwhile.
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 /// How often, and after which time each, a lock that another process holds is asked for again.
@@ -162,12 +162,7 @@ pub(super) fn variable(name: &str) -> Option<PathBuf> {
 fn open_folder(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&folder)?;
-    let others_write = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
-    if others_write || stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(Errno::ACCESS);
-    }
-    Ok(folder)
+    if is_ours(&rustix::fs::fstat(&folder)?) { Ok(folder) } else { Err(Errno::ACCESS) }
 }
 
 /// Makes the folder, and the cache folder above it, for this user alone.
@@ -183,14 +178,17 @@ fn make_folder(path: &Path) -> Result<OwnedFd, Errno> {
     open_folder(path)
 }
 
-/// Whether it is a plain file of this user's.
+/// Refuses what is no plain file of this user's alone.
 fn check_own(file: &OwnedFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(file)?;
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    match plain && stat.st_uid == rustix::process::geteuid().as_raw() {
-        true => Ok(()),
-        false => Err(Errno::ACCESS),
-    }
+    if plain && is_ours(&stat) { Ok(()) } else { Err(Errno::ACCESS) }
+}
+
+/// Whether only this user can change it.
+fn is_ours(stat: &Stat) -> bool {
+    let others_write = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+    !others_write && stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
 /// Keeps other processes from writing as long as `folder` is open.

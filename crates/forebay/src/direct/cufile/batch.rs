@@ -257,14 +257,16 @@ impl BatchLane {
 
 impl Drop for BatchLane {
     fn drop(&mut self) {
+        let is_idle = |batch: &Batch| batch.in_flight == 0;
+        let (idle, busy): (Vec<_>, Vec<_>) = self.batches.drain(..).partition(is_idle);
+        if !busy.is_empty() {
+            // The library may look at the requests, and use the files and the memory of each.
+            std::mem::forget((busy, std::mem::take(&mut self.flights)));
+        }
         if !self.session.is_here() || self.device.within(&mut || ()).is_err() {
             return;
         }
-        for batch in std::mem::take(&mut self.batches) {
-            if batch.in_flight > 0 {
-                std::mem::forget(batch); // the library may look at its requests
-                continue;
-            }
+        for batch in idle {
             if let Some(destroy) = self.session.table().batch_destroy {
                 // SAFETY: nothing of it is under way.
                 unsafe { destroy(batch.handle) }

@@ -58,6 +58,8 @@ pub enum CuFileFailure {
     Refused(CuFileError),
     /// The kernel refused a read or a write.
     Io(Errno),
+    /// The process was forked from the one that opened the driver.
+    Forked,
     /// The library's compatibility mode is allowed, in which bytes take another way unseen.
     CompatAllowed {
         /// Whether something else in this process has opened the driver.
@@ -80,6 +82,7 @@ impl CuFileFailure {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused(error) => error.hint(),
+            Self::Forked => Some("open cuFile in a process that does not inherit it by a fork"),
             Self::CompatAllowed { .. } => {
                 Some("set `properties.allow_compat_mode` to false in cufile.json")
             }
@@ -123,6 +126,7 @@ impl fmt::Display for CuFileFailure {
             Self::Library(why) => f.write_str(why),
             Self::Refused(error) => error.fmt(f),
             Self::Io(errno) => errno.fmt(f),
+            Self::Forked => f.write_str("cuFile was opened before this process was forked"),
             Self::CompatAllowed { is_shared } => {
                 let who = if *is_shared {
                     "something else in this process has opened cuFile's driver with"

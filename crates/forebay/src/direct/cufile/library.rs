@@ -108,9 +108,13 @@ enum Unusable {
 /// there.
 fn fits(path: &Path) -> Result<(), Unusable> {
     let mut head = [0; 20];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
     let shown = path.display();
     let no_library = || Unusable::Bad(format!("`{shown}` is no library"));
+    // A pipe would wait for somebody who writes to it.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(no_library());
+    }
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Unusable::Missing),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(no_library()),
@@ -197,6 +201,7 @@ fn toolkits(folder: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn the_newest_toolkit_comes_first() {
@@ -231,6 +236,38 @@ mod tests {
         assert!(reason(&elf).contains("is built for"), "{}", reason(&elf));
         elf[18] = u8::try_from(MACHINE).unwrap();
         assert!(reason(&elf).contains("cannot load"), "{}", reason(&elf));
+    }
+
+    #[test]
+    fn a_folder_or_a_pipe_is_no_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for path in [folder.path(), &pipe] {
+            let why = CuFile::load(&places(Some(path), &[])).unwrap_err();
+            assert!(why.ends_with("is no library"), "{why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_is_too_strange(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..70),
+            is_elf in any::<bool>(),
+            class in 0_u8..4,
+            machine in prop_oneof![Just(62_u16), Just(183), any::<u16>()],
+        ) {
+            if is_elf && bytes.len() >= 20 {
+                bytes[..4].copy_from_slice(b"\x7fELF");
+                bytes[4] = class;
+                bytes[18..20].copy_from_slice(&machine.to_le_bytes());
+            }
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), &bytes).unwrap();
+            let whole = bytes.len() >= 20 && bytes.starts_with(b"\x7fELF") && bytes[4] == 2;
+            let fitting = whole && bytes[18..20] == MACHINE.to_le_bytes();
+            prop_assert_eq!(fits(file.path()).is_ok(), fitting);
+        }
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod failure;
 mod flight;
 mod layout;
 mod library;
+#[cfg(test)]
+mod loaded;
 mod port;
 mod probe;
 mod reach;

@@ -40,7 +40,8 @@ impl Rig {
         Self::of(Session::played().unwrap(), device)
     }
 
-    fn of(session: Arc<Session>, device: Arc<dyn Device>) -> Option<Self> {
+    /// With a library that is open; `None` as above.
+    pub(super) fn of(session: Arc<Session>, device: Arc<dyn Device>) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
         let bytes: Vec<u8> = (0..=250).cycle().take(UNITS * 4096).collect();
@@ -65,6 +66,15 @@ impl Rig {
         // Nobody uses it any more, else a simulated GPU tells.
         drop(memory);
         results
+    }
+
+    /// Has a lane begin the read of one unit, and send it off.
+    pub(super) fn begin(&self, lane: &mut dyn Lane, memory: &Buffer) {
+        let (address, port) = (memory.address(), &self.port);
+        let request = LaneRequest { port, writes: false, address, len: UNIT, offset: 0, token: 0 };
+        // SAFETY: the caller keeps the memory until it has landed.
+        unsafe { lane.begin(request) }.unwrap();
+        lane.flush();
     }
 
     fn read_to(&self, lane: &mut dyn Lane, memory: &Buffer) -> Vec<Result<u64, Errno>> {

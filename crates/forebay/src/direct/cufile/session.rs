@@ -204,6 +204,7 @@ impl Session {
     #[must_use]
     pub fn counters(&self) -> Option<Box<[u8]>> {
         let get = self.cufile.table.get_stats_l3.filter(|_| self.counts)?;
+        self.check_home().ok()?;
         let mut counters = Box::new(Counters([0; 8192]));
         // SAFETY: it has more room than any version fills.
         let told = unsafe { get((&raw mut *counters).cast::<c_void>()) };
@@ -211,11 +212,17 @@ impl Session {
         Some(counters.0.into())
     }
 
+    /// Refuses what a forked child asks: its library has none of its threads.
+    fn check_home(&self) -> Result<(), CuFileFailure> {
+        self.is_here().then_some(()).ok_or(CuFileFailure::Forked)
+    }
+
     /// Makes a file known to the driver.
     ///
     /// # Errors
     /// The library's: its file system, its drive, or the way that it was opened, is not served.
     pub fn register(self: &Arc<Self>, file: File) -> Result<RegisteredFile, CuFileFailure> {
+        self.check_home()?;
         let mut handle: FileHandle = ptr::null_mut();
         let mut descriptor = Descriptor::of(file.as_raw_fd());
         // SAFETY: the outputs outlive the call, and the descriptor what is registered.
@@ -286,6 +293,7 @@ impl RegisteredFile {
         len: usize,
         offset: u64,
     ) -> Result<u64, CuFileFailure> {
+        self.session.check_home()?;
         let (offset, at) = (signed(offset)?, signed(at)?);
         let read = self.session.table().read;
         // SAFETY: the caller's promise.
@@ -308,6 +316,7 @@ impl RegisteredFile {
         len: usize,
         offset: u64,
     ) -> Result<u64, CuFileFailure> {
+        self.session.check_home()?;
         let (offset, at) = (signed(offset)?, signed(at)?);
         let write = self.session.table().write;
         // SAFETY: the caller's promise.

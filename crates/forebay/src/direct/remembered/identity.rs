@@ -3,7 +3,7 @@
 //! What is not there is a fact as well, but what cannot be read is none: then there is no number,
 //! and nothing is remembered. Nothing that is looked at can be read back from the numbers.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::direct::child::Program;
+use crate::direct::child::{CUFILE_LOG, Program};
 use crate::direct::cufile::{
     CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, is_named, places,
 };
@@ -206,7 +206,8 @@ impl Machine {
         let all = self.variables.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let counts = |name: &OsString| {
             let name = name.to_string_lossy();
-            name.starts_with(VARIABLES_OF_CUFILE) || VARIABLES.contains(&&*name)
+            let is_of_cufile = name.starts_with(VARIABLES_OF_CUFILE) && name != CUFILE_LOG;
+            is_of_cufile || VARIABLES.contains(&&*name)
         };
         let mut found: Variables = all.into_iter().filter(|(name, _)| counts(name)).collect();
         found.sort();
@@ -266,10 +267,8 @@ impl Machine {
             }
             let folders = value(variables, LOADER_PATH).unwrap_or_default();
             let folders = folders.as_bytes().split(|byte| matches!(byte, b':' | b';'));
-            let folders = folders.take(PLACES_MAX).map(|name| {
-                let name = if name.is_empty() { b"." } else { name };
-                PathBuf::from(std::ffi::OsStr::from_bytes(name))
-            });
+            // One without a name is this process's own.
+            let folders = folders.take(PLACES_MAX).map(|name| Path::new(OsStr::from_bytes(name)));
             all.extend(folders.map(|folder| folder.join(&place)));
             all.push(LOADER_CACHE.into());
             all.extend(LOADER_FOLDERS.map(|folder| Path::new(folder).join(&place)));

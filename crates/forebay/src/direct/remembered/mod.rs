@@ -2,8 +2,9 @@
 //!
 //! Asking costs a process and the opening of a driver, so that an answer is kept for the processes
 //! to come, in the user's cache folder and under all that it depends on (`identity`; `text` is the
-//! file). That the driver opens holds until the machine is started anew, and is found out again by
-//! opening it. Anything else holds for a day, since it may be put right where nobody looks.
+//! file). That the driver opens holds until the machine is started anew, or until it does not open
+//! for somebody who trusts in it. Anything else holds for a day, since it may be put right where
+//! nobody looks.
 
 mod identity;
 #[cfg(test)]
@@ -11,12 +12,14 @@ mod tests;
 mod text;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::OPENS_WITHIN;
 use super::answer::{Answer, answer_from_lines, answer_to_lines, usable};
 use super::child::{End, Program};
-use super::cufile::{Seen, is_named};
+use super::cufile::{Seen, is_named, places};
 use crate::remember::{Sheet, Turn};
 #[cfg(test)]
 pub(super) use tests::Rig;
@@ -32,6 +35,9 @@ const A_DAY_S: u64 = 24 * 60 * 60;
 
 /// How long somebody waits for another who asks the same.
 const OTHERS_WITHIN: Duration = OPENS_WITHIN.saturating_add(Duration::from_secs(1));
+
+/// How long somebody who asks for himself waits for the files that this is about.
+const FILES_WITHIN: Duration = Duration::from_secs(3);
 
 /// Signals that a process gets for what it does itself. Any other may have come from anybody.
 const CRASHES: [i32; 7] = [
@@ -94,9 +100,10 @@ impl Answers {
     fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
         let Some(sheet) = &self.sheet else { return };
         let _ = sheet.change(|old| {
-            let mut entries = text::parse(old)?;
+            let before = text::parse(old)?;
+            let mut entries = before.clone();
             change(&mut entries);
-            Some(text::format(&entries))
+            (entries != before).then(|| text::format(&entries))
         });
     }
 
@@ -115,15 +122,54 @@ impl Inquiry {
     pub(super) fn known(&self) -> Option<Known> {
         let subject = self.subject?;
         let mut entries = self.answers.entries()?.into_iter();
-        let Entry { file, written_s, lines, .. } = entries.find(|one| one.subject == subject)?;
+        let entry = entries.find(|one| one.subject == subject)?;
+        let Entry { file, written_s, opening_s, lines, .. } = entry;
         let answer = answer_from_lines(&lines);
         let is_same = match library(&answer.0) {
             Some(path) => file.is_some() && self.answers.machine.file(&path) == Ok(file),
             None => file.is_none(),
         };
-        let age_s = now_s().checked_sub(written_s);
-        let holds = usable(&answer).is_ok() || age_s.is_some_and(|age| age < A_DAY_S);
-        (is_same && holds).then_some(Known { answer, written_s })
+        let is_younger =
+            |time: u64, bound: u64| now_s().checked_sub(time).is_some_and(|age| age < bound);
+        let holds = match usable(&answer) {
+            // Whoever began to open it and came to no end has crashed, or hangs.
+            Ok(()) => opening_s.is_none_or(|since| is_younger(since, OPENS_WITHIN.as_secs())),
+            Err(_) => is_younger(written_s, A_DAY_S),
+        };
+        let is_ours = self.is_found(&answer.0);
+        (is_same && is_ours && holds).then_some(Known { answer, written_s })
+    }
+
+    /// Whether the library is one that is looked for: no file is to say what is loaded here.
+    fn is_found(&self, seen: &Seen) -> bool {
+        let Some(library) = &seen.library else { return true };
+        let Search { named, packages } = &self.search;
+        places(named.as_deref(), packages).contains(library)
+    }
+
+    /// Opens the driver in this process, since it opened in others. Should that not come to an end,
+    /// those who come later ask again.
+    pub(super) fn trusting<T>(&self, open: impl FnOnce() -> T) -> T {
+        let is_marked = self.mark(Some(now_s()));
+        let opened = open();
+        if is_marked {
+            self.mark(None);
+        }
+        opened
+    }
+
+    /// Notes since when the driver is being opened, or that it is not. False: nothing was changed.
+    fn mark(&self, since: Option<u64>) -> bool {
+        let mut is_changed = false;
+        self.answers.change(|entries| {
+            let entry = entries.iter_mut().find(|entry| Some(entry.subject) == self.subject);
+            // The first of several who open it at once is the one that counts.
+            let entry = entry.filter(|entry| entry.opening_s.is_some() != since.is_some());
+            if let Some(entry) = entry {
+                (entry.opening_s, is_changed) = (since, true);
+            }
+        });
+        is_changed
     }
 
     /// Waits until nobody else asks; whoever did will have answered then. Who cannot wait for the
@@ -135,7 +181,8 @@ impl Inquiry {
 
     /// Remembers an answer, if it says anything of cuFile, and all is as it was before.
     pub(super) fn keep(&self, answer: &Answer) {
-        let Some(subject) = self.subject.filter(|_| tells(answer)) else { return };
+        let is_ours = tells(answer) && self.is_found(&answer.0);
+        let Some(subject) = self.subject.filter(|_| is_ours) else { return };
         let machine = &self.answers.machine;
         let file = match library(&answer.0).map(|path| machine.file(&path)) {
             Some(Ok(Some(file))) => Some(file),
@@ -145,7 +192,8 @@ impl Inquiry {
         if machine.subject(&self.search) != Ok(subject) {
             return;
         }
-        let entry = Entry { subject, file, written_s: now_s(), lines: answer_to_lines(answer) };
+        let (written_s, lines) = (now_s(), answer_to_lines(answer));
+        let entry = Entry { subject, file, written_s, opening_s: None, lines };
         if entry.fits() {
             self.answers.change(|entries| {
                 entries.retain(|other| other.subject != subject);
@@ -170,26 +218,37 @@ impl Known {
 /// the machine was started is forgotten, and hands it the answer. Nothing of this is an error: at
 /// worst engines ask again.
 #[derive(Debug)]
-pub struct Renewal(Inquiry);
+pub struct Renewal(Option<Inquiry>);
 
 impl Renewal {
     /// Forgets what is remembered, before cuFile is asked: the library that is `named`, or that is
     /// found, also in these `packages` of Python.
     #[must_use]
     pub fn begin(named: Option<&Path>, packages: &[PathBuf]) -> Self {
-        Self::of(&Answers::of_user(true), named, packages)
+        Self::of(Answers::of_user(true), named, packages)
     }
 
-    fn of(answers: &Answers, named: Option<&Path>, packages: &[PathBuf]) -> Self {
-        answers.forget();
+    fn of(answers: Answers, named: Option<&Path>, packages: &[PathBuf]) -> Self {
         let search = Search { named: named.map(Path::to_owned), packages: packages.into() };
-        Self(answers.search(search))
+        Self(aside(move || {
+            answers.forget();
+            answers.search(search)
+        }))
     }
 
     /// Remembers what cuFile said.
     pub fn end(self, answer: &Answer) {
-        self.0.keep(answer);
+        let (inquiry, answer) = (self.0, answer.clone());
+        let _ = aside(move || inquiry.map(|inquiry| inquiry.keep(&answer)));
     }
+}
+
+/// Does something with files that may not answer, and waits for it for a limited time.
+fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = sync_channel(1);
+    let works = move || drop(tell.send(work()));
+    let started = thread::Builder::new().name("forebay-remember".into()).spawn(works);
+    started.ok().and_then(|_| told.recv_timeout(FILES_WITHIN).ok())
 }
 
 /// The file of the library that a helper loaded, where it could tell.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::time::Instant;
 
 use super::identity::Digest;
 use super::*;
@@ -12,16 +13,16 @@ const OPENED: &str = "version 1.15\nopened\nstorage nvme p2pdma\n";
 
 /// A machine, a cache, and a program that is asked for what `LIBRARY` says.
 pub(in crate::direct) struct Rig {
-    folder: tempfile::TempDir,
+    pub(in crate::direct) folder: PathBuf,
     pub(in crate::direct) answers: Answers,
+    ends: Option<tempfile::TempDir>,
 }
 
 impl Rig {
     pub(in crate::direct) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let sheet = Sheet::at(folder.path().join("cache/forebay"), NAME, text::FILE_MAX);
-        let machine = Machine::played(&folder.path().join("root"), &[]);
-        let rig = Self { folder, answers: Answers { sheet: Some(sheet), machine } };
+        let mut rig = Self::at(folder.path());
+        rig.ends = Some(folder);
         for (file, text) in [
             ("proc/sys/kernel/random/boot_id", "1-2-3\n"),
             ("proc/driver/nvidia/version", "580.1\n"),
@@ -37,6 +38,13 @@ impl Rig {
         rig
     }
 
+    /// One that another process has made in this folder.
+    pub(in crate::direct) fn at(folder: &Path) -> Self {
+        let sheet = Sheet::at(folder.join("cache/forebay"), NAME, text::FILE_MAX);
+        let machine = Machine::played(&folder.join("root"), &[]);
+        Self { folder: folder.into(), answers: Answers { sheet: Some(sheet), machine }, ends: None }
+    }
+
     /// Writes a file of the machine.
     pub(in crate::direct) fn write(&self, file: &str, text: &str) {
         let path = self.root(file);
@@ -45,16 +53,16 @@ impl Rig {
     }
 
     fn root(&self, file: &str) -> PathBuf {
-        self.folder.path().join("root").join(file)
+        self.folder.join("root").join(file)
     }
 
     fn cache(&self) -> PathBuf {
-        self.folder.path().join("cache/forebay")
+        self.folder.join("cache/forebay")
     }
 
     /// The same cache on a machine whose processes have these variables.
     fn with(&self, variables: &[(&str, &str)]) -> Answers {
-        let machine = Machine::played(&self.folder.path().join("root"), variables);
+        let machine = Machine::played(&self.folder.join("root"), variables);
         Answers { machine, ..self.answers.clone() }
     }
 
@@ -99,6 +107,16 @@ fn what_was_said_is_known_to_the_next() {
     assert_eq!(rig.answers.entries().expect("a file").len(), 1);
     let held = fs::read_to_string(rig.cache().join(NAME)).expect("a file");
     assert!(!held.contains("1-2-3") && !held.contains("580.1"), "it holds numbers only: {held}");
+}
+
+#[test]
+fn who_asks_for_himself_does_not_wait_for_files_without_end() {
+    let start = Instant::now();
+    assert_eq!(aside(|| 7), Some(7));
+    assert_eq!(aside(|| thread::sleep(FILES_WITHIN * 2)), None);
+    assert!(start.elapsed() >= FILES_WITHIN);
+    // Nothing is known of such a machine, and nothing is kept.
+    Renewal(None).end(&opened());
 }
 
 /// What happens to a machine.
@@ -149,6 +167,7 @@ fn variables_that_the_library_sees_are_told_from_others() {
     let is_known =
         |variables: &[(&str, &str)]| rig.with(variables).inquire(&program()).known().is_some();
     assert!(is_known(&[]) && is_known(&[("HOME", "/x"), ("FOREBAY_REMEMBER", "on")]));
+    assert!(is_known(&[("CUFILE_LOGFILE_PATH", "/tmp/log")]));
     for (name, value) in [
         ("CUFILE_ENV_PATH_JSON", "/other.json"),
         ("CUFILE_USE_PCIP2PDMA", "true"),
@@ -269,6 +288,27 @@ fn what_does_not_work_holds_for_a_day_and_what_works_until_the_next_boot() {
 }
 
 #[test]
+fn who_trusted_and_came_to_no_end_is_the_last_to() {
+    let rig = Rig::new();
+    rig.inquiry().keep(&opened());
+    let marked = || rig.answers.entries().expect("a file")[0].opening_s;
+    let seen = rig.inquiry().trusting(|| {
+        // Others who come meanwhile trust as well, and leave the mark to the first.
+        assert!(rig.is_known() && rig.inquiry().trusting(|| marked().is_some()));
+        marked()
+    });
+    assert!(seen.is_some() && marked().is_none() && rig.is_known());
+    let caught = std::panic::catch_unwind(|| rig.inquiry().trusting(|| panic!("it crashes")));
+    assert!(caught.is_err() && marked().is_some() && rig.is_known(), "it may still be opening");
+    let later = OPENS_WITHIN.as_secs();
+    rig.answers.change(|all| all[0].opening_s = all[0].opening_s.map(|since| since - later));
+    assert!(!rig.is_known());
+    // Whoever asks again clears it.
+    rig.inquiry().keep(&opened());
+    assert!(rig.is_known() && marked().is_none());
+}
+
+#[test]
 fn what_says_nothing_of_cufile_is_not_remembered() {
     for end in [
         End::NotRun("no program".into()),
@@ -297,7 +337,7 @@ fn switched_off_nothing_is_read_or_written() {
     assert!(Answers::of_user(false).sheet.is_none());
     let before = fs::read(rig.cache().join(NAME)).expect("a file");
     off.inquire(&program()).keep(&answer("failed\n", End::Exited(0)));
-    Renewal::of(&off, None, &[]).end(&opened());
+    Renewal::of(off, None, &[]).end(&opened());
     assert_eq!(fs::read(rig.cache().join(NAME)).expect("a file"), before);
 }
 
@@ -312,7 +352,7 @@ fn who_asks_for_himself_has_all_of_this_boot_forgotten() {
         let subject = Subject { boot: Digest::of(&1), ..all[0].subject };
         all.push(Entry { subject, ..all[0].clone() });
     });
-    let renewal = Renewal::of(&rig.answers, Some(Path::new(LIBRARY)), &[]);
+    let renewal = Renewal::of(rig.answers.clone(), Some(Path::new(LIBRARY)), &[]);
     assert!(!rig.is_known() && rig.answers.inquire(&other).known().is_none());
     assert_eq!(rig.answers.entries().expect("a file").len(), 1, "that of another machine stays");
     renewal.end(&opened());
@@ -320,7 +360,7 @@ fn who_asks_for_himself_has_all_of_this_boot_forgotten() {
     assert_eq!(rig.answers.entries().expect("a file").len(), 2);
     // Where there is nothing to forget nothing is written.
     let rig = Rig::new();
-    let _ = Renewal::of(&rig.answers, None, &[]);
+    let _ = Renewal::of(rig.answers.clone(), None, &[]);
     assert!(!rig.cache().exists());
 }
 
@@ -330,7 +370,7 @@ fn files_that_are_not_ours_are_not_believed() {
     rig.inquiry().keep(&opened());
     let path = rig.cache().join(NAME);
     let good = fs::read(&path).expect("a file");
-    let elsewhere = rig.folder.path().join("elsewhere");
+    let elsewhere = rig.folder.join("elsewhere");
     fs::write(&elsewhere, &good).expect("a file");
     fs::remove_file(&path).expect("it was there");
     symlink(&elsewhere, &path).expect("a link");
@@ -353,12 +393,29 @@ fn files_that_are_not_ours_are_not_believed() {
     fs::set_permissions(rig.cache(), fs::Permissions::from_mode(0o777)).expect("our own");
     assert!(!rig.is_known(), "others may write");
     fs::set_permissions(rig.cache(), fs::Permissions::from_mode(0o700)).expect("our own");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).expect("our own");
+    assert!(!rig.is_known(), "the group may write");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("our own");
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&path, Some(65534), None).expect("root may");
         assert!(!rig.is_known(), "another user's");
     } else {
         println!("skipped: another user's answer: needs root");
     }
+}
+
+#[test]
+fn no_file_says_which_library_is_loaded() {
+    let rig = Rig::new();
+    rig.write("home/evil.so", "bytes");
+    let evil = Seen::parse(&format!("library /home/evil.so\n{OPENED}"));
+    rig.inquiry().keep(&(evil.clone(), End::Exited(0)));
+    assert!(!rig.is_known());
+    rig.inquiry().keep(&opened());
+    let file = rig.answers.machine.file(Path::new("/home/evil.so")).expect("a file");
+    let lines = answer_to_lines(&(evil, End::Exited(0)));
+    rig.answers.change(|all| (all[0].file, all[0].lines) = (file, lines));
+    assert_eq!(rig.inquiry().known(), None);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub(super) struct Entry {
     pub(super) file: Option<Digest>,
     /// Seconds since 1970 when it was given.
     pub(super) written_s: u64,
+    /// The same when a process began to open the driver for its sake, and has not come to an end.
+    pub(super) opening_s: Option<u64>,
     /// What was said.
     pub(super) lines: String,
 }
@@ -37,7 +39,7 @@ impl Entry {
 
     fn sum(&self) -> Digest {
         let Subject { boot, key } = self.subject;
-        Digest::of(&(boot, key, self.file, self.written_s, &self.lines))
+        Digest::of(&(boot, key, self.file, self.written_s, self.opening_s, &self.lines))
     }
 }
 
@@ -62,8 +64,12 @@ fn parse_line(line: &str) -> Option<Entry> {
         file => Some(Digest::parse(file)?),
     };
     let written_s = words.next()?.parse().ok()?;
+    let opening_s = match words.next()? {
+        "-" => None,
+        time => Some(time.parse().ok()?),
+    };
     let lines = unescape(words.next()?)?;
-    let entry = Entry { subject: Subject { boot, key }, file, written_s, lines };
+    let entry = Entry { subject: Subject { boot, key }, file, written_s, opening_s, lines };
     (words.next().is_none() && entry.fits() && entry.sum() == sum).then_some(entry)
 }
 
@@ -73,10 +79,11 @@ pub(super) fn format(entries: &[Entry]) -> String {
     newest.sort_by_key(|entry| std::cmp::Reverse(entry.written_s));
     let mut text = format!("{HEAD} {VERSION}\n");
     for entry in newest.into_iter().take(ENTRIES_MAX) {
-        let Entry { subject: Subject { boot, key }, file, written_s, lines } = entry;
+        let Entry { subject: Subject { boot, key }, file, written_s, opening_s, lines } = entry;
         let file = file.map_or_else(|| "-".to_owned(), |file| file.to_string());
+        let opening = opening_s.map_or_else(|| "-".to_owned(), |time| time.to_string());
         let (sum, lines) = (entry.sum(), escape(lines));
-        text += &format!("{sum} {boot} {key} {file} {written_s} {lines}\n");
+        text += &format!("{sum} {boot} {key} {file} {written_s} {opening} {lines}\n");
     }
     text
 }
@@ -88,10 +95,12 @@ mod tests {
     use super::*;
 
     fn entry() -> impl Strategy<Value = Entry> {
-        let numbers = (any::<u64>(), any::<u64>(), any::<Option<u64>>(), any::<u64>());
-        ("(?s).{0,60}", numbers).prop_map(|(lines, (boot, key, file, written_s))| {
+        let numbers = (any::<[u64; 3]>(), any::<[Option<u64>; 2]>());
+        ("(?s).{0,60}", numbers).prop_map(|(lines, numbers)| {
+            let ([boot, key, written_s], [file, opening_s]) = numbers;
             let subject = Subject { boot: Digest::of(&boot), key: Digest::of(&key) };
-            Entry { subject, file: file.map(|file| Digest::of(&file)), written_s, lines }
+            let file = file.map(|file| Digest::of(&file));
+            Entry { subject, file, written_s, opening_s, lines }
         })
     }
 
@@ -130,7 +139,7 @@ mod tests {
 
     fn at(written_s: u64, lines: &str) -> Entry {
         let subject = Subject { boot: Digest::of(&1), key: Digest::of(&written_s) };
-        Entry { subject, file: None, written_s, lines: lines.into() }
+        Entry { subject, file: None, written_s, opening_s: None, lines: lines.into() }
     }
 
     #[test]

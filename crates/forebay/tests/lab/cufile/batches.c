@@ -28,6 +28,7 @@ CUfileError_t cuFileBatchIOSubmit(CUfileBatchHandle_t handle, unsigned count,
     bool un;
     ssize_t moved = does("hang") ? 0 : carry(one->fh, one->opcode, at, one->u.batch.size,
                                              one->u.batch.file_offset, &un);
+    if (does("more")) moved = one->u.batch.size + 1;
     CUfileIOEvents_t event = { one->cookie, moved < 0 ? FAILED : COMPLETE, moved };
     batch->events[batch->count++] = event;
     pthread_mutex_lock(&lock);

@@ -2,7 +2,8 @@
  * for real between a descriptor and memory of the host, and counts them where the real one does.
  *
  * AS_OF is the version whose functions it has. With HEADER, `cufile.h` declares them instead of the
- * lines below, so that a compiler compares the two. The rest it is told by variables:
+ * lines below, so that a compiler compares the two. The rest it is told by variables; what it does,
+ * by a file beside it as well, whose name is its own with `.does` behind it:
  *
  *   PLAYED_CUFILE_VERSION  the version that it tells, where that is another one
  *   PLAYED_CUFILE_CALLS    a file that gets the name of each call, and what settings are set to
@@ -13,8 +14,10 @@
  *     errno=N, code=CODE, short, more, lie, stuck   what a read or a write does
  *     nvidia-fs, posix, anyway   which way bytes go; by POSIX also where that is forbidden
  *     reorder, hang   what a batch does
+ *     keeps, forced   settings stay what they are; compatibility mode is forced
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -57,10 +60,13 @@ static const void *buffers[BUFFERS];
 /* Totals, and the record of one GPU, as words. */
 static uint64_t totals[78], gpu[31] = { 0x0706050403020100, 0x0f0e0d0c0b0a0908 };
 
+/* What the file beside it says. */
+static char always[128];
+
 /* What follows a word in what it is told to do. */
 static const char *does(const char *word) {
   size_t len = strlen(word);
-  const char *at = getenv("PLAYED_CUFILE_DOES");
+  const char *at = *always ? always : getenv("PLAYED_CUFILE_DOES");
   for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
     if (!strncmp(at, word, len) && (strchr(",", at[len]) || word[len - 1] == '=')) return at + len;
   return NULL;
@@ -96,6 +102,13 @@ static CUfileError_t told(const char *word) {
 static void spin(void) { for (;;) __asm__ volatile (""); }
 
 __attribute__((constructor)) static void begin(void) {
+  char path[4096];
+  Dl_info own;
+  if (dladdr(always, &own) && snprintf(path, sizeof path, "%s.does", own.dli_fname) > 0) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && read(fd, always, sizeof always - 1) < 0) abort();
+    if (fd >= 0) close(fd);
+  }
   if (does("init-crash")) *(volatile int *)0 = 0;
   if (does("init-exit")) _exit(3);
   if (does("init-spin")) spin();
@@ -232,7 +245,7 @@ static ssize_t carry(struct file *file, bool writes, char *at, size_t len, off_t
     at_once(file->plain, writes, at, len / 2, offset);
     for (called("stuck", -1, 0);;) pause();
   }
-  if (does("short") && len > 4096) len = len / 2 & ~(size_t)4095;
+  if (does("short") && len > 512) len = len / 2 & ~(size_t)511;
   if (does("lie")) return len;
   ssize_t moved = at_once(does("posix") ? file->plain : file->fd, writes, at, len, offset);
   *un = moved < 0 && errno == EINVAL;

@@ -9,12 +9,12 @@ static size_t sizes[SIZES];
 CUfileError_t cuFileSetParameterBool(CUFileBoolConfigParameter_t which, bool value) {
   called(__func__, which, value);
   if (opened || which >= BOOLS) return answer(opened ? 5026 : 5022);
-  bools[which] = value;
+  if (!does("keeps")) bools[which] = value;
   return answer(0);
 }
 
 CUfileError_t cuFileGetParameterBool(CUFileBoolConfigParameter_t which, bool *value) {
-  *value = which < BOOLS && bools[which];
+  *value = which < BOOLS && (bools[which] || (which == 2 && does("forced")));
   return answer(which < BOOLS ? 0 : 5022);
 }
 
