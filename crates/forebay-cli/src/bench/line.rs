@@ -109,17 +109,44 @@ pub struct Plan<'a> {
     pub fio: bool,
     /// The route that the user demands of our engine.
     pub route: Option<Route>,
-    /// Whether our engine shows its other routes as well.
-    pub others: bool,
+    /// Which of its other routes our engine shows as well.
+    pub others: Others,
     /// Whether cuFile's compat mode is measured.
     pub cufile: bool,
 }
 
-/// The route that our engine does not choose by itself, of the two to and from a GPU.
-const fn other_route(direction: Direction, cache: Cache) -> Route {
-    match (direction, cache) {
-        (Direction::Read, Cache::Cold) => Route::Cached,
-        (Direction::Read, Cache::Resident) | (Direction::Write, _) => Route::Staged,
+/// The routes of our engine that are shown beside the one that it chooses: those to and from a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// None: there is no other, or the user demands one.
+    None,
+    /// The other of `staged` and `cached`.
+    Staged,
+    /// Both others where there is `direct` as well.
+    Direct,
+}
+
+impl Others {
+    /// How many for each move.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Staged => 1,
+            Self::Direct => 2,
+        }
+    }
+
+    /// Those that our engine does not choose by itself.
+    const fn routes(self, direction: Direction, cache: Cache) -> &'static [Route] {
+        match (self, direction, cache) {
+            (Self::None, ..) => &[],
+            (Self::Staged, Direction::Read, Cache::Cold) => &[Route::Cached],
+            (Self::Staged, ..) => &[Route::Staged],
+            // What is on the drive alone goes straight by itself.
+            (Self::Direct, Direction::Read, Cache::Cold) => &[Route::Staged, Route::Cached],
+            (Self::Direct, ..) => &[Route::Direct, Route::Staged],
+        }
     }
 }
 
@@ -147,9 +174,9 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
                 lines.push(Line { tuning: Some(tuning), ..new(MethodName::CufileCompat) });
             }
             lines.push(Line { demand: route, ..new(MethodName::Forebay) });
-            if others && route.is_none() {
-                let demand = Some(other_route(*direction, *cache));
-                lines.push(Line { demand, ..new(MethodName::Forebay) });
+            let others = if route.is_none() { others } else { Others::None };
+            for other in others.routes(*direction, *cache) {
+                lines.push(Line { demand: Some(*other), ..new(MethodName::Forebay) });
             }
         }
     }
@@ -162,8 +189,8 @@ pub fn plan(plan: &Plan<'_>) -> Vec<Line> {
 pub fn limit(lines: &[Line], line: &Line) -> Option<Limit> {
     let direction = line.direction;
     let cache = line.cache?;
-    // This route goes to the drive wherever the pages are.
-    let drive = cache == Cache::Cold || line.demand == Some(Route::Staged);
+    // These routes go to the drive wherever the pages are.
+    let drive = cache == Cache::Cold || matches!(line.demand, Some(Route::Staged | Route::Direct));
     let best = |method: MethodName| {
         let found = lines.iter().find(|line| line.method == method && line.direction == direction);
         found.and_then(Line::best).map(|bytes_per_second| Limit { name: method, bytes_per_second })
@@ -292,7 +319,7 @@ mod tests {
         storage: true,
         fio: true,
         route: None,
-        others: false,
+        others: Others::None,
         cufile: false,
     };
 
@@ -357,7 +384,7 @@ mod tests {
         let (read, write) = (Direction::Read, Direction::Write);
         let (cold, resident) = (Cache::Cold, Cache::Resident);
         assert_eq!(
-            demands(&Plan { others: true, ..EVERYTHING }),
+            demands(&Plan { others: Others::Staged, ..EVERYTHING }),
             [
                 (read, cold, None),
                 (read, cold, Some(Route::Cached)),
@@ -369,8 +396,18 @@ mod tests {
                 (write, resident, Some(Route::Staged)),
             ]
         );
+        let beside: Vec<_> = demands(&Plan { others: Others::Direct, ..EVERYTHING });
+        let beside = |direction, cache| {
+            let found = beside.iter().filter(|(d, c, _)| (*d, *c) == (direction, cache));
+            found.filter_map(|(.., demand)| *demand).collect::<Vec<_>>()
+        };
+        assert_eq!(beside(read, cold), [Route::Staged, Route::Cached]);
+        for (direction, cache) in [(read, resident), (write, cold), (write, resident)] {
+            assert_eq!(beside(direction, cache), [Route::Direct, Route::Staged]);
+        }
+        assert_eq!([Others::None, Others::Staged, Others::Direct].map(Others::count), [0, 1, 2]);
         let route = Some(Route::Cached);
-        let demanded = demands(&Plan { others: true, route, ..EVERYTHING });
+        let demanded = demands(&Plan { others: Others::Direct, route, ..EVERYTHING });
         assert_eq!(demanded.len(), 4);
         assert!(demanded.iter().all(|(_, _, demand)| *demand == route));
     }

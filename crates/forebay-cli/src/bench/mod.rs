@@ -11,6 +11,7 @@ pub mod data;
 pub mod demand;
 pub mod drives;
 pub mod environment;
+mod left_out;
 pub mod line;
 pub mod make;
 pub mod measure;
@@ -33,12 +34,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay::units::{MIB, format_size};
-use forebay::{DirectIo, Engine};
+use forebay::{DirectIo, Engine, Route};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::ceilings::storage::Storage;
 use self::demand::Demand;
-use self::line::{Line, Plan, Setting};
+use self::left_out::LeftOut;
+use self::line::{Line, Others, Plan, Setting};
 use self::make::Room;
 use self::methods::cufile::{self, Cufile};
 use self::methods::{Job, Method as _};
@@ -176,13 +178,14 @@ impl Bench<'_> {
         let in_memory = environment.file_system.as_ref().map(|facts| facts.kind.clone());
         let in_memory = in_memory.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs"));
         let caches = self.caches(in_memory.as_deref(), warnings)?;
-        let others = self.others(&read_path)?;
-        let storage = in_memory.is_none() && (others || caches.contains(&Cache::Cold));
+        let others = self.others(&subject)?;
+        let storage =
+            in_memory.is_none() && (others != Others::None || caches.contains(&Cache::Cold));
         let fio = environment.versions.fio.is_some();
         if storage && !fio && self.directions.contains(&Direction::Read) {
             warnings.push(Warning::NoFio);
         }
-        self.try_route(&subject)?;
+        self.try_route(&subject, self.args.route)?;
         let sizes = self.sizes(&subject, &caches, others, in_memory.is_some(), warnings)?;
         subject.check(&sizes, self.write)?;
         let largest = sizes.iter().copied().max().unwrap_or(MIB);
@@ -253,10 +256,10 @@ impl Bench<'_> {
         result
     }
 
-    /// Reads a few bytes by the route that the user demands, so that one that cannot be had fails
-    /// before anything is made for it.
-    fn try_route(&self, subject: &Subject) -> Result<()> {
-        let Some(route) = self.args.route else { return Ok(()) };
+    /// Reads a few bytes by a route, so that one that cannot be had fails before anything is made
+    /// for it.
+    fn try_route(&self, subject: &Subject, route: Option<Route>) -> Result<()> {
+        let Some(route) = route else { return Ok(()) };
         let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
         subject.make_read(len)?;
         let mut memory = self.target.allocate(&self.engine, len)?;
@@ -275,12 +278,18 @@ impl Bench<'_> {
         environment
     }
 
-    /// Whether our engine shows the routes that it does not choose by itself: towards a GPU there
-    /// are two, where the file can be read past the page cache.
-    fn others(&self, path: &Path) -> Result<bool> {
+    /// Which routes our engine shows that it does not choose by itself: towards a GPU there are
+    /// two, where the file can be read past the page cache, and three with a direct path.
+    fn others(&self, subject: &Subject) -> Result<Others> {
         let two = self.target.device.is_some() && self.args.route.is_none();
-        let direct = self.engine.options().direct_io != DirectIo::Off;
-        Ok(two && direct && self.engine.open(path)?.no_direct_io().is_none())
+        let past = self.engine.options().direct_io != DirectIo::Off;
+        let open = || self.engine.open(subject.read_path());
+        if !two || !past || open()?.no_direct_io().is_some() {
+            return Ok(Others::None);
+        }
+        // A machine without such a path is the common case, and no news.
+        let direct = self.try_route(subject, Some(Route::Direct));
+        Ok(if direct.is_ok() { Others::Direct } else { Others::Staged })
     }
 
     /// The host memory that moves of `len` bytes take.
@@ -320,7 +329,7 @@ impl Bench<'_> {
         &self,
         subject: &Subject,
         caches: &[Cache],
-        others: bool,
+        others: Others,
         in_memory: bool,
         warnings: &mut Vec<Warning>,
     ) -> Result<Vec<u64>> {
@@ -343,7 +352,7 @@ impl Bench<'_> {
             host_target: self.target.device.is_none(),
         };
         let ways = WAYS + if cufile { CUFILE_WAYS } else { 0 };
-        let passes = Passes::of(&self.directions, caches, ways, others, files);
+        let passes = Passes::of(&self.directions, caches, ways, others.count(), files);
         let suitable = size::suitable(means, passes, self.args.repeats);
         Ok(vec![match subject.given_len() {
             Some(whole) if whole > suitable => {
@@ -404,32 +413,6 @@ fn nothing_measured(warnings: &[Warning]) -> Failure {
     failure
 }
 
-/// The lines that could not be measured, of all sizes, those with the same reason together.
-#[derive(Default)]
-struct LeftOut(Vec<(String, Vec<String>)>);
-
-impl LeftOut {
-    fn add(&mut self, lines: &[Line]) {
-        for line in lines {
-            if let Some(reason) = &line.left_out {
-                self.add_one(reason, line.name());
-            }
-        }
-    }
-
-    fn add_one(&mut self, reason: &str, name: String) {
-        match self.0.iter_mut().find(|(other, _)| other == reason) {
-            Some((_, rows)) if rows.contains(&name) => {}
-            Some((_, rows)) => rows.push(name),
-            None => self.0.push((reason.to_owned(), vec![name])),
-        }
-    }
-
-    fn warnings(self) -> impl Iterator<Item = Warning> {
-        self.0.into_iter().map(|(reason, rows)| Warning::LeftOut { rows, reason })
-    }
-}
-
 /// Looks roughly at the speed of the storage: by reading the user's file, else by writing scratch.
 fn look(subject: &Subject) -> Result<f64> {
     let (path, direction, len) = match subject.given_len() {
@@ -462,37 +445,5 @@ mod tests {
             let failure = verdict(&report, shown).unwrap_err();
             assert_eq!(failure.message, "one way moved wrong data");
         }
-    }
-
-    #[test]
-    fn what_is_left_out_is_told_once() {
-        let directions = &[Direction::Read];
-        let plan = Plan {
-            directions,
-            caches: &[Cache::Cold],
-            storage: true,
-            fio: false,
-            route: None,
-            others: false,
-            cufile: false,
-        };
-        let mut lines = line::plan(&plan);
-        for line in &mut lines {
-            let why = if line.method.is_ceiling() { "no drive" } else { "it stays" };
-            line.left_out = Some(why.into());
-        }
-        let mut left_out = LeftOut::default();
-        left_out.add(&lines);
-        left_out.add(&lines);
-        let warnings: Vec<_> = left_out.warnings().collect();
-        let texts: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            [
-                "left out: `link` read; `storage` read: no drive",
-                "left out: `standard` read, cold; `mmap` read, cold; `forebay` read, cold: it \
-                 stays",
-            ]
-        );
     }
 }

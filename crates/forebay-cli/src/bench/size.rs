@@ -43,19 +43,19 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds one
-    /// by another route of ours to each.
+    /// What a run over `directions` and `caches` with `ways` ways to move takes; `others` adds so
+    /// many by other routes of ours to each.
     #[must_use]
     pub fn of(
         directions: &[Direction],
         caches: &[Cache],
         ways: u32,
-        others: bool,
+        others: u32,
         scratch: u32,
     ) -> Self {
         // Each ceiling of the storage tries three depths, and there are three such ceilings.
         let mut passes = Self { making: scratch + 9, ..Self::default() };
-        let ways = ways + u32::from(others);
+        let ways = ways + others;
         for direction in directions {
             for cache in caches {
                 // Each move is prepared, made and checked in memory.
@@ -64,8 +64,8 @@ impl Passes {
                     // Each way, two ceilings. Two of the ways have one request in flight, and reach
                     // about half of what a slow drive gives.
                     (Direction::Read, Cache::Cold) => ways + 4,
-                    // Read in once, for all; the other route goes to the drive each time.
-                    (Direction::Read, Cache::Resident) => 1 + u32::from(others),
+                    // Read in once, for all; the other routes go to the drive each time.
+                    (Direction::Read, Cache::Resident) => 1 + others,
                     // Each way writes and is read back; one ceiling.
                     (Direction::Write, Cache::Cold) => 2 * ways + 1,
                     // Each way is read in, written out before the check, and read back.
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_gets_less() {
-        let passes = Passes::of(&BOTH, &ALL, 3, true, 2);
+        let passes = Passes::of(&BOTH, &ALL, 3, 1, 2);
         let fast = suitable(means(), passes, 3);
         let slow = suitable(Means { storage_rate: 150e6, ..means() }, passes, 3);
         assert!(slow < fast && fast.is_power_of_two(), "{slow} {fast}");
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn no_means_are_exceeded() {
-        let passes = Passes::of(&[Direction::Read], &[Cache::Resident], 3, false, 1);
+        let passes = Passes::of(&[Direction::Read], &[Cache::Resident], 3, 0, 1);
         assert!(suitable(Means { storage_rate: 1e12, ..means() }, passes, 3) >= GIB);
         for (means, bound) in [
             (Means { memory: GIB, ..means() }, GIB / 8),

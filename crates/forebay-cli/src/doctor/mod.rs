@@ -43,7 +43,7 @@ pub(crate) fn command(args: &DoctorArgs, program: &Program) -> Result<()> {
     let answers = answers(&system, &path)?;
     if let Some(dir) = &args.record {
         let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
-        return recorded(&Wish { path, gpu }, dir, program);
+        return recorded(&system, &Wish { path, gpu }, dir, program);
     }
     let report = examined(&system, &path, answers, args.gpu.as_ref(), program)?;
     finish(&report, args)
@@ -244,7 +244,7 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
     }
 }
 
-fn recorded(wish: &Wish, dir: &Path, program: &Program) -> Result<()> {
+fn recorded(system: &System, wish: &Wish, dir: &Path, program: &Program) -> Result<()> {
     let cannot = |error: &std::io::Error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), error);
         match error.kind() {
@@ -254,7 +254,7 @@ fn recorded(wish: &Wish, dir: &Path, program: &Program) -> Result<()> {
             _ => failure,
         }
     };
-    doctor::record(wish, cufile(program), dir).map_err(|error| cannot(&error))?;
+    doctor::record(system, wish, cufile(program), dir).map_err(|error| cannot(&error))?;
     let (path, dir) = (wish.path.display(), dir.display());
     show(&format!(
         "recorded  {path} to {dir}\n\

@@ -34,7 +34,8 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
         paths => paths.to_vec(),
     };
     if let Some(dir) = &args.record {
-        return show(&record::record(&paths(&args.paths), dir)?);
+        let paths = paths(&args.paths);
+        return show(&record::record(&reach::system(program, &paths), &paths, dir)?);
     }
     let (system, paths) = match &args.fixture {
         None => {

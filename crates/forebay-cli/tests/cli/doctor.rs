@@ -206,6 +206,28 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn a_recorded_h200_is_diagnosed_anywhere() {
+    let folder = crate::scratch();
+    let archive = folder.path().join("h200.tar.gz");
+    fs::write(&archive, include_bytes!("../../../forebay/tests/doctor/h200.tar.gz")).unwrap();
+    let unpacked = Command::new("tar").arg("-xzf").arg(&archive).current_dir(&folder).output();
+    if let Err(error) = unpacked {
+        println!("skipped: a recorded machine: no `tar`: {error}");
+        return;
+    }
+    let output = doctor(folder.path(), &["--fixture", "h200"]);
+    assert!(output.status.success(), "nothing was set up: {output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("/tmp/w → NVIDIA H200, 0000:00:06.0\n\nproblem   drive: "), "{said}");
+    assert!(said.contains("\nok        gpu_class: NVIDIA H200\n"), "{said}");
+    assert!(said.contains("\nok        cufile_library: 1.15, libcufile.so.0; its driver opens\n"));
+    let last = "bytes of `/tmp/w` have to go to NVIDIA H200 at 0000:00:06.0 through pinned host \
+                memory,\nsince the direct path (nvidia-fs) would take an NVMe drive, a udev that \
+                says what is on\nthe block device and the module `nvidia-fs`\n";
+    assert!(said.ends_with(last), "{said}");
+}
+
+#[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
     let machine = Machine::virtual_h200();
     let dir = machine.settle();

@@ -72,6 +72,35 @@ fn the_engines_account_is_confirmed_by_what_others_counted() {
 }
 
 #[test]
+fn where_there_is_a_direct_path_it_stands_beside_the_other_ways() {
+    let folder = folder();
+    let report = report(folder.path(), &["file", "--gpu", "sim:cufile", "--size", "8MiB"]);
+    check(&report);
+    let ours: Vec<_> =
+        ways(&report).into_iter().filter(|row| row.method == MethodName::Forebay).collect();
+    let beside = |cache: Cache| {
+        let rows = ours.iter().filter(|row| row.cache == Some(cache));
+        rows.map(|row| row.demanded.clone().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    if beside(Cache::Cold).is_empty() {
+        println!("skipped: a direct path beside others: this folder keeps its files in memory");
+        return;
+    }
+    assert_eq!(beside(Cache::Cold), ["", "staged", "cached"]);
+    assert_eq!(beside(Cache::Resident), ["", "direct", "staged"]);
+    let chosen = ours.iter().find(|row| row.cache == Some(Cache::Cold)).unwrap();
+    assert_eq!(chosen.route.as_deref(), Some("direct"), "{chosen:?}");
+    for row in ours {
+        assert!(row.speed_up.is_some() && row.cpu_s_per_gb.is_some(), "{row:?}");
+        assert_eq!(row.verified, Some(true));
+        let is_direct = row.route.as_deref() == Some("direct");
+        let word = &row.verdict.as_ref().unwrap().word;
+        assert_eq!(word == "direct (p2pdma)", is_direct, "{row:?}");
+        assert!(row.demanded.is_none() || row.demanded == row.route, "{row:?}");
+    }
+}
+
+#[test]
 fn host_memory_writes_and_several_paths_have_verdicts_too() {
     let folder = folder();
     let written = report(folder.path(), &[".", "--write", "--gpu", "none", "--size", "8MiB"]);

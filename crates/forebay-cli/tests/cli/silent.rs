@@ -63,3 +63,24 @@ fn map_shows_the_mount_of_a_path_that_does_not_answer_and_goes_on() {
     let exists = &report.maps[0].steps.facts["exists"];
     assert_eq!(*exists, Value::Unknown { unknown: "no answer within 3 s".into() });
 }
+
+#[test]
+fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = silent() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = fuse.path();
+    let path = path.to_str().unwrap();
+    for verb in ["doctor", "map"] {
+        let output = run(folder.path(), &[verb, path, "--record", verb]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
+    drop(fuse);
+    let output = run(folder.path(), &["doctor", "--fixture", "doctor", "--json"]);
+    let report: DoctorReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.checks[0].name, "path_answers");
+    let output = run(folder.path(), &["map", "--fixture", "map", "--json"]);
+    let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report.warnings.iter().any(|warning| warning.rule == "silent"));
+}

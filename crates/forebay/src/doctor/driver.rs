@@ -115,6 +115,11 @@ impl Driver {
         Some(self.users.as_ref().ok()?.iter().any(|user| user == module))
     }
 
+    /// Whether it is loaded.
+    pub(super) fn is_there(&self) -> bool {
+        self.line.is_ok()
+    }
+
     fn is_open(&self) -> bool {
         self.line.as_deref().is_ok_and(|line| line.contains("Open Kernel Module"))
     }

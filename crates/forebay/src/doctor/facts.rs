@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::cufile;
+use super::devices::Devices;
 use super::driver::Driver;
 use super::kernel::Kernel;
 use super::network::Network;
@@ -28,6 +29,7 @@ pub(super) struct Facts {
     pub(super) storage: Storage,
     pub(super) network: Network,
     pub(super) process: Process,
+    devices: Devices,
     pub(super) config: Config,
     cufile: Option<Answer>,
 }
@@ -48,6 +50,7 @@ impl Facts {
             storage: Storage::read(system, map),
             network: Network::read(system),
             process: Process::read(system),
+            devices: Devices::read(system),
             config: Config::read(system),
             gpu_is_wanted: matches!(wish.gpu, GpuWish::At(_)),
             gpu_is_free: gpu.as_ref().is_some_and(|gpu| gpu.pci.driver.is_none()),
@@ -82,6 +85,7 @@ impl Facts {
         let mut checks = self.storage.checks(self);
         checks.extend(self.network.checks(self));
         checks.extend(self.driver.checks(self));
+        checks.extend(self.devices.check(self));
         checks.extend(self.kernel.checks(self));
         checks.extend(self.pcie.checks(self));
         checks.extend(self.config.checks(self));

@@ -1,4 +1,5 @@
-//! Unpacks what was packed by gzip (RFC 1951 and 1952): `/proc/config.gz`.
+//! Unpacks what was packed by gzip (RFC 1951 and 1952): `/proc/config.gz`. What a record keeps of
+//! it goes back into the same form.
 //!
 //! The input may be anything: what is no gzip, is cut or packs more than the bound is `None`. The
 //! sum at the end is not looked at, since the kernel keeps the file in its own memory.
@@ -65,6 +66,29 @@ pub(super) fn gunzip(packed: &[u8], most: usize) -> Option<Vec<u8>> {
             return Some(out);
         }
     }
+}
+
+/// `bytes` as gzip would pack them if it saved nothing; of more than one block's worth, the first.
+pub(super) fn pack(bytes: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    let bytes = &bytes[..usize::from(len)];
+    // No name, no time, an unknown system; then one block, the last, as it is.
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1];
+    packed.extend_from_slice(&len.to_le_bytes());
+    packed.extend_from_slice(&(!len).to_le_bytes());
+    packed.extend_from_slice(bytes);
+    packed.extend_from_slice(&sum(bytes).to_le_bytes());
+    packed.extend_from_slice(&u32::from(len).to_le_bytes());
+    packed
+}
+
+/// The sum of RFC 1952, section 8.
+fn sum(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
+            if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 }
+        })
+    })
 }
 
 /// What stands behind the head, whose flags say what it holds.
@@ -246,6 +270,15 @@ mod tests {
         assert_eq!(gunzip(STORED, 4096).as_deref(), Some(short));
         assert_eq!(gunzip(DYNAMIC, text.len() - 1), None, "more than the bound");
         assert_eq!(gunzip(DYNAMIC, text.len()).map(|out| out.len()), Some(text.len()));
+    }
+
+    #[test]
+    fn what_is_packed_is_as_others_pack_it() {
+        let short = b"CONFIG_PCI_P2PDMA=y\nCONFIG_PCI=y\n".as_slice();
+        let packed = pack(short);
+        assert_eq!(packed[10..], STORED[10..], "but for the system's number");
+        assert_eq!(gunzip(&packed, 4096).as_deref(), Some(short));
+        assert_eq!(gunzip(&pack(&[7; 70_000]), 1 << 20).map(|out| out.len()), Some(65_535));
     }
 
     #[test]

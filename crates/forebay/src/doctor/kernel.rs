@@ -1,7 +1,7 @@
 //! The kernel: whether it can move bytes between PCI devices, and what is known of its version.
 
 use super::facts::Facts;
-use super::gunzip::gunzip;
+use super::gunzip::{gunzip, pack};
 use super::report::{Check, P2PDMA, Topic};
 use crate::topology::System;
 
@@ -19,6 +19,10 @@ const PACKED_MAX: usize = 1 << 20;
 const SETTINGS_MAX: usize = 4 << 20;
 /// The table of symbols of a kernel with many modules.
 const SYMBOLS_MAX: usize = 64 << 20;
+/// The kernel's command line has 4 KiB at most on most machines.
+const LINE_MAX: usize = 64 << 10;
+const WORD_MAX: usize = 200;
+const WORDS_MAX: usize = 16;
 
 /// What is known of a kernel.
 #[derive(Debug, Default)]
@@ -30,20 +34,25 @@ pub(super) struct Kernel {
     zone_device: Option<bool>,
     /// Who says so, or why nobody does.
     source: String,
+    /// What it was booted with, as far as it concerns PCI and IOMMUs.
+    booted: Vec<String>,
 }
 
 impl Kernel {
     pub(super) fn read(system: &System) -> Self {
         let release = system.text("proc/sys/kernel/osrelease".as_ref()).ok();
-        let mut kernel = Self { release, ..Self::default() };
-        let packed = system.bytes("proc/config.gz".as_ref(), PACKED_MAX);
+        // The rest of that line is nobody's business: it may hold passwords.
+        let line = system.masked("proc/cmdline".as_ref(), LINE_MAX, booted).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        let booted = line.split_whitespace().map(str::to_owned).collect();
+        let mut kernel = Self { release, booted, ..Self::default() };
+        let packed = system.masked("proc/config.gz".as_ref(), PACKED_MAX, shrunk);
         if let Some(settings) = packed.ok().and_then(|packed| gunzip(&packed, SETTINGS_MAX)) {
             kernel.settings(&String::from_utf8_lossy(&settings), "/proc/config.gz");
             return kernel;
         }
         let name = kernel.release.as_deref().filter(|name| !name.contains(['/', '\0']));
         let file = format!("boot/config-{}", name.unwrap_or_default());
-        let wanted = |line: &str| line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE");
         if let Ok(lines) = system.lines_of(&file, SETTINGS_MAX, wanted) {
             kernel.settings(&lines.join("\n"), &format!("/{file}"));
             return kernel;
@@ -78,6 +87,13 @@ impl Kernel {
     /// Whether the kernel is known to lack what P2PDMA takes.
     pub(super) fn lacks_p2pdma(&self) -> bool {
         self.p2pdma == Some(false) || self.zone_device == Some(false)
+    }
+
+    /// ``, booted with `iommu=pt` `` where it was booted with such a word, else nothing.
+    pub(super) fn booted_with(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let words = self.booted.iter().filter(|word| wanted(word));
+        let words = words.map(|word| format!("`{word}`")).collect::<Vec<_>>();
+        if words.is_empty() { String::new() } else { format!(", booted with {}", words.join(", ")) }
     }
 
     /// The first two numbers of its version.
@@ -146,6 +162,31 @@ impl Kernel {
     }
 }
 
+/// The settings that are looked at.
+fn wanted(line: &str) -> bool {
+    line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE")
+}
+
+/// Packed settings without all others, of which a record would hold thousands.
+fn shrunk(packed: &[u8]) -> Vec<u8> {
+    let Some(settings) = gunzip(packed, SETTINGS_MAX) else { return Vec::new() };
+    let settings = String::from_utf8_lossy(&settings);
+    let kept = settings.lines().filter(|line| wanted(line)).map(|line| format!("{line}\n"));
+    pack(kept.collect::<String>().as_bytes())
+}
+
+/// The words of the kernel's command line that concern IOMMUs and bridges
+/// (`Documentation/admin-guide/kernel-parameters.txt`).
+fn booted(line: &[u8]) -> Vec<u8> {
+    let line = String::from_utf8_lossy(line);
+    let names = ["iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci"];
+    let words = line.split_whitespace().filter(|word| {
+        let name = word.split_once('=').map(|(name, _)| name);
+        name.is_some_and(|name| names.contains(&name)) && word.len() <= WORD_MAX
+    });
+    words.take(WORDS_MAX).collect::<Vec<_>>().join(" ").into_bytes()
+}
+
 /// The wanted lines of the table of symbols, without addresses.
 fn symbols(text: &[u8], wanted: impl Fn(&str) -> bool) -> Vec<u8> {
     let mut found = String::new();
@@ -171,6 +212,32 @@ mod tests {
         let found = symbols(text, functions);
         assert_eq!(found, b"0000000000000000 T pci_p2pdma_add_resource\n");
         assert_eq!(symbols(&found, functions), found, "a record says the same");
+    }
+
+    #[test]
+    fn of_packed_settings_only_those_that_count_are_kept() {
+        let settings = "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n";
+        let kept = shrunk(&pack(settings.as_bytes()));
+        let text = gunzip(&kept, SETTINGS_MAX).unwrap();
+        assert_eq!(text, b"CONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n");
+        assert_eq!(shrunk(&kept), kept, "a record says the same");
+        assert_eq!(shrunk(b"no gzip"), b"");
+    }
+
+    #[test]
+    fn of_the_command_line_only_what_counts_is_kept() {
+        let line = b"BOOT_IMAGE=/x root=UUID=1 password=iommu=pt intel_iommu=on iommu=pt \xff \
+                     pci=disable_acs_redir=0000:40:01.0 pci quiet\n";
+        let kept = booted(line);
+        assert_eq!(kept, b"intel_iommu=on iommu=pt pci=disable_acs_redir=0000:40:01.0");
+        assert_eq!(booted(&kept), kept, "a record says the same");
+        let long = format!("pci={} iommu=off", "x".repeat(WORD_MAX));
+        assert_eq!(booted(long.as_bytes()), b"iommu=off");
+        let booted = vec!["iommu=pt".to_owned(), "pci=noaer".to_owned()];
+        let kernel = Kernel { booted, ..Kernel::default() };
+        let with = |part: &'static str| kernel.booted_with(move |word| word.contains(part));
+        assert_eq!(with("iommu"), ", booted with `iommu=pt`");
+        assert_eq!(with("acs"), "");
     }
 
     #[test]

@@ -6,11 +6,12 @@
 //! cuFile says of itself is asked before, in a process of its own ([`crate::direct::ask_cufile`]).
 //!
 //! `facts` is all that was read; a group of checks looks at nothing else: `storage` and `volumes`,
-//! `network`, `driver`, `kernel`, `pcie`, `config` and `cufile`, `process`. Where a step is from
-//! stands in a comment beside it.
+//! `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and `cufile`, `process` and
+//! `devices`. Where a step is from stands in a comment beside it.
 
 mod config;
 mod cufile;
+mod devices;
 mod driver;
 mod facts;
 mod gunzip;
@@ -18,6 +19,7 @@ mod jsonc;
 mod kernel;
 mod network;
 mod pcie;
+mod peers;
 mod process;
 mod report;
 mod storage;
@@ -68,14 +70,15 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
-/// Writes all that [`examine`] reads of this machine into the new folder `dir`.
+/// Writes all that [`examine`] reads of this machine into the new folder `dir`. What did not answer
+/// `system`, which is the live one, is not looked at.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
-pub fn record(wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
+pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) -> io::Result<()> {
     let lines = cufile.as_ref().map(answer_to_lines);
     let wish = Wish { path: std::path::absolute(&wish.path)?, gpu: wish.gpu.clone() };
-    record_with(std::slice::from_ref(&wish.path), dir, |system| {
+    record_with(system, std::slice::from_ref(&wish.path), dir, |system| {
         let _ = Facts::read(system, &wish, cufile); // only to have its files read
     })?;
     match lines {
@@ -107,12 +110,14 @@ pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
 #[cfg(test)]
 mod tests {
     const PAGE: &str = include_str!("../../../../docs/doctor.md");
-    const SOURCES: [&str; 9] = [
+    const SOURCES: [&str; 11] = [
         include_str!("config.rs"),
         include_str!("cufile.rs"),
+        include_str!("devices.rs"),
         include_str!("driver.rs"),
         include_str!("kernel.rs"),
         include_str!("network.rs"),
+        include_str!("peers.rs"),
         include_str!("pcie.rs"),
         include_str!("process.rs"),
         include_str!("storage.rs"),

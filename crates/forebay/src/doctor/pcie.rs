@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::facts::Facts;
+use super::peers::Peers;
 use super::report::{BOTH, Check, P2PDMA, Topic};
 use crate::topology::{Distance, Gpu, PciDevice, StorageMap, System};
 use crate::units::{MIB, format_size};
@@ -57,6 +58,7 @@ pub(super) struct Pcie {
     groups: BTreeMap<String, Option<String>>,
     /// The control registers of the bridges: `Ok(None)` has no such register.
     bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
+    peers: Peers,
 }
 
 impl Pcie {
@@ -86,6 +88,7 @@ impl Pcie {
         Self {
             groups: groups.collect(),
             bridges: bridges.collect(),
+            peers: Peers::read(system),
             units: system.names("sys/class/iommu", |_| true).ok(),
             drives,
         }
@@ -93,9 +96,10 @@ impl Pcie {
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
         let Some(gpu) = &facts.gpu else { return self.drive_links() };
-        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci)];
+        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts)];
         // The drive that is farthest says most.
         checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));
+        checks.extend(self.peers.check(facts, self.drives.iter().filter_map(|d| d.pci.as_ref())));
         checks.extend(link("the GPU", &gpu.pci, true));
         checks.extend(self.drive_links());
         checks
@@ -111,29 +115,33 @@ impl Pcie {
             .filter(|(_, kind)| translating(kind))
             .map(|(address, kind)| format!("{address} ({})", kind.as_deref().unwrap_or("?")))
             .collect();
+        let booted = facts.kernel.booted_with(|word| word.contains("iommu"));
         if !found.is_empty() && facts.driver.is_arm() {
-            return IOMMU.ok(format!("translates for {}, as it may on ARM", found.join(", ")));
+            let found = found.join(", ");
+            return IOMMU.ok(format!("translates for {found}, as it may on ARM{booted}"));
         }
         if !found.is_empty() {
             // NVIDIA's troubleshooting guide, "Before You Install GDS".
             return IOMMU
-                .problem(format!("it translates for {}", found.join(", ")), BOTH)
+                .problem(format!("it translates for {}{booted}", found.join(", ")), BOTH)
                 .step(
                     "boot with `iommu=pt`, or with `intel_iommu=off` or `amd_iommu=off`, in \
                      `GRUB_CMDLINE_LINUX_DEFAULT` of /etc/default/grub",
                 )
                 .needs("an IOMMU that is off or passes through (`iommu=pt`)");
         }
-        match (&self.units, self.groups.values().any(Option::is_none)) {
-            (_, true) => IOMMU.unknown("the kernel does not say how it translates"),
-            (None, _) if self.groups.is_empty() => IOMMU.unknown("/sys/class/iommu is not there"),
-            (Some(units), _) if units.is_empty() => IOMMU.ok("there is none, or it is off"),
-            _ if self.groups.is_empty() => IOMMU.ok("no device of this path is in a group"),
-            _ => IOMMU.ok("it passes through"),
-        }
+        let (is_known, seen) = match (&self.units, self.groups.values().any(Option::is_none)) {
+            (_, true) => (false, "the kernel does not say how it translates"),
+            (None, _) if self.groups.is_empty() => (false, "/sys/class/iommu is not there"),
+            (Some(units), _) if units.is_empty() => (true, "there is none, or it is off"),
+            _ if self.groups.is_empty() => (true, "no device of this path is in a group"),
+            _ => (true, "it passes through"),
+        };
+        let seen = format!("{seen}{booted}");
+        if is_known { IOMMU.ok(seen) } else { IOMMU.unknown(seen) }
     }
 
-    fn acs(&self, gpu: &PciDevice) -> Check {
+    fn acs(&self, gpu: &PciDevice, facts: &Facts) -> Check {
         if self.bridges.is_empty() {
             return ACS.unknown("no bridge above the GPU or the drives is shown");
         }
@@ -144,22 +152,31 @@ impl Pcie {
             .filter(|(_, register)| matches!(register, Ok(Some(bits)) if bits & REDIRECTS != 0))
             .map(|(address, _)| address.as_str())
             .collect();
-        if !redirects.is_empty() {
+        // Who may not read the registers may still read nvidia-fs's list of those that have it on.
+        let unseen = || self.bridges.iter().filter(|(_, register)| register.is_err());
+        let listed: Vec<&str> = unseen()
+            .filter(|(address, _)| self.peers.controls(address) == Some(true))
+            .map(|(address, _)| address.as_str())
+            .collect();
+        if let Some(first) = redirects.first().or(listed.first()) {
             let where_to = match self.drives.iter().any(shares) {
                 true => "",
                 false => "; the way of this path leads by the processor anyway",
             };
+            let seen = match redirects.is_empty() {
+                false => format!("{} redirect", redirects.join(", ")),
+                true => format!("{} have ACS on, as nvidia-fs says", listed.join(", ")),
+            };
+            let booted = facts.kernel.booted_with(|w| w.starts_with("pci=") && w.contains("acs"));
             // NCCL's guide, "PCI Access Control Services (ACS)".
-            return ACS.warning(format!("{} redirect{where_to}", redirects.join(", "))).step(
-                format!(
-                    "`setpci -s {} ECAP_ACS+0x6.w=0000` as root (each boot), for each of them, or \
-                     switch ACS off in the firmware's settings",
-                    redirects[0]
-                ),
-            );
+            return ACS.warning(format!("{seen}{where_to}{booted}")).step(format!(
+                "`setpci -s {first} ECAP_ACS+0x6.w=0000` as root (each boot), for each of them, or \
+                 switch ACS off in the firmware's settings"
+            ));
         }
-        let unseen = self.bridges.iter().find_map(|(address, register)| {
-            register.as_ref().err().map(|reason| format!("{address}: {reason}"))
+        let unseen = unseen().find_map(|(address, register)| match self.peers.controls(address) {
+            Some(_) => None,
+            None => register.as_ref().err().map(|reason| format!("{address}: {reason}")),
         });
         match unseen {
             Some(unseen) => ACS.unknown(unseen).step("run `forebay doctor` as root"),

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
 use super::storage::Storage;
-use crate::topology::{LayerKind, Transport};
+use crate::topology::{Layer, LayerKind, Transport};
 
 const DRIVE: Topic = Topic {
     name: "drive",
@@ -21,6 +21,11 @@ const MULTIPATH: Topic = Topic {
     name: "multipath",
     why: "the head of a drive with several paths passes on requests for a GPU's memory in the \
           newest kernels only",
+};
+const POLICY: Topic = Topic {
+    name: "multipath_policy",
+    why: "the policy says which of a drive's paths a request takes: `numa` keeps each node to one \
+          of them",
 };
 const PROTECTION: Topic = Topic {
     name: "protection_information",
@@ -42,6 +47,7 @@ impl Storage {
             self.arrays(facts),
             self.volumes(),
             self.paths(facts),
+            self.policy(),
             self.protection(),
             self.fabrics(),
             self.players(),
@@ -163,6 +169,23 @@ impl Storage {
                 .step(step)
                 .needs("NVMe without multipath (`nvme_core.multipath=N`)"),
         })
+    }
+
+    /// `Documentation/admin-guide/nvme-multipath.rst` of the kernel.
+    fn policy(&self) -> Option<Check> {
+        let told =
+            |layer: &Layer| Some(format!("{}: `{}`", layer.name, layer.text("path_policy")?));
+        let found: Vec<String> = self.layers(LayerKind::NvmeNamespace).filter_map(told).collect();
+        let is_numa = found.iter().any(|told| told.ends_with(": `numa`"));
+        let seen = found.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
+        match (found.is_empty(), is_numa) {
+            (true, _) => None,
+            (_, true) => Some(POLICY.warning(seen).step(
+                "write `round-robin` to the drive's /sys/class/nvme-subsystem/*/iopolicy to take \
+                 all paths in turn, where they are alike; `queue-depth` (Linux 6.11) where not",
+            )),
+            _ => Some(POLICY.ok(seen)),
+        }
     }
 
     fn protection(&self) -> Option<Check> {

@@ -91,6 +91,9 @@ pub struct PageCache {
     pub ahead: u64,
     /// Bytes of the files that are stored nowhere, at most: holes, which no drive is read for.
     pub holes: u64,
+    /// Bytes of the range that the file system stores in another form, compressed say, at most:
+    /// it makes them whole in the page cache, also for who asks to pass that.
+    pub encoded: u64,
 }
 
 impl PageCache {
@@ -156,6 +159,7 @@ impl Evidence {
                 ("after", cache.after.into()),
                 ("ahead", cache.ahead.into()),
                 ("holes", cache.holes.into()),
+                ("encoded", cache.encoded.into()),
             ]
         };
         let vast = |(before, after): &(String, String)| {

@@ -90,8 +90,8 @@ impl Pages {
         self.holes = self.holes.saturating_add(more.holes);
     }
 
-    /// What changed until another edge.
-    pub(super) fn until(self, after: Self) -> PageCache {
+    /// What changed until another edge, in files with so many `encoded` bytes.
+    pub(super) fn until(self, after: Self, encoded: u64) -> PageCache {
         PageCache {
             len: after.len,
             looked: after.looked,
@@ -99,6 +99,7 @@ impl Pages {
             after: after.resident,
             ahead: after.ahead.saturating_sub(self.ahead),
             holes: after.holes,
+            encoded,
         }
     }
 }

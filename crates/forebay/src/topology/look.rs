@@ -13,12 +13,18 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
-use super::probe::{Live, Refusal, Trail};
+use super::groups::Version;
+use super::probe::{Extent, Live, Refusal, Trail};
 use super::system::{Absent, System, clean, read_through};
 
 /// Variables that are taken from an environment, and the longest that is read of one.
 const VARIABLES_MAX: usize = 64;
 const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
+/// Extents that are asked for encoded bytes: btrfs has one for each 128 KiB of them.
+const ENCODED_MAX: usize = 4096;
+/// `FIEMAP_EXTENT_ENCODED` of `linux/fiemap.h`.
+const ENCODED: u32 = 0x8;
+const LIST_LEN_MAX: usize = 64 << 10;
 /// Names that are taken from one folder.
 const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
@@ -130,6 +136,27 @@ impl System {
         Some(self.probe().patience()?.known(&path)?.real)
     }
 
+    /// Whether this process may open a device, which is not done; none where nobody recorded it.
+    pub(crate) fn may_open(&self, device: &str) -> Option<Result<(), Absent>> {
+        match self.probe().access(Path::new(device)) {
+            Ok(()) => Some(Ok(())),
+            Err(Refusal::Errno(errno)) => Some(Err(match errno {
+                Errno::PERM => Absent::Failed(errno), // a control group, and no mode
+                errno => errno.into(),
+            })),
+            Err(Refusal::NotRecorded | Refusal::Silent) => None,
+        }
+    }
+
+    /// The control group of devices that the process is in lists what may be opened; only version
+    /// 1 shows such a list.
+    pub(crate) fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
+        let group = self.groups("devices").into_iter().find(|group| group.version == Version::One);
+        let file = group?.path.join("devices.list");
+        let lines = self.lines_of(file.to_str()?, LIST_LEN_MAX, |_| true).ok()?;
+        Some((Path::new("/").join(file), lines))
+    }
+
     /// The lines of a file that `keeps` takes.
     pub(crate) fn lines_of(
         &self,
@@ -173,12 +200,75 @@ impl System {
         found.take(VARIABLES_MAX).collect()
     }
 
+    /// Bytes of a range of a file that are stored in another form than the file has them
+    /// (`FIEMAP_EXTENT_ENCODED`). Of a file with many extents the first are looked at, and the rest
+    /// is taken to be like them.
+    pub(crate) fn encoded_bytes(&self, path: &Path, offset: u64, len: u64) -> u64 {
+        let Ok(path) = std::path::absolute(path) else { return 0 };
+        let extents = self.probe().extents(&path, ENCODED_MAX).unwrap_or_default();
+        encoded(&extents, offset, len)
+    }
+
     /// The flags that the kernel gives the first extent of a file; none where it tells none.
     pub(crate) fn extent_flags(&self, path: &Path) -> Result<u32, String> {
         match self.probe().extents(path, 1) {
             Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
             Err(Refusal::Errno(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL)) => Ok(0),
             Err(refusal) => Err(refusal.to_string()),
+        }
+    }
+}
+
+/// See [`System::encoded_bytes`].
+fn encoded(extents: &[Extent], offset: u64, len: u64) -> u64 {
+    let end = offset.saturating_add(len);
+    let inside = |extent: &Extent| {
+        let last = extent.logical.saturating_add(extent.len).min(end);
+        last.saturating_sub(extent.logical.max(offset))
+    };
+    let of = |flag: u32| {
+        let found = extents.iter().filter(|extent| extent.flags & flag == flag);
+        found.fold(0_u64, |sum, extent| sum.saturating_add(inside(extent)))
+    };
+    let (all, coded) = (of(0), of(ENCODED));
+    let seen = extents.last().map_or(0, |last| last.logical.saturating_add(last.len));
+    if extents.len() < ENCODED_MAX || seen >= end || all == 0 {
+        return coded.min(len);
+    }
+    let whole = u128::from(coded) * u128::from(len) / u128::from(all);
+    u64::try_from(whole).unwrap_or(len).min(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn encoded_bytes_are_those_of_the_range() {
+        let extent = |logical, len, flags| Extent { logical, physical: 0, len, flags };
+        let extents = [extent(0, 100, ENCODED), extent(100, 100, 0), extent(200, 50, ENCODED | 1)];
+        assert_eq!(encoded(&extents, 0, 250), 150);
+        assert_eq!(encoded(&extents, 50, 100), 50);
+        assert_eq!(encoded(&extents, 90, 1000), 60);
+        assert_eq!(encoded(&[], 0, 10), 0);
+        // Every second one of those that were looked at, so half of the rest too.
+        let many = 0..ENCODED_MAX as u64 / 2;
+        let many = many.flat_map(|i| [extent(i * 20, 10, ENCODED), extent(i * 20 + 10, 10, 0)]);
+        let many: Vec<Extent> = many.collect();
+        assert_eq!(encoded(&many, 0, 1 << 20), 1 << 19);
+    }
+
+    proptest! {
+        #[test]
+        fn no_extents_are_too_strange(
+            extents in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 0..9),
+            offset in any::<u64>(), len in any::<u64>(),
+        ) {
+            let extents = extents.into_iter();
+            let extents =
+                extents.map(|(logical, len, flags)| Extent { logical, physical: 0, len, flags });
+            prop_assert!(encoded(&extents.collect::<Vec<_>>(), offset, len) <= len);
         }
     }
 }

@@ -58,6 +58,12 @@ impl Patience {
         }
     }
 
+    /// Takes over what another one has learned.
+    pub(super) fn inherit(&self, other: &Self) {
+        let known = other.silent().clone();
+        self.silent().extend(known);
+    }
+
     /// Keeps where a path that does not answer leads, as far as is known.
     pub(super) fn note(&self, path: &Path, trail: Trail) {
         if let Some(known) = self.silent().iter_mut().find(|(silent, _)| silent == path) {

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::calls;
@@ -117,6 +117,9 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
     fn dm_table(&self, device: u64) -> Answer<String>;
     /// Device and inode of the file behind the loop device `name`.
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)>;
+    /// Whether this process may open a device for reading and writing, which is not done: the
+    /// modes, and what its control group lets through.
+    fn access(&self, device: &Path) -> Answer<()>;
     /// What any file on this mount answers; for systems that cannot be asked about all.
     fn sample(&self, _mount: u64) -> Option<Stat> {
         None
@@ -193,6 +196,12 @@ impl Probe for Live {
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         Ok(calls::loop_file(name)?)
+    }
+
+    fn access(&self, device: &Path) -> Answer<()> {
+        // The kernel asks the control group of devices here as well (`inode_permission`).
+        let wanted = Access::READ_OK.union(Access::WRITE_OK);
+        Ok(rustix::fs::accessat(CWD, device, wanted, AtFlags::empty())?)
     }
 
     fn patience(&self) -> Option<&Patience> {

@@ -26,16 +26,18 @@ use super::system::{System, Touched};
 const EXTENTS_MAX: usize = 4096;
 
 /// Resolves `paths` on this machine and writes all that was read into the new folder `dir`, which
-/// [`System::fixture`] replays.
+/// [`System::fixture`] replays. What did not answer `system`, which is the live one, is not looked
+/// at.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] where there is something at `dir`; what else the writing meets.
-pub fn record(paths: &[PathBuf], dir: &Path) -> io::Result<()> {
-    record_with(paths, dir, |_| ())
+pub fn record(system: &System, paths: &[PathBuf], dir: &Path) -> io::Result<()> {
+    record_with(system, paths, dir, |_| ())
 }
 
 /// The same with what `more` reads besides.
 pub(crate) fn record_with(
+    known: &System,
     paths: &[PathBuf],
     dir: &Path,
     more: impl FnOnce(&System),
@@ -44,6 +46,9 @@ pub(crate) fn record_with(
     let paths = absolute?;
     std::fs::create_dir(dir)?;
     let notes = Arc::new(Recording::new());
+    if let (Some(own), Some(known)) = (notes.patience(), known.probe().patience()) {
+        own.inherit(known);
+    }
     let system = System::recorded(Arc::clone(&notes) as Arc<dyn Probe>);
     let resolver = Resolver::new(system.clone());
     for path in &paths {
@@ -171,6 +176,7 @@ struct Recording {
     files: Mutex<BTreeMap<PathBuf, Asked>>,
     tables: Mutex<BTreeMap<u64, Answer<String>>>,
     loops: Mutex<BTreeMap<String, (u64, u64)>>,
+    devices: Mutex<BTreeMap<PathBuf, Answer<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -183,8 +189,9 @@ struct Asked {
 
 impl Recording {
     fn new() -> Self {
-        let (files, tables, loops) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { live: Live::patient(), files, tables, loops }
+        let (files, tables) = (Mutex::default(), Mutex::default());
+        let (loops, devices) = (Mutex::default(), Mutex::default());
+        Self { live: Live::patient(), files, tables, loops, devices }
     }
 
     fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
@@ -209,6 +216,13 @@ impl Recording {
         for (name, (device, inode)) in &*self.loops.lock().unwrap_or_else(PoisonError::into_inner) {
             let (name, device) = (quoted(name), device_text(*device));
             let _ = writeln!(text, "{{\"loop\":{name},\"dev\":\"{device}\",\"ino\":{inode}}}");
+        }
+        for (path, answer) in &*self.devices.lock().unwrap_or_else(PoisonError::into_inner) {
+            let errno = match answer {
+                Err(Refusal::Errno(errno)) => format!(",\"errno\":{}", errno.raw_os_error()),
+                _ => String::new(),
+            };
+            let _ = writeln!(text, "{{\"access\":{}{errno}}}", quoted(&path.to_string_lossy()));
         }
         text
     }
@@ -252,6 +266,13 @@ impl Probe for Recording {
             let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
             loops.insert(name.to_owned(), file);
         }
+        answer
+    }
+
+    fn access(&self, device: &Path) -> Answer<()> {
+        let answer = self.live.access(device);
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.insert(device.to_owned(), answer);
         answer
     }
 

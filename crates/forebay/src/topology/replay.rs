@@ -3,7 +3,8 @@
 //! Each line of that file is an object: about a path (`path`, then `errno`, `silent`, or
 //! `realpath`, `dev`, `rdev`, `mode`, `ino`, `size`, `blksize`, `mnt_id`, `statfs_type`,
 //! `dio_mem_align`, `dio_offset_align`, `fiemap`), a volume of the device mapper (`dm`, `table`),
-//! or a loop device (`loop`, `dev`, `ino`). A line that is damaged is left out.
+//! a loop device (`loop`, `dev`, `ino`), or a device that may be opened or not (`access`, then
+//! `errno` where it may not). A line that is damaged is left out.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,6 +31,7 @@ pub(super) struct Replay {
     trails: HashMap<PathBuf, Trail>,
     tables: HashMap<u64, Answer<String>>,
     loops: HashMap<String, (u64, u64)>,
+    devices: HashMap<PathBuf, Answer<()>>,
 }
 
 #[derive(Debug, Clone)]
@@ -84,6 +86,8 @@ impl Replay {
             let table = text("table").map(str::to_owned);
             let answer = table.ok_or(errno.unwrap_or(Refusal::NotRecorded));
             self.tables.insert(device_number(device)?, answer);
+        } else if let Some(device) = text("access") {
+            self.devices.insert(device.into(), errno.map_or(Ok(()), Err));
         } else if let Some(name) = text("loop") {
             self.loops.insert(name.to_owned(), (device_number(text("dev")?)?, number("ino")?));
         } else {
@@ -164,6 +168,10 @@ impl Probe for Replay {
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         self.loops.get(name).copied().ok_or(Refusal::NotRecorded)
+    }
+
+    fn access(&self, device: &Path) -> Answer<()> {
+        self.devices.get(device).copied().unwrap_or(Err(Refusal::NotRecorded))
     }
 
     fn sample(&self, mount: u64) -> Option<Stat> {

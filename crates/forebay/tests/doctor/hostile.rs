@@ -66,6 +66,25 @@ fn apply(file: &Path, damage: &Damage) {
     done.unwrap();
 }
 
+/// Adds what only some machines have: nvidia-fs's tables, devices that are closed, a boot line.
+fn furnish(machine: &mut Machine) {
+    let table = "gpu peer peerrank p2pdist link gen numa np2p class\n\
+                 0000:41:00.0 0000:44:00.0 0x00030000 0x0003 0x04 0x05 0x00 7 nvme\n";
+    for (file, text) in [
+        ("proc/driver/nvidia-fs/peer_distance", table),
+        ("proc/driver/nvidia-fs/peer_affinity", "GPU :0000:41:00.0 :0 0 7 0\n"),
+        ("proc/driver/nvidia-fs/bridges", "0000:40:01.0\n"),
+        ("proc/cmdline", "iommu=pt pci=disable_acs_redir=0000:40:01.0\n"),
+        ("proc/self/cgroup", "5:devices:/job\n0::/job\n"),
+        ("sys/fs/cgroup/devices/job/cgroup.procs", ""),
+        ("sys/fs/cgroup/devices/job/devices.list", "c 1:3 rwm\n"),
+        ("dev/nvidiactl", ""),
+    ] {
+        machine.tree.write(file, text);
+    }
+    machine.tree.answer(r#"{"access":"/dev/nvidiactl","errno":1}"#);
+}
+
 /// What holds of every report.
 fn judge(report: &Report) -> Result<(), TestCaseError> {
     prop_assert_eq!(report.ways.len(), 2);
@@ -92,6 +111,7 @@ proptest! {
         let _watchdog = Watchdog::start();
         let mut machine = if nvidia_fs { Machine::nvidia_fs() } else { Machine::p2pdma() };
         machine.cufile = Some(cufile);
+        furnish(&mut machine);
         machine.settle();
         let mut found = Vec::new();
         files(&machine.tree.root(), &mut found);
@@ -100,6 +120,18 @@ proptest! {
         }
         judge(&machine.examine_settled("/data/f"))?;
     }
+}
+
+#[test]
+fn what_is_damaged_was_looked_at_before() {
+    let mut machine = Machine::nvidia_fs();
+    furnish(&mut machine);
+    let report = machine.examine("/data/f");
+    judge(&report).unwrap();
+    let seen = |name: &str| report.check(name).unwrap().seen.clone();
+    assert!(seen("nvidia_fs_peers").contains("below a common root port"));
+    assert!(seen("gpu_devices").contains("devices.list has `c 1:3 rwm`"));
+    assert!(seen("iommu").contains("`iommu=pt`"));
 }
 
 #[test]

@@ -6,10 +6,13 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod devices;
 mod faults;
 mod hostile;
 mod machine;
+mod peers;
 mod record;
+mod recorded;
 mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
 #[path = "../topology/tree.rs"]

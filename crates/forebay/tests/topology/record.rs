@@ -24,7 +24,7 @@ fn a_replay_answers_as_the_machine_did() {
     paths.extend(drive.iter().map(|drive| drive.device().to_owned()));
 
     let dir = folder.path().join("record");
-    record(&paths, &dir).expect("a record");
+    record(&System::live(), &paths, &dir).expect("a record");
     let replayed = Resolver::new(System::fixture(&dir).expect("the record"));
     let live = Resolver::default();
     for path in &paths {
@@ -43,13 +43,17 @@ fn nothing_is_written_over() {
     let file = folder.path().join("precious");
     fs::write(&file, "data").expect("a file");
     for there in [folder.path().to_owned(), file.clone()] {
-        let error = record(&[PathBuf::from("/")], &there).expect_err("it is there");
+        let error =
+            record(&System::live(), &[PathBuf::from("/")], &there).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     }
     assert_eq!(fs::read_to_string(&file).expect("the file"), "data");
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     let nowhere = folder.path().join("missing/record");
-    assert_eq!(record(&[], &nowhere).expect_err("no folder").kind(), ErrorKind::NotFound);
+    assert_eq!(
+        record(&System::live(), &[], &nowhere).expect_err("no folder").kind(),
+        ErrorKind::NotFound
+    );
 }
 
 #[test]

@@ -151,10 +151,20 @@ impl Judge<'_> {
             }
             return self.add([(Way::Staged, 0), (Way::Cached, bytes)]);
         }
-        let holes = self.evidence.page_cache.told().map_or(0, |cache| cache.holes);
-        let most = past.saturating_add(holes).saturating_add(self.slack);
+        let cache = self.evidence.page_cache.told().copied().unwrap_or_default();
+        let most = past.saturating_add(cache.holes).saturating_add(self.slack);
         let (verb, said, seen) = (self.claim.moved(), size(staged), size(past));
-        if staged > most {
+        let (mut staged, mut cached) = (staged, cached);
+        if staged > most && staged <= most.saturating_add(cache.encoded) {
+            // Asked for past the page cache, and not to be had so.
+            let encoded = size(cache.encoded);
+            self.grounds.push(format!(
+                "{said} were asked for past the page cache, but the file system stores {encoded} \
+                 of the file in another form (compressed, say), which it makes whole in the page \
+                 cache"
+            ));
+            (cached, staged) = (cached + (staged - past), past);
+        } else if staged > most {
             self.contradict(format!(
                 "{said} are said to have been {verb} past the page cache, but only {seen} were"
             ));
@@ -162,8 +172,7 @@ impl Judge<'_> {
             let text = format!(
                 "only {said} are said to have been {verb} past the page cache, but {seen} were"
             );
-            let cache = self.evidence.page_cache.told();
-            let held = cache.map_or(0, |cache| cache.before.max(cache.after));
+            let held = cache.before.max(cache.after);
             if is_own {
                 self.contradict(text);
             } else if held.saturating_add(self.slack) < cached {

@@ -163,6 +163,27 @@ fn storage_that_counts_nothing_for_processes_is_judged_by_the_page_cache() {
 }
 
 #[test]
+fn encoded_bytes_pass_the_page_cache_whoever_asks() {
+    let with = |fetched: u64, after: u64, encoded: u64| {
+        let mut evidence = evidence(fetched, 0, 0, after);
+        evidence.page_cache = evidence.page_cache.map(|cache| PageCache { encoded, ..cache });
+        evidence
+    };
+    // Stored in a tenth of the room, read from there, and made whole in the page cache.
+    let whole_file = verdict(&with(GIB / 10, GIB, GIB), &whole(Route::Staged));
+    assert_eq!(whole_file.to_string(), "cached", "{whole_file:?}");
+    let said = "1 GiB were asked for past the page cache, but the file system stores 1 GiB of the";
+    assert!(whole_file.grounds.iter().any(|ground| ground.starts_with(said)), "{whole_file:?}");
+    let half = with(GIB / 2 + GIB / 20 + GIB / 2, GIB / 2, GIB / 2);
+    assert_eq!(text(&half, &whole(Route::Staged)), "mixed 55 % staged / 45 % cached");
+    let few = with(GIB / 10, GIB, GIB / 2);
+    assert!(contradiction(&few, &whole(Route::Staged)).contains("past the page cache"));
+    let resident = with(0, GIB, GIB);
+    assert_eq!(text(&resident, &whole(Route::Staged)), "cached");
+    assert_eq!(text(&with(GIB, 0, GIB), &whole(Route::Staged)), "staged", "it was passed");
+}
+
+#[test]
 fn holes_are_read_from_nowhere() {
     let mut seen = evidence(GIB / 4, 0, 0, 0);
     let text = contradiction(&seen, &whole(Route::Staged));
@@ -396,7 +417,8 @@ prop_compose! {
             all.into_iter().map(|(front, bytes)| drive(front, bytes)).collect()
         });
         evidence.page_cache = page_cache.map(|[len, before, after, ahead, holes]| {
-            PageCache { len, looked: len / 2, before, after, ahead, holes }
+            let encoded = ahead ^ holes;
+            PageCache { len, looked: len / 2, before, after, ahead, holes, encoded }
         });
         evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
             let Seen::Told(mut link) = link(bytes) else { unreachable!() };

@@ -28,6 +28,7 @@ pub struct Sources {
     storage: Option<Storage>,
     files: Vec<(File, u64, u64)>,
     bytes: u64,
+    encoded: u64,
     devices: Vec<(Device, bool)>,
     points: Vec<String>,
     ports: Vec<String>,
@@ -52,6 +53,7 @@ impl Sources {
             storage: None,
             files: Vec::new(),
             bytes: 0,
+            encoded: 0,
             devices: Vec::new(),
             points: Vec::new(),
             ports: rdma::ports(system),
@@ -84,6 +86,9 @@ impl Sources {
             }
         }
         self.bytes = self.bytes.saturating_add(len);
+        // What a file system writes meanwhile is not known; what it wrote before does not change.
+        let encoded = self.system.encoded_bytes(file.path(), offset, len);
+        self.encoded = self.encoded.saturating_add(encoded);
         self.files.push((file.clone(), offset, len));
         self
     }
@@ -243,7 +248,7 @@ impl Span<'_> {
             nvidia_fs,
             process: last.process.since(first.process, |a, b| b.since(a)),
             drives: between(&sources.devices, first.drives, last.drives),
-            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b))),
+            page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b, sources.encoded))),
             gpu,
             nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),

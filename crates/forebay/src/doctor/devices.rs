@@ -1,0 +1,161 @@
+//! The devices of GPUs in `/dev`: whether this process may open them, which is told without doing
+//! it, since to open one may start a GPU.
+
+use std::path::PathBuf;
+
+use super::facts::Facts;
+use super::report::{BOTH, Check, NVIDIA_FS, Topic};
+use crate::topology::{Absent, System};
+
+const DEVICES: Topic = Topic {
+    name: "gpu_devices",
+    why: "a process reaches a GPU by these devices, if its user and its control group may",
+};
+
+/// The one that every process of CUDA's opens first.
+const FIRST: &str = "nvidiactl";
+const MEMORY: &str = "nvidia-uvm";
+/// Devices that are asked about: 64 GPUs, and nvidia-fs for each.
+const DEVICES_MAX: usize = 160;
+/// Entries of the control group's list, and names of devices, that are shown.
+const SHOWN_MAX: usize = 4;
+
+/// What is known of the devices.
+#[derive(Debug)]
+pub(super) struct Devices {
+    /// Their names, and whether each may be opened; empty where nobody said.
+    asked: Vec<(String, Result<(), Absent>)>,
+    /// The list of a control group of version 1, and its file.
+    listed: Option<(PathBuf, Vec<String>)>,
+}
+
+impl Devices {
+    pub(super) fn read(system: &System) -> Self {
+        let mut names = system.names("dev", is_device).unwrap_or_default();
+        names.truncate(DEVICES_MAX);
+        if !names.iter().any(|name| name == FIRST) {
+            names.push(FIRST.to_owned());
+        }
+        let asked = names.into_iter().filter_map(|name| {
+            let answer = system.may_open(&format!("/dev/{name}"))?;
+            Some((name, answer))
+        });
+        Self { asked: asked.collect(), listed: system.listed_devices() }
+    }
+
+    pub(super) fn check(&self, facts: &Facts) -> Option<Check> {
+        if self.asked.is_empty() || !facts.driver.is_there() {
+            return None;
+        }
+        let is_contained = facts.process.is_container();
+        if self.answer(FIRST) == Some(Err(Absent::Missing)) {
+            let step = match is_contained {
+                true => "give the container the GPU (`--gpus all`)",
+                false => "`nvidia-modprobe -u -c 0` makes them, or `nvidia-smi` as root",
+            };
+            return Some(
+                DEVICES
+                    .problem(format!("the driver is loaded, and there is no /dev/{FIRST}"), BOTH)
+                    .step(step)
+                    .needs("the GPU's devices in /dev")
+                    .broken_if(facts.gpu_is_wanted),
+            );
+        }
+        let of_gpus = || self.asked.iter().filter(|(name, _)| is_gpu(name));
+        let open = of_gpus().filter(|(_, answer)| answer.is_ok()).count();
+        let closed = |wanted: &dyn Fn(&str) -> bool| {
+            let closed = self.asked.iter().filter(|(name, answer)| answer.is_err() && wanted(name));
+            closed.collect::<Vec<_>>()
+        };
+        // Of several GPUs a process may be given some.
+        let all = closed(&|name| name == FIRST || name == MEMORY || (open == 0 && is_gpu(name)));
+        if !all.is_empty() {
+            let refused = self.refused(&all, is_contained);
+            return Some(DEVICES.problem(refused.0, BOTH).step(refused.1).needs(NEED));
+        }
+        let lending = closed(&|name| name.starts_with("nvidia-fs"));
+        if !lending.is_empty() && facts.driver.nvidia_fs.is_some() {
+            let refused = self.refused(&lending, is_contained);
+            return Some(DEVICES.problem(refused.0, NVIDIA_FS).step(refused.1).needs(NEED));
+        }
+        let count = of_gpus().count();
+        Some(DEVICES.ok(format!("/dev/{FIRST} and {open} of {count} GPUs may be opened")))
+    }
+
+    fn answer(&self, name: &str) -> Option<Result<(), Absent>> {
+        self.asked.iter().find(|(asked, _)| asked == name).map(|(_, answer)| *answer)
+    }
+
+    /// What is said of devices that may not be opened, and what to do.
+    fn refused(&self, closed: &[&(String, Result<(), Absent>)], contained: bool) -> Words {
+        let names = closed.iter().take(SHOWN_MAX).map(|(name, _)| format!("/dev/{name}"));
+        let names = names.collect::<Vec<_>>().join(", ");
+        let reason = closed.iter().find_map(|(_, answer)| answer.err());
+        let mut seen = format!("{names} may not be opened");
+        match reason {
+            Some(Absent::Denied) => {
+                seen += ": the modes do not let this user";
+                let step = "`ls -l /dev/nvidia*` shows who may: join that group, or set \
+                            `NVreg_DeviceFileMode` of the driver's module";
+                (seen, step.to_owned())
+            }
+            Some(Absent::Failed(rustix::io::Errno::PERM)) => {
+                seen += ": the control group of devices refuses";
+                // Where all were allowed at first, what was taken away is not listed.
+                let is_whole = |lines: &[String]| !lines.iter().any(|line| line.starts_with("a "));
+                if let Some((file, lines)) = self.listed.as_ref().filter(|(_, l)| is_whole(l)) {
+                    let shown = lines.iter().take(SHOWN_MAX).map(|line| format!("`{line}`"));
+                    let shown = shown.collect::<Vec<_>>().join(", ");
+                    let more = if lines.len() > SHOWN_MAX { ", …" } else { "" };
+                    seen += &format!(" ({} has {shown}{more})", file.display());
+                }
+                let step = match contained {
+                    true => {
+                        "give the container the GPU (`--gpus all`), or its devices (`--device`)"
+                    }
+                    false => {
+                        "name them in `DeviceAllow=` of the service or slice that this runs in"
+                    }
+                };
+                (seen, step.to_owned())
+            }
+            reason => {
+                seen += &reason.map_or_else(String::new, |reason| format!(": {reason}"));
+                (seen, "`nvidia-smi` says whether the driver itself can use the GPU".to_owned())
+            }
+        }
+    }
+}
+
+/// What was seen, and the next step.
+type Words = (String, String);
+
+const NEED: &str = "devices of the GPU that this process may open";
+
+fn is_gpu(name: &str) -> bool {
+    name.strip_prefix("nvidia").is_some_and(is_number)
+}
+
+fn is_device(name: &str) -> bool {
+    let lends = name.strip_prefix("nvidia-fs").is_some_and(is_number);
+    name == FIRST || name == MEMORY || lends || is_gpu(name)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_told_by_their_names() {
+        for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-fs15"] {
+            assert!(is_device(name), "{name}");
+        }
+        for name in ["nvidia", "nvidia-caps", "nvidia-modeset", "nvidia-fs", "null", "nvidia0x"] {
+            assert!(!is_device(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What nvidia-fs says of the ways between GPUs and the devices that it can serve: bridges with
+//! Access Control Services, distances on PCI, and how far what it moved had to go.
+//!
+//! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A line that makes no sense is
+//! left out: others read these files too, and they have grown.
+
+use super::facts::Facts;
+use super::report::{Check, Topic};
+use crate::topology::{PciDevice, System};
+
+const PEERS: Topic = Topic {
+    name: "nvidia_fs_peers",
+    why: "nvidia-fs lends a GPU's memory to the nearest device; past a root port every byte goes \
+          by way of the processor",
+};
+
+/// All three files of a machine with 64 GPUs and 64 peers are shorter.
+const LEN_MAX: usize = 1 << 20;
+const ROWS_MAX: usize = 4096;
+/// From here on nothing is common to both below a root port; twice as far are other sockets
+/// (`BASE_PCI_DISTANCE_CROSSRP`).
+const ACROSS: u64 = 127;
+/// What it says of devices without a place.
+const NOWHERE: u64 = 0xffff;
+
+/// A row of `peer_distance`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Distance {
+    gpu: String,
+    peer: String,
+    distance: u64,
+    /// Requests that went this way.
+    moved: u64,
+    /// `nvme` or `network`.
+    kind: String,
+}
+
+/// What nvidia-fs says; empty where it is not loaded.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// Bridges with any of these services on; none where nobody says.
+    bridges: Option<Vec<String>>,
+    distances: Vec<Distance>,
+    /// Of each GPU: requests below a common root port, and past one.
+    affinity: Vec<(String, u64, u64)>,
+}
+
+impl Peers {
+    pub(super) fn read(system: &System) -> Self {
+        let text = |name: &str| {
+            let path = format!("proc/driver/nvidia-fs/{name}");
+            let bytes = system.bytes(path.as_ref(), LEN_MAX).ok()?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        Self {
+            bridges: text("bridges").map(|text| bridges(&text)),
+            distances: text("peer_distance").map(|text| distances(&text)).unwrap_or_default(),
+            affinity: text("peer_affinity").map(|text| affinity(&text)).unwrap_or_default(),
+        }
+    }
+
+    /// Whether a bridge has Access Control Services on; none where nobody says.
+    pub(super) fn controls(&self, address: &str) -> Option<bool> {
+        Some(self.bridges.as_ref()?.iter().any(|bridge| bridge == address))
+    }
+
+    /// What it says of the way between the GPU and the drives, or the network cards of a path
+    /// that is remote.
+    pub(super) fn check<'a>(
+        &self,
+        facts: &Facts,
+        drives: impl Iterator<Item = &'a PciDevice>,
+    ) -> Option<Check> {
+        facts.driver.nvidia_fs.as_ref()?;
+        let gpu = facts.gpu.as_ref()?.pci.address.as_str();
+        let drives: Vec<&str> = drives.map(|pci| pci.address.as_str()).collect();
+        let is_ours = |row: &&Distance| match facts.storage.is_remote() {
+            true => row.kind == "network",
+            false => drives.contains(&row.peer.as_str()),
+        };
+        let rows = self.distances.iter().filter(|row| row.gpu == gpu && row.distance != NOWHERE);
+        // Of several cards the nearest is taken, of drives each has its share.
+        let rows = rows.filter(is_ours);
+        let row = match facts.storage.is_remote() {
+            true => rows.min_by_key(|row| row.distance),
+            false => rows.max_by_key(|row| row.distance),
+        };
+        let Some(row) = row else {
+            // A version that does not tell at all is nobody's fault.
+            let is_known = self.distances.iter().any(|row| row.gpu == gpu);
+            let seen = "/proc/driver/nvidia-fs/peer_distance has no row for this path";
+            return is_known.then(|| PEERS.unknown(seen));
+        };
+        let mut seen = format!("{}: {}", row.peer, words(row.distance));
+        let went = self.affinity.iter().find(|(address, ..)| address == gpu);
+        if let Some((_, below, past)) = went
+            && below + past > 0
+        {
+            seen += &format!("; so far {past} of {} requests went past one", below + past);
+        } else if row.moved > 0 {
+            seen += &format!("; {} requests so far", row.moved);
+        }
+        Some(match row.distance >= ACROSS {
+            true => PEERS
+                .warning(seen)
+                .step("use a drive or card below the GPU's own switch (`forebay map`)"),
+            false => PEERS.ok(seen),
+        })
+    }
+}
+
+fn words(distance: u64) -> String {
+    match distance {
+        ACROSS.. if distance >= 2 * ACROSS => "past root ports, on different nodes".to_owned(),
+        ACROSS.. => "past a root port".to_owned(),
+        near => format!("{near} below a common root port"),
+    }
+}
+
+/// `0000:40:01.0`, as the kernel writes the address of a device.
+fn address(word: &str) -> Option<String> {
+    let word = word.trim_end_matches(':');
+    let (domain, rest) = word.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let is = |text: &str, len: std::ops::RangeInclusive<usize>| {
+        len.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let fits = is(domain, 4..=8) && is(bus, 2..=2) && is(device, 2..=2) && is(function, 1..=1);
+    fits.then(|| word.to_ascii_lowercase())
+}
+
+/// An address in each line.
+fn bridges(text: &str) -> Vec<String> {
+    let lines = text.lines().take(ROWS_MAX);
+    lines.filter_map(|line| address(line.trim())).collect()
+}
+
+/// `0x0003`, or `3`.
+fn number(word: &str) -> Option<u64> {
+    match word.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
+    }
+}
+
+/// Rows of: GPU, peer, rank, distance, width, generation, node, requests, kind.
+fn distances(text: &str) -> Vec<Distance> {
+    let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (gpu, peer) = (address(words.next()?)?, address(words.next()?)?);
+        let rest: Vec<&str> = words.collect();
+        let [_, distance, .., moved, kind] = rest.as_slice() else { return None };
+        let (distance, moved) = (number(distance)?, number(moved)?);
+        let kind = kind.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+        Some(Distance { gpu, peer, distance, moved, kind })
+    });
+    rows.collect()
+}
+
+/// Rows of `GPU :0000:17:00.0 :0 0 … 0`: requests at each distance, the last past a root port.
+fn affinity(text: &str) -> Vec<(String, u64, u64)> {
+    let rows = text.lines().take(ROWS_MAX).filter_map(|line| {
+        let rest = line.strip_prefix("GPU")?.trim_start().strip_prefix(':')?;
+        let at = rest.find('.')? + 2;
+        let gpu = address(rest.get(..at)?.trim())?;
+        let counts = rest.get(at..)?.trim_start().strip_prefix(':')?;
+        let counts: Option<Vec<u64>> = counts.split_whitespace().map(number).collect();
+        let counts = counts?;
+        let (past, below) = counts.split_last()?;
+        let below = below.iter().fold(0_u64, |sum, count| sum.saturating_add(*count));
+        Some((gpu, below.min(u64::MAX / 2), (*past).min(u64::MAX / 2)))
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn tables_are_read_as_the_module_writes_them() {
+        assert_eq!(bridges("0000:40:01.0\n0000:C0:01.1\nx\n\n"), ["0000:40:01.0", "0000:c0:01.1"]);
+        let table = "gpu\t\tpeer\t\tpeerrank\tp2pdist\tlink\tgen\tnuma\tnp2p\tclass\n\
+                     0000:41:00.0 \t0000:44:00.0 \t0x0003005a\t0x0003\t0x04\t0x05\t0x00\t12\tnvme\n\
+                     0000:41:00.0 \tdamaged\n";
+        let found = distances(table);
+        assert_eq!(found.len(), 1);
+        let row = &found[0];
+        assert_eq!((row.gpu.as_str(), row.peer.as_str()), ("0000:41:00.0", "0000:44:00.0"));
+        assert_eq!((row.distance, row.moved, row.kind.as_str()), (3, 12, "nvme"));
+        let table = "GPU P2P DMA distribution based on pci-distance\n\n\
+                     (last column indicates p2p via root complex)\n\
+                     GPU :0000:ca:00.0 :0 7 5 0 3\nGPU :0000:65:00.0:0 0\nGPU :x :1\nGPU\n";
+        let rows = [("0000:ca:00.0".to_owned(), 12, 3), ("0000:65:00.0".to_owned(), 0, 0)];
+        assert_eq!(affinity(table), rows);
+        assert_eq!(words(3), "3 below a common root port");
+        assert_eq!(words(131), "past a root port");
+        assert_eq!(words(258), "past root ports, on different nodes");
+    }
+
+    proptest! {
+        #[test]
+        fn no_table_is_too_strange(
+            text in "(?s).{0,200}",
+            rows in proptest::collection::vec("(GPU ?:)?[0-9a-f:.x \t-]{0,60}", 0..20),
+        ) {
+            for text in [text, rows.join("\n")] {
+                for address in bridges(&text) {
+                    prop_assert!(address.is_ascii() && address.len() <= 16);
+                }
+                for row in distances(&text) {
+                    prop_assert!(row.kind.len() <= 16 && !words(row.distance).is_empty());
+                }
+                for (_, below, past) in affinity(&text) {
+                    prop_assert!(below.checked_add(past).is_some());
+                }
+            }
+        }
+    }
+}
