@@ -8,6 +8,7 @@
 use std::ffi::c_uint;
 use std::ptr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -24,6 +25,9 @@ use crate::gpu::Device;
 
 /// Batches that are under way at once.
 const BATCHES: usize = 8;
+
+/// Between two looks whether other lanes have left room.
+const ROOM_EVERY: Duration = Duration::from_micros(50);
 
 /// `CU_FILE_BATCH_SUBMIT_FAILED` and `CU_FILE_BATCH_FULL`: fewer may go.
 const TOO_MANY: [i32; 2] = [5035, 5037];
@@ -113,8 +117,7 @@ impl BatchLane {
     }
 
     /// Sends off as many as one batch takes.
-    fn send(&mut self, at: usize) -> Result<(), CuFileFailure> {
-        let count = self.taken.len().min(self.most);
+    fn send(&mut self, at: usize, count: usize) -> Result<(), CuFileFailure> {
         let batch = &mut self.batches[at];
         batch.requests.clear();
         batch.requests.extend_from_slice(&self.taken[..count]);
@@ -174,6 +177,7 @@ impl BatchLane {
             let moved = moved.and_then(|moved| flight.answered("cuFileBatchIO", moved));
             landed.push(flight.land(&self.session, moved));
             self.batches[at].in_flight -= 1;
+            self.session.leave_room(1);
         }
     }
 
@@ -202,7 +206,7 @@ fn over(event: &BatchEvent) -> Option<Result<isize, CuFileFailure>> {
 
 impl Lane for BatchLane {
     fn room(&self) -> usize {
-        (BATCHES * self.most).saturating_sub(self.flights.len())
+        self.session.limits().batch.saturating_sub(self.flights.len())
     }
 
     unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
@@ -218,11 +222,17 @@ impl Lane for BatchLane {
 
     fn flush(&mut self) {
         while !self.taken.is_empty() {
+            let room = self.session.take_room(self.taken.len().min(self.most));
             let sent = match self.free() {
-                Ok(None) => return, // with the next that is free
-                Ok(Some(at)) => self.send(at),
+                // With the next that is free.
+                Ok(Some(_) | None) if room == 0 => return,
+                Ok(None) => return self.session.leave_room(room),
+                Ok(Some(at)) => self.send(at, room),
                 Err(failure) => Err(failure),
             };
+            if sent.is_err() {
+                self.session.leave_room(room);
+            }
             match sent {
                 Err(CuFileFailure::Refused(error)) if self.may_be_fewer(&error) => {
                     self.most = (self.most.min(self.taken.len()) / 2).max(1);
@@ -242,8 +252,12 @@ impl Lane for BatchLane {
             }
         });
         let first = (0..self.batches.len()).find(|at| under_way(self, *at));
-        if let (true, Some(at)) = (landed.is_empty() && !wait.is_zero(), first) {
-            self.ask(at, wait, landed);
+        match first {
+            _ if !landed.is_empty() || wait.is_zero() => {}
+            Some(at) => self.ask(at, wait, landed),
+            // What was taken in waits for the room of other lanes.
+            None if !self.taken.is_empty() => thread::sleep(wait.min(ROOM_EVERY)),
+            None => {}
         }
         self.flush();
     }
@@ -286,10 +300,27 @@ mod tests {
     fn more_than_one_batch_takes_are_split_and_each_lands_once() {
         let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
         let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
-        assert!(lane.room() >= 300, "what it says it takes");
+        assert!(lane.room() > 16, "what it says it takes");
         assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
         assert!(lane.most <= 16, "it has found how many really go: {}", lane.most);
         assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)), "once more");
+    }
+
+    #[test]
+    fn lanes_share_the_room_that_the_library_has() {
+        let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
+        let lanes = || BatchLane::new(&rig.session, &rig.device).unwrap();
+        std::thread::scope(|scope| {
+            for mut lane in [lanes(), lanes(), lanes()] {
+                let rig = &rig;
+                scope.spawn(move || {
+                    assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
+                });
+            }
+        });
+        let most = rig.session.limits().batch;
+        assert_eq!(rig.session.take_room(most + 1), most, "all of it is back");
+        assert_eq!(rig.session.take_room(1), 0);
     }
 
     #[test]

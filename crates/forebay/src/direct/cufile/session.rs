@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::buffers::Buffers;
 use super::failure::{CuFileError, CuFileFailure};
@@ -41,6 +41,8 @@ pub struct Session {
     counts: bool,
     limits: SessionLimits,
     pub(super) buffers: Buffers,
+    /// Requests of batches that may still be sent off.
+    room: AtomicUsize,
     /// Whether it was asked something and has not answered.
     silent: AtomicBool,
     /// No child of this process may call the library.
@@ -52,7 +54,7 @@ pub struct Session {
 pub(super) struct SessionLimits {
     /// Bytes of GPU memory that may be registered.
     pub(super) pinned: u64,
-    /// Requests of a batch.
+    /// Requests of batches that are under way, in one or in several.
     pub(super) batch: usize,
 }
 
@@ -134,7 +136,8 @@ impl Session {
         }
         let limits = limits_of(table);
         let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
-        Ok(Self { cufile, counts, limits, buffers, silent, home: Home::here() })
+        let room = AtomicUsize::new(limits.batch);
+        Ok(Self { cufile, counts, limits, buffers, room, silent, home: Home::here() })
     }
 
     pub(super) fn table(&self) -> &Table {
@@ -152,6 +155,19 @@ impl Session {
 
     pub(super) fn is_silent_from_now_on(&self) {
         self.silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes room for up to `most` requests of batches: how many. Beyond what the library has
+    /// buffers for it waits as it takes a batch in, for others that nobody may ask after meanwhile.
+    pub(super) fn take_room(&self, most: usize) -> usize {
+        let take = |room: usize| Some(room - room.min(most));
+        let before = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        before.unwrap_or(0).min(most)
+    }
+
+    /// Gives room back.
+    pub(super) fn leave_room(&self, count: usize) {
+        self.room.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Whether this is the process that opened it.
@@ -240,6 +256,9 @@ fn limits_of(table: &Table) -> SessionLimits {
     let _ = unsafe { (table.get_properties)(&raw mut told) }.checked("");
     let pinned = if told.pinned_kib == 0 { PINNED_KIB } else { told.pinned_kib };
     let batch = if told.max_batch == 0 { BATCH } else { told.max_batch };
+    // Memory that it does not know goes by way of buffers of its own.
+    let own = told.device_cache_kib.checked_div(told.per_buffer_kib).filter(|count| *count > 0);
+    let batch = batch.min(own.unwrap_or(BATCH)).max(1);
     SessionLimits { pinned: u64::from(pinned) * KIB, batch: batch as usize }
 }
 
