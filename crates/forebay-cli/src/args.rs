@@ -97,6 +97,13 @@ pub enum Verb {
     /// time, before it uses the library itself. Made to be read by a program.
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// Look whether paths answer, one after the other
+    ///
+    /// A file server that is gone holds up whoever asks it, also when that process is to end. So
+    /// `forebay doctor` and `forebay map` ask in a process of its own. Made to be read by a
+    /// program.
+    #[command(hide = true)]
+    Reach(ReachArgs),
     /// Move bytes by cuFile as `forebay bench` orders, line by line
     ///
     /// What the library does to its process must not be done to the one that measures. Made to be
@@ -325,6 +332,14 @@ pub struct ProbeArgs {
     /// A folder of Python's packages, which may hold the vendor's wheel; may be given again
     #[arg(long, value_name = "DIR")]
     pub packages: Vec<PathBuf>,
+}
+
+/// What `forebay reach` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ReachArgs {
+    /// Files, folders or block devices
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// What `forebay tune` takes.

@@ -26,6 +26,7 @@ mod manual;
 pub mod map;
 mod probe;
 pub mod program;
+mod reach;
 pub mod read;
 pub mod report;
 pub mod tune;
@@ -71,13 +72,14 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
     }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(&arguments), program),
-        Verb::Read(args) => read::command(args),
-        Verb::Map(args) => map::command(args, &command_line(&arguments)),
-        Verb::Tune(args) => tune::command(args, &command_line(&arguments)),
-        Verb::Doctor(args) => doctor::command(args),
+        Verb::Read(args) => read::command(args, program),
+        Verb::Map(args) => map::command(args, &command_line(&arguments), program),
+        Verb::Tune(args) => tune::command(args, &command_line(&arguments), program),
+        Verb::Doctor(args) => doctor::command(args, program),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),
+        Verb::Reach(args) => reach::command(args),
         Verb::Cufile(args) => bench::methods::cufile::child::command(args),
     };
     end(result)

@@ -24,11 +24,40 @@ impl Program {
         Self(words)
     }
 
+    /// This program with `verb`, for the engine to start.
+    #[must_use]
+    pub(crate) fn verb(&self, verb: &str) -> forebay::direct::Program {
+        let mut arguments = self.0[1..].to_vec();
+        arguments.push(verb.into());
+        forebay::direct::Program { file: self.0[0].clone().into(), arguments }
+    }
+
     /// A command that runs `verb`.
     #[must_use]
     pub(crate) fn command(&self, verb: &str) -> Command {
-        let mut command = Command::new(&self.0[0]);
-        command.args(&self.0[1..]).arg(verb);
+        let program = self.verb(verb);
+        let mut command = Command::new(program.file);
+        command.args(program.arguments);
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_begins_with_its_own_words() {
+        let python = Program::new(["python", "-P", "-m", "forebay"].map(Into::into).to_vec());
+        let probe = python.verb("probe");
+        assert_eq!(probe.file.to_str(), Some("python"));
+        assert_eq!(probe.arguments, ["-P", "-m", "forebay", "probe"]);
+        let command = python.command("cufile");
+        assert_eq!(command.get_program(), "python");
+        assert!(command.get_args().eq(["-P", "-m", "forebay", "cufile"]));
+        let own = Program::of_this_process().verb("probe");
+        assert_eq!(own.arguments, ["probe"]);
+        let is_same = |path: &std::path::Path| std::fs::read_link(path).ok();
+        assert_eq!(is_same(&own.file), std::env::current_exe().ok());
     }
 }

@@ -2,7 +2,8 @@
 
 #![expect(unsafe_code, reason = "looks at streams of others")]
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use forebay::direct::Program;
@@ -26,8 +27,8 @@ fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
     let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
     let package: PathBuf = py.import("forebay")?.getattr("__file__")?.extract()?;
-    let mut arguments: Vec<String> = ["-m", "forebay", "probe"].map(Into::into).into();
-    let packages = package.ancestors().nth(2).and_then(Path::to_str);
+    let mut arguments: Vec<OsString> = ["-m", "forebay", "probe"].map(Into::into).into();
+    let packages = package.ancestors().nth(2);
     arguments.extend(packages.into_iter().flat_map(|folder| ["--packages".into(), folder.into()]));
     Ok(Some(Program { file, arguments }))
 }

@@ -102,7 +102,7 @@ fn verdict(report: &Report, shown: Result<()>) -> Result<()> {
 /// # Errors
 /// The engine's, the system's, and demands that make no sense.
 pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report> {
-    let mut options = crate::limits::limits()?;
+    let mut options = crate::limits::limits(program)?;
     options.readers = args.threads.map(usize::from).or(options.readers);
     let engine = Engine::new(options)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;

@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::report::warnings::Warning;
 
 /// The memory that the user wants.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Target {
     /// The GPU; `None` for the host's memory.
     pub device: Option<Arc<dyn Device>>,

@@ -22,38 +22,53 @@ use crate::args::DoctorArgs;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
-use crate::limits;
 use crate::map::look::Look;
+use crate::program::Program;
+use crate::reach;
 use crate::report::proof::VerdictFacts;
 
 /// How long cuFile may take: it was seen to open in 0.4 s, and to hang for ever.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the verb.
-pub(crate) fn command(args: &DoctorArgs) -> Result<()> {
+pub(crate) fn command(args: &DoctorArgs, program: &Program) -> Result<()> {
     let path = args.path.clone();
     if let Some(dir) = &args.fixture {
         let report = replayed(dir, path.as_deref(), args.gpu.as_ref())?;
         return finish(&DoctorReport::of(&report, Some(dir.display().to_string())), args);
     }
     let path = path.unwrap_or_else(|| PathBuf::from("."));
-    std::fs::metadata(&path).map_err(|error| {
-        Failure::io(format!("cannot look at `{}`", path.display()), &error)
-            .hint("give a file, a folder or a block device that is there")
-    })?;
+    let system = reach::system(program, std::slice::from_ref(&path));
+    let answers = answers(&system, &path)?;
     if let Some(dir) = &args.record {
         let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
-        return recorded(&Wish { path, gpu }, dir);
+        return recorded(&Wish { path, gpu }, dir, program);
     }
-    let report = examined(&path, args.gpu.as_ref())?;
+    let report = examined(&system, &path, answers, args.gpu.as_ref(), program)?;
     finish(&report, args)
 }
 
+/// Whether somebody answers for `path`.
+fn answers(system: &System, path: &Path) -> Result<bool> {
+    match system.reach(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(false),
+        Err(error) => Err(Failure::io(format!("cannot look at `{}`", path.display()), &error)
+            .hint("give a file, a folder or a block device that is there")),
+    }
+}
+
 /// Looks at this machine, and moves bytes.
-fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
+fn examined(
+    system: &System,
+    path: &Path,
+    answers: bool,
+    gpu: Option<&GpuSelector>,
+    program: &Program,
+) -> Result<DoctorReport> {
     interrupt::install();
-    let engine = transfers::engine()?;
-    let answer = cufile();
+    let engine = transfers::engine(program)?;
+    let answer = cufile(program);
     let (wish, target) = match Target::find(&engine, gpu) {
         Ok(target) => {
             let wish = match &target.device {
@@ -69,13 +84,16 @@ fn examined(path: &Path, gpu: Option<&GpuSelector>) -> Result<DoctorReport> {
     };
     let wish = Wish { path: path.to_owned(), gpu: wish };
     let direct = closed(answer.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
-    let found = doctor::examine(&System::live(), &wish, answer);
+    let found = doctor::examine(system, &wish, answer);
     let mut report = DoctorReport::of(&found, None);
     match target {
         Ok(target) => {
             let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
             report.target = Some(name);
-            let moved = transfers::all(&engine, &target, path, direct);
+            let moved = match answers {
+                true => transfers::all(&engine, &target, path, direct),
+                false => transfers::Moved::nothing("the path does not answer"),
+            };
             (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
             report.transfers.iter_mut().for_each(json::Transfer::judge);
             let failed = report.transfers.iter().any(json::Transfer::has_failed);
@@ -197,8 +215,8 @@ fn show(text: &str) -> Result<()> {
 }
 
 /// What cuFile says, asked by this program in a process of its own.
-fn cufile() -> Option<Answer> {
-    Some(ask_cufile(&limits::probe()?, CUFILE_MAX))
+fn cufile(program: &Program) -> Option<Answer> {
+    Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
 }
 
 /// The GPU that is meant, as far as a system without its driver can tell.
@@ -218,7 +236,7 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
     }
 }
 
-fn recorded(wish: &Wish, dir: &Path) -> Result<()> {
+fn recorded(wish: &Wish, dir: &Path, program: &Program) -> Result<()> {
     let cannot = |error: &std::io::Error| {
         let failure = Failure::io(format!("cannot write a record to `{}`", dir.display()), error);
         match error.kind() {
@@ -228,7 +246,7 @@ fn recorded(wish: &Wish, dir: &Path) -> Result<()> {
             _ => failure,
         }
     };
-    doctor::record(wish, cufile(), dir).map_err(|error| cannot(&error))?;
+    doctor::record(wish, cufile(program), dir).map_err(|error| cannot(&error))?;
     let (path, dir) = (wish.path.display(), dir.display());
     show(&format!(
         "recorded  {path} to {dir}\n\

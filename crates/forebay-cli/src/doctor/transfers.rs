@@ -3,11 +3,14 @@
 //!
 //! A file that somebody named is only read. In a folder scratch is made, by the rules of
 //! [`Scratch`]: nothing is written that was not made here. Each transfer has a bound, and what does
-//! not end within it ends the rest.
+//! not end within it ends the rest. All of it is done on a thread of its own, since plain calls
+//! have no bound: a path may answer no more at any time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 use forebay::units::MIB;
@@ -22,6 +25,7 @@ use crate::bench::scratch::{Part, Scratch, random};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result, lower};
 use crate::limits::limits;
+use crate::program::Program;
 use crate::report::json::Direction;
 use crate::report::proof::VerdictFacts;
 
@@ -29,10 +33,13 @@ use crate::report::proof::VerdictFacts;
 const LEN: u64 = 4 * MIB;
 /// How long one may take: a drive that sleeps takes some seconds to answer.
 const BOUND: Duration = Duration::from_secs(10);
+/// How long nothing may be told: a transfer, the plain calls before and behind it, and cuFile's
+/// opening.
+const STEP_MAX: Duration = Duration::from_secs(30);
 
 /// An engine that remembers nothing of so few bytes.
-pub(super) fn engine() -> Result<Engine> {
-    let mut options = limits()?;
+pub(super) fn engine(program: &Program) -> Result<Engine> {
+    let mut options = limits(program)?;
     options.remember = false;
     Ok(Engine::new(options)?)
 }
@@ -47,14 +54,55 @@ pub(super) struct Moved {
     pub(super) has_failed: bool,
 }
 
+impl Moved {
+    /// Nothing, for a reason that is no failure of a transfer.
+    pub(super) fn nothing(reason: &str) -> Self {
+        Self { ended: Some(reason.into()), ..Self::default() }
+    }
+}
+
+/// What the thread tells that moves.
+enum Told {
+    Done(Box<Transfer>),
+    Ended { reason: Option<String>, has_failed: bool },
+}
+
 /// All transfers; `direct` says why the direct route is not to be tried.
 pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
-    let mut run = match Run::prepare(engine, target, path, direct) {
-        Ok(run) => run,
-        Err(failure) => return Moved { ended: Some(words(&failure)), ..Moved::default() },
-    };
-    let ended = run.each().err().map(|failure| words(&failure));
-    Moved { has_failed: ended.is_some(), ended, transfers: run.done }
+    let (tell, told) = channel();
+    let (engine, target, path) = (engine.clone(), target.clone(), path.to_owned());
+    thread::spawn(move || {
+        let ended = match Run::prepare(&engine, &target, &path, direct, tell.clone()) {
+            Err(failure) => Told::Ended { reason: Some(words(&failure)), has_failed: false },
+            Ok(mut run) => {
+                let reason = run.each().err().map(|failure| words(&failure));
+                Told::Ended { has_failed: reason.is_some(), reason }
+            }
+        };
+        let _ = tell.send(ended);
+    });
+    gathered(&told, STEP_MAX)
+}
+
+/// What is told until the end, or until nothing was told for `most`.
+fn gathered(told: &Receiver<Told>, most: Duration) -> Moved {
+    let mut moved = Moved { has_failed: true, ..Moved::default() };
+    loop {
+        match told.recv_timeout(most) {
+            Ok(Told::Done(transfer)) => moved.transfers.push(*transfer),
+            Ok(Told::Ended { reason, has_failed }) => {
+                return Moved { ended: reason, has_failed, ..moved };
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let most = most.as_secs();
+                let reason = format!("the path answers no more: nothing came for {most} s");
+                return Moved { ended: Some(reason), ..moved };
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Moved { ended: Some("the transfers ended by a panic".into()), ..moved };
+            }
+        }
+    }
 }
 
 /// A failure on one line.
@@ -77,7 +125,7 @@ struct Run<'a> {
     /// Why the direct route is not to be tried.
     direct: Option<String>,
     prover: Prover,
-    done: Vec<Transfer>,
+    tell: Sender<Told>,
 }
 
 impl<'a> Run<'a> {
@@ -86,6 +134,7 @@ impl<'a> Run<'a> {
         target: &'a Target,
         path: &Path,
         direct: Option<String>,
+        tell: Sender<Told>,
     ) -> Result<Self> {
         let cannot = |error: &std::io::Error| {
             Failure::io(format!("cannot look at `{}`", path.display()), error)
@@ -101,7 +150,7 @@ impl<'a> Run<'a> {
             key,
             direct,
             prover: Prover::new(target.device.as_ref().map(|device| device.info())),
-            done: Vec::new(),
+            tell,
         };
         if facts.is_dir() {
             let scratch = Scratch::create(path)?;
@@ -144,13 +193,15 @@ impl<'a> Run<'a> {
             if let Some(scratch) = &self.scratch {
                 scratch.check()?;
                 let pattern = Pattern::new(self.key.wrapping_add(number as u64 + 1));
-                let write = self.write(route, pattern)?;
-                self.done.push(write);
+                self.done(self.write(route, pattern)?);
             }
-            let read = self.read(route)?;
-            self.done.push(read);
+            self.done(self.read(route)?);
         }
         Ok(())
+    }
+
+    fn done(&self, transfer: Transfer) {
+        let _ = self.tell.send(Told::Done(Box::new(transfer))); // nobody may wait any more
     }
 
     /// Has the engine open cuFile: its counters can be read from then on only. What fails here
@@ -312,4 +363,24 @@ fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Tra
         }
     }
     transfer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_no_more_has_failed() {
+        let (tell, told) = channel();
+        tell.send(Told::Done(Box::new(blank("read", Route::Cached)))).unwrap();
+        let moved = gathered(&told, Duration::from_millis(1));
+        assert_eq!((moved.transfers.len(), moved.has_failed), (1, true));
+        assert!(moved.ended.unwrap().starts_with("the path answers no more"));
+        tell.send(Told::Ended { reason: None, has_failed: false }).unwrap();
+        let moved = gathered(&told, STEP_MAX);
+        assert_eq!((moved.ended, moved.has_failed), (None, false));
+        drop(tell);
+        let moved = gathered(&told, STEP_MAX);
+        assert!(moved.has_failed && moved.ended.unwrap().ends_with("panic"));
+    }
 }

@@ -16,6 +16,7 @@ use super::words::named;
 use crate::bench::ceilings::link::Link;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
+use crate::program::Program;
 use crate::report::drives::LinkFacts;
 use crate::report::json::Direction;
 use crate::report::warnings::say;
@@ -31,13 +32,13 @@ const TICK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// A GPU cannot be used.
-pub(crate) fn links(report: &mut MapReport) -> Result<()> {
+pub(crate) fn links(report: &mut MapReport, program: &Program) -> Result<()> {
     if report.gpus.is_empty() {
         return Err(Failure::new("cannot measure the link of a GPU")
             .because("no GPU is on PCI here")
             .hint("leave `--measure-link` out"));
     }
-    let engine = Engine::new(crate::limits::limits()?)?;
+    let engine = Engine::new(crate::limits::limits(program)?)?;
     for gpu in &mut report.gpus {
         gpu.link_busy = busy(&engine, &gpu.pci.address)?;
         if gpu.link_busy.is_none() {

@@ -23,10 +23,12 @@ use self::look::Look;
 use crate::args::MapArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
+use crate::program::Program;
+use crate::reach;
 use crate::report::warnings::say;
 
 /// Runs the verb.
-pub(crate) fn command(args: &MapArgs, command: &str) -> Result<()> {
+pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Result<()> {
     let paths = |paths: &[PathBuf]| match paths {
         [] => vec![PathBuf::from(".")],
         paths => paths.to_vec(),
@@ -35,13 +37,16 @@ pub(crate) fn command(args: &MapArgs, command: &str) -> Result<()> {
         return show(&record::record(&paths(&args.paths), dir)?);
     }
     let (system, paths) = match &args.fixture {
-        None => (System::live(), paths(&args.paths)),
+        None => {
+            let paths = paths(&args.paths);
+            (reach::system(program, &paths), paths)
+        }
         Some(dir) => replayed(dir, &args.paths)?,
     };
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, &paths, args.fixture.as_deref(), args.extents);
     // Where a GPU cannot be used, the map is shown all the same.
-    let measured = if args.measure_link { measure::links(&mut report) } else { Ok(()) };
+    let measured = if args.measure_link { measure::links(&mut report, program) } else { Ok(()) };
     if args.json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));
     }

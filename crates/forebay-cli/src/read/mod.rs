@@ -21,6 +21,7 @@ use crate::bench::subject::check_size;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::program::Program;
 use crate::report::plain::plain;
 use crate::report::table;
 
@@ -30,8 +31,8 @@ const STEP: u64 = 16 * MIB;
 const SPEED_MIN: f64 = 1e6;
 
 /// Runs the verb.
-pub(crate) fn command(args: &ReadArgs) -> Result<()> {
-    let engine = Engine::new(crate::limits::limits()?)?;
+pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
+    let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     let file = engine.open(&args.file)?;
     let size = file.len()?;

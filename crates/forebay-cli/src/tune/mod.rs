@@ -34,6 +34,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::log;
 use crate::map::look::Look;
+use crate::program::Program;
 use crate::report::json::Direction;
 use crate::report::warnings::say;
 
@@ -45,9 +46,9 @@ const WARM_UP: (Cell, Duration) =
 const STEPS: u64 = 1000;
 
 /// Runs the verb.
-pub(crate) fn command(args: &TuneArgs, command: &str) -> Result<()> {
+pub(crate) fn command(args: &TuneArgs, command: &str, program: &Program) -> Result<()> {
     interrupt::install();
-    let report = run(args, command)?;
+    let report = run(args, command, program)?;
     let text = if args.json {
         report.to_text().map_err(|error| {
             Failure::new("cannot write the findings as JSON").because(error.to_string())
@@ -61,12 +62,12 @@ pub(crate) fn command(args: &TuneArgs, command: &str) -> Result<()> {
     shown.map_err(|error| Failure::stdout(&error))
 }
 
-/// Searches in every direction that `args` ask for.
+/// Searches in every direction that `args` ask for; `program` is started anew to ask cuFile.
 ///
 /// # Errors
 /// The engine's, the system's, and where there is nothing to tune.
-pub fn run(args: &TuneArgs, command: &str) -> Result<TuneReport> {
-    let options = crate::limits::limits()?;
+pub fn run(args: &TuneArgs, command: &str, program: &Program) -> Result<TuneReport> {
+    let options = crate::limits::limits(program)?;
     if options.direct_io == DirectIo::Off {
         return Err(Failure::new("nothing to tune: O_DIRECT is switched off")
             .because("`FOREBAY_DIRECT_IO` is `off`")

@@ -8,6 +8,8 @@ mod cufile;
 mod doctor;
 mod help;
 mod interrupt;
+#[path = "../../../forebay/tests/lab/mod.rs"]
+mod lab;
 mod limits;
 mod log;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
@@ -21,6 +23,7 @@ mod played;
 mod probe;
 mod program;
 mod proof;
+mod silent;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/topology/tree.rs"]
 mod tree;

@@ -47,7 +47,7 @@ fn ask(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
     let program = program();
     let words = [program.to_str().unwrap(), "probe"];
     let all = variables.iter().copied().chain(words).chain(arguments.iter().copied());
-    let asked = Program { file: "env".into(), arguments: all.map(str::to_owned).collect() };
+    let asked = Program { file: "env".into(), arguments: all.map(Into::into).collect() };
     ask_cufile(&asked, bound)
 }
 

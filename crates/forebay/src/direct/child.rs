@@ -1,5 +1,6 @@
 //! Runs a child that may hang or be killed, and takes what it said until then.
 
+use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ pub struct Program {
     /// Where it is.
     pub file: PathBuf,
     /// Its arguments.
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 impl Program {

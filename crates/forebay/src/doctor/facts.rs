@@ -34,6 +34,8 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn read(system: &System, wish: &Wish, cufile: Option<Answer>) -> Self {
+        // What does not answer is then passed over by all that follows.
+        let _ = system.reach(&wish.path);
         let map = Resolver::new(system.clone()).resolve(&wish.path);
         let (gpu, no_gpu) = match gpu(system, &wish.gpu) {
             Ok(gpu) => (Some(gpu), String::new()),

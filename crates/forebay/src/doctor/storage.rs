@@ -6,8 +6,12 @@ use std::path::PathBuf;
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, Topic};
-use crate::topology::{Layer, LayerKind, StorageMap, System, Transport};
+use crate::topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
 
+const ANSWER: Topic = Topic {
+    name: "path_answers",
+    why: "whoever opens a file there waits until somebody answers, and may not be ended before",
+};
 const FILE_SYSTEM: Topic = Topic {
     name: "file_system",
     why: "cuFile moves bytes directly on few file systems; on all others it copies them",
@@ -151,12 +155,36 @@ impl Storage {
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
-        let mut checks = vec![self.system_check()];
+        let mut checks: Vec<Check> = self.silence().into_iter().collect();
+        checks.push(self.system_check());
         checks.extend(self.mount());
         checks.extend(self.attributes());
         checks.extend(self.below(facts));
         checks.extend(self.udev(facts));
         checks
+    }
+
+    fn silence(&self) -> Option<Check> {
+        let root = &self.map.root;
+        let Some(Value::Unknown(reason)) = root.fact("exists").filter(|_| root.flag("silent"))
+        else {
+            return None;
+        };
+        let point = self.mount_point().unwrap_or("the mount point");
+        // umount(8): forced, NFS and FUSE fail what waits for an answer.
+        let step = match self.kind() {
+            "nfs" | "nfs4" => format!(
+                "see whether the server answers (`rpcinfo -t SERVER nfs`); `umount -f {point}` \
+                 lets go of those who wait"
+            ),
+            kind if kind.starts_with("fuse") => format!(
+                "start the program behind {point} again; `umount -f {point}` lets go of those who \
+                 wait"
+            ),
+            _ => "`dmesg` says what the kernel waits for".to_owned(),
+        };
+        let check = ANSWER.problem(format!("{}: {reason}", shown(&self.map.real_path)), BOTH);
+        Some(check.step(step).needs("a path that answers").broken_if(true))
     }
 
     fn system_check(&self) -> Check {

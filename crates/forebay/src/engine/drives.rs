@@ -11,7 +11,7 @@ use crate::file::{Handle, Lane};
 use crate::options::{Options, RingChoice};
 use crate::queue::{Core, Depth, Direction};
 use crate::remember::Memory;
-use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver};
+use crate::topology::{Below, Drive, DriveId, LayerKind, Layout, Queue, QueueId, Resolver, System};
 use crate::tune::{DepthLimits, Learned, Rate};
 
 /// See the module's own text.
@@ -50,7 +50,7 @@ impl Drives {
             memory: Memory::open(remembers),
         };
         Self {
-            resolver: Resolver::default(),
+            resolver: Resolver::new(System::of_open_files()),
             known: Mutex::new(known),
             overdue: Overdue::default(),
         }

@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
-use super::probe::Refusal;
+use super::probe::{Live, Refusal, Trail};
 use super::system::{Absent, System, clean, read_through};
 
 /// Variables that are taken from an environment, and the longest that is read of one.
@@ -22,6 +24,11 @@ const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
 
 impl System {
+    /// This machine, for the files that this process has open: they have answered.
+    pub(crate) fn of_open_files() -> Self {
+        Self::made("/".into(), true, Arc::new(Live::default()), false)
+    }
+
     /// Whether something is at `path`, which is not opened.
     pub(crate) fn is_there(&self, path: &str) -> bool {
         let path = Path::new(path);
@@ -59,6 +66,23 @@ impl System {
         mask: impl FnOnce(&[u8]) -> Vec<u8>,
     ) -> Result<Vec<u8>, Absent> {
         let path = path.strip_prefix("/").unwrap_or(path);
+        let is_kernels = path.starts_with("proc") || path.starts_with("sys");
+        let (real, bytes) = match self.probe().patience() {
+            // A variable may name a file on any server.
+            Some(patience) if !is_kernels => {
+                let (system, own) = (self.clone(), path.to_owned());
+                let look = move || system.read_anything(&own, max);
+                patience.look(&Path::new("/").join(path), look).map_err(|_| Absent::Silent)??
+            }
+            _ => self.read_anything(path, max)?,
+        };
+        let bytes = mask(&bytes);
+        self.note(|touched| touched.files.insert(real, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Where a file of any kind is, and its bytes.
+    fn read_anything(&self, path: &Path, max: usize) -> Result<(PathBuf, Vec<u8>), Absent> {
         let is_real = self.root() == Path::new("/");
         // A record of a process's own files is of any process.
         let real = if is_real && (self.is_live() || path.starts_with("proc/self")) {
@@ -66,9 +90,44 @@ impl System {
         } else {
             self.real(path)?
         };
-        let bytes = mask(&read_through(&self.root().join(&real), max)?);
-        self.note(|touched| touched.files.insert(real, bytes.clone()));
-        Ok(bytes)
+        let bytes = read_through(&self.root().join(&real), max)?;
+        Ok((real, bytes))
+    }
+
+    /// Whether what is at `path` answers. Of a file that the kernel remembers it tells without
+    /// asking the server; how full the file system is, it does not.
+    ///
+    /// # Errors
+    /// The file's own; [`io::ErrorKind::TimedOut`] where nobody answered.
+    pub fn reach(&self, path: &Path) -> io::Result<()> {
+        let path = std::path::absolute(path)?;
+        let _ = self.probe().trail(&path); // what is known of the way is kept
+        let looked = self.probe().stat(&path).and_then(|_| self.probe().file_system(&path));
+        match looked {
+            Ok(_) => Ok(()),
+            Err(Refusal::Errno(errno)) => Err(errno.into()),
+            Err(refusal @ Refusal::Silent) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, refusal.to_string()))
+            }
+            Err(refusal @ Refusal::NotRecorded) => Err(io::Error::other(refusal.to_string())),
+        }
+    }
+
+    /// Takes for granted that nobody answers for `path`, which leads to `real` as far as is
+    /// known: nobody waits for it any more.
+    pub fn pass_over(&self, path: &Path, real: &Path) {
+        if let (Some(patience), Ok(path)) = (self.probe().patience(), std::path::absolute(path)) {
+            patience.pass_over(&path);
+            let (real, there) = (real.to_owned(), real.to_owned());
+            patience.note(&path, Trail { real, links: Vec::new(), there });
+        }
+    }
+
+    /// Where `path` leads, as far as was found before nobody answered, if anything.
+    #[must_use]
+    pub fn known_way(&self, path: &Path) -> Option<PathBuf> {
+        let path = std::path::absolute(path).ok()?;
+        Some(self.probe().patience()?.known(&path)?.real)
     }
 
     /// The lines of a file that `keeps` takes.

@@ -100,10 +100,13 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
             root.say("dangling", true);
         }
     }
+    if matches!(found.stat, Err(Refusal::Silent)) {
+        root.say("silent", true);
+    }
     // Of a drive that does not answer the table of mounts still told where it is.
-    let is_silent = matches!(found.stat, Err(Refusal::Errno(Errno::IO)));
+    let is_mute = matches!(found.stat, Err(Refusal::Silent | Refusal::Errno(Errno::IO)));
     if let Err(refusal) = &found.stat
-        && (!is_silent || below.drives.is_empty())
+        && (!is_mute || below.drives.is_empty())
     {
         root.unknown("file", refusal);
     }

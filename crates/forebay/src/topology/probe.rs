@@ -8,11 +8,13 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::calls;
+use super::patience::{LOOK_MAX, Patience, Silent};
 
 /// The links that are followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -27,6 +29,8 @@ pub(super) enum Refusal {
     Errno(Errno),
     /// Nobody asked when this system was recorded.
     NotRecorded,
+    /// Nobody answered in time: a server is gone, or a program hangs.
+    Silent,
 }
 
 impl fmt::Display for Refusal {
@@ -34,7 +38,14 @@ impl fmt::Display for Refusal {
         match self {
             Self::Errno(errno) => errno.fmt(f),
             Self::NotRecorded => f.write_str("not recorded"),
+            Self::Silent => write!(f, "no answer within {} s", LOOK_MAX.as_secs()),
         }
+    }
+}
+
+impl From<Silent> for Refusal {
+    fn from(Silent: Silent) -> Self {
+        Self::Silent
     }
 }
 
@@ -110,6 +121,10 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
     fn sample(&self, _mount: u64) -> Option<Stat> {
         None
     }
+    /// What bounds the looks at files; none where no kernel is asked, or none has to be waited for.
+    fn patience(&self) -> Option<&Patience> {
+        None
+    }
     /// The paths that were asked about when this was recorded.
     fn paths(&self) -> Vec<PathBuf> {
         Vec::new()
@@ -117,45 +132,59 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
 }
 
 /// The kernel that this process runs on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Live;
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    /// None where the files have answered already.
+    patience: Option<Patience>,
+}
+
+impl Live {
+    /// One that waits for no file for long.
+    pub(super) fn patient() -> Self {
+        Self { patience: Some(Patience::default()) }
+    }
+
+    fn look<T: Send + 'static>(
+        &self,
+        path: &Path,
+        look: impl FnOnce(&Path) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let Some(patience) = &self.patience else { return look(path) };
+        let own = path.to_owned();
+        patience.look(path, move || look(&own))?
+    }
+}
 
 impl Probe for Live {
     fn stat(&self, path: &Path) -> Answer<Stat> {
-        let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
-            Ok(answer) => from_statx(&answer),
-            // Some filters of containers refuse the newer call.
-            Err(Errno::NOSYS | Errno::PERM) => {
-                from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
-            }
-            Err(errno) => return Err(errno.into()),
-        };
-        if stat.mount.is_none() {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            stat.mount = rustix::fs::openat(CWD, path, flags, Mode::empty())
-                .ok()
-                .and_then(|fd| mount_of(fd.as_fd()));
-        }
-        Ok(stat)
+        self.look(path, stat)
     }
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
-        trail(path)
+        let Some(patience) = &self.patience else { return trail(path, |_| ()) };
+        let so_far = Arc::new(Mutex::new(None));
+        let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
+        let note = move |trail: &Trail| {
+            *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(trail.clone());
+        };
+        match patience.look(path, move || trail(&own, note)) {
+            Ok(answer) => answer,
+            // The mount that does not answer is told by what is known of the way.
+            Err(silent) => {
+                if let Some(known) = so_far.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                    patience.note(path, known);
+                }
+                patience.known(path).ok_or_else(|| silent.into())
+            }
+        }
     }
 
     fn file_system(&self, path: &Path) -> Answer<u32> {
-        let answer = rustix::io::retry_on_intr(|| rustix::fs::statfs(path))?;
-        Ok(crate::file::FileSystem::of(&answer).0)
+        self.look(path, file_system)
     }
 
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        // Opening a device could have effects of its own, and none has extents.
-        if !matches!(self.stat(path)?.kind(), FileType::RegularFile) {
-            return Err(Errno::OPNOTSUPP.into());
-        }
-        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        Ok(calls::extents(fd.as_fd(), max)?)
+        self.look(path, move |path| extents(path, max))
     }
 
     fn dm_table(&self, device: u64) -> Answer<String> {
@@ -165,6 +194,43 @@ impl Probe for Live {
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         Ok(calls::loop_file(name)?)
     }
+
+    fn patience(&self) -> Option<&Patience> {
+        self.patience.as_ref()
+    }
+}
+
+fn stat(path: &Path) -> Answer<Stat> {
+    let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
+        Ok(answer) => from_statx(&answer),
+        // Some filters of containers refuse the newer call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    if stat.mount.is_none() {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        stat.mount = rustix::fs::openat(CWD, path, flags, Mode::empty())
+            .ok()
+            .and_then(|fd| mount_of(fd.as_fd()));
+    }
+    Ok(stat)
+}
+
+fn file_system(path: &Path) -> Answer<u32> {
+    let answer = rustix::io::retry_on_intr(|| rustix::fs::statfs(path))?;
+    Ok(crate::file::FileSystem::of(&answer).0)
+}
+
+fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Opening a device could have effects of its own, and none has extents.
+    if !matches!(stat(path)?.kind(), FileType::RegularFile) {
+        return Err(Errno::OPNOTSUPP.into());
+    }
+    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    Ok(calls::extents(fd.as_fd(), max)?)
 }
 
 /// What `statx` says about an open file.
@@ -221,43 +287,57 @@ fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
-/// Follows `path` as the kernel would, so that each link on the way is known.
-fn trail(path: &Path) -> Answer<Trail> {
+/// Follows `path` as the kernel would, so that each link on the way is known. Before each question
+/// `note` is told what is known so far, as if the rest held no links.
+fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
     let mut rest: Vec<OsString> = reversed(path).collect();
-    let mut real = PathBuf::from("/");
-    let mut there = real.clone();
-    let mut links = Vec::new();
+    let root = PathBuf::from("/");
+    let mut trail = Trail { real: root.clone(), links: Vec::new(), there: root };
     let mut missing = false;
     while let Some(name) = rest.pop() {
         if name == ".." {
-            real.pop();
+            trail.real.pop();
             continue;
         }
-        real.push(&name);
+        trail.real.push(&name);
         if missing {
             continue;
         }
-        match rustix::fs::readlinkat(CWD, &real, Vec::new()) {
+        note(&Trail { real: joined(&trail.real, &rest), ..trail.clone() });
+        match rustix::fs::readlinkat(CWD, &trail.real, Vec::new()) {
             Ok(target) => {
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
-                if links.len() == LINKS_MAX {
+                if trail.links.len() == LINKS_MAX {
                     return Err(Errno::LOOP.into());
                 }
-                links.push((real.clone(), target.clone()));
+                trail.links.push((trail.real.clone(), target.clone()));
                 if target.is_absolute() {
-                    real = PathBuf::from("/");
+                    trail.real = PathBuf::from("/");
                 } else {
-                    real.pop();
+                    trail.real.pop();
                 }
-                there.clone_from(&real);
+                trail.there.clone_from(&trail.real);
                 rest.extend(reversed(&target));
             }
-            Err(Errno::INVAL) => there.clone_from(&real),
+            Err(Errno::INVAL) => trail.there.clone_from(&trail.real),
             Err(Errno::NOENT) => missing = true,
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(Trail { real, links, there })
+    Ok(trail)
+}
+
+/// `path` with the components of `rest`, of which the last comes first.
+fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
+    let mut joined = path.to_owned();
+    for name in rest.iter().rev() {
+        if name == ".." {
+            joined.pop();
+        } else {
+            joined.push(name);
+        }
+    }
+    joined
 }
 
 fn reversed(path: &Path) -> impl Iterator<Item = OsString> {

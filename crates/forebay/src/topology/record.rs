@@ -17,6 +17,7 @@ use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
 use super::gpu;
 use super::json::quoted;
+use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
 use super::resolve::device_text;
 use super::system::{System, Touched};
@@ -42,7 +43,7 @@ pub(crate) fn record_with(
     let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
     let paths = absolute?;
     std::fs::create_dir(dir)?;
-    let notes = Arc::new(Recording::default());
+    let notes = Arc::new(Recording::new());
     let system = System::recorded(Arc::clone(&notes) as Arc<dyn Probe>);
     let resolver = Resolver::new(system.clone());
     for path in &paths {
@@ -164,8 +165,9 @@ impl Names {
 }
 
 /// Asks the kernel, and keeps each answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Recording {
+    live: Live,
     files: Mutex<BTreeMap<PathBuf, Asked>>,
     tables: Mutex<BTreeMap<u64, Answer<String>>>,
     loops: Mutex<BTreeMap<String, (u64, u64)>>,
@@ -180,6 +182,11 @@ struct Asked {
 }
 
 impl Recording {
+    fn new() -> Self {
+        let (files, tables, loops) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { live: Live::patient(), files, tables, loops }
+    }
+
     fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         action(files.entry(path.to_owned()).or_default());
@@ -195,7 +202,7 @@ impl Recording {
             let answer = match table {
                 Ok(table) => format!("\"table\":{}", quoted(table)),
                 Err(Refusal::Errno(errno)) => format!("\"errno\":{}", errno.raw_os_error()),
-                Err(Refusal::NotRecorded) => continue,
+                Err(Refusal::NotRecorded | Refusal::Silent) => continue,
             };
             let _ = writeln!(text, "{{\"dm\":\"{}\",{answer}}}", device_text(*device));
         }
@@ -209,43 +216,47 @@ impl Recording {
 
 impl Probe for Recording {
     fn stat(&self, path: &Path) -> Answer<Stat> {
-        let answer = Live.stat(path);
+        let answer = self.live.stat(path);
         self.note(path, |asked| asked.stat = Some(answer));
         answer
     }
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
-        let answer = Live.trail(path);
+        let answer = self.live.trail(path);
         self.note(path, |asked| asked.trail = answer.as_ref().ok().cloned());
         answer
     }
 
     fn file_system(&self, path: &Path) -> Answer<u32> {
-        let answer = Live.file_system(path);
+        let answer = self.live.file_system(path);
         self.note(path, |asked| asked.file_system = answer.ok());
         answer
     }
 
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        let answer = Live.extents(path, max);
+        let answer = self.live.extents(path, max);
         self.note(path, |asked| asked.extents = Some(answer.clone()));
         answer
     }
 
     fn dm_table(&self, device: u64) -> Answer<String> {
-        let answer = Live.dm_table(device);
+        let answer = self.live.dm_table(device);
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         tables.insert(device, answer.clone());
         answer
     }
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
-        let answer = Live.loop_file(name);
+        let answer = self.live.loop_file(name);
         if let Ok(file) = answer {
             let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
             loops.insert(name.to_owned(), file);
         }
         answer
+    }
+
+    fn patience(&self) -> Option<&Patience> {
+        self.live.patience()
     }
 }
 
@@ -269,6 +280,7 @@ impl Asked {
             Some(Err(Refusal::Errno(errno))) => {
                 let _ = write!(text, ",\"errno\":{}", errno.raw_os_error());
             }
+            Some(Err(Refusal::Silent)) => text.push_str(",\"silent\":true"),
             _ => {}
         }
         if let Some(kind) = self.file_system {

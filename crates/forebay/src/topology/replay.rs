@@ -1,9 +1,9 @@
 //! Answers from a record: `root/` plays `/sys` and `/proc`, `expected/probe.jsonl` the kernel.
 //!
-//! Each line of that file is an object: about a path (`path`, then `errno`, or `realpath`, `dev`,
-//! `rdev`, `mode`, `ino`, `size`, `blksize`, `mnt_id`, `statfs_type`, `dio_mem_align`,
-//! `dio_offset_align`, `fiemap`), a volume of the device mapper (`dm`, `table`), or a loop device
-//! (`loop`, `dev`, `ino`). A line that is damaged is left out.
+//! Each line of that file is an object: about a path (`path`, then `errno`, `silent`, or
+//! `realpath`, `dev`, `rdev`, `mode`, `ino`, `size`, `blksize`, `mnt_id`, `statfs_type`,
+//! `dio_mem_align`, `dio_offset_align`, `fiemap`), a volume of the device mapper (`dm`, `table`),
+//! or a loop device (`loop`, `dev`, `ino`). A line that is damaged is left out.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -97,7 +97,9 @@ impl Replay {
                 let trail = Trail { real, links: links(value), there: there.into() };
                 self.trails.insert(path.clone(), trail);
             }
+            let is_silent = value.get("silent").is_some_and(|silent| *silent == Json::Flag(true));
             let answer = match errno {
+                _ if is_silent => Err(Refusal::Silent),
                 Some(errno) => Err(errno),
                 None => Ok(entry(value, &path)?),
             };

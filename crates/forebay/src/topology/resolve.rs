@@ -122,8 +122,11 @@ impl<'a> Resolve<'a> {
     pub(super) fn below(mut self, real: &Path, stat: &Result<Stat, Refusal>) -> Below {
         let (layer, span) = match stat {
             Ok(stat) => self.file(real, Some(stat)),
-            // A drive that was pulled answers for none of its files: its mount still can.
-            Err(Refusal::NotRecorded | Refusal::Errno(Errno::IO)) => self.file(real, None),
+            // A drive that was pulled, or a server that is gone, answers for none of its files: its
+            // mount still can.
+            Err(Refusal::NotRecorded | Refusal::Silent | Refusal::Errno(Errno::IO)) => {
+                self.file(real, None)
+            }
             Err(refusal) => {
                 let mut layer = Layer::new(LayerKind::Unknown, shown(real));
                 layer.unknown("file", refusal);

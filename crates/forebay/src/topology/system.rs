@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::numa::Node;
-use super::probe::{Live, Probe};
+use super::probe::{Live, Probe, Refusal};
 
 /// The most that is read of one file of `/sys`: the kernel's are at most a page, of up to 64 KiB.
 const FILE_LEN_MAX: usize = 64 << 10;
@@ -73,6 +73,8 @@ pub(crate) enum Absent {
     NotAFile,
     /// It is empty, or holds what is no text.
     NotText,
+    /// Nobody answered in time.
+    Silent,
     /// Something else failed.
     Failed(Errno),
 }
@@ -84,6 +86,7 @@ impl fmt::Display for Absent {
             Self::Denied => f.write_str("permission denied"),
             Self::NotAFile => f.write_str("not a file"),
             Self::NotText => f.write_str("no readable text"),
+            Self::Silent => Refusal::Silent.fmt(f),
             Self::Failed(errno) => errno.fmt(f),
         }
     }
@@ -107,10 +110,11 @@ impl Default for System {
 }
 
 impl System {
-    /// The machine that this process runs on.
+    /// The machine that this process runs on. A file that does not answer, since its server is
+    /// gone, say, is waited for for a few seconds, and passed over from then on.
     #[must_use]
     pub fn live() -> Self {
-        Self::made("/".into(), true, Arc::new(Live), false)
+        Self::made("/".into(), true, Arc::new(Live::patient()), false)
     }
 
     /// The system whose `/sys` and `/proc` are folders in `root`, and whose kernel is `probe`.
@@ -123,7 +127,7 @@ impl System {
         Self::made("/".into(), false, probe, true)
     }
 
-    fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
+    pub(super) fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
         let touched = record.then(Mutex::default);
         let (nodes, serials) = (Mutex::default(), Mutex::default());
         Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
@@ -484,7 +488,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// Bytes of a path as they may stand in a report.
-pub(super) fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     clean(&String::from_utf8_lossy(path.as_os_str().as_bytes()))
 }
 

@@ -10,6 +10,7 @@ mod faults;
 mod hostile;
 mod machine;
 mod record;
+mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
 #[path = "../topology/tree.rs"]
 mod tree;

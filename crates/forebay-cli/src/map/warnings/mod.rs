@@ -41,7 +41,8 @@ impl Found {
 }
 
 /// Every rule, in the order in which warnings are told: what costs most, and for sure, first.
-pub(crate) const RULES: [Rule; 22] = [
+pub(crate) const RULES: [Rule; 23] = [
+    path("silent", steps::silent),
     machine("drive_link", drives::link),
     machine("gpu_link", drives::gpu_link),
     machine("bridge", drives::bridge),

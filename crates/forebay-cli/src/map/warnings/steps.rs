@@ -50,6 +50,17 @@ pub(super) fn rebuilding(scene: &Scene<'_>) -> Vec<Found> {
     busy.collect()
 }
 
+/// Nobody answers for the path.
+pub(super) fn silent(scene: &Scene<'_>) -> Vec<Found> {
+    let silent = scene.map.steps.walk().map(|(_, step)| step);
+    let silent = silent.filter(|step| step.flag("silent") == Some(true)).map(|step| {
+        let text = "the path does not answer, so whoever opens a file there waits: \
+                    `forebay doctor` says what to do";
+        Found::new(&step.name, text.to_owned())
+    });
+    silent.collect()
+}
+
 /// A volume lets nothing through.
 pub(super) fn suspended(scene: &Scene<'_>) -> Vec<Found> {
     let stopped = of_kind(scene, &["device_mapper"]);

@@ -117,7 +117,7 @@ fn the_real_library_takes_batches_streams_and_buffers() {
     let inside = format!("{INSIDE}=1");
     let settings = ["CUFILE_ALLOW_COMPAT_MODE=true", "CUFILE_FORCE_COMPAT_MODE=true", &inside];
     let test = [own.as_str(), "--exact", "--nocapture", "direct::cufile::rig::within_a_process"];
-    let arguments = settings.iter().chain(&test).map(|word| (*word).to_owned()).collect();
+    let arguments = settings.iter().chain(&test).map(Into::into).collect();
     let program = Program { file: "/usr/bin/env".into(), arguments };
     let (said, end) = run(&program, Duration::from_secs(60), 1 << 16);
     println!("{said}");

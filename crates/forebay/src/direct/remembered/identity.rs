@@ -107,9 +107,9 @@ impl Search {
     pub(super) fn of(program: &Program) -> Self {
         let mut search = Self::default();
         for pair in program.arguments.windows(2) {
-            match pair[0].as_str() {
-                "--library" => search.named = Some(pair[1].as_str().into()),
-                "--packages" => search.packages.push(pair[1].as_str().into()),
+            match pair[0].to_str() {
+                Some("--library") => search.named = Some(pair[1].clone().into()),
+                Some("--packages") => search.packages.push(pair[1].clone().into()),
                 _ => {}
             }
         }

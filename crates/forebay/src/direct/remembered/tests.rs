@@ -73,7 +73,7 @@ impl Rig {
 }
 
 fn program() -> Program {
-    let arguments = ["probe", "--library", LIBRARY].map(str::to_owned).to_vec();
+    let arguments = ["probe", "--library", LIBRARY].map(Into::into).to_vec();
     Program { file: "/bin/forebay".into(), arguments }
 }
 
@@ -184,7 +184,7 @@ fn a_search_that_would_come_to_another_library_is_made_anew() {
         answers.inquire(&program).keep(&(seen, End::Exited(0)));
         let is_known = || answers.inquire(&program).known().is_some();
         assert!(is_known(), "{appears}");
-        let packages = ["probe", "--packages", "/x"].map(str::to_owned).to_vec();
+        let packages = ["probe", "--packages", "/x"].map(Into::into).to_vec();
         let other = Program { arguments: packages, ..program.clone() };
         assert!(answers.inquire(&other).known().is_none());
         rig.write(appears, "anything");

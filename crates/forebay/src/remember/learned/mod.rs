@@ -38,6 +38,12 @@ impl Memory {
         sheet.map_or_else(Self::default, Self::of)
     }
 
+    /// What is remembered in another folder.
+    #[cfg(test)]
+    pub(crate) fn at(folder: PathBuf) -> Self {
+        Self::of(Sheet::at(folder, NAME, format::FILE_MAX))
+    }
+
     fn of(sheet: Sheet) -> Self {
         let entries = match sheet.read().map(|bytes| format::parse(&bytes)) {
             Ok(Text::Entries(entries)) => entries,

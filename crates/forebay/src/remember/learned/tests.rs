@@ -15,10 +15,6 @@ fn learned(depth: usize) -> Learned {
     Learned { depth, size: 128 << 10, rate: Rate(200_000_000) }
 }
 
-fn at(folder: PathBuf) -> Memory {
-    Memory::of(Sheet::at(folder, NAME, format::FILE_MAX))
-}
-
 /// A folder that does not exist yet, in one that does.
 fn place() -> (tempfile::TempDir, PathBuf) {
     let above = tempfile::tempdir().expect("a temporary folder");
@@ -27,7 +23,7 @@ fn place() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn remember(folder: &Path, identity: &str, depth: usize) -> bool {
-    let mut memory = at(folder.to_owned());
+    let mut memory = Memory::at(folder.to_owned());
     memory.note(identity, ME, learned(depth));
     memory.save()
 }
@@ -35,13 +31,13 @@ fn remember(folder: &Path, identity: &str, depth: usize) -> bool {
 #[test]
 fn what_is_noted_is_recalled_by_the_next() {
     let (_above, folder) = place();
-    let mut memory = at(folder.clone());
+    let mut memory = Memory::at(folder.clone());
     assert_eq!(memory.recall("a drive", ME), None);
     memory.note("a drive", ME, learned(3));
     memory.note("a drive", Direction::Write, learned(5));
     assert_eq!(memory.recall("a drive", ME), Some(learned(3)));
     assert!(memory.save() && memory.save());
-    let next = at(folder.clone());
+    let next = Memory::at(folder.clone());
     assert_eq!(next.recall("a drive", ME), Some(learned(3)));
     assert_eq!(next.recall("a drive", Direction::Write), Some(learned(5)));
     assert_eq!(next.recall("another", ME), None);
@@ -86,7 +82,7 @@ fn those_who_write_at_once_lose_nothing() {
             let folder = &folder;
             scope.spawn(move || {
                 for turn in 0..10 {
-                    let mut memory = at(folder.clone());
+                    let mut memory = Memory::at(folder.clone());
                     memory.note(&format!("{writer}-{turn}"), ME, learned(turn + 1));
                     // Who waited for the others too long tries again with the next.
                     while !memory.save() {}
@@ -94,7 +90,7 @@ fn those_who_write_at_once_lose_nothing() {
             });
         }
     });
-    let memory = at(folder);
+    let memory = Memory::at(folder);
     assert_eq!(memory.known.len(), 41);
     assert_eq!(memory.recall("3-9", ME), Some(learned(10)));
 }
@@ -107,12 +103,12 @@ fn a_damaged_file_is_read_as_far_as_it_goes_and_mended() {
     let text = fs::read_to_string(&path).expect("written");
     fs::write(&path, format!("{text}\0\u{7f} nonsense\nbad read 1 2 3 4\n{}", &text[..60]))
         .unwrap();
-    assert_eq!(at(folder.clone()).recall("good", ME), Some(learned(7)));
+    assert_eq!(Memory::at(folder.clone()).recall("good", ME), Some(learned(7)));
     for bytes in [&b""[..], b"\xff\xfe\0\0", &b"x".repeat(10_000_000)] {
         fs::write(&path, bytes).expect("our own file");
-        assert!(at(folder.clone()).known.is_empty());
+        assert!(Memory::at(folder.clone()).known.is_empty());
         assert!(remember(&folder, "new", 2));
-        assert_eq!(at(folder.clone()).recall("new", ME), Some(learned(2)));
+        assert_eq!(Memory::at(folder.clone()).recall("new", ME), Some(learned(2)));
     }
 }
 
@@ -125,9 +121,9 @@ fn a_clock_that_was_set_back_does_not_keep_what_is_old() {
     let (line, time) = text.trim_end_matches(" .\n").rsplit_once(' ').expect("words");
     assert!(time.parse::<u64>().is_ok_and(|time| time > 1_000_000_000));
     fs::write(&path, format!("{line} {} .\n", u64::MAX)).expect("our own file");
-    assert_eq!(at(folder.clone()).recall("a drive", ME), Some(learned(7)));
+    assert_eq!(Memory::at(folder.clone()).recall("a drive", ME), Some(learned(7)));
     assert!(remember(&folder, "a drive", 2));
-    assert_eq!(at(folder).recall("a drive", ME), Some(learned(2)));
+    assert_eq!(Memory::at(folder).recall("a drive", ME), Some(learned(2)));
 }
 
 #[test]
@@ -136,7 +132,7 @@ fn a_file_of_a_later_version_is_left_alone() {
     assert!(remember(&folder, "old", 7));
     let later = "forebay learned, version 2\nsomething else\n";
     fs::write(folder.join(NAME), later).expect("our own file");
-    assert!(at(folder.clone()).known.is_empty());
+    assert!(Memory::at(folder.clone()).known.is_empty());
     assert!(!remember(&folder, "new", 2));
     assert_eq!(fs::read_to_string(folder.join(NAME)).expect("still there"), later);
 }
@@ -155,14 +151,14 @@ fn links_and_things_that_are_no_files_are_neither_followed_nor_waited_for() {
     for make in hostile {
         fs::remove_file(&path).expect("it was there");
         make();
-        assert!(at(folder.clone()).known.is_empty());
+        assert!(Memory::at(folder.clone()).known.is_empty());
         assert!(remember(&folder, "new", 2), "the name is ours to give again");
         assert!(fs::symlink_metadata(&path).expect("there").is_file());
         assert_eq!(fs::read_to_string(&victim).expect("there"), "precious");
     }
     fs::remove_file(&path).expect("it was there");
     fs::create_dir(&path).expect("a folder");
-    assert!(at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
+    assert!(Memory::at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing is left beside it");
 }
 
@@ -171,18 +167,18 @@ fn a_folder_that_others_may_change_is_not_used() {
     let (above, folder) = place();
     assert!(remember(&folder, "a drive", 7));
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("our own");
-    assert!(at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
+    assert!(Memory::at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("our own");
     let link = above.path().join("link");
     symlink(&folder, &link).expect("a link");
-    assert!(at(link.clone()).known.is_empty() && !remember(&link, "new", 2));
+    assert!(Memory::at(link.clone()).known.is_empty() && !remember(&link, "new", 2));
     // Another user's, where this one may play another.
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(&folder, Some(65534), None).expect("root may");
-        assert!(at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
+        assert!(Memory::at(folder.clone()).known.is_empty() && !remember(&folder, "new", 2));
         std::os::unix::fs::chown(&folder, Some(0), None).expect("root may");
         std::os::unix::fs::chown(folder.join(NAME), Some(65534), None).expect("root may");
-        assert!(at(folder.clone()).known.is_empty());
+        assert!(Memory::at(folder.clone()).known.is_empty());
     } else {
         println!("skipped: another user's folder: needs root");
     }
@@ -207,6 +203,6 @@ fn what_a_killed_process_left_is_no_hindrance() {
     let own = rustix::thread::gettid().as_raw_nonzero();
     fs::write(folder.join(format!("{NAME}.{own}.new")), "half a li").expect("a file");
     assert!(remember(&folder, "new", 2));
-    assert_eq!(at(folder.clone()).known.len(), 2);
+    assert_eq!(Memory::at(folder.clone()).known.len(), 2);
     assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1);
 }

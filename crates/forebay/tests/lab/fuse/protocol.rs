@@ -15,6 +15,8 @@ pub(super) const REQUEST_MAX: u32 = 1 << 20;
 /// How the file misbehaves. Offsets are of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
+    /// Nothing is answered until this is taken back: no name, no size, no question of any kind.
+    pub(crate) silent: bool,
     /// Reads that touch a byte from here on wait until this is taken back.
     pub(crate) hang_from: Option<u64>,
     /// Writes wait until this is taken back.
@@ -118,6 +120,10 @@ impl State {
             let flags = u32::from(self.faults.uncached) | closes;
             Reply::Body([[0; 8].as_slice(), &flags.to_ne_bytes(), &[0; 4]].concat())
         };
+        let needs_no_answer = [2, 26, INTERRUPT, 42].contains(&request.code);
+        if self.faults.silent && !needs_no_answer {
+            return None;
+        }
         Some(match request.code {
             1 if request.body.strip_suffix(b"\0") == Some(NAME.as_bytes()) => {
                 Reply::Body(self.entry())

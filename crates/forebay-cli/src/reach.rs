@@ -1,0 +1,114 @@
+//! `forebay reach`: looks at paths that may never answer, for verbs that have to go on.
+//!
+//! A call that a server never answers may not be ended by any signal, and a process ends only when
+//! all its threads have. So the first look is made by this program in a process of its own, which
+//! can be left behind; [`system`] asks it, and what does not answer there is not touched here.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use forebay::topology::System;
+
+use crate::args::ReachArgs;
+use crate::failure::{Failure, Result};
+use crate::program::Program;
+
+/// How long the process may take for one path: more than the engine's library waits by itself.
+const PATH_MAX: Duration = Duration::from_secs(6);
+const ANSWERS: &[u8] = b"answers";
+const SILENT: &[u8] = b"silent ";
+
+/// Runs the verb: a line for each path. Errors are met again by whoever asks.
+pub(crate) fn command(args: &ReachArgs) -> Result<()> {
+    let system = System::live();
+    for path in &args.paths {
+        let answer = match system.reach(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                let real = system.known_way(path).unwrap_or_else(|| path.clone());
+                [SILENT, real.as_os_str().as_bytes()].concat()
+            }
+            _ => ANSWERS.to_vec(),
+        };
+        let mut out = std::io::stdout();
+        // The next path may be the last that is looked at.
+        let told = out.write_all(&[&answer[..], b"\0"].concat()).and_then(|()| out.flush());
+        told.map_err(|error| Failure::stdout(&error))?;
+    }
+    Ok(())
+}
+
+/// This machine, of which those of `paths` that do not answer are not looked at.
+pub(crate) fn system(program: &Program, paths: &[PathBuf]) -> System {
+    let system = System::live();
+    let mut command = program.command("reach");
+    command.arg("--").args(paths).stdin(Stdio::null()).stderr(Stdio::null());
+    // Where no process can be started, the library's own bound is left.
+    let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else { return system };
+    let answers = listen(&mut child);
+    for path in paths {
+        match answers.recv_timeout(PATH_MAX).ok().as_deref().map(silent) {
+            Some(Some(real)) => system.pass_over(path, &real),
+            Some(None) => {}
+            None => break,
+        }
+    }
+    // Whoever still waits is left to itself: nobody can say when it ends.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    system
+}
+
+/// The lines of a child, as they come.
+fn listen(child: &mut Child) -> Receiver<Vec<u8>> {
+    let (tell, told) = sync_channel(1);
+    if let Some(output) = child.stdout.take() {
+        let mut lines = BufReader::new(output).split(0);
+        thread::spawn(
+            move || while lines.next().is_some_and(|l| l.is_ok_and(|l| tell.send(l).is_ok())) {},
+        );
+    }
+    told
+}
+
+/// Where a path leads that does not answer; none of one that does.
+fn silent(line: &[u8]) -> Option<PathBuf> {
+    let real = line.strip_prefix(SILENT)?;
+    Some(Path::new(OsStr::from_bytes(real)).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// A program that says `script`.
+    fn shell(script: &str) -> Program {
+        Program::new(["sh", "-c", script].map(Into::into).to_vec())
+    }
+
+    #[test]
+    fn what_is_said_to_be_silent_is_not_looked_at() {
+        let paths = [PathBuf::from("/tmp"), PathBuf::from("/")];
+        let system = system(&shell("printf 'silent /x/y\\000answers\\000'; sleep 100"), &paths);
+        assert_eq!(system.reach(&paths[0]).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        assert_eq!(system.known_way(&paths[0]), Some("/x/y".into()));
+        system.reach(&paths[1]).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_cannot_look_changes_nothing() {
+        let start = Instant::now();
+        for script in ["exit 1", "echo damaged", "printf 'silent'", "printf '\\377\\000'"] {
+            system(&shell(script), &["/".into()]).reach(Path::new("/")).unwrap();
+        }
+        let none = Program::new(vec!["/no/such/program".into()]);
+        system(&none, &["/".into()]).reach(Path::new("/")).unwrap();
+        assert!(start.elapsed() < 4 * PATH_MAX, "only a bound on a hang");
+    }
+}
