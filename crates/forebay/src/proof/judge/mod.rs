@@ -256,7 +256,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether nvidia-fs or the GPU's link has seen bytes that a library says it has moved directly.
+    /// Whether nvidia-fs or the GPU's link has seen bytes that a library says it has moved.
     fn is_counted_elsewhere(&self, direct: u64) -> bool {
         let by_nvidia_fs = self.evidence.nvidia_fs.told().is_some_and(|counts| {
             let counted = match self.claim.direction {
