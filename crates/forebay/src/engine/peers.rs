@@ -83,7 +83,8 @@ impl Engine {
         let why = |text: &str| Err(Some(text.to_owned()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
         let (options, providers) = (self.options(), &self.inner.providers);
-        if !demanded && !(options.cufile && providers.may_serve(&**device)) {
+        let may = demanded || options.cufile && providers.may_serve(&**device);
+        if !may {
             return Err(None); // most machines, at every read
         }
         if !options.cufile {
