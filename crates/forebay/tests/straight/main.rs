@@ -7,6 +7,7 @@ mod proven;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceId;
 use forebay::units::{KIB, MIB};
@@ -240,4 +241,36 @@ fn one_that_is_cancelled_or_dropped_leaves_nothing_behind() {
         drop(file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start"));
     }
     rig.read(&file, (0, LEN, 0), &demanded()).expect("as before");
+}
+
+#[test]
+fn a_library_that_does_not_answer_holds_nobody_up_for_long() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=hang-open");
+    let start = Instant::now();
+    let outcome = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
+    // What is known to be silent is not waited for again.
+    let asked = Instant::now();
+    let error = rig.read(&rig.cold(), (0, LEN, 0), &demanded()).expect_err("it is silent");
+    assert!(error.to_string().contains("does not answer"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(30) && asked.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_request_that_is_never_answered_keeps_its_memory_and_lets_its_caller_go() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=hang");
+    let transfer = rig.cold().start_read(0, rig.buffer(LEN), &demanded()).expect("a start");
+    let (end, buffer) = transfer.wait_at_most(Duration::from_millis(500));
+    assert!(end.is_err() && buffer.is_none(), "{end:?}");
+    // Others go on, and the engine's end is bounded.
+    let host = fs::read(rig.path()).expect("a read");
+    assert_eq!(
+        rig.engine.open(rig.path()).expect("opens").read_whole(None).expect("a read").0.len(),
+        host.len() as u64
+    );
+    let start = Instant::now();
+    drop(rig);
+    assert!(start.elapsed() < Duration::from_secs(20));
 }

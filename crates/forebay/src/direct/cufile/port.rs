@@ -4,7 +4,10 @@
 
 use std::any::Any;
 use std::fs::File;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -20,6 +23,12 @@ use crate::gpu::{Device, DeviceError, DeviceId};
 
 /// What cuFile takes without a detour through memory of its own, whatever the drive.
 const UNIT: u64 = 4096;
+
+/// How long the driver may take to know a file.
+const REGISTERS_WITHIN: Duration = Duration::from_secs(5);
+
+const NO_ANSWER: &str = "cuFile does not answer when it is to know a file: its log may say why \
+                         (`cufile.log`)";
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -46,17 +55,7 @@ impl CuFilePort {
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
         // A descriptor of its own: another one's may be registered only once.
         let own = direct.fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        let mut own = Some(File::from(own));
-        let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
-        let register = &mut || {
-            let Some(file) = own.take() else { return };
-            registered = match device.played_cufile() {
-                Some(play) => session.register_played(file, play),
-                None => session.register(file),
-            };
-        };
-        device.within(register).map_err(|error| error.to_string())?;
-        let file = registered.map_err(|failure| failure.in_words())?;
+        let file = register(session, File::from(own), device)?;
         let (session, device) = (Arc::clone(session), Arc::clone(device));
         Ok(Self { session, file, device, unit, refusal: Mutex::default() })
     }
@@ -100,6 +99,39 @@ impl CuFilePort {
         entered.map_err(lost)?;
         moved.map_err(|failure| self.refused(&failure))
     }
+}
+
+/// Has the driver know a file, on a thread of its own: should it hang, the caller does not.
+fn register(
+    session: &Arc<Session>,
+    file: File,
+    device: &Arc<dyn Device>,
+) -> Result<RegisteredFile, String> {
+    if session.is_silent() {
+        return Err(NO_ANSWER.into());
+    }
+    let (answer, answered) = sync_channel(1);
+    let (own, device) = (Arc::clone(session), Arc::clone(device));
+    let mut file = Some(file);
+    let registers = move || {
+        let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
+        let entered = device.within(&mut || {
+            let Some(file) = file.take() else { return };
+            registered = match device.played_cufile() {
+                Some(play) => own.register_played(file, play),
+                None => own.register(file),
+            };
+        });
+        let registered = registered.map_err(|failure| failure.in_words());
+        // Nobody may wait any more.
+        let _ = answer.send(entered.map_err(|error| error.to_string()).and(registered));
+    };
+    let thread = thread::Builder::new().name("forebay-register".into()).spawn(registers);
+    thread.map_err(|error| format!("no thread to ask cuFile: {error}"))?;
+    answered.recv_timeout(REGISTERS_WITHIN).unwrap_or_else(|_| {
+        session.is_silent_from_now_on();
+        Err(NO_ANSWER.into())
+    })
 }
 
 impl Port for CuFilePort {

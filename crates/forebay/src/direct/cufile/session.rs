@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::buffers::Buffers;
 use super::failure::{CuFileError, CuFileFailure};
@@ -40,6 +41,8 @@ pub struct Session {
     counts: bool,
     limits: SessionLimits,
     pub(super) buffers: Buffers,
+    /// Whether it was asked something and has not answered.
+    silent: AtomicBool,
     /// No child of this process may call the library.
     home: Home,
 }
@@ -130,7 +133,8 @@ impl Session {
             let _ = unsafe { start() }.checked("cuFileStatsStart");
         }
         let limits = limits_of(table);
-        Ok(Self { cufile, counts, limits, buffers: Buffers::default(), home: Home::here() })
+        let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
+        Ok(Self { cufile, counts, limits, buffers, silent, home: Home::here() })
     }
 
     pub(super) fn table(&self) -> &Table {
@@ -139,6 +143,15 @@ impl Session {
 
     pub(super) fn limits(&self) -> SessionLimits {
         self.limits
+    }
+
+    /// Whether it has left a question without an answer, so that nothing more is asked of it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_silent_from_now_on(&self) {
+        self.silent.store(true, Ordering::Relaxed);
     }
 
     /// Whether this is the process that opened it.

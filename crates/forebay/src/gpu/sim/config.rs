@@ -47,17 +47,23 @@ pub enum CuFilePlay {
     Fail,
     /// It says that it has moved what it has not.
     Lie,
+    /// After some requests it answers no more.
+    Hang,
+    /// It does not answer when it is to know a file.
+    HangOpen,
 }
 
 impl CuFilePlay {
     /// Every way, with its name.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
         ("refuse", Self::Refuse),
         ("short", Self::Short),
         ("fail", Self::Fail),
         ("lie", Self::Lie),
+        ("hang", Self::Hang),
+        ("hang-open", Self::HangOpen),
     ];
 
     fn name(self) -> &'static str {
@@ -87,7 +93,11 @@ const KEYS: [(&str, &str); 7] = [
     ("seed", "a whole number"),
     ("copy-faults", "a share from 0 to 1, such as `0.01`"),
     ("lost-after", "a number of copies"),
-    ("cufile", "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail` or `lie`"),
+    (
+        "cufile",
+        "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `lie`, `hang` or \
+     `hang-open`",
+    ),
 ];
 
 impl SimConfig {

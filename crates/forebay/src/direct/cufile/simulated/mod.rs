@@ -159,6 +159,9 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
     if play == CuFilePlay::Refuse {
         return Answer { error: NOT_SUPPORTED, cuda: 0 };
     }
+    if play == CuFilePlay::HangOpen {
+        hang();
+    }
     // SAFETY: the caller's descriptor.
     let fd = unsafe { (*descriptor).fd() };
     let mut library = library();
@@ -272,6 +275,13 @@ fn is_named_by_base(base: *const c_void, at: i64) -> bool {
     below.is_none_or(|(start, len)| address >= start + len || *start == base as usize)
 }
 
+/// Never returns.
+fn hang() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
 /// The byte `at` of memory.
 fn place(base: *mut u8, at: i64) -> *mut u8 {
     base.wrapping_offset(isize::try_from(at).unwrap_or(0))
@@ -287,6 +297,7 @@ fn act(
     let Some(played) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
     let asked = match played.play {
         CuFilePlay::Fail if played.requests > FAILS_AFTER => return -IO_ERROR,
+        CuFilePlay::Hang if played.requests > FAILS_AFTER => hang(),
         CuFilePlay::Short if played.random.is_multiple_of(SHORT_EVERY) => {
             let fewer = align_down(played.random % (len as u64).max(1), SHORT_UNIT);
             usize::try_from(fewer.max(SHORT_UNIT)).unwrap_or(len).min(len)
