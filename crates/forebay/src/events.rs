@@ -155,7 +155,7 @@ pub(crate) fn direct_refused(path: &Path, reason: &str, lasts: bool) {
 }
 
 /// A transfer, as its call describes it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Begin {
     pub(crate) direction: &'static str,
     /// How many pieces it reads, of several files perhaps.
@@ -163,12 +163,14 @@ pub(crate) struct Begin {
     pub(crate) gpu: Option<DeviceId>,
     /// The way that was decided for what is not in the page cache; `None`: for each file or part.
     pub(crate) way: Option<(Route, Reason)>,
+    /// Why nothing goes straight to the GPU, where there may be a path for that.
+    pub(crate) not_direct: Option<String>,
 }
 
 impl Begin {
     /// A read or a write of so many pieces.
     pub(crate) fn of_pieces(direction: Direction, pieces: usize, gpu: Option<DeviceId>) -> Self {
-        Self { direction: direction.name(), pieces: Some(pieces), gpu, way: None }
+        Self { direction: direction.name(), pieces: Some(pieces), gpu, way: None, not_direct: None }
     }
 }
 
@@ -181,7 +183,8 @@ pub(crate) struct Told {
 
 /// A transfer begins: its span is a child of the caller's.
 pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &Begin) -> Told {
-    let Begin { direction, pieces, gpu, way } = *begin;
+    let Begin { direction, pieces, gpu, way, .. } = *begin;
+    let not_direct = begin.not_direct.as_deref();
     // Of several pieces the range is none of a file.
     let offset = pieces.is_none().then_some(range.start);
     let span = debug_span!(
@@ -190,7 +193,7 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
     let (route, reason) = (way.map(|way| way.0.name()), way.map(|way| way.1.text()));
     debug!(
         target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len, pieces,
-        gpu = gpu.map(display), route, reason, "transfer begins"
+        gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
     );
     Told { span, direction }
 }

@@ -123,6 +123,7 @@
 //! - `tests/ordered/main.rs`: queues work on streams, as a caller would
 //! - `tests/ordered/many.rs`: queues work on streams, as a caller would
 //! - `tests/ordered/rig.rs`: queues work on streams, as a caller would
+//! - `tests/straight/ends.rs`: queues work on a stream, as a caller would
 
 pub mod clock;
 pub mod direct;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::clock::SystemClock;
-use forebay::gpu::sim::{SimConfig, SimDevice};
+use forebay::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
 use forebay::gpu::{Device, DeviceId};
 use forebay::{
     Buffer, DirectIo, Engine, Error, File, OpenOptions, Options, RequestOptions, RingChoice, Route,
@@ -30,6 +30,16 @@ const ACTIONS: u64 = 60;
 /// Bytes of each file that is read, and of each thread's part of the file that all write.
 const FILE_LEN: u64 = 3_000_000;
 const PART_LEN: u64 = 700_001;
+
+/// What plays cuFile for a GPU, if anything does.
+const CUFILE: [Option<CuFilePlay>; 6] = [
+    None,
+    None,
+    Some(CuFilePlay::P2pDma),
+    Some(CuFilePlay::Refuse),
+    Some(CuFilePlay::Short),
+    Some(CuFilePlay::Fail),
+];
 
 const KIB: u64 = 1 << 10;
 
@@ -61,6 +71,7 @@ fn gpus(dice: &mut Dice, engine: &Engine) -> Vec<DeviceId> {
             latency: Duration::from_micros(dice.one_of(&[0, 10])),
             copy_faults: dice.one_of(&[0.0, 0.0, 0.05]),
             seed: dice.next(),
+            cufile: dice.one_of(&CUFILE),
             ..SimConfig::default()
         };
         let number = u32::try_from(number).unwrap();
@@ -83,6 +94,14 @@ struct Actor {
     part_start: u64,
     /// What the part holds; no byte where that is not known.
     part: Vec<Option<u8>>,
+}
+
+/// A transfer, unless it was demanded that it goes straight and it cannot.
+fn taken(started: Result<Transfer, Error>) -> Option<Transfer> {
+    match started {
+        Err(Error::RouteUnavailable { route: Route::Direct, .. }) => None,
+        started => Some(started.unwrap()),
+    }
 }
 
 /// What became of a transfer's buffer and bytes.
@@ -115,7 +134,10 @@ impl Actor {
     fn demands(&mut self, on_gpu: bool, exact: bool) -> RequestOptions {
         let staged = on_gpu && self.dice.below(3) == 0 && self.written.no_direct_io().is_none();
         let staged = staged && self.engine.options().direct_io == DirectIo::Auto;
-        let mut demands = if staged {
+        let straight = on_gpu && self.dice.below(4) == 0;
+        let mut demands = if straight {
+            RequestOptions::by_route(Route::Direct)
+        } else if staged {
             RequestOptions::by_route(Route::Staged)
         } else {
             RequestOptions::default()
@@ -152,7 +174,7 @@ impl Actor {
         if self.dice.below(20) == 0 {
             self.read.evict().unwrap();
         }
-        let transfer = self.read.start_read(offset, buffer, &demands).unwrap();
+        let Some(transfer) = taken(self.read.start_read(offset, buffer, &demands)) else { return };
         if let End::Done(bytes, buffer) = self.end(transfer) {
             assert_eq!(bytes, len);
             let mut got = vec![0; index(len)];
@@ -179,7 +201,8 @@ impl Actor {
             return;
         }
         let demands = self.demands(buffer.device().is_some(), false);
-        let transfer = self.written.start_write(self.part_start + start, buffer, &demands).unwrap();
+        let started = self.written.start_write(self.part_start + start, buffer, &demands);
+        let Some(transfer) = taken(started) else { return };
         match self.end(transfer) {
             End::Done(bytes_done, _) => {
                 assert_eq!(bytes_done, len);
@@ -236,6 +259,8 @@ impl Actor {
             Ok(outcome) => End::Done(outcome.bytes, buffer),
             Err(Error::Device { .. }) => End::Failed,
             Err(Error::Cancelled { .. }) if may_be_cancelled => End::Failed,
+            // A path that was demanded and breaks.
+            Err(Error::RouteUnavailable { route: Route::Direct, .. }) => End::Failed,
             Err(error) => panic!("{error}: {error:?}"),
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::Engine;
 use super::start::Call;
 use crate::direct::Session;
-use crate::error::Result;
 use crate::events::Begin;
 use crate::file::Port;
+use crate::gpu::Device;
 use crate::options::DirectIo;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::{Direction, Peer, Request, Share, Staged};
@@ -27,14 +27,32 @@ pub(super) struct Straight {
     edges: Vec<ByteRange>,
 }
 
+/// What goes straight; else why nothing does, where there may be a path.
+pub(super) type FoundStraight = Result<Straight, Option<String>>;
+
+/// Why pieces of one call do not go straight, nor what a stream orders, nor a write.
+pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
+const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
+pub(super) const IN_ORDER: &str = "in the order of a stream bytes go through slots";
+
 impl Engine {
+    /// Why a transfer to or from a GPU does not go straight; none where there is no path anyway.
+    pub(super) fn why_not_direct(
+        &self,
+        gpu: Option<&Arc<dyn Device>>,
+        why: &str,
+    ) -> Option<String> {
+        let may = |gpu: &&Arc<dyn Device>| self.inner.providers.may_serve(&***gpu);
+        gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
+    }
+
     /// The driver of cuFile, where this engine uses it: its counters say which way bytes took.
     #[must_use]
     pub fn cufile(&self) -> Option<Arc<Session>> {
         self.inner.providers.in_use()
     }
 
-    /// What of a call's range goes straight; `None`: nothing does. `is_sized`: it is known that the
+    /// What of a call's range goes straight, or why nothing does. `is_sized`: it is known that the
     /// file reaches so far.
     ///
     /// # Errors
@@ -44,71 +62,70 @@ impl Engine {
         call: &Call<'_>,
         range: ByteRange,
         is_sized: bool,
-    ) -> Result<Option<Straight>> {
+    ) -> crate::Result<FoundStraight> {
         let demanded = call.options.route == Some(Route::Direct);
         if !demanded && (call.options.route.is_some() || !is_sized || !may_be_straight(call)) {
-            return Ok(None);
+            let plain = call.direction == Direction::Write && call.options.route.is_none();
+            let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
+            return Ok(Err(self.why_not_direct(gpu, UNASKED_WRITE)));
         }
         if !is_sized {
             let why = "its file system does not say how long the file is";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
         match self.straight_or_why(call, range, demanded) {
-            Ok(straight) => Ok(straight),
-            Err(why) if demanded => Err(call.unavailable(Route::Direct, why)),
-            Err(_) => Ok(None),
+            Err(Some(why)) if demanded => Err(call.unavailable(Route::Direct, why)),
+            found => Ok(found),
         }
     }
 
-    fn straight_or_why(
-        &self,
-        call: &Call<'_>,
-        range: ByteRange,
-        demanded: bool,
-    ) -> Result<Option<Straight>, String> {
-        let Some(device) = &call.span.gpu else { return Err("the memory is the host's".into()) };
-        let options = self.options();
+    fn straight_or_why(&self, call: &Call<'_>, range: ByteRange, demanded: bool) -> FoundStraight {
+        let why = |text: &str| Err(Some(text.to_owned()));
+        let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
+        let (options, providers) = (self.options(), &self.inner.providers);
+        let may = demanded || options.cufile && providers.may_serve(&**device);
+        if !may {
+            return Err(None); // most machines, at every read
+        }
         if !options.cufile {
-            return Err("cuFile is switched off (`FOREBAY_CUFILE=off`)".into());
+            return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");
         }
         if options.direct_io == DirectIo::Off {
-            return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".into());
+            return why("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)");
         }
-        let providers = &self.inner.providers;
-        if !demanded && !providers.may_serve(&**device) {
-            return Ok(None); // most machines, at every read
-        }
-        let port = providers.port(call.file, device, options.probe.as_ref(), demanded)?;
+        let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
+        let port = port.map_err(Some)?;
         let unit = port.unit();
         let whole = match call.direction {
             Direction::Read => unit,
             Direction::Write => unit.max(call.file.cache_unit()),
         };
         if unit > options.segment_size {
-            return Err(format!(
-                "it takes units of {unit} bytes, which `FOREBAY_SEGMENT_SIZE` is below"
-            ));
+            let below = "which `FOREBAY_SEGMENT_SIZE` is below";
+            return why(&format!("it takes units of {unit} bytes, {below}"));
         }
         let (body, edges) = cut(range, whole);
-        if body.is_empty() && demanded && !range.is_empty() {
-            return Err(format!("the range holds no whole unit of {whole} bytes"));
+        if range.is_empty() {
+            return Err(None);
+        }
+        if body.is_empty() {
+            return why(&format!("the range holds no whole unit of {whole} bytes"));
         }
         let address = call.span.address + (body.start - range.start);
         if !address.is_multiple_of(unit) {
-            return Err(format!(
-                "the memory does not lie at the file's offset within units of {unit} bytes"
-            ));
+            let within = format!("within units of {unit} bytes");
+            return why(&format!("the memory does not lie at the file's offset {within}"));
         }
-        // What is in memory already is there sooner.
-        if body.is_empty() || !demanded && call.file.is_resident(body) {
-            return Ok(None);
+        if !demanded && call.file.is_resident(body) {
+            return why("the bytes are in the page cache, from where they come sooner");
         }
-        let queue = self.straight_queue(call.file, &port, call.direction, demanded)?;
+        let queue = self.straight_queue(call.file, &port, call.direction, demanded);
+        let queue = queue.map_err(Some)?;
         if let Some(keep) = &call.span.keep {
             keep.become_known(|address, len| port.keep_known(address, len));
         }
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Some(Straight { port, reason, queue, body, edges }))
+        Ok(Straight { port, reason, queue, body, edges })
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
@@ -129,11 +146,11 @@ impl Engine {
     }
 }
 
-impl Straight {
-    /// What subscribers are told of a transfer, of which `straight` goes straight.
-    pub(super) fn told(straight: Option<&Self>, begin: Begin) -> Begin {
-        let way = straight.map(|straight| (Route::Direct, straight.reason));
-        Begin { way: way.or(begin.way), ..begin }
+/// What subscribers are told of a transfer, of which that goes straight which was found.
+pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
+    match found {
+        Ok(straight) => Begin { way: Some((Route::Direct, straight.reason)), ..begin },
+        Err(why) => Begin { not_direct: why.clone(), ..begin },
     }
 }
 

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use super::file::RequestOptions;
-use super::peers::Straight;
-use super::{Engine, bad_request};
+use super::{Engine, bad_request, peers};
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::file::{Handle, Source};
@@ -89,7 +88,8 @@ impl<'a> Call<'a> {
             (Ok((_, reason)), Some(_)) => (Route::Staged, reason),
             (Err(reason), Some(_)) => (Route::Cached, reason),
         });
-        Begin { direction: self.direction.name(), pieces: None, gpu, way }
+        let direction = self.direction.name();
+        Begin { direction, pieces: None, gpu, way, not_direct: None }
     }
 
     pub(super) fn unavailable(&self, route: Route, reason: String) -> Error {
@@ -146,7 +146,7 @@ impl Engine {
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            let begin = Straight::told(straight.as_ref(), call.begin(Some(way)));
+            let begin = peers::told(&straight, call.begin(Some(way)));
             state.tell_begin(self.ranges(), call.file, &begin);
         }
         let mut request = Request {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
-use forebay::{Engine, Error, Options, Piece, RequestOptions, Target};
+use forebay::{Engine, Error, OpenOptions, Options, Piece, RequestOptions, Target};
 use tempfile::TempDir;
 use tracing::Level;
 
@@ -24,6 +24,15 @@ const LEN: usize = 12_000_001;
 /// A file whose path no other test has, and its name.
 fn file_of(len: usize) -> (TempDir, String) {
     let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, pattern(7, len)).expect("room for a file");
+    let path = path.to_str().expect("plain letters").to_owned();
+    (folder, path)
+}
+
+/// The same, on a disk.
+fn file_in_a_folder_here(len: usize) -> (TempDir, String) {
+    let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("data");
     fs::write(&path, pattern(7, len)).expect("room for a file");
     let path = path.to_str().expect("plain letters").to_owned();
@@ -204,4 +213,48 @@ fn a_subscriber_may_ask_the_engine() {
     assert!(!listener.with("pinned memory refused").is_empty());
     let told = transfers(&path);
     assert!(messages(&told).contains(&"transfer failed"), "{told:?}");
+}
+
+/// Why nothing goes straight is told where there is a path, and nowhere else.
+#[test]
+fn what_does_not_go_straight_says_why() {
+    let _watchdog = Watchdog::start();
+    listener();
+    const GPUS: [(u32, &str); 3] = [(70, "sim"), (71, "sim:cufile"), (72, "sim:cufile=refuse")];
+    for (index, settings) in GPUS {
+        let engine = Engine::new(Options::default()).expect("the defaults fit");
+        let gpu = gpu(&engine, index, settings);
+        let (_folder, path) = file_in_a_folder_here(LEN);
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
+        if let Some(reason) = file.no_direct_io() {
+            return println!("skipped: bytes that go straight: {reason}");
+        }
+        let mut buffer = engine.allocate(gpu, 2 << 20).expect("memory");
+        file.read(0, &mut buffer).expect("what is in memory");
+        file.read(512, &mut buffer).expect("crooked");
+        file.write(0, &buffer).expect("a write");
+        let pieces = [Piece::new(&file, 0, 1 << 20, 0)];
+        let mut targets = [Target::from(&mut buffer)];
+        engine.read_many(&pieces, &mut targets, &RequestOptions::default()).expect("a piece");
+        let told = transfers(&path);
+        let begins = told.iter().filter(|event| event.message() == "transfer begins");
+        let whys: Vec<Option<&str>> = begins.map(|event| event.get("not_direct")).collect();
+        let expected: [&str; 4] = match settings {
+            "sim" => {
+                assert_eq!(whys, [None; 4], "{told:?}");
+                continue;
+            }
+            "sim:cufile" => [
+                "in the page cache",
+                "the file's offset within units of 4096",
+                "only where that is demanded",
+                "pieces of one call",
+            ],
+            _ => ["5008", "5008", "only where that is demanded", "pieces of one call"],
+        };
+        assert_eq!(whys.len(), expected.len(), "{told:?}");
+        for (why, part) in whys.into_iter().zip(expected) {
+            assert!(why.is_some_and(|why| why.contains(part)), "{settings}: {part}: {told:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, part};
 use crate::engine::file::RequestOptions;
+use crate::engine::peers::OF_PIECES;
 use crate::engine::start::{Call, Way};
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
@@ -96,6 +97,8 @@ impl Engine {
         let id = gpu.map(|gpu| gpu.id());
         if !many.is_block {
             let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
+            let not_direct = self.why_not_direct(gpu, OF_PIECES);
+            let begin = Begin { not_direct, ..begin };
             state.tell_begin(self.ranges(), &file, &begin);
         }
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };

@@ -24,6 +24,7 @@ use keeper::Ordered;
 use track::Track;
 use work::Work;
 
+use super::peers::IN_ORDER;
 use super::start::Call;
 use super::{Engine, File, RequestOptions, bad_request};
 use crate::error::{Error, Operation, Result};
@@ -185,7 +186,8 @@ impl File {
             );
             return Err(bad_request(direction.operation(), place, reason));
         }
-        let begin = call.begin(None);
+        let not_direct = self.engine().why_not_direct(Some(&device), IN_ORDER);
+        let begin = Begin { not_direct, ..call.begin(None) };
         let Span { address, keep, .. } = call.span;
         let state = State::new(
             Arc::clone(self.shared_handle()),

@@ -10,6 +10,7 @@ use super::layout::{Layout, Part};
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
+use crate::engine::peers::IN_ORDER;
 use crate::engine::start::Call;
 use crate::engine::{Engine, File, RequestOptions};
 use crate::error::{Error, Place, Result};
@@ -113,6 +114,8 @@ impl Engine {
         let range = ByteRange::at(0, layout.len());
         let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
         let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
+        let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
+        let begin = Begin { not_direct, ..begin };
         let blocks = Blocks::of(layout.blocks(), self.options().slot_size);
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {

@@ -228,7 +228,13 @@ impl<'a> Judge<'a> {
                 let (most, verb) = (size(most), self.claim.moved());
                 self.grounds.push(format!("the drives have {verb} {most}"));
             }
-            None => self.doubts.push("no counter of the drives confirms it".into()),
+            None if self.is_counted_elsewhere(direct) => {
+                self.doubts.push("no counter of the drives confirms it".into());
+            }
+            None => self.lacks(
+                "no counter but the library's own shows that these bytes were moved",
+                "name the file to the sources, on storage whose drives or servers count",
+            ),
         }
         if let Some(cache) = self.evidence.page_cache.told() {
             let others = self.claim.bytes - direct.min(self.claim.bytes);
@@ -248,6 +254,26 @@ impl<'a> Judge<'a> {
                 "the host's memory moved {moved} meanwhile, which a direct path leaves alone"
             ));
         }
+    }
+
+    /// Whether nvidia-fs or the GPU's link has seen bytes that a library says it has moved.
+    fn is_counted_elsewhere(&self, direct: u64) -> bool {
+        let by_nvidia_fs = self.evidence.nvidia_fs.told().is_some_and(|counts| {
+            let counted = match self.claim.direction {
+                Direction::Read => counts.read,
+                Direction::Write => counts.written,
+            };
+            counted.saturating_add(self.slack.max(MIB)) >= direct
+        });
+        let is_link = self.claim.memory == Memory::Gpu;
+        let by_link = self.evidence.gpu.told().filter(|_| is_link).is_some_and(|link| {
+            let moved = match self.claim.direction {
+                Direction::Read => link.received,
+                Direction::Write => link.sent,
+            };
+            link.how != How::Windows && moved.saturating_add(self.slack) >= direct
+        });
+        by_nvidia_fs || by_link
     }
 
     fn confirm_nvidia_fs(&mut self) {

@@ -297,6 +297,37 @@ fn a_library_that_lies_is_found_out() {
 }
 
 #[test]
+fn the_librarys_own_word_alone_proves_no_direct_way() {
+    let direct = whole(Route::Direct);
+    for storage in [Storage::Other, Storage::Block] {
+        // The file was not named to the sources, or nothing counts below it.
+        let mut seen = Evidence { storage, cufile: counters(4, 0, 0, GIB), ..Evidence::default() };
+        assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
+        // The link, where all of it can be told, has seen them; or has not.
+        seen.gpu = link(GIB);
+        let told = verdict(&seen, &direct);
+        assert_eq!(told.to_string(), "direct (p2pdma)");
+        assert!(told.doubts[0].contains("no counter of the drives"), "{told:?}");
+        let simulated = Claim { memory: Memory::SimulatedGpu, ..whole(Route::Direct) };
+        assert_eq!(verdict(&seen, &simulated).finding, Finding::Unproven, "it has no link");
+        seen.gpu = link(0);
+        assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
+        if let Seen::Told(link) = &mut seen.gpu {
+            (link.how, link.received) = (How::Windows, GIB);
+        }
+        assert_eq!(verdict(&seen, &direct).finding, Finding::Unproven, "samples of a rate");
+        // nvidia-fs counts as well, for everybody.
+        seen.gpu = Seen::Nothing("nobody asked".into());
+        seen.cufile = counters(0, 4, 0, GIB);
+        let counts = |read| Seen::Told(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
+        seen.nvidia_fs = counts(GIB / 2);
+        assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
+        seen.nvidia_fs = counts(GIB);
+        assert_eq!(text(&seen, &direct), "direct (nvidia-fs)");
+    }
+}
+
+#[test]
 fn direct_needs_counters_that_say_so() {
     let direct = whole(Route::Direct);
     let mut seen = evidence(GIB, 0, 0, 0);

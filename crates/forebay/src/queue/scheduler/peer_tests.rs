@@ -101,9 +101,13 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
     assert!(rig.ended(&state).is_none(), "nothing has failed");
     let port = rig.file.ports().to(GPU, || unreachable!("it is known"));
     assert_eq!(port.expect_err("it is closed"), "no way");
+    // Before what stood there already: the file may end in between.
     let others = rig.scheduler.others(state.key());
     let staged = others.iter().flat_map(|&share| &rig.scheduler.transfers[share].request.parts);
-    assert!(staged.into_iter().any(|part| part.2 == Reason::PeerFailed), "it goes nowhere else");
+    let staged: Vec<_> = staged.map(|part| (part.0.start, part.2)).collect();
+    let expected = [(0, Reason::PeerFailed), (LEN / 4 * 3, Reason::UnalignedEdge)];
+    assert_eq!(staged, expected);
+    assert!(rig.scheduler.claim().is_some_and(|claim| claim.range.start == 0));
 }
 
 #[test]

@@ -129,11 +129,16 @@ impl Scheduler {
         let known = known.filter(|&other| !self.transfers[other].synced);
         let share = match known {
             Some(share) => {
+                self.unlist(share);
                 let active = &mut self.transfers[share];
-                if active.request.parts.is_empty() {
-                    active.cursor = rest.start;
+                if let Some(part) = active.request.parts.front_mut() {
+                    part.0.start = active.cursor;
                 }
+                // In the file's order: where a share meets the end of the file, what follows in it
+                // has to lie behind that end.
                 active.request.parts.append(&mut parts);
+                active.request.parts.make_contiguous().sort_by_key(|part| part.0.start);
+                active.cursor = active.request.parts.front().map_or(rest.start, |p| p.0.start);
                 share
             }
             None => {

@@ -1,9 +1,12 @@
 //! Reads and writes that go straight between a file and a GPU, by a cuFile that is played.
 
+mod ends;
+#[path = "../lab/mod.rs"]
 mod lab;
+mod proven;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceId;
@@ -25,13 +28,18 @@ struct Rig {
 
 impl Rig {
     fn new(gpu: &str) -> Self {
+        Self::within(gpu, Path::new("."))
+    }
+
+    /// With its file in a folder of `place`.
+    fn within(gpu: &str, place: &Path) -> Self {
         let mut options = Options::default();
         options.remember = false;
         options.segment_size = 256 * KIB;
         let engine = Engine::new(options).expect("limits that fit");
         let wanted = gpu.parse().expect("a name");
         let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+        let folder = tempfile::tempdir_in(place).expect("a folder");
         let bytes = pattern(3, LEN);
         fs::write(folder.path().join("file"), &bytes).expect("it is written");
         fs::File::open(folder.path().join("file")).expect("it opens").sync_all().expect("a sync");
