@@ -9,7 +9,7 @@ use std::ffi::c_uint;
 use std::ptr;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use slab::Slab;
@@ -244,26 +244,33 @@ impl Lane for BatchLane {
     }
 
     fn collect(&mut self, wait: Duration, landed: &mut Vec<Landed>) {
-        landed.append(&mut self.refused);
-        let under_way = |lane: &Self, at: usize| lane.batches[at].in_flight > 0;
-        (0..self.batches.len()).for_each(|at| {
-            if under_way(self, at) {
-                self.ask(at, Duration::ZERO, landed);
+        let start = Instant::now();
+        loop {
+            landed.append(&mut self.refused);
+            self.under_way().into_iter().for_each(|at| self.ask(at, Duration::ZERO, landed));
+            self.flush();
+            let left = wait.saturating_sub(start.elapsed());
+            if !landed.is_empty() || left.is_zero() {
+                return;
             }
-        });
-        let first = (0..self.batches.len()).find(|at| under_way(self, *at));
-        match first {
-            _ if !landed.is_empty() || wait.is_zero() => {}
-            Some(at) => self.ask(at, wait, landed),
-            // What was taken in waits for the room of other lanes.
-            None if !self.taken.is_empty() => thread::sleep(wait.min(ROOM_EVERY)),
-            None => {}
+            match self.under_way().first() {
+                Some(at) => self.ask(*at, left, landed),
+                // What was taken in waits for the room of other lanes.
+                None if !self.taken.is_empty() => thread::sleep(left.min(ROOM_EVERY)),
+                None if self.refused.is_empty() => return,
+                None => {}
+            }
         }
-        self.flush();
     }
 }
 
 impl BatchLane {
+    /// The places of batches with requests that have not landed.
+    fn under_way(&self) -> Vec<usize> {
+        let batches = self.batches.iter().enumerate();
+        batches.filter(|(_, batch)| batch.in_flight > 0).map(|(at, _)| at).collect()
+    }
+
     fn may_be_fewer(&self, error: &CuFileError) -> bool {
         TOO_MANY.contains(&error.code()) && self.most.min(self.taken.len()) > 1
     }
