@@ -1,7 +1,9 @@
 //! Requests that are handed to the library many at a time.
 //!
 //! A batch takes nothing more while it is under way, so there are several: requests that come
-//! meanwhile go together with the next one that is free.
+//! meanwhile go together with the next one that is free. Before all of a batch are over the library
+//! keeps the buffers of each, and what it says of one is not defined by its reference: so those of
+//! a batch land together.
 
 #![expect(unsafe_code, reason = "calls the library")]
 
@@ -23,8 +25,8 @@ use crate::events;
 use crate::file::{Landed, Lane, LaneRequest};
 use crate::gpu::Device;
 
-/// Batches that are under way at once.
-const BATCHES: usize = 8;
+/// Batches that are under way at once, each with its share of what the library takes.
+const BATCHES: usize = 4;
 
 /// Between two looks whether other lanes have left room.
 const ROOM_EVERY: Duration = Duration::from_micros(50);
@@ -54,6 +56,8 @@ struct Batch {
     /// What the library has of them; it may look at them until the last has landed.
     requests: Vec<BatchRequest>,
     in_flight: usize,
+    /// Requests that are over, and what the library said of each.
+    over: Vec<(usize, Result<isize, CuFileFailure>)>,
 }
 
 // SAFETY: the addresses are the library's and the GPU's, and any thread may hand them in.
@@ -77,7 +81,7 @@ impl BatchLane {
             flights: Slab::new(),
             taken: Vec::new(),
             batches: Vec::new(),
-            most: session.limits().batch.max(1),
+            most: (session.limits().batch / BATCHES).max(1),
             refused: Vec::new(),
             is_told: false,
         })
@@ -100,7 +104,8 @@ impl BatchLane {
         });
         match told {
             Ok(None) => {
-                self.batches.push(Batch { handle, requests: Vec::new(), in_flight: 0 });
+                let (requests, over) = (Vec::new(), Vec::new());
+                self.batches.push(Batch { handle, requests, in_flight: 0, over });
                 Ok(Some(self.batches.len() - 1))
             }
             Ok(Some(_)) if !self.batches.is_empty() => Ok(None),
@@ -151,14 +156,15 @@ impl BatchLane {
 
     /// Asks how a batch stands; waits up to `wait` for one of its requests.
     fn ask(&mut self, at: usize, wait: Duration, landed: &mut Vec<Landed>) {
-        let Batch { handle, in_flight, .. } = self.batches[at];
+        let Batch { handle, in_flight, .. } = &self.batches[at];
+        let (handle, in_flight) = (*handle, *in_flight);
         let mut events = vec![BatchEvent::new(ptr::null_mut(), 0, 0); in_flight];
         let mut count = c_uint::try_from(in_flight).unwrap_or(c_uint::MAX);
         let mut pause = Pause {
             seconds: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
             nanoseconds: wait.subsec_nanos().into(),
         };
-        let least = c_uint::from(!wait.is_zero());
+        let least = if wait.is_zero() { 0 } else { count };
         let status = self.session.table().batch_status;
         let told = self.within(|| {
             let (count, pause) = (&raw mut count, &raw mut pause);
@@ -171,13 +177,29 @@ impl BatchLane {
             Ok(Some(error)) => return self.tell(&error.to_string()),
             Err(errno) => return self.tell(&errno.to_string()),
         }
+        let batch = &mut self.batches[at];
         for event in events.iter().take(count as usize) {
-            let Some(moved) = over(event) else { continue };
-            let Some(flight) = self.flights.try_remove(event.token as usize) else { continue };
+            let token = event.token as usize;
+            let is_own = batch.requests.iter().any(|request| request.token == event.token);
+            let is_news = batch.over.iter().all(|(known, _)| *known != token);
+            if let (Some(moved), true) = (over(event), is_own && is_news) {
+                batch.over.push((token, moved));
+                batch.in_flight -= 1;
+            }
+        }
+        if batch.in_flight == 0 {
+            self.land(at, landed);
+        }
+    }
+
+    /// Hands back all of a batch.
+    fn land(&mut self, at: usize, landed: &mut Vec<Landed>) {
+        let over = std::mem::take(&mut self.batches[at].over);
+        self.session.leave_room(over.len());
+        for (token, moved) in over {
+            let flight = self.flights.remove(token);
             let moved = moved.and_then(|moved| flight.answered("cuFileBatchIO", moved));
             landed.push(flight.land(&self.session, moved));
-            self.batches[at].in_flight -= 1;
-            self.session.leave_room(1);
         }
     }
 
