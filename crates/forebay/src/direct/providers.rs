@@ -74,8 +74,8 @@ impl Providers {
         };
         file.ports().to(device.id(), || {
             let port = CuFilePort::open(&session, file, device);
-            if let Err(why) = &port {
-                let (path, gpu) = (file.path().display(), device.id());
+            if let Err(no) = &port {
+                let (path, gpu, why) = (file.path().display(), device.id(), &no.why);
                 events::note(&format!("`{path}` has no way straight to {gpu} by cuFile: {why}"));
             }
             port.map(|port| Arc::new(port) as Arc<dyn Port>)

@@ -72,6 +72,13 @@ impl Drives {
         self.lock().memory.note(id.as_str(), way, learned);
     }
 
+    /// Of each queue whether it is a lane that has refused something.
+    #[cfg(test)]
+    pub(super) fn refused_lanes(&self, engine: &Engine) -> Vec<bool> {
+        let core = engine.inner.core.lock();
+        self.lock().queues.values().map(|queue| core.lane_has_refused(queue.index)).collect()
+    }
+
     /// How many queues have lanes.
     #[cfg(test)]
     pub(super) fn lanes(&self) -> usize {
@@ -243,24 +250,33 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a queue the lane that a provider makes, once; whether it has one.
+    /// Gives a queue the lane that a provider makes, once; whether it has one that has refused
+    /// nothing.
     pub(super) fn give_lane(
         &self,
         index: usize,
         make: impl FnOnce() -> Result<Box<dyn Lane>, String>,
     ) -> bool {
         let Inner { drives, threads, core, options, .. } = &*self.inner;
+        let tried = |known: &mut Known| {
+            let queue = known.queues.values_mut().find(|queue| queue.index == index)?;
+            Some((std::mem::replace(&mut queue.ring_tried, true), queue.has_lane))
+        };
+        let Some((is_tried, has_lane)) = tried(&mut drives.lock()) else { return false };
+        if is_tried || options.ring == RingChoice::Pread {
+            return has_lane && !core.lock().lane_has_refused(index);
+        }
+        // Not under the lock: the library may take its time.
+        let given = make().and_then(|lane| {
+            let given = threads.give_lane(core, index, lane, options.segment_size);
+            given.map_err(|error| error.to_string())
+        });
         let mut known = drives.lock();
         let queue = known.queues.values_mut().find(|queue| queue.index == index);
-        let Some(queue) = queue else { return false };
-        if !std::mem::replace(&mut queue.ring_tried, true) && options.ring != RingChoice::Pread {
-            let given = make().and_then(|lane| {
-                let given = threads.give_lane(core, index, lane, options.segment_size);
-                given.map_err(|error| error.to_string())
-            });
+        queue.is_some_and(|queue| {
             queue.has_lane = given.is_ok();
-        }
-        queue.has_lane
+            queue.has_lane
+        })
     }
 
     /// What a queue has been seen to reach.

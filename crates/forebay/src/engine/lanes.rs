@@ -9,19 +9,35 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::file::{Handle, LaneKind, Port};
+use crate::gpu::DeviceInfo;
 use crate::queue::Direction;
 use crate::topology::{Below, Queue};
-
-/// The queue of calls, by its name.
-const CALLS: &str = "cufile";
 
 /// What a lane must reach to be preferred to calls, which need no thread of their own: thousandths
 /// of what these do.
 const LANE_GAINS: u64 = 1050;
 
 /// What slots must reach to be preferred to what costs no memory bandwidth and no processor's
-/// time: thousandths of the fastest interface's.
-const SLOTS_GAIN: u64 = 1250;
+/// time: thousandths of the fastest interface's. Their rate ends in the host's memory and may be
+/// more than the GPU's link takes.
+const SLOTS_GAIN: u64 = 2000;
+
+/// A GPU's name for what is remembered: its number is another one's in another process.
+fn named(gpu: &DeviceInfo) -> String {
+    if gpu.uuid.is_empty() { gpu.id.to_string() } else { gpu.uuid.clone() }
+}
+
+/// Whether the library serves batches and streams by way of the host on a file's system, whatever
+/// it was told (its reference, "cuFile Compatibility Mode"). WekaFS is one of those without a name
+/// here.
+fn copies_lanes(file: &Handle) -> bool {
+    matches!(file.file_system(), "gpfs" | "beegfs" | "unknown")
+}
+
+/// The same of writes.
+pub(super) fn copies_writes(file: &Handle) -> bool {
+    matches!(file.file_system(), "gpfs" | "unknown")
+}
 
 impl Engine {
     /// The queue for what goes straight between a file's drive and a GPU.
@@ -31,16 +47,20 @@ impl Engine {
     pub(super) fn straight_queue(
         &self,
         file: &Handle,
-        port: &Arc<dyn Port>,
+        (port, gpu): (&Arc<dyn Port>, &DeviceInfo),
         direction: Direction,
         demanded: bool,
     ) -> Result<usize, String> {
         let below = self.below(file);
         let reached = |name: &str| self.reached(&below.queue.id.by(name), direction);
-        let mut best = (self.interface(&below, file, CALLS), reached(CALLS));
-        for kind in LaneKind::ALL {
+        let gpu = named(gpu);
+        let name = |interface: &str| format!("cufile-{interface}-{gpu}");
+        let calls = name("calls");
+        let mut best = (self.interface(&below, file, &calls), reached(&calls));
+        let kinds: &[LaneKind] = if copies_lanes(file) { &[] } else { &LaneKind::ALL };
+        for &kind in kinds {
             let Some(rate) = best.1 else { return Ok(best.0) };
-            let name = format!("{CALLS}-{}-{}", kind.name(), port.gpu());
+            let name = name(kind.name());
             let queue = self.interface(&below, file, &name);
             if !self.give_lane(queue, || port.lane(kind)) {
                 continue;
@@ -76,11 +96,12 @@ mod tests {
     use crate::tune::{Learned, Rate};
 
     const LEN: usize = (6 << 20) + 100;
-    const GPU: &str = "sim:0";
+    const CALLS: &str = "calls";
 
     struct Rig {
         engine: Engine,
         gpu: DeviceId,
+        uuid: String,
         file: File,
         bytes: Vec<u8>,
         _folder: tempfile::TempDir,
@@ -94,7 +115,8 @@ mod tests {
             let engine = Engine::new(options).unwrap();
             engine.inner.drives.remember_in(folder.path().join("cache"));
             let gpu: GpuSelector = gpu.parse().unwrap();
-            let gpu = engine.device(&gpu).unwrap().unwrap().id();
+            let gpu = engine.device(&gpu).unwrap().unwrap();
+            let (gpu, uuid) = (gpu.id(), named(gpu.info()));
             let path = folder.path().join("data");
             let bytes: Vec<u8> = (0..=250).cycle().take(LEN).collect();
             std::fs::write(&path, &bytes).unwrap();
@@ -103,20 +125,17 @@ mod tests {
                 println!("skipped: no O_DIRECT in the temporary folder: {reason}");
                 return None;
             }
-            Some(Self { engine, gpu, file, bytes, _folder: folder })
+            Some(Self { engine, gpu, uuid, file, bytes, _folder: folder })
         }
 
         /// Has an interface, or slots, be known for a rate.
         fn reaches(&self, name: Option<&str>, rate: u64) {
             let id = self.engine.below(self.file.handle()).queue.id.clone();
-            let id = name.map_or(id.clone(), |name| id.by(name));
+            let uuid = &self.uuid;
+            let id = name.map_or(id.clone(), |name| id.by(&format!("cufile-{name}-{uuid}")));
             let learned = Learned { depth: 8, size: 128 << 10, rate: Rate(rate) };
             let ways = [Direction::Read, Direction::Write];
             ways.iter().for_each(|way| self.engine.inner.drives.believe(&id, *way, learned));
-        }
-
-        fn lane(kind: LaneKind) -> String {
-            format!("cufile-{}-{GPU}", kind.name())
         }
 
         /// The file to the GPU and back, straight, and how many lanes there are then.
@@ -150,31 +169,50 @@ mod tests {
         assert_eq!(rig.moves(), 0, "nothing is known yet: calls");
         rig.reaches(Some(CALLS), 1_000_000_000);
         assert_eq!(rig.moves(), 1, "batches are to be measured");
-        rig.reaches(Some(&Rig::lane(LaneKind::Batch)), 2_000_000_000);
+        rig.reaches(Some(LaneKind::Batch.name()), 2_000_000_000);
         assert_eq!(rig.moves(), 2, "streams are to be measured");
-        rig.reaches(Some(&Rig::lane(LaneKind::Streams)), 1_000_000_000);
+        rig.reaches(Some(LaneKind::Streams.name()), 1_000_000_000);
         assert_eq!(rig.moves(), 2);
     }
 
     #[test]
-    fn a_lane_whose_answers_are_short_or_fail_loses_nothing() {
+    fn a_lane_whose_answers_are_short_loses_nothing() {
         for play in ["sim:cufile=short,seed=3", "sim:cufile=short,seed=4"] {
             let Some(rig) = Rig::new(play) else { return };
             rig.reaches(Some(CALLS), 1_000_000_000);
             assert_eq!(rig.moves(), 1, "{play}");
-            rig.reaches(Some(&Rig::lane(LaneKind::Batch)), 2_000_000_000);
+            rig.reaches(Some(LaneKind::Batch.name()), 2_000_000_000);
             assert_eq!(rig.moves(), 2, "{play}");
         }
-        for (known, lane) in [(1, LaneKind::Batch), (2, LaneKind::Streams)] {
+    }
+
+    #[test]
+    fn a_lane_that_is_refused_gives_over_to_calls() {
+        let Some(rig) = Rig::new("sim:cufile=calls-only") else { return };
+        rig.reaches(Some(CALLS), 1_000_000_000);
+        rig.moves();
+        rig.moves();
+        for kind in LaneKind::ALL {
+            rig.reaches(Some(kind.name()), 9_000_000_000);
+        }
+        rig.moves();
+        let mut known = rig.engine.inner.drives.refused_lanes(&rig.engine);
+        known.sort_unstable();
+        assert_eq!(known, [false, false, true, true], "the drive, calls, and both lanes");
+    }
+
+    #[test]
+    fn a_library_that_fails_is_told_of_by_every_lane() {
+        for known in [1, 2] {
             let Some(rig) = Rig::new("sim:cufile=fail") else { return };
             rig.reaches(Some(CALLS), 1_000_000_000);
             if known == 2 {
-                rig.reaches(Some(&Rig::lane(LaneKind::Batch)), 1_000_000_000);
+                rig.reaches(Some(LaneKind::Batch.name()), 1_000_000_000);
             }
             let mut buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap();
             let straight = RequestOptions::by_route(Route::Direct);
             let error = rig.file.read_with(0, &mut buffer, &straight).unwrap_err().to_string();
-            assert!(error.contains("IO_ERROR (5044)"), "{lane:?}: {error}");
+            assert!(error.contains("IO_ERROR (5044)"), "{known}: {error}");
         }
     }
 
@@ -183,9 +221,9 @@ mod tests {
         let Some(rig) = Rig::new("sim:cufile") else { return };
         rig.reaches(Some(CALLS), 1_000_000_000);
         for kind in LaneKind::ALL {
-            rig.reaches(Some(&Rig::lane(kind)), 1_000_000_000);
+            rig.reaches(Some(kind.name()), 1_000_000_000);
         }
-        rig.reaches(None, 1_200_000_000);
+        rig.reaches(None, 1_900_000_000);
         let read = || {
             rig.file.evict().unwrap();
             let mut buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap();
@@ -197,7 +235,7 @@ mod tests {
         if !direct(&read()) {
             return println!("skipped: nothing leaves the page cache here");
         }
-        rig.reaches(None, 1_300_000_000);
+        rig.reaches(None, 2_100_000_000);
         assert!(!direct(&read()), "slots are faster by far");
         assert_eq!(rig.moves(), 2, "demanded");
     }

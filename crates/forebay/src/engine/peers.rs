@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Engine;
+use super::lanes::copies_writes;
 use super::start::Call;
 use crate::direct::Session;
 use crate::events::Begin;
@@ -93,6 +94,10 @@ impl Engine {
         if options.direct_io == DirectIo::Off {
             return why("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)");
         }
+        if call.direction == Direction::Write && copies_writes(call.file) {
+            let system = call.file.file_system();
+            return why(&format!("cuFile writes to `{system}` file systems by way of the host"));
+        }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
         let port = port.map_err(Some)?;
         let unit = port.unit();
@@ -119,7 +124,8 @@ impl Engine {
         if !demanded && call.file.is_resident(body) {
             return why("the bytes are in the page cache, from where they come sooner");
         }
-        let queue = self.straight_queue(call.file, &port, call.direction, demanded);
+        let queue =
+            self.straight_queue(call.file, (&port, device.info()), call.direction, demanded);
         let queue = queue.map_err(Some)?;
         if let Some(keep) = &call.span.keep {
             keep.become_known(|address, len| port.keep_known(address, len));

@@ -24,7 +24,7 @@ pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use direct::Direct;
 use direct::Refusal;
 pub(crate) use kind::{FileSystem, Kind};
-pub(crate) use port::{FoundPort, Landed, Lane, LaneKind, LaneRequest, Port, Ports};
+pub(crate) use port::{FoundPort, Landed, Lane, LaneKind, LaneRequest, NoPort, Port, Ports};
 pub use residency::Residency;
 pub(crate) use residency::Source;
 

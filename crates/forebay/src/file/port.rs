@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -53,6 +53,9 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
 
     /// Why it refused what it refused last, and what to do about that.
     fn refusal(&self) -> String;
+
+    /// Whether what it refused last was about the memory alone, so that other memory may be served.
+    fn refuses_memory(&self) -> bool;
 }
 
 /// How requests are handed to a provider.
@@ -117,29 +120,119 @@ pub(crate) trait Lane: Debug + Send {
 /// A port, or why there is none.
 pub(crate) type FoundPort = Result<Arc<dyn Port>, String>;
 
+/// Why there is no port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NoPort {
+    pub(crate) why: String,
+    /// Whether it is of no use to ask again.
+    pub(crate) lasts: bool,
+}
+
 /// A file's ports, one for each GPU that was asked for, or why there is none.
 #[derive(Debug, Default)]
-pub(crate) struct Ports(Mutex<Vec<(DeviceId, FoundPort)>>);
+pub(crate) struct Ports {
+    known: Mutex<Vec<(DeviceId, Entry)>>,
+    made: Condvar,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// Somebody asks the provider, not under the lock.
+    Making,
+    Made(FoundPort),
+}
+
+/// How long somebody waits for another who asks: asking has a bound of its own.
+const MADE_WITHIN: Duration = Duration::from_secs(10);
 
 impl Ports {
-    /// The port to a GPU, made when it is first asked for. A refusal lasts.
+    fn lock(&self) -> MutexGuard<'_, Vec<(DeviceId, Entry)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The port to a GPU, made when it is first asked for. A refusal stays where that lasts.
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn to(&self, gpu: DeviceId, make: impl FnOnce() -> FoundPort) -> FoundPort {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, port)) = known.iter().find(|(id, _)| *id == gpu) {
-            return port.clone();
+    pub(crate) fn to(
+        &self,
+        gpu: DeviceId,
+        make: impl FnOnce() -> Result<Arc<dyn Port>, NoPort>,
+    ) -> FoundPort {
+        let is_made = |known: &mut Vec<(DeviceId, Entry)>| {
+            known.iter().any(|(id, entry)| *id == gpu && matches!(entry, Entry::Making))
+        };
+        let waited = self.made.wait_timeout_while(self.lock(), MADE_WITHIN, is_made);
+        let mut known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        match known.iter().find(|(id, _)| *id == gpu) {
+            Some((_, Entry::Made(port))) => return port.clone(),
+            Some((_, Entry::Making)) => return Err("cuFile is still asked about the file".into()),
+            None => known.push((gpu, Entry::Making)),
         }
-        let port = make();
-        known.push((gpu, port.clone()));
+        drop(known);
+        let made = make();
+        let mut known = self.lock();
+        known.retain(|(id, _)| *id != gpu);
+        let lasts = made.as_ref().map_or_else(|no| no.lasts, |_| true);
+        let port = made.map_err(|no| no.why);
+        if lasts {
+            known.push((gpu, Entry::Made(port.clone())));
+        }
+        drop(known);
+        self.made.notify_all();
         port
     }
 
-    /// Has no port to a GPU from now on.
+    /// Has no port to a GPU from now on; waits for nobody.
     pub(crate) fn close(&self, gpu: DeviceId, reason: String) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         let port = known.iter_mut().find(|(id, _)| *id == gpu);
-        port.into_iter().for_each(|(_, port)| *port = Err(reason.clone()));
+        port.into_iter().for_each(|(_, entry)| *entry = Entry::Made(Err(reason.clone())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn no(lasts: bool) -> Result<Arc<dyn Port>, NoPort> {
+        Err(NoPort { why: "it is so".into(), lasts })
+    }
+
+    #[test]
+    fn what_passes_is_asked_for_again_and_what_lasts_is_not() {
+        let (ports, gpu) =
+            (Ports::default(), DeviceId { kind: crate::gpu::DeviceKind::Sim, index: 0 });
+        let asked = std::cell::Cell::new(0);
+        let ask = |lasts| {
+            asked.set(asked.get() + 1);
+            no(lasts)
+        };
+        for (lasts, count) in [(false, 1), (false, 2), (true, 3), (true, 3)] {
+            assert_eq!(ports.to(gpu, || ask(lasts)).unwrap_err(), "it is so");
+            assert_eq!(asked.get(), count);
+        }
+    }
+
+    #[test]
+    fn who_closes_a_port_does_not_wait_for_one_that_is_made() {
+        let ports = Ports::default();
+        let [one, other] =
+            [0, 1].map(|index| DeviceId { kind: crate::gpu::DeviceKind::Sim, index });
+        let (began, has_begun) = std::sync::mpsc::sync_channel(0);
+        let (end, ends) = std::sync::mpsc::sync_channel(0);
+        std::thread::scope(|scope| {
+            let known = &ports;
+            let making = move || {
+                began.send(()).unwrap();
+                ends.recv().unwrap();
+                no(true)
+            };
+            scope.spawn(move || known.to(one, making));
+            has_begun.recv().unwrap();
+            ports.close(other, "closed".into());
+            assert_eq!(ports.to(other, || no(true)).unwrap_err(), "it is so");
+            end.send(()).unwrap();
+        });
     }
 }

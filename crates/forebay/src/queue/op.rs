@@ -75,6 +75,8 @@ pub(crate) struct Op {
     pub(crate) batch: Option<Arc<Batch>>,
     /// Where its bytes go straight between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
+    /// Whether a lane has refused it, so that its port is called instead.
+    pub(crate) by_call: bool,
     pub(crate) work: Work,
     pub(crate) segment: Segment,
     /// Host address of the segment's first covered byte, of its first wanted byte where it bounces,

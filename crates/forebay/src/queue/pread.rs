@@ -224,6 +224,7 @@ mod tests {
                     shift: 0,
                     batch: None,
                     port: None,
+                    by_call: false,
                     work: Work::Move(Direction::Read),
                     segment: Segment { wanted, covered: wanted, io, reason, bounce },
                     address: target.as_mut_ptr() as u64,

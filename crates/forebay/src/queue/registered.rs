@@ -160,6 +160,7 @@ mod tests {
                 shift: 0,
                 batch: None,
                 port: None,
+                by_call: false,
                 work: Work::Move(direction),
                 segment: Segment {
                     wanted: range,

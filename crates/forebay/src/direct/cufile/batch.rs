@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "calls the library")]
 
+use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::ptr;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use slab::Slab;
 
 use super::failure::{CuFileError, CuFileFailure};
 use super::flight::Flight;
@@ -39,7 +39,9 @@ const TOO_MANY: [i32; 2] = [5035, 5037];
 pub(super) struct BatchLane {
     session: Arc<Session>,
     device: Arc<dyn Device>,
-    flights: Slab<Flight>,
+    /// By numbers that are never used twice: the library may tell of one that is long over.
+    flights: HashMap<usize, Flight>,
+    next: usize,
     /// Taken in, not sent off.
     taken: Vec<BatchRequest>,
     batches: Vec<Batch>,
@@ -78,7 +80,8 @@ impl BatchLane {
         Ok(Self {
             session: Arc::clone(session),
             device: Arc::clone(device),
-            flights: Slab::new(),
+            flights: HashMap::new(),
+            next: 0,
             taken: Vec::new(),
             batches: Vec::new(),
             most: (session.limits().batch / BATCHES).max(1),
@@ -149,7 +152,7 @@ impl BatchLane {
     /// Hands back all that was not sent off.
     fn refuse(&mut self, failure: &CuFileFailure) {
         for request in self.taken.drain(..) {
-            let Some(flight) = self.flights.try_remove(request.token as usize) else { continue };
+            let Some(flight) = self.flights.remove(&(request.token as usize)) else { continue };
             self.refused.push(flight.land(&self.session, Err(failure.clone())));
         }
     }
@@ -197,7 +200,7 @@ impl BatchLane {
         let over = std::mem::take(&mut self.batches[at].over);
         self.session.leave_room(over.len());
         for (token, moved) in over {
-            let flight = self.flights.remove(token);
+            let Some(flight) = self.flights.remove(&token) else { continue };
             let moved = moved.and_then(|moved| flight.answered("cuFileBatchIO", moved));
             landed.push(flight.land(&self.session, moved));
         }
@@ -232,13 +235,14 @@ impl Lane for BatchLane {
     }
 
     unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
-        let (writes, token) = (request.writes, self.flights.vacant_key());
+        let writes = request.writes;
         let len = usize::try_from(request.len).map_err(|_| Errno::INVAL)?;
         let offset = signed(request.offset).map_err(|_| Errno::OVERFLOW)?;
         let flight = Flight::begin(&self.session, &self.device, request)?;
-        let memory = flight.memory();
+        let (memory, token) = (flight.memory(), self.next);
+        self.next += 1;
         self.taken.push(BatchRequest::new(flight.handle(), writes, memory, len, offset, token));
-        self.flights.insert(flight);
+        self.flights.insert(token, flight);
         Ok(())
     }
 
@@ -276,7 +280,13 @@ impl Lane for BatchLane {
                 return;
             }
             match self.under_way().first() {
-                Some(at) => self.ask(*at, left, landed),
+                Some(at) => {
+                    self.ask(*at, left, landed);
+                    if landed.is_empty() {
+                        // It may answer at once, with nothing or with an error.
+                        thread::sleep(wait.saturating_sub(start.elapsed()).min(ROOM_EVERY));
+                    }
+                }
                 // What was taken in waits for the room of other lanes.
                 None if !self.taken.is_empty() => thread::sleep(left.min(ROOM_EVERY)),
                 None if self.refused.is_empty() => return,

@@ -20,7 +20,12 @@ type Key = (DeviceId, u64);
 
 /// What is registered.
 #[derive(Debug, Default)]
-pub(super) struct Buffers(Mutex<Known>);
+pub(super) struct Buffers {
+    known: Mutex<Known>,
+    /// Held while the driver is told of memory or made to forget it, so that who frees memory does
+    /// so after that. Requests do not wait for it.
+    changes: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -52,7 +57,11 @@ pub(super) struct Place {
 
 impl Buffers {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The place of memory at `address`, which the library finds at `native`. What is registered
@@ -93,6 +102,7 @@ impl Buffers {
         device: &Arc<dyn Device>,
         (address, len): (u64, u64),
     ) -> Result<Registration, CuFileFailure> {
+        let _change = session.buffers.change();
         let evicted = session.buffers.lock().make_room(session.limits().pinned, len);
         evicted?.iter().for_each(|(key, buffer)| buffer.end(session, *key));
         let registered = Buffer::register(session, device, (address, len));
@@ -190,6 +200,7 @@ impl Drop for Registration {
         if !self.session.is_here() {
             return; // it is the parent's
         }
+        let _change = self.session.buffers.change();
         let buffer = self.session.buffers.lock().take(self.key);
         buffer.iter().for_each(|buffer| buffer.end(&self.session, self.key));
     }

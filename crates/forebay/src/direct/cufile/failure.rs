@@ -8,6 +8,9 @@ use rustix::io::Errno;
 /// `CU_FILE_CUDA_DRIVER_ERROR`: the other number is the driver's.
 const CUDA: c_int = 5011;
 
+/// Numbers of errors that are about memory of a GPU: its kind, its place, its registration.
+const OF_MEMORY: [c_int; 10] = [5012, 5013, 5014, 5015, 5016, 5017, 5023, 5024, 5036, 5045];
+
 /// `CUfileError_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,15 @@ impl CuFileFailure {
                 Some("set `properties.allow_compat_mode` to false in cufile.json")
             }
             _ => None,
+        }
+    }
+
+    /// Whether it is about the memory, so that the same file may be served with other memory.
+    pub(super) fn is_of_memory(&self) -> bool {
+        match self {
+            Self::Refused(error) => OF_MEMORY.contains(&error.code),
+            Self::NoRoom => true,
+            _ => false,
         }
     }
 

@@ -39,7 +39,7 @@ impl Flight {
         let LaneRequest { port, address, len, token, .. } = request;
         let own = cufile(port.as_ref()).ok_or(Errno::INVAL)?;
         let native = device.hold(address, len).map_err(|error| {
-            own.note_refusal(error.to_string());
+            own.refuse_memory(error.to_string());
             Errno::NODEV
         })?;
         let place = session.buffers.enter(device.id(), (address, native), len);

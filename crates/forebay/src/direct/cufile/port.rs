@@ -4,8 +4,8 @@
 
 use std::any::Any;
 use std::fs::File;
-use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -18,26 +18,35 @@ use super::session::{RegisteredFile, Session};
 use super::streams::StreamLane;
 use super::table::FileHandle;
 use crate::events;
-use crate::file::{Handle, Lane, LaneKind, Port};
+use crate::file::{Handle, Lane, LaneKind, NoPort, Port};
 use crate::gpu::{Device, DeviceError, DeviceId};
 
 /// What cuFile takes without a detour through memory of its own, whatever the drive.
 const UNIT: u64 = 4096;
 
-/// How long the driver may take to know a file.
-const REGISTERS_WITHIN: Duration = Duration::from_secs(5);
+/// How long the driver may take to know a file or memory, or to make a lane.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
-const NO_ANSWER: &str = "cuFile does not answer when it is to know a file: its log may say why \
-                         (`cufile.log`)";
+const NO_ANSWER: &str = "cuFile does not answer when it is to know a file or memory: its log may \
+                         say why (`cufile.log`)";
+
+/// What else is there to be known of a refusal.
+#[derive(Debug, Default, Clone)]
+struct Refusal {
+    words: String,
+    /// Whether it is about the memory, and not about the file.
+    of_memory: bool,
+}
 
 /// See the module's own text.
 #[derive(Debug)]
 pub(crate) struct CuFilePort {
     session: Arc<Session>,
-    file: RegisteredFile,
+    /// There until it is dropped.
+    file: Option<RegisteredFile>,
     device: Arc<dyn Device>,
     unit: u64,
-    refusal: Mutex<String>,
+    refusal: Mutex<Refusal>,
 }
 
 impl CuFilePort {
@@ -49,29 +58,42 @@ impl CuFilePort {
         session: &Arc<Session>,
         file: &Handle,
         device: &Arc<dyn Device>,
-    ) -> Result<Self, String> {
-        let direct = file.direct().map_err(str::to_owned)?;
+    ) -> Result<Self, NoPort> {
+        let lasts = |why: String| NoPort { why, lasts: true };
+        let passes = |why: String| NoPort { why, lasts: false };
+        // It says the same at once where that lasts.
+        let direct = file.direct().map_err(|why| passes(why.to_owned()))?;
         let alignment = direct.alignment();
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
         // A descriptor of its own: another one's may be registered only once.
-        let own = direct.fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-        let file = register(session, File::from(own), device)?;
+        let own = direct.fd().try_clone_to_owned().map_err(|error| passes(error.to_string()))?;
+        let registered = register(session, File::from(own), device).map_err(passes)?;
+        let file = Some(registered.map_err(lasts)?);
         let (session, device) = (Arc::clone(session), Arc::clone(device));
         Ok(Self { session, file, device, unit, refusal: Mutex::default() })
     }
 
-    pub(super) fn handle(&self) -> FileHandle {
-        self.file.handle()
+    fn file(&self) -> &RegisteredFile {
+        self.file.as_ref().expect("it is there until the port is dropped")
     }
 
-    /// Keeps why it refused, in words.
-    pub(super) fn note_refusal(&self, why: String) {
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    pub(super) fn handle(&self) -> FileHandle {
+        self.file().handle()
+    }
+
+    fn refuse(&self, words: String, of_memory: bool) {
+        let refusal = Refusal { words, of_memory };
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = refusal;
+    }
+
+    /// Keeps why it refused the memory, in words.
+    pub(super) fn refuse_memory(&self, why: String) {
+        self.refuse(why, true);
     }
 
     /// Keeps why it refused; the number that stands for it.
     pub(super) fn refused(&self, failure: &CuFileFailure) -> Errno {
-        self.note_refusal(failure.in_words());
+        self.refuse(failure.in_words(), failure.is_of_memory());
         match failure {
             CuFileFailure::Io(errno) => *errno,
             _ => Errno::OPNOTSUPP,
@@ -86,13 +108,13 @@ impl CuFilePort {
     ) -> Result<u64, Errno> {
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let lost = |error: DeviceError| {
-            self.note_refusal(error.to_string());
+            self.refuse_memory(error.to_string());
             Errno::NODEV
         };
         let native = self.device.hold(address, len).map_err(lost)?;
         let place = self.session.buffers.enter(self.device.id(), (address, native), len);
         let mut moved = Err(CuFileFailure::Io(Errno::NODEV));
-        let within = &mut || moved = moves(&self.file, (place.base, place.at), count);
+        let within = &mut || moved = moves(self.file(), (place.base, place.at), count);
         let entered = self.device.within(within);
         self.session.buffers.leave(&place);
         self.device.let_go(address);
@@ -101,19 +123,60 @@ impl CuFilePort {
     }
 }
 
-/// Has the driver know a file, on a thread of its own: should it hang, the caller does not.
-fn register(
+/// Files that ports have let go of. The library may take its time to forget one, or hang, and a
+/// port may be let go of under any lock.
+static LET_GO: OnceLock<Option<Sender<RegisteredFile>>> = OnceLock::new();
+
+fn forgetter() -> Option<Sender<RegisteredFile>> {
+    let (let_go, files) = channel::<RegisteredFile>();
+    let forgets = move || files.into_iter().for_each(drop);
+    let thread = thread::Builder::new().name("forebay-forget".into()).spawn(forgets);
+    thread.ok().map(|_| let_go)
+}
+
+impl Drop for CuFilePort {
+    fn drop(&mut self) {
+        // In a forked child there is no such thread, and nothing that the library may be told.
+        let Some(file) = self.file.take().filter(|_| self.session.is_here()) else { return };
+        if let Some(forgetter) = LET_GO.get_or_init(forgetter) {
+            // Where the thread has ended it comes back, and is dropped here.
+            let _ = forgetter.send(file);
+        }
+    }
+}
+
+/// What the library answers to `question`, asked on a thread of its own: should it hang, the caller
+/// does not.
+///
+/// # Errors
+/// It does not answer, or no thread can be had.
+fn ask<T: Send + 'static>(
     session: &Arc<Session>,
-    file: File,
-    device: &Arc<dyn Device>,
-) -> Result<RegisteredFile, String> {
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
     if session.is_silent() {
         return Err(NO_ANSWER.into());
     }
     let (answer, answered) = sync_channel(1);
+    // Nobody may wait any more.
+    let asks = move || answer.send(question()).unwrap_or(());
+    let thread = thread::Builder::new().name("forebay-cufile".into()).spawn(asks);
+    thread.map_err(|error| format!("no thread to ask cuFile: {error}"))?;
+    answered.recv_timeout(ANSWERS_WITHIN).map_err(|_| {
+        session.is_silent_from_now_on();
+        NO_ANSWER.into()
+    })
+}
+
+/// Has the driver know a file.
+fn register(
+    session: &Arc<Session>,
+    file: File,
+    device: &Arc<dyn Device>,
+) -> Result<Result<RegisteredFile, String>, String> {
     let (own, device) = (Arc::clone(session), Arc::clone(device));
-    let mut file = Some(file);
-    let registers = move || {
+    ask(session, move || {
+        let mut file = Some(file);
         let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
         let entered = device.within(&mut || {
             let Some(file) = file.take() else { return };
@@ -123,14 +186,7 @@ fn register(
             };
         });
         let registered = registered.map_err(|failure| failure.in_words());
-        // Nobody may wait any more.
-        let _ = answer.send(entered.map_err(|error| error.to_string()).and(registered));
-    };
-    let thread = thread::Builder::new().name("forebay-register".into()).spawn(registers);
-    thread.map_err(|error| format!("no thread to ask cuFile: {error}"))?;
-    answered.recv_timeout(REGISTERS_WITHIN).unwrap_or_else(|_| {
-        session.is_silent_from_now_on();
-        Err(NO_ANSWER.into())
+        entered.map_err(|error| error.to_string()).and(registered)
     })
 }
 
@@ -154,20 +210,23 @@ impl Port for CuFilePort {
     }
 
     fn lane(&self, kind: LaneKind) -> Result<Box<dyn Lane>, String> {
-        Ok(match kind {
-            LaneKind::Batch => Box::new(BatchLane::new(&self.session, &self.device)?),
-            LaneKind::Streams => Box::new(StreamLane::new(&self.session, &self.device)?),
-        })
+        let (session, device) = (Arc::clone(&self.session), Arc::clone(&self.device));
+        ask(&self.session, move || -> Result<Box<dyn Lane>, String> {
+            Ok(match kind {
+                LaneKind::Batch => Box::new(BatchLane::new(&session, &device)?),
+                LaneKind::Streams => Box::new(StreamLane::new(&session, &device)?),
+            })
+        })?
     }
 
     fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn Any + Send + Sync>> {
-        let registered = Buffers::register(&self.session, &self.device, (address, len));
+        let (session, device) = (Arc::clone(&self.session), Arc::clone(&self.device));
+        let register = move || Buffers::register(&session, &device, (address, len));
+        let registered = ask(&self.session, register);
+        let registered = registered.and_then(|done| done.map_err(|failure| failure.in_words()));
         let gpu = self.device.id();
-        let tell = |why: &CuFileFailure| {
-            events::note(&format!(
-                "cuFile does not register {len} bytes of {gpu}: {}",
-                why.in_words()
-            ));
+        let tell = |why: &String| {
+            events::note(&format!("cuFile does not register {len} bytes of {gpu}: {why}"));
         };
         registered.inspect_err(tell).ok().map(|registration| Box::new(registration) as _)
     }
@@ -177,6 +236,10 @@ impl Port for CuFilePort {
     }
 
     fn refusal(&self) -> String {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).words.clone()
+    }
+
+    fn refuses_memory(&self) -> bool {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).of_memory
     }
 }

@@ -252,6 +252,7 @@ struct Drive {
     hardware: Vec<usize>,
     /// The ring that serves it: without one the pool runs its direct ops as well.
     ring: Option<usize>,
+    lane_refused: bool,
     /// Transfers with ops for its ring, or with windows that this is to open.
     direct: Turns,
     /// Transfers with ops for the pool.
@@ -410,6 +411,7 @@ impl Scheduler {
             most,
             hardware: hardware.to_vec(),
             ring: None,
+            lane_refused: false,
             direct: Turns::default(),
             waits: Turns::default(),
             in_line: false,

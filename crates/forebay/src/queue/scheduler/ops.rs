@@ -159,8 +159,7 @@ impl Scheduler {
         }
     }
 
-    /// The next op of a drive for its ring, or the next window, where it may have one more in
-    /// flight.
+    /// The next op of a drive for its ring, or a window, where it may have one more in flight.
     fn take_direct(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, Line::Direct) {
@@ -342,6 +341,7 @@ impl Scheduler {
         if result.is_ok() {
             self.tell_tuner(key, &op, took_ns, at_ns);
         }
+        let by_lane = op.counted == Some(Line::Direct);
         self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
@@ -352,7 +352,7 @@ impl Scheduler {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
-                return self.refuse_peer(key, &op, Some(errno));
+                return self.refuse_port(key, op, errno, by_lane);
             }
             // It has left the page cache, and whoever found that waits for no drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
@@ -435,7 +435,7 @@ impl Scheduler {
 
     /// Puts an op that is not done back, first in line. One that nobody wants any more would wait
     /// there for a drive that may hang.
-    fn requeue(&mut self, op: Op) {
+    pub(super) fn requeue(&mut self, op: Op) {
         let key = self.transfer_of(&op);
         if self.transfers[key].stopped {
             return self.count_out(&op);
@@ -447,7 +447,8 @@ impl Scheduler {
 
     /// Where an op waits.
     pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
-        if op.is_direct() && self.drives[self.transfers[key].request.drive].ring.is_some() {
+        let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
+        if op.is_direct() && has_ring && !op.by_call {
             Line::Direct
         } else if op.is_in_memory() {
             Line::Cached

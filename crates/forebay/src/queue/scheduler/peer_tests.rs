@@ -46,6 +46,10 @@ impl Port for Named {
         GPU
     }
 
+    fn refuses_memory(&self) -> bool {
+        false
+    }
+
     fn refusal(&self) -> String {
         "no way".into()
     }

@@ -58,6 +58,22 @@ impl Request {
 }
 
 impl Scheduler {
+    /// Takes back an op that a lane has refused, or its port. In place of a lane the port is called,
+    /// by whoever starts a transfer from now on at once.
+    pub(super) fn refuse_port(&mut self, key: usize, op: Op, errno: Errno, by_lane: bool) {
+        if !by_lane {
+            return self.refuse_peer(key, &op, Some(errno));
+        }
+        let drive = self.transfers[key].request.drive;
+        self.drives[drive].lane_refused = true;
+        self.requeue(Op { by_call: true, again: 0, ..op });
+    }
+
+    /// Whether the lane of a queue has refused what it was given.
+    pub(crate) fn lane_has_refused(&self, drive: usize) -> bool {
+        self.drives[drive].lane_refused
+    }
+
     /// Takes back an op that its port has refused with `errno`, or brings no further. What nobody
     /// demanded goes through slots, and so does all that has not begun: whoever refuses once would
     /// do so again. Where it was the drive that failed, that way will tell.
@@ -72,7 +88,10 @@ impl Scheduler {
             self.tell_refusal(key, op, port.as_ref(), errno);
         } else if !stopped {
             let reason = errno.map_or_else(|| NO_FURTHER.into(), |_| port.refusal());
-            op.file.ports().close(port.gpu(), reason);
+            // Other memory may be served.
+            if errno.is_none() || !port.refuses_memory() {
+                op.file.ports().close(port.gpu(), reason);
+            }
             self.stage(key, &peer.staged, op.rest().intersect(op.segment.wanted));
         }
         self.count_out(op);

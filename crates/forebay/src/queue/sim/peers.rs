@@ -60,6 +60,10 @@ impl Port for SimPort {
         self.gpu
     }
 
+    fn refuses_memory(&self) -> bool {
+        false
+    }
+
     fn refusal(&self) -> String {
         REFUSAL.into()
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::super::failure::Answer;
 use super::super::layout::{BatchEvent, BatchRequest, Pause};
 use super::super::table::BatchHandle;
-use super::{OK, read, write};
+use super::{NOT_SUPPORTED, OK, read, takes_calls_only, write};
 
 /// `CU_FILE_BATCH_FULL` and `CU_FILE_INVALID_VALUE`.
 const FULL: c_int = 5037;
@@ -60,6 +60,11 @@ pub(super) unsafe extern "C" fn submit(
     let most = batch.most.min(super::BATCH as usize);
     if !batch.left.is_empty() || count as usize > most {
         return error(FULL);
+    }
+    // SAFETY: the caller's, of which there are so many.
+    let files = (0..count as usize).map(|at| unsafe { (*requests.add(at)).file });
+    if files.into_iter().any(takes_calls_only) {
+        return error(NOT_SUPPORTED);
     }
     batch.left = (0..count as usize).map(|at| requests.wrapping_add(at) as usize).collect();
     OK

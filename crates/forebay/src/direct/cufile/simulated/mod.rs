@@ -35,6 +35,8 @@ const IO_ERROR: isize = 5044;
 const REGISTERED: c_int = 5023;
 const NOT_REGISTERED: c_int = 5024;
 
+/// `CU_FILE_ASYNC_NOT_SUPPORTED`.
+const ASYNC_NOT_SUPPORTED: c_int = 5038;
 /// `CU_FILE_INVALID_MAPPING_RANGE`.
 const INVALID_RANGE: isize = 5017;
 
@@ -259,6 +261,9 @@ unsafe extern "C" fn read_async(
     moved: *mut isize,
     _stream: NativeStream,
 ) -> Answer {
+    if takes_calls_only(handle) {
+        return Answer { error: ASYNC_NOT_SUPPORTED, cuda: 0 };
+    }
     // SAFETY: the caller's memory.
     unsafe { moved.write(read_to(handle, base.cast(), len.read(), offset.read())) };
     OK
@@ -273,6 +278,9 @@ unsafe extern "C" fn write_async(
     moved: *mut isize,
     _stream: NativeStream,
 ) -> Answer {
+    if takes_calls_only(handle) {
+        return Answer { error: ASYNC_NOT_SUPPORTED, cuda: 0 };
+    }
     // SAFETY: the caller's memory.
     unsafe { moved.write(write_from(handle, base.cast(), len.read(), offset.read())) };
     OK
@@ -284,6 +292,13 @@ fn is_named_by_base(base: *const c_void, at: i64) -> bool {
     let library = library();
     let below = library.buffers.range(..=address).next_back();
     below.is_none_or(|(start, len)| address >= start + len || *start == base as usize)
+}
+
+/// Whether a file's requests are only taken as calls.
+fn takes_calls_only(handle: FileHandle) -> bool {
+    let mut library = library();
+    let file = library.files.get_or_insert_default().get(&(handle as usize));
+    file.is_some_and(|played| played.play == CuFilePlay::CallsOnly)
 }
 
 /// Never returns.
