@@ -69,6 +69,9 @@ impl BatchLane {
     /// # Errors
     /// The library has no batches.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
+        if let Some(why) = session.calls_only() {
+            return Err(why);
+        }
         let table = session.table();
         let has = table.batch_set_up.is_some()
             && table.batch_submit.is_some()

@@ -23,6 +23,10 @@ use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
 use crate::units::KIB;
 
+/// The version that has been seen to crash at the end of a process that had used its batches and
+/// streams, where 1.14 and 1.20 did not (`docs/internals/cufile.md`).
+const CRASHES_AT_END: u32 = 115;
+
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
 
@@ -157,7 +161,7 @@ impl Session {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// Takes room for up to `most` requests of batches: how many. Beyond what the library has
+    /// Takes room for up to `most` requests of batches, or streams: how many. Beyond what the library has
     /// buffers for it waits as it takes a batch in, for others that nobody may ask after meanwhile.
     pub(super) fn take_room(&self, most: usize) -> usize {
         let take = |room: usize| Some(room - room.min(most));
@@ -165,9 +169,21 @@ impl Session {
         before.unwrap_or(0).min(most)
     }
 
+    /// How much room there is now.
+    pub(super) fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed)
+    }
+
     /// Gives room back.
     pub(super) fn leave_room(&self, count: usize) {
         self.room.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Why the library is given requests by calls alone, where it is.
+    pub(super) fn calls_only(&self) -> Option<String> {
+        (self.version_number() / 10 == CRASHES_AT_END).then(|| {
+            format!("cuFile {} has crashed at a process's end after others", self.version())
+        })
     }
 
     /// Whether this is the process that opened it.

@@ -16,10 +16,11 @@ use super::flight::Flight;
 use super::session::{Session, signed};
 use super::table::NativeStream;
 use crate::file::{Landed, Lane, LaneRequest};
-use crate::gpu::{Device, Event, Stream};
+use crate::gpu::{Device, DeviceResult, Event, Stream};
 
-/// Streams at most: as many requests as the library has threads for by far.
-const STREAMS: usize = 64;
+/// Streams at most. The library keeps buffers for each that was used, out of those that batches
+/// take as well: so each has room for one request as long as it is there.
+const STREAMS: usize = 32;
 
 /// Between two looks whether a request has landed.
 const LOOKS_EVERY: Duration = Duration::from_micros(20);
@@ -72,6 +73,9 @@ impl StreamLane {
     /// # Errors
     /// The library does not queue requests in streams.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
+        if let Some(why) = session.calls_only() {
+            return Err(why);
+        }
         let table = session.table();
         if table.read_async.is_none() || table.write_async.is_none() {
             return Err(format!("cuFile {} queues nothing in streams", session.version()));
@@ -88,6 +92,13 @@ impl StreamLane {
         if let Some(track) = self.idle.pop() {
             return Ok(track);
         }
+        if self.session.take_room(1) == 0 {
+            return Err(Errno::AGAIN); // batches have it all
+        }
+        self.make_track().inspect_err(|_| self.session.leave_room(1))
+    }
+
+    fn make_track(&self) -> Result<Track, Errno> {
         let stream = self.device.create_stream().map_err(|_| Errno::NODEV)?;
         let event = self.device.create_event().inspect_err(|_| {
             // It is lost to this process where the driver refuses.
@@ -125,21 +136,34 @@ impl StreamLane {
         entered.map_err(|_| CuFileFailure::Io(Errno::NODEV)).and(told)
     }
 
-    fn is_past(&self, queued: &Queued) -> bool {
-        queued.is_marked && self.device.is_done(queued.track.event).unwrap_or(false)
+    /// Whether the stream is past it.
+    ///
+    /// # Errors
+    /// The GPU is lost: its context carries out nothing more, and its memory is nobody's any more.
+    fn is_past(&self, queued: &Queued) -> DeviceResult<bool> {
+        Ok(queued.is_marked && self.device.is_done(queued.track.event)?)
     }
 
     fn take_landed(&mut self, landed: &mut Vec<Landed>) {
         let mut index = 0;
         while let Some(queued) = self.queued.get(index) {
-            if !self.is_past(queued) {
+            let past = self.is_past(queued);
+            if past == Ok(false) {
                 index += 1;
                 continue;
             }
             let Queued { track, flight, said, .. } = self.queued.swap_remove(index);
-            // SAFETY: the stream is past it: the library has written it for the last time.
-            let moved = unsafe { std::ptr::read_volatile(&raw const said.moved) };
-            let moved = flight.answered("cuFileReadAsync", moved);
+            let moved = match past {
+                // SAFETY: the stream is past it: the library has written it for the last time.
+                Ok(_) => flight.answered("cuFileReadAsync", unsafe {
+                    std::ptr::read_volatile(&raw const said.moved)
+                }),
+                Err(_) => {
+                    std::mem::forget((track, said)); // the library may come to write there
+                    landed.push(flight.land(&self.session, Err(CuFileFailure::Io(Errno::NODEV))));
+                    continue;
+                }
+            };
             landed.push(flight.land(&self.session, moved));
             self.idle.push(track);
         }
@@ -150,7 +174,8 @@ type Told = Result<(), CuFileFailure>;
 
 impl Lane for StreamLane {
     fn room(&self) -> usize {
-        STREAMS - self.queued.len()
+        let more = (STREAMS - self.queued.len() - self.idle.len()).min(self.session.room());
+        self.idle.len() + more
     }
 
     unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
@@ -204,6 +229,7 @@ impl Drop for StreamLane {
                 // SAFETY: registered once, and nothing is queued in it.
                 let _ = deregister.map(|deregister| unsafe { deregister(track.native) });
             });
+            self.session.leave_room(1);
             let _ = self.device.destroy_event(track.event);
             let _ = self.device.destroy_stream(track.stream);
         }

@@ -58,8 +58,8 @@ impl Request {
 }
 
 impl Scheduler {
-    /// Takes back an op that a lane has refused, or its port. In place of a lane the port is called,
-    /// by whoever starts a transfer from now on at once.
+    /// Takes back an op that a lane has refused, or its port. In place of a lane the port is called
+    /// from now on.
     pub(super) fn refuse_port(&mut self, key: usize, op: Op, errno: Errno, by_lane: bool) {
         if !by_lane {
             return self.refuse_peer(key, &op, Some(errno));
