@@ -16,6 +16,7 @@ pub struct Prover {
     resolver: Resolver,
     link: GpuLink,
     memory: Memory,
+    gpu: Option<DeviceInfo>,
 }
 
 impl Prover {
@@ -28,7 +29,7 @@ impl Prover {
             Some(_) => Memory::Gpu,
         };
         let link = device.map_or_else(GpuLink::none, GpuLink::find);
-        Self { resolver: Resolver::default(), link, memory }
+        Self { resolver: Resolver::default(), link, memory, gpu: device.cloned() }
     }
 
     /// The counters for moves of the first bytes of each of `files`, which are `engine`'s.
@@ -49,6 +50,10 @@ impl Prover {
         };
         let mut claim = Claim::silent(direction, moved.bytes, self.memory);
         claim.routes.clone_from(&moved.said);
+        let claim = match &self.gpu {
+            Some(gpu) => claim.on(gpu),
+            None => claim,
+        };
         Proof { verdict: verdict(&evidence, &claim), evidence, claim }
     }
 }
