@@ -68,3 +68,33 @@ pub struct Proof {
     /// What that comes to.
     pub verdict: Verdict,
 }
+
+#[cfg(test)]
+mod tests {
+    use forebay::gpu::{DeviceId, DeviceKind};
+
+    use super::*;
+
+    #[test]
+    fn a_claim_names_its_gpu() {
+        let mut info = DeviceInfo {
+            id: DeviceId { kind: DeviceKind::Sim, index: 0 },
+            name: String::new(),
+            uuid: "GPU-1".into(),
+            pci_address: String::new(),
+            driver: String::new(),
+            memory: 1,
+            simulated: true,
+        };
+        let moved = Moved { bytes: 1, route: None, reason: None, said: Vec::new() };
+        let claim = |info: Option<&DeviceInfo>| {
+            Prover::new(info).proof(Evidence::default(), &moved, Direction::Write).claim
+        };
+        let named = claim(Some(&info));
+        assert_eq!((named.gpu.as_deref(), named.memory), (Some("GPU-1"), Memory::SimulatedGpu));
+        assert_eq!((named.bytes, named.direction), (1, forebay::Direction::Write));
+        info.uuid.clear();
+        assert_eq!(claim(Some(&info)).gpu, None);
+        assert_eq!((claim(None).gpu, claim(None).memory), (None, Memory::Host));
+    }
+}

@@ -104,7 +104,7 @@ impl Judge<'_> {
         }
         if rest > 0 && counters.batch_bytes.is_none() {
             self.doubts.push(format!(
-                "cuFile counted {batches} batches and not their bytes: that they moved {} is \
+                "cuFile counted {batches} batches, of unknown bytes: that they moved {} is \
                  inferred",
                 size(rest)
             ));

@@ -2,7 +2,8 @@
 //!
 //! A claim is never believed by itself. Each way needs a counter that says so, and every other one
 //! that was read has to agree: bytes from drives came from the drives, bytes from the page cache
-//! did not, and the GPU's link has seen them. `direct` needs cuFile's or nvidia-fs's counters.
+//! did not, and the GPU's link has seen them. `direct` needs cuFile's or nvidia-fs's counters, and
+//! some other that has seen as many bytes: what is too little for any other is not proven.
 
 use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};

@@ -227,7 +227,7 @@ fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
         assert_eq!(told.to_string(), "direct (p2pdma)", "the drives have counted them: {told:?}");
         assert_eq!(
             told.doubts,
-            ["cuFile counted 1 batches and not their bytes: that they moved 1 GiB is inferred"]
+            ["cuFile counted 1 batches, of unknown bytes: that they moved 1 GiB is inferred"]
         );
     }
     assert!(contradiction(&seen(0, &[]), &direct).contains("but the drives have read 0 B"));
