@@ -16,6 +16,7 @@ pub struct Prover {
     resolver: Resolver,
     link: GpuLink,
     memory: Memory,
+    gpu: Option<DeviceInfo>,
 }
 
 impl Prover {
@@ -28,7 +29,7 @@ impl Prover {
             Some(_) => Memory::Gpu,
         };
         let link = device.map_or_else(GpuLink::none, GpuLink::find);
-        Self { resolver: Resolver::default(), link, memory }
+        Self { resolver: Resolver::default(), link, memory, gpu: device.cloned() }
     }
 
     /// The counters for moves of the first bytes of each of `files`, which are `engine`'s.
@@ -49,6 +50,10 @@ impl Prover {
         };
         let mut claim = Claim::silent(direction, moved.bytes, self.memory);
         claim.routes.clone_from(&moved.said);
+        let claim = match &self.gpu {
+            Some(gpu) => claim.on(gpu),
+            None => claim,
+        };
         Proof { verdict: verdict(&evidence, &claim), evidence, claim }
     }
 }
@@ -62,4 +67,34 @@ pub struct Proof {
     pub evidence: Evidence,
     /// What that comes to.
     pub verdict: Verdict,
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::gpu::{DeviceId, DeviceKind};
+
+    use super::*;
+
+    #[test]
+    fn a_claim_names_its_gpu() {
+        let mut info = DeviceInfo {
+            id: DeviceId { kind: DeviceKind::Sim, index: 0 },
+            name: String::new(),
+            uuid: "GPU-1".into(),
+            pci_address: String::new(),
+            driver: String::new(),
+            memory: 1,
+            simulated: true,
+        };
+        let moved = Moved { bytes: 1, route: None, reason: None, said: Vec::new() };
+        let claim = |info: Option<&DeviceInfo>| {
+            Prover::new(info).proof(Evidence::default(), &moved, Direction::Write).claim
+        };
+        let named = claim(Some(&info));
+        assert_eq!((named.gpu.as_deref(), named.memory), (Some("GPU-1"), Memory::SimulatedGpu));
+        assert_eq!((named.bytes, named.direction), (1, forebay::Direction::Write));
+        info.uuid.clear();
+        assert_eq!(claim(Some(&info)).gpu, None);
+        assert_eq!((claim(None).gpu, claim(None).memory), (None, Memory::Host));
+    }
 }

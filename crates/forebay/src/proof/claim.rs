@@ -1,6 +1,7 @@
 //! What is said of a span of work by those who did it: what a verdict has to confirm or refute.
 
 use super::json::{Json, list};
+use crate::gpu::DeviceInfo;
 use crate::plan::Route;
 use crate::queue::Direction;
 use crate::transfer::Outcome;
@@ -14,6 +15,8 @@ pub struct Claim {
     pub bytes: u64,
     /// Which memory they went to or came from.
     pub memory: Memory,
+    /// The UUID of the GPU, where it has one: a library counts for each GPU of the process.
+    pub gpu: Option<String>,
     /// Bytes by route, as whoever moved them says; none where nobody says anything. `Direct` is
     /// what was handed to a library such as cuFile, whichever way it went there.
     pub routes: Vec<(Route, u64)>,
@@ -46,14 +49,22 @@ impl Claim {
     /// A claim without routes: nobody says which way the bytes went.
     #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
-        Self { direction, bytes, memory, routes: Vec::new() }
+        Self { direction, bytes, memory, gpu: None, routes: Vec::new() }
     }
 
     /// What the engine says of a transfer.
     #[must_use]
     pub fn of(outcome: &Outcome, direction: Direction, memory: Memory) -> Self {
         let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
-        Self { direction, bytes: outcome.bytes, memory, routes }
+        Self { routes, ..Self::silent(direction, outcome.bytes, memory) }
+    }
+
+    /// The same, of this GPU's memory. Without it nothing is proven to be direct where a library
+    /// counted for several GPUs.
+    #[must_use]
+    pub fn on(mut self, gpu: &DeviceInfo) -> Self {
+        self.gpu = (!gpu.uuid.is_empty()).then(|| gpu.uuid.clone());
+        self
     }
 
     /// Bytes that are said to have taken `route`.
@@ -84,6 +95,7 @@ impl Claim {
             ("direction", self.direction.name().into()),
             ("bytes", self.bytes.into()),
             ("memory", self.memory.name().into()),
+            ("gpu", self.gpu.as_ref().map_or(Json::Null, Into::into)),
             ("routes", list(self.routes.iter().map(route))),
         ])
     }

@@ -8,6 +8,7 @@
 use super::json::{Json, list};
 use super::seen::{Seen, grown};
 use crate::direct::Session;
+use crate::queue::Direction;
 
 /// Where the levels end, before version 1.19 and since.
 const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];
@@ -246,6 +247,29 @@ impl Counters {
         self.gpus.iter().fold(Moves::default(), |sum, gpu| sum.plus(gpu.writes))
     }
 
+    /// The counts of the GPU that `uuid` names, as CUDA and other tools write it; `None` where
+    /// there are none.
+    #[must_use]
+    pub fn of_gpu(&self, uuid: &str) -> Option<GpuCounters> {
+        let mut found = self.gpus.iter().filter(|gpu| gpu.is(uuid));
+        let first = *found.next()?;
+        Some(found.fold(first, |sum, gpu| GpuCounters {
+            reads: sum.reads.plus(gpu.reads),
+            writes: sum.writes.plus(gpu.writes),
+            unaligned_reads: sum.unaligned_reads.saturating_add(gpu.unaligned_reads),
+            ..sum
+        }))
+    }
+
+    /// How many GPUs something was counted for in this direction.
+    pub(super) fn busy(&self, direction: Direction) -> usize {
+        let moves = |gpu: &&GpuCounters| match direction {
+            Direction::Read => gpu.reads != Moves::default(),
+            Direction::Write => gpu.writes != Moves::default(),
+        };
+        self.gpus.iter().filter(moves).count()
+    }
+
     pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
         let gpu = |gpu: &GpuCounters| {
             Json::Object(vec![
@@ -266,6 +290,12 @@ impl Counters {
 }
 
 impl GpuCounters {
+    /// Whether `uuid` names it: `GPU-…`, or `MIG-…` for a part of a GPU.
+    fn is(&self, uuid: &str) -> bool {
+        let digits = |text: &str| text.split_once('-').map(|(_, rest)| rest.to_ascii_lowercase());
+        digits(uuid).is_some_and(|uuid| Some(uuid) == digits(&self.uuid_text()))
+    }
+
     /// As other tools write it: `GPU-…`.
     #[must_use]
     pub fn uuid_text(&self) -> String {
@@ -421,7 +451,32 @@ mod tests {
         assert!(lost.ends_with("no longer"), "{lost}");
     }
 
+    #[test]
+    fn a_gpu_is_found_by_its_uuid_however_it_is_written() {
+        let counters = Counters::parse(1150, 3, &buffer(&MEASURED)).unwrap();
+        let own = "GPU-9c918c43-c541-090c-2f9a-21beb52a0b1d";
+        let part = own.replace("GPU", "MIG");
+        for name in [own, &own.to_uppercase(), &part] {
+            assert_eq!(counters.of_gpu(name).map(|gpu| gpu.reads.operations), Some(7), "{name}");
+        }
+        for name in ["", "GPU", "GPU-", "GPU-9c918c43", "é-é", &own[4..], &own.replace('1', "2")]
+        {
+            assert_eq!(counters.of_gpu(name), None, "{name}");
+        }
+        let mut twice = counters.clone();
+        twice.gpus.push(counters.gpus[0]);
+        assert_eq!(twice.of_gpu(own).unwrap().reads.operations, 14);
+        assert_eq!((twice.busy(Direction::Read), twice.busy(Direction::Write)), (2, 0));
+    }
+
     proptest! {
+        #[test]
+        fn no_name_is_too_strange(name in "(GPU|MIG|)-?[0-9a-fé-]{0,40}|\\PC{0,60}") {
+            let counters = Counters::parse(1150, 3, &buffer(&MEASURED)).unwrap();
+            let is_own = name.to_ascii_lowercase().ends_with("-9c918c43-c541-090c-2f9a-21beb52a0b1d");
+            prop_assert!(counters.of_gpu(&name).is_none() || is_own);
+        }
+
         #[test]
         fn no_buffer_is_too_strange(
             version in prop_oneof![1100_u32..1300, any::<u32>()],

@@ -28,7 +28,7 @@
 //! let (_, outcome) = file.read_whole(None)?;
 //! let evidence = span.end(); // and once more
 //!
-//! let claim = Claim::of(&outcome, Direction::Read, Memory::Host);
+//! let claim = Claim::of(&outcome, Direction::Read, Memory::Host); // a GPU's: `.on(device.info())`
 //! for line in verdict(&evidence, &claim).lines() {
 //!     println!("{line}");
 //! }

@@ -199,7 +199,7 @@ impl Judge<'_> {
     /// Whether these are the unaligned edges of what a library moved. No counter shows so little,
     /// so the mover is believed, but not that they were direct.
     fn is_an_edge(&mut self, bytes: u64) -> bool {
-        let edge = self.claim.by(Route::Direct) > 0 && bytes <= self.slack;
+        let edge = self.claim.by(Route::Direct) >= LEN_MIN && bytes <= self.slack;
         if edge {
             let (staged, text) = (self.claim.by(Route::Staged).min(bytes), size(bytes));
             self.add([(Way::Staged, staged), (Way::Cached, bytes - staged)]);

@@ -1,9 +1,11 @@
 //! Every verdict, reached from evidence alone.
 
+mod direct;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::proof::cufile::GpuCounters;
+use crate::proof::cufile::{Counters, GpuCounters, Paths};
 use crate::proof::drives::DriveBytes;
 use crate::proof::evidence::PageCache;
 use crate::proof::nvidia_fs::NvidiaFs;
@@ -247,122 +249,6 @@ fn writes_are_judged_by_what_stays_in_the_page_cache() {
 }
 
 #[test]
-fn what_cufile_counts_is_what_was_direct() {
-    let by = |p2pdma, nvidia_fs, posix| {
-        let mut seen = evidence(GIB, 0, 0, 0);
-        seen.cufile = counters(p2pdma, nvidia_fs, posix, GIB);
-        seen.nvidia_fs = Seen::Told(NvidiaFs { reads: nvidia_fs, ..NvidiaFs::default() });
-        seen.gpu = link(GIB + GIB / 13);
-        seen
-    };
-    let direct = whole(Route::Direct);
-    assert_eq!(text(&by(64, 0, 0), &direct), "direct (p2pdma)");
-    assert_eq!(text(&by(0, 64, 0), &direct), "direct (nvidia-fs)");
-    assert_eq!(text(&by(0, 0, 64), &direct), "compat");
-    assert_eq!(text(&by(63, 0, 1), &direct), "mixed 98 % direct (p2pdma) / 2 % compat");
-    let mixed = claim(&[(Route::Direct, GIB / 2), (Route::Staged, GIB / 2)]);
-    let shared = Evidence { cufile: counters(64, 0, 0, 2 * GIB), ..by(64, 0, 0) };
-    assert!(verdict(&shared, &direct).doubts[0].contains("served others"));
-    let edges = claim(&[(Route::Direct, GIB - 8192), (Route::Staged, 8192)]);
-    let told = text(&by(64, 0, 0), &edges);
-    assert_eq!(told, "mixed >99 % direct (p2pdma) / <1 % staged");
-    let half = Evidence { cufile: counters(8, 0, 0, GIB / 2), ..by(8, 0, 0) };
-    assert_eq!(text(&half, &mixed), "mixed 50 % direct (p2pdma) / 50 % staged");
-}
-
-#[test]
-fn a_library_that_lies_is_found_out() {
-    let direct = whole(Route::Direct);
-    let says = |cufile, fetched, after| Evidence { cufile, ..evidence(fetched, 0, 0, after) };
-    let p2pdma = || counters(64, 0, 0, GIB);
-    let text = contradiction(&says(p2pdma(), 0, 0), &direct);
-    assert!(text.ends_with("but the drives have read 0 B"), "{text}");
-    let text = contradiction(&says(p2pdma(), GIB, GIB), &direct);
-    assert!(text.contains("but 1 GiB came into the page cache"), "{text}");
-    let text = contradiction(&Evidence { gpu: link(100_000), ..says(p2pdma(), GIB, 0) }, &direct);
-    assert!(text.contains("the GPU received 97.6 KiB over PCIe"), "{text}");
-    let text = contradiction(&says(counters(0, 0, 0, 0), GIB, 0), &direct);
-    assert!(text.contains("which counted none"), "{text}");
-    let text = contradiction(&says(counters(5, 0, 0, GIB / 2), GIB, 0), &direct);
-    assert!(text.contains("which counted 512 MiB"), "{text}");
-    let mut unloaded = says(counters(0, 64, 0, GIB), GIB, 0);
-    unloaded.nvidia_fs = Seen::Nothing("nvidia-fs is not loaded".into());
-    assert!(contradiction(&unloaded, &direct).contains("nvidia-fs is not loaded"));
-    unloaded.nvidia_fs = Seen::Told(NvidiaFs::default());
-    assert!(contradiction(&unloaded, &direct).contains("counted no request"));
-    let memory = Evidence { storage: Storage::Memory, ..says(p2pdma(), GIB, 0) };
-    assert!(contradiction(&memory, &direct).contains("the drives have read 0 B"));
-    let busy = Evidence { dram: Seen::Told(3 * GIB), ..says(p2pdma(), GIB, 0) };
-    assert!(verdict(&busy, &direct).doubts[0].contains("memory moved 3 GiB"));
-}
-
-#[test]
-fn the_librarys_own_word_alone_proves_no_direct_way() {
-    let direct = whole(Route::Direct);
-    for storage in [Storage::Other, Storage::Block] {
-        // The file was not named to the sources, or nothing counts below it.
-        let mut seen = Evidence { storage, cufile: counters(4, 0, 0, GIB), ..Evidence::default() };
-        assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
-        // The link, where all of it can be told, has seen them; or has not.
-        seen.gpu = link(GIB);
-        let told = verdict(&seen, &direct);
-        assert_eq!(told.to_string(), "direct (p2pdma)");
-        assert!(told.doubts[0].contains("no counter of the drives"), "{told:?}");
-        let simulated = Claim { memory: Memory::SimulatedGpu, ..whole(Route::Direct) };
-        assert_eq!(verdict(&seen, &simulated).finding, Finding::Unproven, "it has no link");
-        seen.gpu = link(0);
-        assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
-        if let Seen::Told(link) = &mut seen.gpu {
-            (link.how, link.received) = (How::Windows, GIB);
-        }
-        assert_eq!(verdict(&seen, &direct).finding, Finding::Unproven, "samples of a rate");
-        // nvidia-fs counts as well, for everybody.
-        seen.gpu = Seen::Nothing("nobody asked".into());
-        seen.cufile = counters(0, 4, 0, GIB);
-        let counts = |read| Seen::Told(NvidiaFs { reads: 1024, read, ..NvidiaFs::default() });
-        seen.nvidia_fs = counts(GIB / 2);
-        assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
-        seen.nvidia_fs = counts(GIB);
-        assert_eq!(text(&seen, &direct), "direct (nvidia-fs)");
-    }
-}
-
-#[test]
-fn direct_needs_counters_that_say_so() {
-    let direct = whole(Route::Direct);
-    let mut seen = evidence(GIB, 0, 0, 0);
-    assert!(missing(&seen, &direct).starts_with("cuFile's own counters: nobody asked"));
-    seen.cufile = Seen::Told(Counters::default());
-    assert!(missing(&seen, &direct).contains("statistics are off"));
-    let mut batches = counters(0, 0, 0, 0);
-    if let Seen::Told(counters) = &mut batches {
-        (counters.batches, counters.batch_bytes) = (4, Some(GIB));
-    }
-    seen.cufile = batches.clone();
-    assert!(missing(&seen, &direct).contains("4 batches, and not by which path"));
-    if let Seen::Told(counters) = &mut batches {
-        counters.batches_by.p2pdma = 4;
-    }
-    seen.cufile = batches;
-    assert_eq!(text(&seen, &direct), "direct (p2pdma)");
-    let mut untold = counters(2, 0, 0, GIB);
-    if let Seen::Told(counters) = &mut untold {
-        counters.gpus[0].reads.operations = 5;
-    }
-    seen.cufile = untold;
-    assert!(missing(&seen, &direct).contains("of 5 operations cuFile counted only 2"));
-    // nvidia-fs alone, which counts for everybody.
-    seen.cufile = Seen::missing("1.14 has none", "take 1.15");
-    let counts = NvidiaFs { reads: 1024, read: GIB, ..NvidiaFs::default() };
-    seen.nvidia_fs = Seen::Told(counts.clone());
-    let told = verdict(&seen, &direct);
-    assert_eq!(told.to_string(), "direct (nvidia-fs)");
-    assert!(told.doubts[0].contains("all processes"), "{told:?}");
-    seen.nvidia_fs = Seen::Told(NvidiaFs { read: GIB / 2, ..counts });
-    assert!(missing(&seen, &direct).contains("1.14 has none"));
-}
-
-#[test]
 fn the_links_counters_are_held_against_every_way() {
     let staged = whole(Route::Staged);
     let seen = |gpu| Evidence { gpu, ..evidence(GIB, 0, 0, 0) };
@@ -466,11 +352,13 @@ prop_compose! {
         read in any::<bool>(),
         bytes in amount(),
         exact in any::<bool>(),
+        named in any::<bool>(),
         memory in prop_oneof![Just(Memory::Gpu), Just(Memory::SimulatedGpu), Just(Memory::Host)],
         routes in proptest::collection::vec((0_usize..4, amount()), 0..4),
     ) -> Claim {
         let direction = if read { Direction::Read } else { Direction::Write };
         let mut claim = Claim::silent(direction, bytes, memory);
+        claim.gpu = named.then(|| GpuCounters::default().uuid_text());
         claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
         if exact {
             claim.bytes = claim.told();
@@ -509,6 +397,10 @@ proptest! {
             };
             prop_assert!(said, "{:?} of {:?}", share, evidence);
             prop_assert!(claim.by(Route::Direct) > 0 || !share.way.is_direct());
+        }
+        if matches!(verdict.finding, Finding::One(way) if way.is_direct()) {
+            prop_assert!(claim.bytes >= LEN_MIN, "{:?} of {:?}", claim, evidence);
+            prop_assert!(evidence.storage != Storage::Memory);
         }
         let _ = (verdict.to_json(Some(&claim)), verdict.lines(), evidence.to_json());
         let _ = evidence.lines();
