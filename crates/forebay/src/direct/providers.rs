@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::answer::usable;
 use super::child::Program;
-use super::cufile::{CuFileFailure, CuFilePort, Session, forbids_compat, unreachable};
+use super::cufile::{CuFileFailure, CuFilePort, Session, configured_compat, unreachable};
 use super::remembered::Answers;
 use super::{OPENS_WITHIN, ask_cufile};
 use crate::events;
@@ -47,7 +47,7 @@ impl Providers {
             found: Arc::default(),
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
-            opens: |library| Session::open_direct_only(library, forbids_compat()),
+            opens: |library| Session::open_direct_only(library, configured_compat()),
         }
     }
 
@@ -163,7 +163,7 @@ fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
             Ok(()) => {
                 let library = known.answer.0.library.as_deref();
                 let opened = inquiry.trusting(|| opens(library));
-                if let Ok(_) | Err(CuFileFailure::CompatAllowed { .. }) = opened {
+                if !matches!(&opened, Err(failure) if may_open_elsewhere(failure)) {
                     return found(opened);
                 }
             }
@@ -176,6 +176,15 @@ fn answer(answers: &Answers, program: &Program, opens: Opens) -> Found {
         Ok(()) => found(opens(answer.0.library.as_deref())),
         Err(why) => Found::Absent(why),
     }
+}
+
+/// Whether a failure to open the driver here leaves something to be asked in another process.
+fn may_open_elsewhere(failure: &CuFileFailure) -> bool {
+    let is_of_here = matches!(
+        failure,
+        CuFileFailure::CompatAllowed { .. } | CuFileFailure::Forked | CuFileFailure::Opening
+    );
+    !is_of_here
 }
 
 fn found(opened: Result<Arc<Session>, CuFileFailure>) -> Found {

@@ -81,6 +81,7 @@ fn a_forked_child_leaves_the_library_alone() {
                 assert!(read.to_string().contains("forked") && read.hint().is_some());
                 assert_eq!(write(&file, &[1; 9], 0), Err(CuFileFailure::Forked));
                 assert_eq!(session.register(rig.file()).unwrap_err(), CuFileFailure::Forked);
+                assert_eq!(rig.open().unwrap_err(), CuFileFailure::Forked, "nor anew");
                 assert!(session.counters().is_none());
                 drop(file);
                 drop(session);

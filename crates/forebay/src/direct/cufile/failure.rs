@@ -68,6 +68,8 @@ pub enum CuFileFailure {
         /// Whether something else in this process has opened the driver.
         is_shared: bool,
     },
+    /// Another thread of this process opens the driver, and has for too long.
+    Opening,
     /// No more memory may be registered, or not this.
     NoRoom,
     /// The library said that it moved more bytes than it was asked for.
@@ -86,9 +88,12 @@ impl CuFileFailure {
         match self {
             Self::Refused(error) => error.hint(),
             Self::Forked => Some("open cuFile in a process that does not inherit it by a fork"),
-            Self::CompatAllowed { .. } => {
-                Some("set `properties.allow_compat_mode` to false in cufile.json")
-            }
+            Self::Opening => Some("`forebay doctor` looks for what makes it hang"),
+            Self::CompatAllowed { .. } => Some(
+                "set `properties.allow_compat_mode` to false in cufile.json, and neither \
+                 `force_compat_mode` there nor `CUFILE_ALLOW_COMPAT_MODE` or \
+                 `CUFILE_FORCE_COMPAT_MODE` to true",
+            ),
             _ => None,
         }
     }
@@ -147,6 +152,10 @@ impl fmt::Display for CuFileFailure {
                 };
                 write!(f, "{who} its compatibility mode, in which bytes take another way unseen")
             }
+            Self::Opening => f.write_str(
+                "another thread of this process has begun to open cuFile's driver, and has not \
+                 come to an end",
+            ),
             Self::NoRoom => f.write_str("no more memory of this GPU may be registered"),
             Self::Nonsense { moved, asked } => {
                 write!(f, "cuFile says that it moved {moved} bytes of {asked}")

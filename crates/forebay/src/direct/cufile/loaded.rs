@@ -1,7 +1,8 @@
 //! Tests of lanes, buffers and settings over a real shared object, which takes our structures by
 //! the C interface: the memory of a simulated GPU is the host's, so it moves bytes there.
 
-use std::path::PathBuf;
+use std::ffi::c_int;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use rustix::io::Errno;
 use super::batch::BatchLane;
 use super::buffers::Buffers;
 use super::failure::CuFileFailure;
+use super::library::CuFile;
+use super::reach::Compat;
 use super::rig::{Rig, UNIT};
-use super::session::Session;
+use super::session::{ALLOW_COMPAT, Session, level_of, setting, uses};
 use super::streams::StreamLane;
 use crate::clock::SystemClock;
 use crate::direct::played;
@@ -152,35 +155,107 @@ fn memory_that_the_library_refuses_is_used_unregistered() {
     }
 }
 
+/// Whether a library allows its compatibility mode, and how much it counts.
+fn settings(library: &Path) -> (bool, c_int) {
+    let table = CuFile::load(&[library.into()]).unwrap().table;
+    (setting(&table, ALLOW_COMPAT).unwrap(), level_of(&table).unwrap())
+}
+
 /// How a session is opened that takes no other way unseen, over a library that does so.
-fn open(as_of: u32, does: &str, forbidden: bool) -> Option<Result<Arc<Session>, CuFileFailure>> {
+fn open(as_of: u32, does: &str, configured: Compat) -> Option<Result<Arc<Session>, CuFileFailure>> {
     let (_folder, library) = library(as_of, does)?;
-    Some(Session::open_direct_only(Some(&library), forbidden))
+    Some(Session::open_direct_only(Some(&library), configured))
 }
 
 #[test]
 fn compatibility_mode_is_off_or_nothing_goes_that_way() {
-    let Some(strict) = open(1190, "posix", false) else { return };
+    let Some(strict) = open(1190, "posix", Compat::Allowed) else { return };
     let refused = strict.unwrap().register(tempfile::tempfile().unwrap()).unwrap_err();
     assert!(refused.to_string().contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
-    let allowed = |as_of, does, forbidden| {
-        let refused = open(as_of, does, forbidden).unwrap().unwrap_err();
+    let allowed = |as_of, does, configured| {
+        let refused = open(as_of, does, configured).unwrap().unwrap_err();
         assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: false }, "{does}");
         assert!(refused.hint().unwrap().contains("allow_compat_mode"), "{refused}");
     };
     // What it is told makes no difference; it cannot be told.
-    allowed(1190, "posix,keeps", false);
-    allowed(1190, "posix,keeps", true);
-    allowed(1190, "forced", false);
-    allowed(1110, "posix", false);
-    assert!(open(1110, "posix", true).unwrap().is_ok(), "the configuration forbids it");
+    allowed(1190, "posix,keeps", Compat::Allowed);
+    allowed(1190, "posix,keeps", Compat::Forbidden);
+    allowed(1190, "forced", Compat::Allowed);
+    allowed(1110, "posix", Compat::Allowed);
+    allowed(1110, "posix", Compat::Forced);
+    assert!(
+        open(1110, "posix", Compat::Forbidden).unwrap().is_ok(),
+        "the configuration forbids it"
+    );
+}
+
+/// Others have not asked for it, and may do with the driver what they like.
+#[test]
+fn what_was_tried_for_nothing_is_taken_back() {
+    let refuses = |does, configured, expected| {
+        let Some((_folder, library)) = library(1190, does) else { return };
+        let forbids = || Session::open_direct_only(Some(&library), configured).unwrap_err();
+        for _ in 0..2 {
+            let is_tried = matches!(forbids(), CuFileFailure::Refused(_));
+            assert_eq!(is_tried, configured != Compat::Forced, "{configured:?}");
+            assert_eq!(settings(&library), (expected, 0), "{configured:?}");
+        }
+    };
+    refuses("open=5001", Compat::Allowed, true);
+    refuses("open=5001", Compat::Forbidden, false);
+    refuses("", Compat::Forced, false); // nothing was set
+}
+
+#[test]
+fn a_driver_of_others_that_is_of_no_use_is_not_opened_once_more() {
+    let Some((_folder, path)) = library(1190, "") else { return };
+    // Past the table of sessions, as another library would.
+    let theirs = Session::of(CuFile::load(std::slice::from_ref(&path)).unwrap()).unwrap();
+    let refused = Session::open_direct_only(Some(&path), Compat::Forbidden).unwrap_err();
+    assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: true });
+    assert_eq!(uses(theirs.table()), 1);
+    let ours = Session::open(Some(&path), &[]).unwrap();
+    assert_eq!((uses(theirs.table()), ours.counters()), (2, None), "they count for themselves");
+}
+
+/// All that one session counts holds for all who move bytes by the driver.
+#[test]
+fn whoever_opens_a_library_again_has_the_same_session() {
+    let Some((_folder, path)) = library(1190, "") else { return };
+    let first = Session::open_direct_only(Some(&path), Compat::Allowed).unwrap();
+    let again = Session::open_direct_only(Some(&path), Compat::Allowed).unwrap();
+    assert!(Arc::ptr_eq(&first, &again) && again.counters().is_some());
+    assert!(Arc::ptr_eq(&first, &Session::open(Some(&path), &[]).unwrap()));
+    // The same file by another name, and another file.
+    let folder = path.parent().unwrap();
+    let link = folder.join("link.so");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(Arc::ptr_eq(&first, &Session::open(Some(&link), &[]).unwrap()));
+    let (_other, other) = library(1190, "").unwrap();
+    let other = Session::open(Some(&other), &[]).unwrap();
+    assert!(!Arc::ptr_eq(&first, &other));
+    let all = first.limits().batch;
+    assert_eq!((first.take_room(all), again.take_room(1), other.take_room(1)), (all, 0, 1));
+    again.is_silent_from_now_on();
+    assert!(first.is_silent() && !other.is_silent());
+}
+
+#[test]
+fn two_who_open_it_at_once_open_it_once() {
+    let Some((_folder, library)) = library(1190, "") else { return };
+    let open = || Session::open_direct_only(Some(&library), Compat::Allowed).unwrap();
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4).map(|_| scope.spawn(open)).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|one| Arc::ptr_eq(one, &all[0]) && one.counters().is_some()));
 }
 
 #[test]
 fn the_settings_of_others_are_not_changed() {
     let Some((_folder, library)) = library(1190, "") else { return };
     let _other = Session::open(Some(&library), &[]).unwrap();
-    let refused = Session::open_direct_only(Some(&library), true).unwrap_err();
+    let refused = Session::open_direct_only(Some(&library), Compat::Forbidden).unwrap_err();
     assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: true });
     assert!(refused.to_string().contains("something else in this process"), "{refused}");
 }

@@ -1,8 +1,8 @@
 //! cuFile: the vendor's library for transfers between drives and GPUs.
 //!
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
-//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine, and
-//! `session` its open driver with the files that it knows.
+//! fills, `failure` its errors with what to do about each, `probe` what it says of a machine,
+//! `session` its open driver with the files that it knows, and `sessions` all of these there are.
 //!
 //! Its driver is one for each process, and its modes are fixed when that opens; opening it may
 //! hang. So it is opened in a helper's process first.
@@ -21,6 +21,7 @@ mod reach;
 #[cfg(test)]
 mod rig;
 mod session;
+mod sessions;
 mod simulated;
 mod streams;
 mod table;
@@ -31,6 +32,6 @@ pub(super) use port::CuFilePort;
 pub(super) use probe::ANSWER_MAX;
 pub use probe::{Seen, look};
 pub(super) use reach::{
-    CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, forbids_compat, unreachable,
+    CONFIGURATION_MAX, NAMES_CONFIGURATION, configuration, configured_compat, unreachable,
 };
 pub use session::{RegisteredFile, Session};

@@ -11,24 +11,39 @@ const NVIDIA_FS: &str = "/proc/driver/nvidia-fs";
 const CONFIGURATION: &str = "/etc/cufile.json";
 pub(crate) const NAMES_CONFIGURATION: &str = "CUFILE_ENV_PATH_JSON";
 
-/// The key that allows peer-to-peer DMA without nvidia-fs, and that which allows the library to
-/// take another way where there is no direct one.
-const P2PDMA: &str = "\"use_pci_p2pdma\"";
-const COMPAT: &str = "\"allow_compat_mode\"";
+/// A setting: its key in the configuration, and the variable that outranks it.
+struct Setting {
+    key: &'static str,
+    variable: &'static str,
+}
+
+/// Allows peer-to-peer DMA without nvidia-fs.
+const P2PDMA: Setting = Setting { key: "use_pci_p2pdma", variable: "CUFILE_USE_PCIP2PDMA" };
+
+/// Allow the library to take another way where there is no direct one, and have it do so always.
+const ALLOW: Setting = Setting { key: "allow_compat_mode", variable: "CUFILE_ALLOW_COMPAT_MODE" };
+const FORCE: Setting = Setting { key: "force_compat_mode", variable: "CUFILE_FORCE_COMPAT_MODE" };
+
+/// What the configuration says of the library's compatibility mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compat {
+    Allowed,
+    Forbidden,
+    /// Allowed, and no other way is.
+    Forced,
+}
 
 /// The most that is read of it.
 pub(crate) const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// What is missing; `None`: the driver has to be asked.
 pub(crate) fn unreachable() -> Option<String> {
-    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
-    missing(Path::new(NVIDIA_FS), &configuration)
+    Configuration::live().missing(Path::new(NVIDIA_FS))
 }
 
-/// Whether the configuration forbids the library to take another way.
-pub(crate) fn forbids_compat() -> bool {
-    let configuration = configuration(std::env::var_os(NAMES_CONFIGURATION));
-    read(&configuration).is_some_and(|text| says(&text, COMPAT, "false"))
+/// Whether the library may take another way, as it is configured.
+pub(crate) fn configured_compat() -> Compat {
+    Configuration::live().compat()
 }
 
 /// Where the configuration lies, as the variable says that names it.
@@ -36,61 +51,196 @@ pub(crate) fn configuration(named: Option<OsString>) -> PathBuf {
     named.map_or_else(|| CONFIGURATION.into(), PathBuf::from)
 }
 
-fn missing(nvidia_fs: &Path, configuration: &Path) -> Option<String> {
-    if nvidia_fs.exists() || read(configuration).is_some_and(|text| says(&text, P2PDMA, "true")) {
-        return None;
+/// What rules the library's settings.
+struct Configuration<V> {
+    path: PathBuf,
+    text: String,
+    variable: V,
+}
+
+impl Configuration<fn(&str) -> Option<OsString>> {
+    fn live() -> Self {
+        let variable = |name: &str| std::env::var_os(name);
+        Self::of(configuration(variable(NAMES_CONFIGURATION)), variable)
     }
-    let shown = configuration.display();
-    Some(format!(
-        "nvidia-fs is not loaded (`modprobe nvidia-fs`), and `{shown}` does not allow peer-to-peer \
-         DMA without it (`properties.use_pci_p2pdma`)"
-    ))
+}
+
+impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
+    fn of(path: PathBuf, variable: V) -> Self {
+        let text = read(&path).unwrap_or_default();
+        Self { path, text, variable }
+    }
+
+    /// As the variable has it, else the file.
+    fn says(&self, setting: &Setting) -> Option<bool> {
+        self.set(setting).or_else(|| flag(&self.text, setting.key))
+    }
+
+    /// As the variable has it. Version 1.20 does not take `1` for true; that some other may is the
+    /// careful side for each of the three settings, and `0` says nothing.
+    fn set(&self, setting: &Setting) -> Option<bool> {
+        let value = (self.variable)(setting.variable)?;
+        match value.to_str()?.to_ascii_lowercase().as_str() {
+            "true" | "1" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn compat(&self) -> Compat {
+        match (self.says(&FORCE), self.says(&ALLOW)) {
+            (Some(true), _) => Compat::Forced,
+            (_, Some(false)) => Compat::Forbidden,
+            _ => Compat::Allowed,
+        }
+    }
+
+    fn missing(&self, nvidia_fs: &Path) -> Option<String> {
+        if nvidia_fs.exists() || self.says(&P2PDMA) == Some(true) {
+            return None;
+        }
+        let Setting { key, variable } = P2PDMA;
+        let who = match self.set(&P2PDMA) {
+            Some(_) => format!("`{variable}` forbids peer-to-peer DMA without it"),
+            None => {
+                let shown = self.path.display();
+                format!("`{shown}` does not allow peer-to-peer DMA without it (`properties.{key}`)")
+            }
+        };
+        Some(format!("nvidia-fs is not loaded (`modprobe nvidia-fs`), and {who}"))
+    }
 }
 
 fn read(path: &Path) -> Option<String> {
     String::from_utf8(small::read(path, CONFIGURATION_MAX).ok()??).ok()
 }
 
-/// Whether a line that is no comment sets a key so. The file is JSON with comments of `//`.
-fn says(text: &str, key: &str, wanted: &str) -> bool {
+/// How lines that are no comments set a key; which of several counts that differ nobody knows. The
+/// file is JSON with comments of `//`.
+fn flag(text: &str, key: &str) -> Option<bool> {
     let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     let text: String = text.lines().map(|line| code(line) + " ").collect();
-    let value = |(_, rest): (&str, &str)| {
-        rest.trim_start()
-            .strip_prefix(':')
-            .map(str::trim_start)
-            .is_some_and(|rest| rest.starts_with(wanted))
+    let value = |rest: &str| {
+        let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+        let word = rest.split(|letter: char| !letter.is_ascii_alphanumeric()).next()?;
+        word.parse().ok()
     };
-    text.split_once(key).is_some_and(value)
+    let key = format!("\"{key}\"");
+    let mut values = text.split(&key).skip(1).map(value);
+    let first = values.next()?;
+    values.all(|other| other == first).then_some(first)?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// What a file says, and variables.
+    fn says<'a>(
+        text: &str,
+        variables: &'a [(&'a str, &'a str)],
+    ) -> Configuration<impl Fn(&str) -> Option<OsString> + use<'a>> {
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(of, _)| *of == name);
+            found.map(|(_, value)| value.into())
+        };
+        Configuration { path: "/x/c.json".into(), text: text.into(), variable }
+    }
 
     #[test]
     fn what_is_set_is_told_from_what_is_commented_out() {
-        let allows = |text: &str| says(text, P2PDMA, "true");
-        assert!(allows("{ \"properties\": { \"use_pci_p2pdma\" : true } }"));
-        assert!(allows("\"use_pci_p2pdma\":\n true"));
-        for none in ["", "{}", "// \"use_pci_p2pdma\": true", "\"use_pci_p2pdma\": false", P2PDMA] {
-            assert!(!allows(none), "{none}");
+        let allows = |text: &str| flag(text, P2PDMA.key);
+        assert_eq!(allows("{ \"properties\": { \"use_pci_p2pdma\" : true } }"), Some(true));
+        assert_eq!(allows("\"use_pci_p2pdma\":\n true"), Some(true));
+        assert_eq!(allows("\"use_pci_p2pdma\": false,"), Some(false));
+        let twice = "\"use_pci_p2pdma\": true, \"use_pci_p2pdma\": ";
+        assert_eq!(allows(&format!("{twice} true")), Some(true));
+        let comment = "// \"use_pci_p2pdma\": true";
+        let strange = "\"use_pci_p2pdma\": truer";
+        for none in ["", "{}", comment, "\"use_pci_p2pdma\"", strange, &format!("{twice} false")] {
+            assert_eq!(allows(none), None, "{none}");
         }
-        assert!(says("{\"allow_compat_mode\": false}", COMPAT, "false"));
+    }
+
+    const FORBIDS: &str = "{\"allow_compat_mode\": false}";
+
+    #[test]
+    fn variables_outrank_the_file() {
+        let compat = |text: &str, variables: &[(&str, &str)]| says(text, variables).compat();
+        assert_eq!(compat("", &[]), Compat::Allowed);
+        assert_eq!(compat(FORBIDS, &[]), Compat::Forbidden);
+        assert_eq!(
+            compat("\"allow_compat_mode\": false, \"force_compat_mode\": true", &[]),
+            Compat::Forced
+        );
+        for (value, allows, forces) in [
+            ("true", Compat::Allowed, Compat::Forced),
+            ("TRUE", Compat::Allowed, Compat::Forced),
+            ("1", Compat::Allowed, Compat::Forced),
+            ("false", Compat::Forbidden, Compat::Forbidden),
+            ("0", Compat::Forbidden, Compat::Forbidden),
+            ("", Compat::Forbidden, Compat::Forbidden),
+            ("yes", Compat::Forbidden, Compat::Forbidden),
+        ] {
+            assert_eq!(compat(FORBIDS, &[(ALLOW.variable, value)]), allows, "{value}");
+            assert_eq!(compat(FORBIDS, &[(FORCE.variable, value)]), forces, "{value}");
+        }
+        let forbids = |value| compat("\"allow_compat_mode\": true", &[(ALLOW.variable, value)]);
+        assert_eq!([forbids("False"), forbids("0")], [Compat::Forbidden, Compat::Allowed]);
+        let forced = "\"force_compat_mode\": true";
+        assert_eq!(compat(forced, &[(FORCE.variable, "false")]), Compat::Allowed);
+        assert_eq!(compat(forced, &[(FORCE.variable, "0")]), Compat::Forced);
+    }
+
+    #[test]
+    fn peer_to_peer_dma_is_allowed_by_either_and_what_forbids_it_is_named() {
+        let missing = |text: &str, value: &[_]| {
+            let variables: Vec<_> = value.iter().map(|value| (P2PDMA.variable, *value)).collect();
+            says(text, &variables).missing(Path::new("/nowhere/nvidia-fs"))
+        };
+        let allows = "{\"use_pci_p2pdma\": true}";
+        for allowed in ["true", "True", "1"] {
+            assert_eq!(missing("", &[allowed]), None, "{allowed}");
+        }
+        assert_eq!([missing(allows, &[]), missing(allows, &["0"])], [None, None]);
+        let why = missing(allows, &["false"]).unwrap();
+        assert!(why.contains("`CUFILE_USE_PCIP2PDMA` forbids"), "{why}");
+        for none in ["0", "yes", ""] {
+            let why = missing("", &[none]).unwrap();
+            assert!(why.contains("`/x/c.json` does not allow"), "{why}");
+        }
     }
 
     #[test]
     fn what_is_missing_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let (nvidia_fs, file) = (folder.path().join("nvidia-fs"), folder.path().join("c.json"));
-        let why = missing(&nvidia_fs, &file).unwrap();
+        let missing = || Configuration::of(file.clone(), |_: &str| None).missing(&nvidia_fs);
+        let why = missing().unwrap();
         assert!(why.contains("nvidia-fs is not loaded") && why.contains("c.json"), "{why}");
         std::fs::write(&file, "{\"properties\": {\"use_pci_p2pdma\": true}}").unwrap();
-        assert_eq!(missing(&nvidia_fs, &file), None);
+        assert_eq!(missing(), None);
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap(); // not a file
-        assert!(missing(&nvidia_fs, &file).is_some());
+        assert!(missing().is_some());
         std::fs::create_dir(&nvidia_fs).unwrap();
-        assert_eq!(missing(&nvidia_fs, &file), None);
+        assert_eq!(missing(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_and_no_variable_is_too_strange(
+            text in "(?s).{0,200}",
+            near in "(\"|allow_compat_mode|: ?|true|false|//|\n|é|,){0,20}",
+            value in proptest::collection::vec(any::<u8>(), 0..20),
+        ) {
+            use std::os::unix::ffi::OsStringExt as _;
+            for text in [text, near] {
+                let variable = |_: &str| Some(OsString::from_vec(value.clone()));
+                let one = Configuration { path: "/x".into(), text, variable };
+                let _ = (one.compat(), one.missing(Path::new("/nowhere")));
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "calls the library")]
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use super::buffers::Buffers;
 use super::failure::{CuFileError, CuFileFailure};
 use super::layout::{Counters, Descriptor, Properties};
 use super::library::{CuFile, places, version_text};
+use super::reach::Compat;
+use super::sessions::SESSIONS;
 use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
@@ -43,6 +45,8 @@ const BATCH: u32 = 128;
 pub struct Session {
     cufile: CuFile,
     counts: bool,
+    /// Whether it was opened here so that its compatibility mode is off.
+    forbade: bool,
     limits: SessionLimits,
     pub(super) buffers: Buffers,
     /// Requests of batches that may still be sent off.
@@ -64,55 +68,87 @@ pub(super) struct SessionLimits {
 
 impl Session {
     /// Loads the library and opens its driver. Both may hang or end the process: whoever cannot
-    /// bear that asks [`ask_cufile`](crate::direct::ask_cufile) first.
+    /// bear that asks [`ask_cufile`](crate::direct::ask_cufile) first. Its driver is one for the
+    /// process, and so is the session: whoever opens the same library again has the same one.
     ///
     /// # Errors
     /// There is no library, or its driver does not open.
     pub fn open(named: Option<&Path>, packages: &[PathBuf]) -> Result<Arc<Self>, CuFileFailure> {
-        let cufile = CuFile::load(&places(named, packages)).map_err(CuFileFailure::Library)?;
-        Self::of(cufile).map(Arc::new)
+        Self::shared(&places(named, packages), Self::of)
     }
 
     /// The same, if the library's compatibility mode is off: files without a direct path are
     /// refused then, and do not take another way unseen. It is switched off where nobody else has
-    /// opened the driver of this process; else whoever did, or `forbidden` by the configuration
-    /// where an old library does not tell, has to have done so.
+    /// opened the driver of this process, for all who use it there; else whoever did has to have
+    /// done so, or the configuration, where an old library does not tell.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and [`CuFileFailure::CompatAllowed`].
     pub(crate) fn open_direct_only(
         library: Option<&Path>,
-        forbidden: bool,
+        configured: Compat,
     ) -> Result<Arc<Self>, CuFileFailure> {
-        let cufile = CuFile::load(&places(library, &[])).map_err(CuFileFailure::Library)?;
-        // SAFETY: the function needs nothing.
-        let is_shared = unsafe { (cufile.table.use_count)() } > 0;
-        if let Some(set) = cufile.table.set_parameter_bool.filter(|_| !is_shared) {
-            // SAFETY: as above. Whether it did is asked below.
-            let _ = unsafe { set(ALLOW_COMPAT, false) }.checked("cuFileSetParameterBool");
+        let opens = |cufile| Self::of_direct_only(cufile, configured);
+        let session = Self::shared(&places(library, &[]), opens)?;
+        if is_direct_only(session.table(), configured) {
+            return Ok(session);
         }
-        let session = Self::of(cufile)?;
-        let is_set = |setting| session.setting(setting);
-        match (is_set(ALLOW_COMPAT), is_set(FORCE_COMPAT)) {
-            (Some(false), None | Some(false)) => {}
-            (None, _) if forbidden => {}
-            _ => return Err(CuFileFailure::CompatAllowed { is_shared }),
-        }
-        Ok(Arc::new(session))
+        Err(CuFileFailure::CompatAllowed { is_shared: !session.forbade })
     }
 
-    /// A setting as it is in force; `None`: the library does not tell.
-    fn setting(&self, number: c_int) -> Option<bool> {
-        let get = self.cufile.table.get_parameter_bool?;
-        let mut value = false;
-        // SAFETY: the output outlives the call.
-        unsafe { get(number, &raw mut value) }.checked("").is_ok().then_some(value)
+    /// The session of a library that is loaded, which is opened so if there is none.
+    fn shared(
+        places: &[PathBuf],
+        opens: impl FnOnce(CuFile) -> Result<Self, CuFileFailure>,
+    ) -> Result<Arc<Self>, CuFileFailure> {
+        SESSIONS.check_home()?;
+        let cufile = CuFile::load(places).map_err(CuFileFailure::Library)?;
+        let loaded_at = cufile.table.driver_open as usize;
+        SESSIONS.of(loaded_at, || opens(cufile))
+    }
+
+    /// Opens a driver with its compatibility mode off, if it is for us to say. It may be on all the
+    /// same; what was tried for nothing is taken back, since others are not to be without it then.
+    fn of_direct_only(cufile: CuFile, configured: Compat) -> Result<Self, CuFileFailure> {
+        let table = &cufile.table;
+        let is_shared = is_open(table);
+        let may_be = match (is_shared, configured) {
+            (true, _) => is_direct_only(table, configured),
+            (false, Compat::Forced) => false,
+            (false, Compat::Forbidden) => true,
+            (false, Compat::Allowed) => table.get_parameter_bool.is_some(),
+        };
+        if !may_be {
+            return Err(CuFileFailure::CompatAllowed { is_shared }); // and nothing was touched
+        }
+        if is_shared {
+            return Self::of(cufile);
+        }
+        let set = table.set_parameter_bool;
+        let allow = |allowed| {
+            // SAFETY: the function needs nothing. Whether it did is asked later.
+            set.map(|set| unsafe { set(ALLOW_COMPAT, allowed) })
+        };
+        // Before it opens a library says `false` whatever is configured (1.14, 1.15 and 1.20 do),
+        // so what is not set counts as the configuration has it.
+        let before = setting(table, ALLOW_COMPAT) == Some(true) || configured == Compat::Allowed;
+        let _ = allow(false);
+        let opened = Self::of(cufile).map(|session| Self { forbade: true, ..session });
+        match &opened {
+            Ok(session) if is_direct_only(session.table(), configured) => {}
+            _ => drop(allow(before)),
+        }
+        opened
     }
 
     /// A driver that is played.
     pub(crate) fn played() -> Result<Arc<Self>, CuFileFailure> {
+        Self::of_played().map(Arc::new)
+    }
+
+    pub(super) fn of_played() -> Result<Self, CuFileFailure> {
         let (table, version) = (simulated::table(), simulated::VERSION);
-        Self::of(CuFile { table, version, path: "simulated".into() }).map(Arc::new)
+        Self::of(CuFile { table, version, path: "simulated".into() })
     }
 
     /// As [`register`](Self::register), of a driver that is played so.
@@ -124,24 +160,29 @@ impl Session {
         simulated::playing(play, seed, || self.register(file))
     }
 
-    fn of(cufile: CuFile) -> Result<Self, CuFileFailure> {
+    /// Opens the driver of a library, whoever else has.
+    pub(super) fn of(cufile: CuFile) -> Result<Self, CuFileFailure> {
         let table = &cufile.table;
-        // SAFETY: the function needs nothing.
-        let is_shared = unsafe { (table.use_count)() } > 0;
         // A driver that counts begins to as it opens; one of others is left as it is.
-        let level = table.set_stats_level.filter(|_| !is_shared);
-        // SAFETY: as above.
+        let level = table.set_stats_level.filter(|_| !is_open(table));
+        let before = level.and_then(|_| level_of(table));
+        // SAFETY: the function needs nothing.
         let counts = level.is_some_and(|set| unsafe { set(COUNT_GPUS) }.checked("").is_ok());
         // SAFETY: as above.
-        unsafe { (table.driver_open)() }.checked("cuFileDriverOpen")?;
+        let opened = unsafe { (table.driver_open)() }.checked("cuFileDriverOpen");
+        if let (Err(_), Some(set), Some(before)) = (&opened, level, before) {
+            // SAFETY: as above. Who opens it later is not to count for nobody.
+            let _ = unsafe { set(before) };
+        }
+        opened?;
         if let (true, Some(start)) = (counts, table.stats_start) {
             // SAFETY: as above. Where it fails they count from the start, or not at all.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
         }
         let limits = limits_of(table);
         let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
-        let room = AtomicUsize::new(limits.batch);
-        Ok(Self { cufile, counts, limits, buffers, room, silent, home: Home::here() })
+        let (room, home) = (AtomicUsize::new(limits.batch), Home::here());
+        Ok(Self { cufile, counts, forbade: false, limits, buffers, room, silent, home })
     }
 
     pub(super) fn table(&self) -> &Table {
@@ -263,6 +304,40 @@ impl Session {
         told.checked("cuFileHandleRegister")?;
         Ok(RegisteredFile { session: Arc::clone(self), handle, file })
     }
+}
+
+/// How often the driver has been opened in this process.
+pub(super) fn uses(table: &Table) -> c_long {
+    // SAFETY: the function needs nothing.
+    unsafe { (table.use_count)() }
+}
+
+fn is_open(table: &Table) -> bool {
+    uses(table) > 0
+}
+
+/// A setting as it is in force; `None`: the library does not tell.
+pub(super) fn setting(table: &Table, number: c_int) -> Option<bool> {
+    let get = table.get_parameter_bool?;
+    let mut value = false;
+    // SAFETY: the output outlives the call.
+    unsafe { get(number, &raw mut value) }.checked("").is_ok().then_some(value)
+}
+
+/// Whether nothing goes another way unseen by a driver that is open.
+fn is_direct_only(table: &Table, configured: Compat) -> bool {
+    match (setting(table, ALLOW_COMPAT), setting(table, FORCE_COMPAT)) {
+        (Some(allowed), forced) => !allowed && forced != Some(true),
+        (None, _) => configured == Compat::Forbidden,
+    }
+}
+
+/// How much it counts, where the library tells.
+pub(super) fn level_of(table: &Table) -> Option<c_int> {
+    let mut level = 0;
+    // SAFETY: the output outlives the call.
+    let told = unsafe { table.get_stats_level?(&raw mut level) };
+    told.checked("").is_ok().then_some(level)
 }
 
 /// What the driver says of its limits; where it says nothing, the vendor's defaults.

@@ -66,6 +66,7 @@ cufile_table! {
     }
     optional {
         set_stats_level: c"cuFileSetStatsLevel" fn(c_int) -> Answer;
+        get_stats_level: c"cuFileGetStatsLevel" fn(*mut c_int) -> Answer;
         stats_start: c"cuFileStatsStart" fn() -> Answer;
         get_stats_l3: c"cuFileGetStatsL3" fn(*mut c_void) -> Answer;
         set_parameter_bool: c"cuFileSetParameterBool" fn(c_int, bool) -> Answer;

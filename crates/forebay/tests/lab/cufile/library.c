@@ -54,7 +54,8 @@ struct file { int fd, plain; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long opened;
-static bool bools[BOOLS] = { [ALLOW_COMPAT] = true };
+/* Settings, and which were set: before it opens it knows those alone. */
+static bool bools[BOOLS], is_set[BOOLS];
 static struct file files[FILES];
 static const void *buffers[BUFFERS];
 /* Totals, and the record of one GPU, as words. */
@@ -119,7 +120,9 @@ CUfileError_t cuFileDriverOpen(void) {
   if (does("open-crash")) *(volatile int *)0 = 0;
   if (does("open-spin")) spin();
   CUfileError_t failed = told("open=");
-  if (!failed.err) __atomic_add_fetch(&opened, 1, __ATOMIC_SEQ_CST);
+  if (failed.err) return failed;
+  if (!is_set[ALLOW_COMPAT]) bools[ALLOW_COMPAT] = true;
+  __atomic_add_fetch(&opened, 1, __ATOMIC_SEQ_CST);
   return failed;
 }
 

@@ -9,7 +9,7 @@ static size_t sizes[SIZES];
 CUfileError_t cuFileSetParameterBool(CUFileBoolConfigParameter_t which, bool value) {
   called(__func__, which, value);
   if (opened || which >= BOOLS) return answer(opened ? 5026 : 5022);
-  if (!does("keeps")) bools[which] = value;
+  if (!does("keeps")) bools[which] = value, is_set[which] = true;
   return answer(0);
 }
 
@@ -36,6 +36,11 @@ CUfileError_t cuFileSetStatsLevel(int wanted) {
   called(__func__, 0, wanted);
   if (wanted < 0 || wanted > 3) return answer(5022);
   level = wanted;
+  return answer(0);
+}
+
+CUfileError_t cuFileGetStatsLevel(int *now) {
+  *now = level;
   return answer(0);
 }
 

@@ -118,6 +118,7 @@ pub(super) fn table() -> Table {
         stream_register: Some(takes_stream),
         stream_deregister: Some(forgets_stream),
         set_stats_level: Some(takes_level),
+        get_stats_level: None,
         stats_start: Some(ok),
         get_stats_l3: Some(get_stats_l3),
         set_parameter_bool: None,

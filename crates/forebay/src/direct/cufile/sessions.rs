@@ -1,0 +1,163 @@
+//! The sessions of this process: one for each library that is loaded.
+//!
+//! A library's driver is one for the process, and so is what it has room for: two sessions would
+//! each count what they have sent off, and send off twice of what it takes. None is ever closed, so
+//! none is ever forgotten here. A forked child has no share in them, and does not come to the lock.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::failure::CuFileFailure;
+use super::session::Session;
+use crate::direct::OPENS_WITHIN;
+use crate::process::Home;
+
+/// Those that there are.
+pub(super) static SESSIONS: Sessions = Sessions::within(OPENS_WITHIN);
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    /// The process that loaded the first library.
+    home: OnceLock<Home>,
+    all: Mutex<All>,
+    opened: Condvar,
+    /// How long one who comes waits for another who opens the same driver.
+    within: Duration,
+}
+
+/// By the address at which a library is loaded: the loader knows which files are one.
+#[derive(Debug)]
+struct All {
+    open: Vec<(usize, Arc<Session>)>,
+    /// Drivers that are being opened, and since when.
+    opening: Vec<(usize, Instant)>,
+}
+
+impl Sessions {
+    const fn within(within: Duration) -> Self {
+        let all = Mutex::new(All { open: Vec::new(), opening: Vec::new() });
+        Self { home: OnceLock::new(), all, opened: Condvar::new(), within }
+    }
+
+    /// Refuses what a child asks that was forked from a process which had loaded a library.
+    pub(super) fn check_home(&self) -> Result<(), CuFileFailure> {
+        let is_here = self.home.get().is_none_or(Home::is_here);
+        is_here.then_some(()).ok_or(CuFileFailure::Forked)
+    }
+
+    /// The session of a library, which `open` makes if there is none yet. It may take for ever, and
+    /// holds up others no longer than they have time for.
+    pub(super) fn of(
+        &self,
+        library: usize,
+        open: impl FnOnce() -> Result<Session, CuFileFailure>,
+    ) -> Result<Arc<Session>, CuFileFailure> {
+        self.check_home()?;
+        self.home.get_or_init(Home::here);
+        let mut all = self.lock();
+        loop {
+            if let Some((_, session)) = all.open.iter().find(|(of, _)| *of == library) {
+                return Ok(Arc::clone(session));
+            }
+            let Some((_, since)) = all.opening.iter().find(|(of, _)| *of == library) else { break };
+            let left = self.within.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return Err(CuFileFailure::Opening);
+            }
+            all = self.opened.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        all.opening.push((library, Instant::now()));
+        drop(all);
+        let _opening = Opening { sessions: self, library };
+        let session = Arc::new(open()?);
+        self.lock().open.push((library, Arc::clone(&session)));
+        Ok(session)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the turn of whoever opens a driver, however that comes out.
+struct Opening<'a> {
+    sessions: &'a Sessions,
+    library: usize,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.sessions.lock().opening.retain(|(of, _)| *of != self.library);
+        self.sessions.opened.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn fails() -> Result<Session, CuFileFailure> {
+        Err(CuFileFailure::Library("it fails".into()))
+    }
+
+    #[test]
+    fn each_library_has_one_session() {
+        let (sessions, opened) = (Sessions::within(LONG), AtomicUsize::new(0));
+        let of = |library| {
+            sessions.of(library, || {
+                opened.fetch_add(1, Ordering::Relaxed);
+                Session::of_played()
+            })
+        };
+        let one = of(1).unwrap();
+        assert!(Arc::ptr_eq(&one, &of(1).unwrap()) && !Arc::ptr_eq(&one, &of(2).unwrap()));
+        assert_eq!(opened.into_inner(), 2);
+    }
+
+    #[test]
+    fn what_did_not_open_is_opened_again() {
+        let sessions = Sessions::within(LONG);
+        assert_eq!(sessions.of(1, fails).unwrap_err().to_string(), "it fails");
+        assert!(sessions.of(1, Session::of_played).is_ok());
+    }
+
+    #[test]
+    fn who_come_at_once_share_what_the_first_opens() {
+        let sessions = Sessions::within(LONG);
+        let (begin, begun) = channel();
+        thread::scope(|scope| {
+            let sessions = &sessions;
+            let second = scope.spawn(move || {
+                begun.recv().unwrap();
+                sessions.of(1, || panic!("it is being opened already")).unwrap()
+            });
+            let first = sessions.of(1, || {
+                begin.send(()).unwrap();
+                thread::sleep(Duration::from_millis(50)); // so that it comes to wait
+                Session::of_played()
+            });
+            assert!(Arc::ptr_eq(&first.unwrap(), &second.join().unwrap()));
+        });
+    }
+
+    #[test]
+    fn a_driver_that_hangs_as_it_opens_holds_nobody_else_up_for_ever() {
+        let sessions = Sessions::within(Duration::from_millis(20));
+        let first = sessions.of(1, || {
+            for _ in 0..2 {
+                let late = sessions.of(1, fails).unwrap_err();
+                assert_eq!(late, CuFileFailure::Opening);
+                assert!(late.to_string().contains("has not come to an end"), "{late}");
+            }
+            assert!(sessions.of(2, Session::of_played).is_ok(), "another library is not held up");
+            Session::of_played()
+        });
+        assert!(Arc::ptr_eq(&first.unwrap(), &sessions.of(1, fails).unwrap()));
+    }
+}
