@@ -202,8 +202,9 @@ impl Session {
         self.silent.store(true, Ordering::Relaxed);
     }
 
-    /// Takes room for up to `most` requests of batches, or streams: how many. Beyond what the library has
-    /// buffers for it waits as it takes a batch in, for others that nobody may ask after meanwhile.
+    /// Takes room for up to `most` requests of batches, or streams: how many. Beyond what the
+    /// library has buffers for it waits as it takes a batch in, for others that nobody may ask
+    /// after meanwhile.
     pub(super) fn take_room(&self, most: usize) -> usize {
         let take = |room: usize| Some(room - room.min(most));
         let before = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
