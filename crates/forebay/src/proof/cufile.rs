@@ -473,7 +473,7 @@ mod tests {
         #[test]
         fn no_name_is_too_strange(name in "(GPU|MIG|)-?[0-9a-fé-]{0,40}|\\PC{0,60}") {
             let counters = Counters::parse(1150, 3, &buffer(&MEASURED)).unwrap();
-            let is_own = name.ends_with("-9c918c43-c541-090c-2f9a-21beb52a0b1d");
+            let is_own = name.to_ascii_lowercase().ends_with("-2f9a-21beb52a0b1d");
             prop_assert!(counters.of_gpu(&name).is_none() || is_own);
         }
 

@@ -2,7 +2,9 @@
 //!
 //! The library's counters say which way, and never by themselves that bytes were moved.
 
-use super::{Direction, How, Judge, LEN_MIN, MIB, Memory, Seen, Storage, Way, size};
+use super::{
+    Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, Way, size,
+};
 use crate::proof::cufile::{Counters, Moves, Paths};
 use crate::proof::nvidia_fs::NvidiaFs;
 
@@ -110,7 +112,7 @@ impl Judge<'_> {
             ));
         }
         if rest > 0 && counters.gpus.len() > 1 {
-            if self.link_has_seen(bytes) {
+            if self.link_has_seen() {
                 self.doubts.push("cuFile counts batches for all GPUs together".into());
             } else {
                 self.lacks(
@@ -187,14 +189,8 @@ impl Judge<'_> {
             return;
         }
         self.confirm_drives(direct);
-        if let Some(cache) = self.evidence.page_cache.told() {
-            let others = self.claim.bytes - direct.min(self.claim.bytes);
-            if cache.grown() > others.saturating_add(self.slack) {
-                let (direct, grown) = (size(direct), size(cache.grown()));
-                self.contradict(format!(
-                    "{direct} are said to have gone directly, but {grown} came into the page cache"
-                ));
-            }
+        if let Some(cache) = self.evidence.page_cache.told().copied() {
+            self.confirm_cache(direct, cache);
         }
         if let Some(moved) = self.evidence.dram.told()
             && *moved > direct.saturating_add(direct / 2)
@@ -203,6 +199,29 @@ impl Judge<'_> {
             self.doubts.push(format!(
                 "the host's memory moved {moved} meanwhile, which a direct path leaves alone"
             ));
+        }
+    }
+
+    /// Holds `direct` bytes against what is in the page cache.
+    fn confirm_cache(&mut self, direct: u64, cache: PageCache) {
+        let others = self.claim.bytes - direct.min(self.claim.bytes);
+        if cache.grown() > others.saturating_add(self.slack) {
+            let (direct, grown) = (size(direct), size(cache.grown()));
+            self.contradict(format!(
+                "{direct} are said to have gone directly, but {grown} came into the page cache"
+            ));
+        }
+        // Writes past the page cache drop what it held of the same bytes.
+        let left = cache.len.saturating_sub(direct).saturating_add(self.slack);
+        if self.claim.direction == Direction::Write && cache.after > left {
+            let (direct, after) = (size(direct), size(cache.after));
+            self.lacks(
+                format!(
+                    "{direct} are said to have been written directly, but {after} of the range \
+                     are in the page cache, from where the drives may have them"
+                ),
+                "drop the file's pages before the span",
+            );
         }
     }
 
@@ -249,7 +268,9 @@ impl Judge<'_> {
             }
             return;
         };
-        let enough = |bytes: u64| bytes.saturating_add(holes).saturating_add(slack) >= direct;
+        // What came into the page cache meanwhile was read from the drives for that.
+        let needed = direct.saturating_add(self.filled());
+        let enough = |bytes: u64| bytes.saturating_add(holes).saturating_add(slack) >= needed;
         let (bytes, text, verb) = (size(direct), size(most), self.claim.moved());
         if !enough(most) {
             return self.contradict(format!(
@@ -258,7 +279,14 @@ impl Judge<'_> {
             ));
         }
         self.grounds.push(format!("the drives have {verb} {text}"));
-        self.confirm_holes(direct, most);
+        self.confirm_holes(needed, most);
+        let compat = self.direct_bytes(|way| way == Way::Compat);
+        if compat > slack && !enough(most.saturating_sub(compat)) {
+            self.doubts.push(format!(
+                "the {text} may be those of the {} that the library moved through host memory",
+                size(compat)
+            ));
+        }
         match (own, all) {
             (Some(own), Some(all)) if !enough(all) => {
                 let (own, all) = (size(own), size(all));
@@ -283,10 +311,19 @@ impl Judge<'_> {
         }
     }
 
+    /// Bytes that were read from the drives into the page cache, where reads are judged.
+    fn filled(&self) -> u64 {
+        let cache = self.evidence.page_cache.told();
+        cache.filter(|_| self.claim.direction == Direction::Read).map_or(0, |cache| {
+            let others = self.claim.bytes - self.claim.by(Route::Direct).min(self.claim.bytes);
+            cache.grown().saturating_sub(cache.encoded).min(others)
+        })
+    }
+
     /// What a file stores nowhere comes from no drive: others have to have seen such bytes.
     fn confirm_holes(&mut self, direct: u64, most: u64) {
         let unseen = direct.saturating_sub(most);
-        if unseen <= self.slack || self.link_has_seen(direct) {
+        if unseen <= self.slack || self.link_has_seen() {
             return;
         }
         let text = format!(
@@ -313,18 +350,19 @@ impl Judge<'_> {
                 };
                 counted > 0 && counted.saturating_add(self.slack.max(MIB)) >= direct
             });
-        by_nvidia_fs || self.link_has_seen(direct)
+        by_nvidia_fs || self.link_has_seen()
     }
 
-    /// Whether the GPU's link, where all that crosses it is counted, has seen so many bytes.
-    fn link_has_seen(&self, bytes: u64) -> bool {
+    /// Whether the GPU's link, where all that crosses it is counted, has seen all bytes: those
+    /// that are not direct cross it as well.
+    fn link_has_seen(&self) -> bool {
         let is_link = self.claim.memory == Memory::Gpu;
         self.evidence.gpu.told().filter(|_| is_link).is_some_and(|link| {
             let moved = match self.claim.direction {
                 Direction::Read => link.received,
                 Direction::Write => link.sent,
             };
-            link.how != How::Windows && moved.saturating_add(self.slack) >= bytes
+            link.how != How::Windows && moved.saturating_add(self.slack) >= self.claim.bytes
         })
     }
 

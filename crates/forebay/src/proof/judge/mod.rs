@@ -145,6 +145,8 @@ impl<'a> Judge<'a> {
         } else if moved < bytes / 2 {
             let whole = size(bytes);
             self.contradict(format!("{whole} are said to have been moved, but {text}"));
+        } else if moved.saturating_add(self.slack) < bytes {
+            self.doubts.push(format!("{text}: less than {}", size(bytes)));
         } else if moved > bytes.saturating_add(bytes / 2).saturating_add(16 * MIB) {
             self.doubts.push(format!("{text}: others used it as well"));
         } else {

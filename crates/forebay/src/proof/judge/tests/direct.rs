@@ -368,3 +368,54 @@ fn nvidia_fs_confirms_what_it_has_moved_itself_in_that_direction() {
     seen.nvidia_fs = Seen::Told(NvidiaFs { reads: 1, read: MIB, ..NvidiaFs::default() });
     assert_eq!(self::text(&seen, &one), "direct (nvidia-fs)");
 }
+
+#[test]
+fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
+    let half = GIB / 2;
+    let both = |route| claim(&[(Route::Direct, half), (route, half)]);
+    let seen = |fetched, after| Evidence {
+        cufile: counters(32, 0, 0, half),
+        ..evidence(fetched, 0, 0, after)
+    };
+    // Read from the drive into the page cache, and nothing beside that.
+    assert!(contradiction(&seen(half, half), &both(Route::Cached)).contains("have read 512 MiB"));
+    let told = text(&seen(GIB, half), &both(Route::Cached));
+    assert_eq!(told, "mixed 50 % direct (p2pdma) / 50 % cached");
+    contradiction(&seen(half, 0), &both(Route::Staged));
+    // The link saw those that were staged, and no others.
+    let mut blind = Evidence { storage: Storage::Other, gpu: link(half), ..seen(0, 0) };
+    let lack = missing(&blind, &both(Route::Staged));
+    assert!(lack.starts_with("no counter but the library's own"), "{lack}");
+    blind.gpu = link(GIB);
+    assert_eq!(verdict(&blind, &both(Route::Staged)).word(), "mixed");
+    let mut short = Evidence { gpu: link(half + MIB), ..seen(GIB, 0) };
+    short.cufile = counters(32, 0, 0, GIB);
+    let told = verdict(&short, &whole(Route::Direct));
+    assert_eq!(told.doubts, ["the GPU received 513 MiB over PCIe: less than 1 GiB"]);
+    // What the library read itself may be all that the drives have seen.
+    let mut compat = seen(half, 0);
+    compat.cufile = counters(16, 0, 16, GIB);
+    let told = verdict(&compat, &whole(Route::Direct));
+    assert!(told.doubts[0].starts_with("the 512 MiB may be those of the 512 MiB"), "{told:?}");
+    let enough = Evidence { process: evidence(GIB, 0, 0, 0).process, ..compat };
+    let enough = Evidence { drives: evidence(GIB, 0, 0, 0).drives, ..enough };
+    assert_eq!(verdict(&enough, &whole(Route::Direct)).doubts.len(), 0);
+}
+
+#[test]
+fn direct_writes_leave_nothing_in_the_page_cache() {
+    let write = |claim| Claim { direction: Direction::Write, ..claim };
+    let seen = |before, after| Evidence {
+        cufile: counters(64, 0, 0, GIB),
+        ..evidence(GIB, 0, before, after)
+    };
+    assert_eq!(text(&seen(GIB, 0), &write(whole(Route::Direct))), "direct (p2pdma)");
+    // Written into pages that were there before, and from there to the drive.
+    let lack = missing(&seen(GIB, GIB), &write(whole(Route::Direct)));
+    assert!(lack.contains("but 1 GiB of the range are in the page cache"), "{lack}");
+    assert_eq!(text(&seen(GIB, GIB), &whole(Route::Direct)), "direct (p2pdma)", "reads leave them");
+    // The rest of a range may be there.
+    let mut part = seen(GIB, GIB / 2);
+    part.cufile = counters(64, 0, 0, GIB / 2);
+    assert_eq!(text(&part, &write(claim(&[(Route::Direct, GIB / 2)]))), "direct (p2pdma)");
+}
