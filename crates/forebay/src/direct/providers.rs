@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::answer::usable;
 use super::child::Program;
@@ -24,6 +24,7 @@ pub(crate) struct Providers {
     played: Mutex<Option<Arc<Session>>>,
     answers: Answers,
     opens: Opens,
+    answers_within: Duration,
 }
 
 /// Opens the driver in this process.
@@ -34,7 +35,8 @@ type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 enum Found {
     #[default]
     NotAsked,
-    Asking,
+    /// Since then.
+    Asking(Instant),
     Here(Arc<Session>),
     /// Not to be had, and why.
     Absent(String),
@@ -48,6 +50,7 @@ impl Providers {
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
+            answers_within: ANSWERS_WITHIN,
         }
     }
 
@@ -60,7 +63,7 @@ impl Providers {
     }
 
     /// A file's way to a GPU, else why there is none. Whoever `waits` has the driver asked, and
-    /// waits until the answer is there.
+    /// waits until the answer is there, or has had its time.
     pub(crate) fn port(
         &self,
         file: &Handle,
@@ -114,20 +117,38 @@ impl Providers {
         if matches!(*found, Found::NotAsked) {
             let program = || program.cloned().or_else(Program::found);
             *found = match unreachable().map_or_else(|| program().ok_or_else(no_program), Err) {
-                Ok(program) => self.ask(program).map_or_else(Found::Absent, |()| Found::Asking),
+                Ok(program) => {
+                    self.ask(program).map_or_else(Found::Absent, |()| Found::Asking(Instant::now()))
+                }
                 Err(missing) => Found::Absent(missing),
             };
         }
+        // A driver that hangs in this process cannot be given up, and should it answer yet, it is
+        // used. Meanwhile not every caller waits for as long anew.
+        let left = |found: &Found| match found {
+            Found::Asking(since) => self.answers_within.saturating_sub(since.elapsed()),
+            _ => Duration::ZERO,
+        };
         if waits {
-            let asking = |found: &mut Found| matches!(found, Found::Asking);
-            let waited = self.found.1.wait_timeout_while(found, ANSWERS_WITHIN, asking);
+            let asking = |found: &mut Found| matches!(found, Found::Asking(_));
+            let left = left(&found);
+            let waited = self.found.1.wait_timeout_while(found, left, asking);
             found = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         match &*found {
             Found::Here(session) => Ok(Arc::clone(session)),
             Found::Absent(why) => Err(why.clone()),
-            Found::NotAsked | Found::Asking => Err("cuFile's driver is being asked".into()),
+            Found::Asking(_) if left(&found).is_zero() => Err(self.too_late()),
+            Found::NotAsked | Found::Asking(_) => Err("cuFile's driver is being asked".into()),
         }
+    }
+
+    fn too_late(&self) -> String {
+        format!(
+            "cuFile's driver has not answered within {:?}, and is waited for no longer (`forebay \
+             doctor` looks for what makes it hang)",
+            self.answers_within
+        )
     }
 
     /// Asks the driver, aside: it may take its time.
@@ -209,7 +230,7 @@ mod tests {
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
         let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
         let arguments = arguments.map(Into::into).to_vec();
-        *providers.lock() = Found::Asking;
+        *providers.lock() = Found::Asking(Instant::now());
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
         providers.session(None, true)
     }
@@ -227,8 +248,43 @@ mod tests {
     #[test]
     fn who_does_not_wait_is_not_held_up() {
         let providers = providers();
-        *providers.lock() = Found::Asking;
+        *providers.lock() = Found::Asking(Instant::now());
         assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
+    }
+
+    #[test]
+    fn a_driver_that_hangs_here_is_waited_for_once_and_used_when_it_answers() {
+        static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
+        let opens: Opens = |_| {
+            let open = GATE.1.wait_while(GATE.0.lock().unwrap(), |is_open| !*is_open);
+            drop(open.unwrap());
+            plays(None)
+        };
+        let long = Duration::from_secs(30);
+        let mut providers = Providers { opens, answers_within: long, ..providers() };
+        let arguments = ["-c", OPENED].map(Into::into).to_vec();
+        *providers.lock() = Found::Asking(Instant::now());
+        providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
+        assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
+        providers.answers_within = Duration::from_millis(100);
+        let late = providers.session(None, true).unwrap_err();
+        assert!(late.contains("not answered within 100ms") && late.contains("no longer"), "{late}");
+        providers.answers_within = long;
+        let long_ago = Instant::now().checked_sub(long).expect("a time may be before the start");
+        *providers.lock() = Found::Asking(long_ago);
+        let start = Instant::now();
+        for waits in [true, false] {
+            let late = providers.session(None, waits).unwrap_err();
+            assert!(late.contains("is waited for no longer"), "{late}");
+        }
+        assert!(start.elapsed() < long, "nobody waits anew");
+        *GATE.0.lock().unwrap() = true;
+        GATE.1.notify_all();
+        let asking = |found: &mut Found| matches!(found, Found::Asking(_));
+        let bound = Duration::from_secs(60);
+        let found = providers.found.1.wait_timeout_while(providers.lock(), bound, asking);
+        assert!(matches!(*found.unwrap().0, Found::Here(_)));
+        assert!(providers.session(None, true).is_ok());
     }
 
     /// A machine whose program counts how often it is started.

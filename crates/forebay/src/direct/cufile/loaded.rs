@@ -211,6 +211,11 @@ fn what_was_tried_for_nothing_is_taken_back() {
     refuses("open=5001", Compat::Allowed, true);
     refuses("open=5001", Compat::Forbidden, false);
     refuses("", Compat::Forced, false); // nothing was set
+    // It opens, and takes another way whatever it is told.
+    let Some((_folder, library)) = library(1190, "forced,late") else { return };
+    let refused = Session::open_direct_only(Some(&library), Compat::Allowed).unwrap_err();
+    assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: false });
+    assert!(settings(&library).0);
 }
 
 #[test]

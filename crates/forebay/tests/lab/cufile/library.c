@@ -14,7 +14,8 @@
  *     errno=N, code=CODE, short, more, lie, stuck   what a read or a write does
  *     nvidia-fs, posix, anyway   which way bytes go; by POSIX also where that is forbidden
  *     reorder, hang   what a batch does
- *     keeps, forced   settings stay what they are; compatibility mode is forced
+ *     keeps, late, forced   settings stay what they are, or may be changed while it is open;
+ *                           compatibility mode is forced
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

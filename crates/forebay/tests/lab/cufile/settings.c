@@ -8,7 +8,8 @@ static size_t sizes[SIZES];
 #if AS_OF >= 1140
 CUfileError_t cuFileSetParameterBool(CUFileBoolConfigParameter_t which, bool value) {
   called(__func__, which, value);
-  if (opened || which >= BOOLS) return answer(opened ? 5026 : 5022);
+  bool is_late = opened && !does("late");
+  if (is_late || which >= BOOLS) return answer(is_late ? 5026 : 5022);
   if (!does("keeps")) bools[which] = value, is_set[which] = true;
   return answer(0);
 }
