@@ -163,7 +163,7 @@ impl Judge<'_> {
                  of the file in another form (compressed, say), which it makes whole in the page \
                  cache"
             ));
-            (cached, staged) = (cached + (staged - past), past);
+            (cached, staged) = (cached.saturating_add(staged.saturating_sub(past)), past);
         } else if staged > most {
             self.contradict(format!(
                 "{said} are said to have been {verb} past the page cache, but only {seen} were"
