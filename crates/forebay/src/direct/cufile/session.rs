@@ -25,8 +25,8 @@ use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
 use crate::units::KIB;
 
-/// The version that has been seen to crash at the end of a process that had used its batches and
-/// streams, where 1.14 and 1.20 did not (`docs/internals/cufile.md`).
+/// The version that has been seen to crash at the end of a process, for a reason that is not known
+/// yet, where 1.14 and 1.20 did not (`docs/internals/cufile.md`): it gets no more than is needed.
 const CRASHES_AT_END: u32 = 115;
 
 /// Counters for each GPU.
@@ -223,9 +223,8 @@ impl Session {
 
     /// Why the library is given requests by calls alone, where it is.
     pub(super) fn calls_only(&self) -> Option<String> {
-        (self.version_number() / 10 == CRASHES_AT_END).then(|| {
-            format!("cuFile {} has crashed at a process's end after others", self.version())
-        })
+        (self.version_number() / 10 == CRASHES_AT_END)
+            .then(|| format!("cuFile {} has been seen to crash at a process's end", self.version()))
     }
 
     /// Whether this is the process that opened it.
