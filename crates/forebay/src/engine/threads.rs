@@ -370,7 +370,8 @@ impl Threads {
         self.spawn(format!("forebay-lane-{ring}"), what, move || {
             let lane = LaneRing::new(lane, waker);
             RingWorker::new(Crew::Ring(ring), lane).run(&own, planner, None);
-        })?;
+        })
+        .inspect_err(|_| _ = self.lanes.fetch_sub(1, Ordering::Relaxed))?;
         core.with(|scheduler| scheduler.attach(queue, ring));
         Ok(())
     }

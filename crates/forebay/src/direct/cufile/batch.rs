@@ -69,9 +69,6 @@ impl BatchLane {
     /// # Errors
     /// The library has no batches.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
-        if let Some(why) = session.calls_only() {
-            return Err(why);
-        }
         let table = session.table();
         let has = table.batch_set_up.is_some()
             && table.batch_submit.is_some()
@@ -204,7 +201,7 @@ impl BatchLane {
         self.session.leave_room(over.len());
         for (token, moved) in over {
             let Some(flight) = self.flights.remove(&token) else { continue };
-            let moved = moved.and_then(|moved| flight.answered("cuFileBatchIO", moved));
+            let moved = moved.and_then(|moved| flight.answered("cuFileBatchIOGetStatus", moved));
             landed.push(flight.land(&self.session, moved));
         }
     }

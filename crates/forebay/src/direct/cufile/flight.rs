@@ -30,7 +30,7 @@ impl Flight {
     /// Takes a request's memory in use.
     ///
     /// # Errors
-    /// Its port is another provider's, the GPU has no such memory, or no offset is so far.
+    /// Its port is another provider's, or the GPU has no such memory.
     pub(super) fn begin(
         session: &Session,
         device: &Arc<dyn Device>,

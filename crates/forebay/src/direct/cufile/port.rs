@@ -163,7 +163,7 @@ fn ask<T: Send + 'static>(
     let thread = thread::Builder::new().name("forebay-cufile".into()).spawn(asks);
     thread.map_err(|error| format!("no thread to ask cuFile: {error}"))?;
     answered.recv_timeout(ANSWERS_WITHIN).map_err(|_| {
-        session.is_silent_from_now_on();
+        session.fall_silent();
         NO_ANSWER.into()
     })
 }

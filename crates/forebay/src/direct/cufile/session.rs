@@ -10,11 +10,11 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::buffers::Buffers;
-use super::failure::{CuFileError, CuFileFailure};
+use super::failure::{Answer, CuFileError, CuFileFailure};
 use super::layout::{Counters, Descriptor, Properties};
 use super::library::{CuFile, places, version_text};
 use super::reach::Compat;
@@ -24,10 +24,6 @@ use super::table::{FileHandle, Table};
 use crate::gpu::sim::CuFilePlay;
 use crate::process::Home;
 use crate::units::KIB;
-
-/// The version that has been seen to crash at the end of a process, for a reason that is not known
-/// yet, where 1.14 and 1.20 did not (`docs/internals/cufile.md`): it gets no more than is needed.
-const CRASHES_AT_END: u32 = 115;
 
 /// Counters for each GPU.
 const COUNT_GPUS: c_int = 3;
@@ -178,6 +174,7 @@ impl Session {
         if let (true, Some(start)) = (counts, table.stats_start) {
             // SAFETY: as above. Where it fails they count from the start, or not at all.
             let _ = unsafe { start() }.checked("cuFileStatsStart");
+            table.stats_stop.into_iter().for_each(stop_at_end);
         }
         let limits = limits_of(table);
         let (buffers, silent) = (Buffers::default(), AtomicBool::new(false));
@@ -198,7 +195,8 @@ impl Session {
         self.silent.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_silent_from_now_on(&self) {
+    /// Asks nothing more of it.
+    pub(super) fn fall_silent(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
@@ -219,12 +217,6 @@ impl Session {
     /// Gives room back.
     pub(super) fn leave_room(&self, count: usize) {
         self.room.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// Why the library is given requests by calls alone, where it is.
-    pub(super) fn calls_only(&self) -> Option<String> {
-        (self.version_number() / 10 == CRASHES_AT_END)
-            .then(|| format!("cuFile {} has been seen to crash at a process's end", self.version()))
     }
 
     /// Whether this is the process that opened it.
@@ -304,6 +296,34 @@ impl Session {
         told.checked("cuFileHandleRegister")?;
         Ok(RegisteredFile { session: Arc::clone(self), handle, file })
     }
+}
+
+/// `cuFileStatsStop`.
+type StatsStop = unsafe extern "C" fn() -> Answer;
+
+/// Libraries that count in a process, which is told from its children.
+static COUNTING: Mutex<Vec<(Home, StatsStop)>> = Mutex::new(Vec::new());
+
+/// Has a library stop to count as the process ends: 1.15 crashes there where it still counts for
+/// each GPU (`docs/internals/cufile.md`).
+fn stop_at_end(stop: StatsStop) {
+    extern "C" fn stop_all() {
+        // Whoever holds the lock now will not let go of it.
+        let counting = COUNTING.try_lock();
+        for (home, stop) in counting.iter().flat_map(|counting| counting.iter()) {
+            if home.is_here() {
+                // SAFETY: the function needs nothing, and the library is never unloaded.
+                let _ = unsafe { stop() };
+            }
+        }
+    }
+    let mut counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if counting.is_empty() {
+        // SAFETY: the function is there as long as the process is. What is registered last runs
+        // first: before the library's own, which was there already.
+        let _ = unsafe { libc::atexit(stop_all) };
+    }
+    counting.push((Home::here(), stop));
 }
 
 /// How often the driver has been opened in this process.

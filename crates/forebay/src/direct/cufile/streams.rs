@@ -44,6 +44,7 @@ struct Queued {
     track: Track,
     flight: Flight,
     said: Box<Said>,
+    call: &'static str,
     /// Whether the stream's event shows when it is over; else nobody knows.
     is_marked: bool,
 }
@@ -73,9 +74,6 @@ impl StreamLane {
     /// # Errors
     /// The library does not queue requests in streams.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
-        if let Some(why) = session.calls_only() {
-            return Err(why);
-        }
         let table = session.table();
         if table.read_async.is_none() || table.write_async.is_none() {
             return Err(format!("cuFile {} queues nothing in streams", session.version()));
@@ -100,12 +98,13 @@ impl StreamLane {
 
     fn make_track(&self) -> Result<Track, Errno> {
         let stream = self.device.create_stream().map_err(|_| Errno::NODEV)?;
-        let event = self.device.create_event().inspect_err(|_| {
+        let event = self.device.create_event();
+        let (Ok(event), Some(native)) = (event, self.device.native(stream)) else {
             // It is lost to this process where the driver refuses.
             let _ = self.device.destroy_stream(stream);
-        });
-        let event = event.map_err(|_| Errno::NODEV)?;
-        let native = self.device.native(stream).ok_or(Errno::NOSYS)? as NativeStream;
+            return Err(Errno::NODEV);
+        };
+        let native = native as NativeStream;
         let register = self.session.table().stream_register;
         let mut is_registered = false;
         let _ = self.device.within(&mut || {
@@ -131,7 +130,7 @@ impl StreamLane {
                 let (len, offset, at) = (&raw mut *len, &raw mut *offset, &raw mut *at);
                 function(file, base, len, offset, at, &raw mut *moved, track.native)
             };
-            told = answer.checked("cuFileReadAsync").map_err(CuFileFailure::Refused);
+            told = answer.checked(call_of(writes)).map_err(CuFileFailure::Refused);
         });
         entered.map_err(|_| CuFileFailure::Io(Errno::NODEV)).and(told)
     }
@@ -152,12 +151,12 @@ impl StreamLane {
                 index += 1;
                 continue;
             }
-            let Queued { track, flight, said, .. } = self.queued.swap_remove(index);
+            let Queued { track, flight, said, call, .. } = self.queued.swap_remove(index);
             let moved = match past {
                 // SAFETY: the stream is past it: the library has written it for the last time.
-                Ok(_) => flight.answered("cuFileReadAsync", unsafe {
-                    std::ptr::read_volatile(&raw const said.moved)
-                }),
+                Ok(_) => {
+                    flight.answered(call, unsafe { std::ptr::read_volatile(&raw const said.moved) })
+                }
                 Err(_) => {
                     std::mem::forget((track, said)); // the library may come to write there
                     landed.push(flight.land(&self.session, Err(CuFileFailure::Io(Errno::NODEV))));
@@ -168,6 +167,11 @@ impl StreamLane {
             self.idle.push(track);
         }
     }
+}
+
+/// The library's function, for what is said of it.
+const fn call_of(writes: bool) -> &'static str {
+    if writes { "cuFileWriteAsync" } else { "cuFileReadAsync" }
 }
 
 type Told = Result<(), CuFileFailure>;
@@ -200,7 +204,8 @@ impl Lane for StreamLane {
         // whether it is over, and its memory stays in use.
         let is_marked = self.device.record(track.event, track.stream).is_ok()
             || self.device.synchronize(track.stream).is_ok();
-        self.queued.push(Queued { track, flight, said, is_marked });
+        let call = call_of(writes);
+        self.queued.push(Queued { track, flight, said, call, is_marked });
         Ok(())
     }
 

@@ -68,6 +68,7 @@ cufile_table! {
         set_stats_level: c"cuFileSetStatsLevel" fn(c_int) -> Answer;
         get_stats_level: c"cuFileGetStatsLevel" fn(*mut c_int) -> Answer;
         stats_start: c"cuFileStatsStart" fn() -> Answer;
+        stats_stop: c"cuFileStatsStop" fn() -> Answer;
         get_stats_l3: c"cuFileGetStatsL3" fn(*mut c_void) -> Answer;
         set_parameter_bool: c"cuFileSetParameterBool" fn(c_int, bool) -> Answer;
         get_parameter_bool: c"cuFileGetParameterBool" fn(c_int, *mut bool) -> Answer;

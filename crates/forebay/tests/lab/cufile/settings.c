@@ -50,6 +50,17 @@ CUfileError_t cuFileStatsStart(void) {
   return answer(opened ? 0 : 5001);
 }
 
+CUfileError_t cuFileStatsStop(void) {
+  CALLED();
+  level = 0;
+  return answer(opened ? 0 : 5001);
+}
+
+/* As 1.15 does at a process's end. */
+__attribute__((destructor)) static void end(void) {
+  if (opened && level == 3) *(volatile int *)0 = 0;
+}
+
 CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t *out) {
   if (!opened || level < 3) return answer(opened ? 5022 : 5001);
   size_t grown = version() >= 1190 ? 112 : 0;

@@ -120,6 +120,7 @@ pub(super) fn table() -> Table {
         set_stats_level: Some(takes_level),
         get_stats_level: None,
         stats_start: Some(ok),
+        stats_stop: None,
         get_stats_l3: Some(get_stats_l3),
         set_parameter_bool: None,
         get_parameter_bool: None,
@@ -251,8 +252,6 @@ unsafe extern "C" fn forgets_stream(_stream: NativeStream) -> Answer {
     OK
 }
 
-/// What is queued is carried out at once: the streams of a simulated GPU hold nothing else then. As
-/// the library mixes up offsets within registered buffers, so this leaves them out.
 unsafe extern "C" fn read_async(
     handle: FileHandle,
     base: *mut c_void,
@@ -262,12 +261,8 @@ unsafe extern "C" fn read_async(
     moved: *mut isize,
     _stream: NativeStream,
 ) -> Answer {
-    if takes_calls_only(handle) {
-        return Answer { error: ASYNC_NOT_SUPPORTED, cuda: 0 };
-    }
     // SAFETY: the caller's memory.
-    unsafe { moved.write(read_to(handle, base.cast(), len.read(), offset.read())) };
-    OK
+    unsafe { queue(handle, moved, || read_to(handle, base.cast(), len.read(), offset.read())) }
 }
 
 unsafe extern "C" fn write_async(
@@ -279,11 +274,18 @@ unsafe extern "C" fn write_async(
     moved: *mut isize,
     _stream: NativeStream,
 ) -> Answer {
+    // SAFETY: the caller's memory.
+    unsafe { queue(handle, moved, || write_from(handle, base.cast(), len.read(), offset.read())) }
+}
+
+/// What is queued is carried out at once: the streams of a simulated GPU hold nothing else then. As
+/// the library mixes up offsets within registered buffers, so these leave them out.
+unsafe fn queue(handle: FileHandle, moved: *mut isize, moves: impl FnOnce() -> isize) -> Answer {
     if takes_calls_only(handle) {
         return Answer { error: ASYNC_NOT_SUPPORTED, cuda: 0 };
     }
-    // SAFETY: the caller's memory.
-    unsafe { moved.write(write_from(handle, base.cast(), len.read(), offset.read())) };
+    // SAFETY: the caller's output.
+    unsafe { moved.write(moves()) };
     OK
 }
 
