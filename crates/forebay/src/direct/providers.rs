@@ -24,6 +24,8 @@ pub(crate) struct Providers {
     played: Mutex<Option<Arc<Session>>>,
     answers: Answers,
     opens: Opens,
+    missing: fn() -> Option<String>,
+    finds: fn() -> Option<Program>,
     answers_within: Duration,
 }
 
@@ -50,6 +52,8 @@ impl Providers {
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
+            missing: unreachable,
+            finds: Program::found,
             answers_within: ANSWERS_WITHIN,
         }
     }
@@ -115,8 +119,8 @@ impl Providers {
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
         let mut found = self.lock();
         if matches!(*found, Found::NotAsked) {
-            let program = || program.cloned().or_else(Program::found);
-            *found = match unreachable().map_or_else(|| program().ok_or_else(no_program), Err) {
+            let program = || program.cloned().or_else(self.finds);
+            *found = match (self.missing)().map_or_else(|| program().ok_or_else(no_program), Err) {
                 Ok(program) => {
                     self.ask(program).map_or_else(Found::Absent, |()| Found::Asking(Instant::now()))
                 }
@@ -243,6 +247,36 @@ mod tests {
         // It is there for the other process, and not for this one.
         let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
         assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
+    }
+
+    /// What an engine finds that was not asked before, and whether it has started the program.
+    fn asked(missing: fn() -> Option<String>, waits: bool) -> (String, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("touch {}; echo failed no driver", folder.path().join("x").display());
+        let arguments = ["-c", &script].map(Into::into).to_vec();
+        let program = Program { file: "/bin/sh".into(), arguments };
+        let providers = Providers { missing, ..providers() };
+        let why = providers.session(Some(&program), waits).unwrap_err();
+        // Whoever comes later is told the same, and starts nothing either.
+        assert_eq!(providers.session(Some(&program), waits).unwrap_err(), why);
+        (why, folder.path().join("x").exists())
+    }
+
+    #[test]
+    fn where_no_bytes_can_go_straight_no_program_is_started() {
+        let missing = || Some("there is no nvidia-fs".to_owned());
+        for waits in [false, true] {
+            assert_eq!(asked(missing, waits), ("there is no nvidia-fs".into(), false));
+        }
+        assert_eq!(asked(|| None, true), ("no driver".into(), true));
+    }
+
+    #[test]
+    fn without_a_program_to_ask_the_reason_is_that() {
+        let providers = Providers { missing: || None, finds: || None, ..providers() };
+        let why = providers.session(None, true).unwrap_err();
+        assert!(why.contains("no program `forebay`"), "{why}");
+        assert!(matches!(*providers.lock(), Found::Absent(_)), "it is not looked for again");
     }
 
     #[test]
