@@ -234,9 +234,7 @@ fn a_recorded_h200_is_diagnosed_anywhere() {
 
 #[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
-    let machine = Machine::virtual_h200();
-    let dir = machine.settle();
-    let output = doctor(&dir, &["/data/f", "--fixture", "."]);
+    let output = doctor(&Machine::virtual_h200().settle(), &["/data/f", "--fixture", "."]);
     assert!(output.status.success(), "nothing was set up: {output:?}");
     insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap(), @r#"
         /data/f → NVIDIA H200, 0000:41:00.0
