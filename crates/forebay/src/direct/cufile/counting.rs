@@ -1,0 +1,46 @@
+//! What the library counts in this process: how much, and when it has to stop.
+
+#![expect(unsafe_code, reason = "calls the library")]
+
+use std::ffi::c_int;
+use std::sync::{Mutex, PoisonError};
+
+use super::failure::Answer;
+use super::table::Table;
+use crate::process::Home;
+
+/// How much it counts, where the library tells.
+pub(super) fn level_of(table: &Table) -> Option<c_int> {
+    let mut level = 0;
+    // SAFETY: the output outlives the call.
+    let told = unsafe { table.get_stats_level?(&raw mut level) };
+    told.checked("").is_ok().then_some(level)
+}
+
+/// `cuFileStatsStop`.
+type StatsStop = unsafe extern "C" fn() -> Answer;
+
+/// Libraries that count in a process, which is told from its children.
+static COUNTING: Mutex<Vec<(Home, StatsStop)>> = Mutex::new(Vec::new());
+
+/// Has a library stop to count as the process ends: 1.15 crashes there where it still counts for
+/// each GPU (`docs/internals/cufile.md`).
+pub(super) fn stop_at_end(stop: StatsStop) {
+    extern "C" fn stop_all() {
+        // Whoever holds the lock now will not let go of it.
+        let counting = COUNTING.try_lock();
+        for (home, stop) in counting.iter().flat_map(|counting| counting.iter()) {
+            if home.is_here() {
+                // SAFETY: the function needs nothing, and the library is never unloaded.
+                let _ = unsafe { stop() };
+            }
+        }
+    }
+    let mut counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if counting.is_empty() {
+        // SAFETY: the function is there as long as the process is. What is registered last runs
+        // first: before the library's own, which was there already.
+        let _ = unsafe { libc::atexit(stop_all) };
+    }
+    counting.push((Home::here(), stop));
+}
