@@ -1,15 +1,29 @@
 //! `forebay probe`: opens cuFile's driver for an engine that does not dare to yet.
+//!
+//! The driver may spin for ever. Whoever asks ends this process then; where he cannot, since he was
+//! killed, and where nobody set a bound, it ends itself.
 
 use std::io::Write as _;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay::Options;
 use forebay::direct::{End, Renewal, Seen};
+use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use crate::args::ProbeArgs;
 use crate::failure::{Failure, Result};
 
+/// How long the library may take in all. Engines give it less, and end this process themselves.
+const BOUND: Duration = Duration::from_secs(30);
+/// How often it is looked whether whoever asked is still there.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// How long an orderly end may take: what hangs may hold what that needs.
+const END_MAX: Duration = Duration::from_secs(1);
+
 /// Runs the verb. What is seen is written at once: the next step may be the last.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
+    guard();
     // Whoever has it asked by this verb remembers the answer himself, and says so by the variable.
     let remembers = Options::from_env().is_ok_and(|options| options.remember);
     let renewal = remembers.then(|| Renewal::begin(args.library.as_deref(), &args.packages));
@@ -28,4 +42,69 @@ pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
         renewal.end(&(Seen::parse(&answer), End::Exited(0)));
     }
     written.map_err(|error| Failure::stdout(&error))
+}
+
+/// Why the process is to end in the middle.
+#[derive(Debug, PartialEq, Eq)]
+enum Lost {
+    /// Whoever asked is gone.
+    Alone,
+    /// The library took too long.
+    TooLong,
+}
+
+/// Has this process end where nobody else ends it.
+fn guard() {
+    let asker = getppid();
+    let works = move || match lost(BOUND, || getppid() == asker) {
+        Lost::Alone => end(),
+        Lost::TooLong => {
+            let late = format!("it gave no answer within {} s", BOUND.as_secs());
+            let failure = Failure::new("cannot ask cuFile").because(late);
+            failure.hint("`forebay doctor` looks for what makes it hang").print();
+            thread::spawn(|| {
+                thread::sleep(END_MAX);
+                end();
+            });
+            std::process::exit(1);
+        }
+    };
+    // Without a thread there is no bound, as for any other program.
+    let _ = thread::Builder::new().name("forebay-guard".into()).spawn(works);
+}
+
+/// Waits until this process has nothing to go on for.
+fn lost(bound: Duration, is_asker_there: impl Fn() -> bool) -> Lost {
+    let start = Instant::now();
+    while start.elapsed() < bound {
+        if !is_asker_there() {
+            return Lost::Alone;
+        }
+        thread::sleep(LOOKS_EVERY.min(bound));
+    }
+    Lost::TooLong
+}
+
+fn end() {
+    let _ = kill_process(getpid(), Signal::KILL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn it_goes_on_as_long_as_somebody_waits_and_no_longer_than_it_may() {
+        let short = Duration::from_millis(20);
+        assert_eq!(lost(short, || true), Lost::TooLong);
+        let looks = Cell::new(0);
+        let leaves = || {
+            looks.set(looks.get() + 1);
+            looks.get() < 3
+        };
+        let start = Instant::now();
+        assert_eq!(lost(BOUND, leaves), Lost::Alone);
+        assert!(looks.get() == 3 && start.elapsed() >= 2 * LOOKS_EVERY);
+    }
 }

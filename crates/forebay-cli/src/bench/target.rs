@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay::Engine;
 use forebay::gpu::{self, Device, GpuSelector};
+use forebay::{Engine, Route};
 
 use super::demand::Demand;
 use super::memory::{GpuMemory, HostMemory, Memory};
@@ -36,6 +36,21 @@ impl Target {
             }),
         };
         Ok(Self { device, reason })
+    }
+
+    /// Refuses a route that takes a GPU where there is none.
+    ///
+    /// # Errors
+    /// It says why there is none.
+    pub fn check(&self, demanded: Option<Route>) -> Result<()> {
+        match (&self.reason, demanded) {
+            (Some(reason), Some(Route::Direct)) => {
+                Err(Failure::new("cannot move bytes by the route `direct` without a GPU")
+                    .because(reason)
+                    .hint("`forebay doctor` says what else the route takes; leave it out here"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether host memory plays the GPU.

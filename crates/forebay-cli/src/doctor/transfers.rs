@@ -291,7 +291,9 @@ impl<'a> Run<'a> {
         };
         let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)]);
         let span = sources.begin();
-        let (outcome, buffer) = ended(start(&file))?;
+        let started = start(&file);
+        let has_begun = started.is_ok();
+        let (outcome, buffer) = ended(started)?;
         let evidence = span.end();
         let proof = outcome.as_ref().ok().map(|outcome| {
             let said = said(&outcome.routes);
@@ -300,6 +302,9 @@ impl<'a> Run<'a> {
             self.prover.proof(evidence, &moved, way)
         });
         let mut transfer = told(direction, route, outcome);
+        if has_begun && transfer.end == "refused" {
+            transfer.end = "failed".into(); // there was a way, and it broke
+        }
         transfer.verdict = proof.and_then(|proof| VerdictFacts::of(&[proof]));
         Ok((transfer, buffer))
     }

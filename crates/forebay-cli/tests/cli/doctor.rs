@@ -79,7 +79,7 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
 }
 
 #[test]
-fn a_cufile_that_lies_is_found_out() {
+fn a_cufile_that_lies_or_fails_is_found_out() {
     let folder = folder();
     let lying = report(folder.path(), &["--gpu", "sim:cufile=lie"], 1);
     assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#?}");
@@ -87,6 +87,11 @@ fn a_cufile_that_lies_is_found_out() {
     let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
     assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
     assert!(refusing.transfers[1].reason.as_ref().unwrap().contains("5008"), "{refusing:#?}");
+    // One that takes the file, and then fails.
+    let failing = report(folder.path(), &["--gpu", "sim:cufile=fail"], 1);
+    assert_eq!(ends(&failing)[..2], ["write direct failed", "read direct failed"], "{failing:#?}");
+    assert!(failing.transfers[1].reason.as_ref().unwrap().contains("IO_ERROR (5044)"));
+    assert!(failing.sentence.contains("through pinned host memory"), "{}", failing.sentence);
 }
 
 #[test]

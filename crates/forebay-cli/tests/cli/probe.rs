@@ -2,6 +2,7 @@
 //! that has its functions is compiled here.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -110,7 +111,7 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
         ("open=5027", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
         ("open=5030", "INTERNAL_ERROR (5030)", "cufile.log"),
         ("open=5033", "NVFS_SETUP_ERROR (5033)", "libcuda.so.1"),
-        ("open=5011:999", "(CUDA error 999)", ""),
+        ("open=5011:999", "(CUDA error 999)", "nvidia-smi"),
         ("open=4711", "cuFile's error 4711", ""),
     ] {
         let (seen, end) = played.ask(open);
@@ -140,6 +141,31 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
         assert_eq!((end, seen.opened), (End::TimedOut(bound), false), "{does}");
         assert!(does == "init-spin" || seen.version.as_deref() == Some("1.19"), "{seen:?}");
     }
+}
+
+/// A driver that spins would do so for ever where nobody is left to end its process.
+#[test]
+fn one_that_hangs_does_not_outlive_whoever_asked() {
+    let Some(played) = Played::as_of(1190) else { return };
+    let mut asker = Command::new("sh");
+    asker.args(["-c", r#""$0" probe --library "$1" & wait"#]).arg(program()).arg(&played.library);
+    asker.env(DOES, "open-spin").env("FOREBAY_REMEMBER", "off");
+    let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(asker.stdout.take().unwrap()).lines();
+    // It is about to open the driver.
+    assert!(said.any(|line| line.unwrap() == "version 1.19"));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // Its end of the pipe is the last.
+        let rest: Vec<_> = said.map_while(Result::ok).collect();
+        tell.send(rest)
+    });
+    assert!(told.recv_timeout(Duration::from_millis(500)).is_err(), "somebody waits for it");
+    asker.kill().unwrap();
+    asker.wait().unwrap();
+    // Less than it may take in all, so that this is not what ends it.
+    let rest = told.recv_timeout(Duration::from_secs(20)).expect("it is still there");
+    assert_eq!(rest, Vec::<String>::new());
 }
 
 #[test]

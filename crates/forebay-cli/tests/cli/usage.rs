@@ -272,6 +272,13 @@ fn a_route_that_is_missing_is_named() {
         let (code, text) = failure(arguments);
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("by the route `direct`"), "{text}");
+        assert!(text.contains("no `libcufile`"), "{text}");
+    }
+    for verb in ["read", "bench"] {
+        let (code, text) = failure(&[verb, "file", "--route", "direct", "--gpu", "none"]);
+        assert_eq!(code, 1, "{text}");
+        let cause = "by the route `direct` without a GPU\n  caused by: `--gpu none`";
+        assert!(text.contains(cause) && text.contains("hint: `forebay doctor`"), "{text}");
     }
 }
 

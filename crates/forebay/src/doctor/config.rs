@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::facts::Facts;
 use super::jsonc::{self, Value};
 use super::report::{BOTH, Check, P2PDMA, Topic};
-use crate::topology::System;
+use crate::topology::{Absent, System};
 
 const FILE: Topic = Topic {
     name: "cufile_json",
@@ -35,7 +35,19 @@ const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
 const LEN_MAX: usize = 64 << 10;
 /// Texts of the file that checks look at; a record holds no others.
 const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
-const GLOBAL: [&str; 2] = ["properties", "use_pci_p2pdma"];
+/// A setting of the whole library, and the variable that goes before it.
+struct Setting {
+    names: [&'static str; 2],
+    variable: &'static str,
+}
+
+const fn of_all(key: &'static str, variable: &'static str) -> Setting {
+    Setting { names: ["properties", key], variable }
+}
+
+const GLOBAL: Setting = of_all("use_pci_p2pdma", "CUFILE_USE_PCIP2PDMA");
+const ALLOWED: Setting = of_all("allow_compat_mode", "CUFILE_ALLOW_COMPAT_MODE");
+const FORCED: Setting = of_all("force_compat_mode", "CUFILE_FORCE_COMPAT_MODE");
 
 /// cuFile's settings, and what rules them.
 #[derive(Debug)]
@@ -50,7 +62,7 @@ pub(super) struct Config {
 #[derive(Debug)]
 enum Unread {
     Missing,
-    Unreadable(String),
+    Unreadable(Absent),
     Damaged(jsonc::Damage),
     TooLong,
 }
@@ -73,9 +85,30 @@ impl Config {
         self.settings.as_ref().ok()?.flag(names)
     }
 
+    /// What a variable says; what is neither `true` nor `false` is not taken for either.
+    fn variable(&self, setting: &Setting) -> Option<bool> {
+        self.variables.get(setting.variable)?.to_ascii_lowercase().parse().ok()
+    }
+
+    /// What rules, and who says so.
+    fn ruling(&self, setting: &Setting) -> (Option<bool>, String) {
+        match self.variable(setting) {
+            Some(value) => (Some(value), format!("`{}`", setting.variable)),
+            None => (self.flag(&setting.names), format!("`{}`", setting.names.join("."))),
+        }
+    }
+
+    /// How to have a setting say something else.
+    fn step(&self, setting: &Setting, value: bool) -> String {
+        match self.variable(setting) {
+            Some(_) => format!("leave `{}` out, or set it to {value}", setting.variable),
+            None => format!("set `{}` to {value} in {}", setting.names.join("."), self.path),
+        }
+    }
+
     /// Whether somebody has asked for P2PDMA.
     pub(super) fn wants_p2pdma(&self) -> bool {
-        self.flag(&GLOBAL) == Some(true)
+        self.ruling(&GLOBAL).0 == Some(true)
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
@@ -83,8 +116,8 @@ impl Config {
         checks.push(self.keys(facts));
         if self.settings.is_ok() {
             checks.extend(self.listed(facts));
-            checks.extend(self.compat());
         }
+        checks.extend(self.compat());
         let others: Vec<String> = self
             .variables
             .iter()
@@ -112,7 +145,12 @@ impl Config {
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, beside `properties`: cuFile passes over it there")
                 .broken_if(true),
-            Ok(_) => FILE.ok(format!("{path}{by}")),
+            Ok(settings) => match self.no_flags(settings) {
+                names if names.is_empty() => FILE.ok(format!("{path}{by}")),
+                names => FILE
+                    .warning(format!("{path}{by}: neither `true` nor `false`: {names}"))
+                    .step("write `true` or `false` there, without quotes"),
+            },
             Err(Unread::Missing) if self.is_named => FILE
                 .problem(format!("{path}{by}: no such file"), BOTH)
                 .step(format!("make the file, or leave out the variable (`env -u {NAMED_BY}`)"))
@@ -123,7 +161,11 @@ impl Config {
             ),
             Err(Unread::Unreadable(reason)) => FILE
                 .problem(format!("{path}{by}: {reason}"), BOTH)
-                .step(format!("`chmod a+r {path}`"))
+                .step(match reason {
+                    Absent::Denied => format!("`chmod a+r {path}`"),
+                    Absent::NotAFile => format!("put a file in the place of {path}"),
+                    _ => format!("see whether `cat {path}` shows it, or name another file"),
+                })
                 .needs("settings of cuFile that can be read")
                 .broken_if(true),
             Err(Unread::Damaged(damage)) => {
@@ -139,22 +181,40 @@ impl Config {
         }
     }
 
+    /// Settings that are looked at and hold something else than a flag.
+    fn no_flags(&self, settings: &Value) -> String {
+        let all = [&GLOBAL, &ALLOWED, &FORCED].map(|setting| setting.names);
+        let is_none = |names: &[&str; 2]| {
+            settings.at(names).is_some_and(|value| !matches!(value, Value::Flag(_)))
+        };
+        let found = all.iter().filter(|names| is_none(names));
+        found.map(|names| format!("`{}`", names.join("."))).collect::<Vec<_>>().join(", ")
+    }
+
     /// NVIDIA's "Setting cufile.json Configuration", and the keys of `block` that came with 1.16.
     fn keys(&self, facts: &Facts) -> Check {
-        let global = self.flag(&GLOBAL);
-        let step = format!("set `properties.use_pci_p2pdma` to true in {}", self.path);
+        let (global, who) = self.ruling(&GLOBAL);
         if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
             return KEYS.unknown(format!("{} cannot be read", self.path));
         }
+        let key = facts.storage.key();
         if global != Some(true) {
             let seen = if global.is_some() { "is false" } else { "is not set" };
+            // Who has set the one wants it.
+            let own = key.filter(|(section, key)| {
+                self.flag(&[section, key, "use_pci_p2pdma"]) == Some(true)
+            });
+            let own = own
+                .map(|(section, key)| format!(", though `{section}.{key}.use_pci_p2pdma` is true"));
+            let is_half = own.is_some();
             return KEYS
-                .problem(format!("`properties.use_pci_p2pdma` {seen}"), P2PDMA)
-                .step(step)
-                .needs("`use_pci_p2pdma` in cuFile's settings");
+                .problem(format!("{who} {seen}{}", own.unwrap_or_default()), P2PDMA)
+                .step(self.step(&GLOBAL, true))
+                .needs("`use_pci_p2pdma` in cuFile's settings")
+                .broken_if(is_half);
         }
-        let Some((section, key)) = facts.storage.key() else {
-            return KEYS.ok("`properties.use_pci_p2pdma` is true");
+        let Some((section, key)) = key else {
+            return KEYS.ok(format!("{who} is true"));
         };
         let names = format!("{section}.{key}.use_pci_p2pdma");
         match self.flag(&[section, key, "use_pci_p2pdma"]) {
@@ -166,7 +226,7 @@ impl Config {
                 .broken_if(true),
             // Versions before 1.16 know no such key.
             None if facts.library_version().is_some_and(|version| version < (1, 16)) => {
-                KEYS.ok("`properties.use_pci_p2pdma` is true")
+                KEYS.ok(format!("{who} is true"))
             }
             None => KEYS
                 .problem(format!("`{names}` is not set, the global key is true"), P2PDMA)
@@ -207,22 +267,26 @@ impl Config {
         ]
     }
 
-    fn compat(&self) -> Vec<Check> {
-        let allowed = self.flag(&["properties", "allow_compat_mode"]);
-        let forced = self.flag(&["properties", "force_compat_mode"]);
-        vec![match (allowed, forced) {
+    fn compat(&self) -> Option<Check> {
+        let ((allowed, allows), (forced, forces)) = (self.ruling(&ALLOWED), self.ruling(&FORCED));
+        if self.settings.is_err() && (allowed, forced) == (None, None) {
+            return None; // what cannot be read says nothing
+        }
+        Some(match (allowed, forced) {
             (Some(false), Some(true)) => COMPAT
-                .problem("`force_compat_mode` is true and `allow_compat_mode` is false", BOTH)
-                .step(format!("leave one of them in {}", self.path))
+                .problem(format!("{forces} is true and {allows} is false"), BOTH)
+                .step(format!("leave one of them: {}", self.step(&FORCED, false)))
                 .needs("settings of cuFile that do not contradict each other")
                 .broken_if(true),
             (_, Some(true)) => COMPAT
-                .problem("`properties.force_compat_mode` is true", BOTH)
-                .step(format!("set `properties.force_compat_mode` to false in {}", self.path))
+                .problem(format!("{forces} is true"), BOTH)
+                .step(self.step(&FORCED, false))
                 .needs("cuFile's `force_compat_mode` off"),
-            (Some(false), _) => COMPAT.ok("not allowed: what cannot go directly fails"),
+            (Some(false), _) => {
+                COMPAT.ok(format!("not allowed ({allows}): what cannot go directly fails"))
+            }
             _ => COMPAT.ok("allowed, as it is by default"),
-        }]
+        })
     }
 }
 
@@ -237,7 +301,7 @@ fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {
     };
     let bytes = system.masked(&absolute, LEN_MAX + 1, mask).map_err(|absent| match absent {
         crate::topology::Absent::Missing => Unread::Missing,
-        other => Unread::Unreadable(other.to_string()),
+        other => Unread::Unreadable(other),
     })?;
     if bytes.len() > LEN_MAX {
         return Err(Unread::TooLong);

@@ -37,7 +37,7 @@ fn a_driver_that_does_not_open_says_why() {
     each(&cases, |rig, does| match (does, rig.open()) {
         ("open=5001", answer) => refused(answer, "DRIVER_NOT_INITIALIZED (5001)", "modprobe"),
         ("open=5033", answer) => refused(answer, "NVFS_SETUP_ERROR (5033)", "libcuda.so.1"),
-        ("open=5011:999", answer) => refused(answer, "(CUDA error 999)", ""),
+        ("open=5011:999", answer) => refused(answer, "(CUDA error 999)", "nvidia-smi"),
         (_, Err(CuFileFailure::Library(why))) => assert!(why.contains("(5030)"), "{why}"),
         (_, answer) => panic!("{answer:?}"),
     });

@@ -4,16 +4,15 @@ use forebay::doctor::{GpuWish, Report, State, Way};
 
 use crate::check;
 use crate::machine::{
-    GPU, KEYS, Machine, SETTINGS, bar1_of, bridge_with, driver, gpu_folder, kernel, nvme, port,
-    udev,
+    GPU, KEYS, Machine, bar1_of, bridge_with, driver, gpu_folder, kernel, nvme, port, udev,
 };
 
-const P2PDMA: &[Way] = &[Way::P2pdma];
-const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
+pub(crate) const P2PDMA: &[Way] = &[Way::P2pdma];
+pub(crate) const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
 const NVME: &str = "sys/devices/pci0000:40/0000:40:01.0/0000:42:00.0/0000:43:01.0/0000:44:00.0";
 
 /// What a machine with P2PDMA says after `change`.
-fn after(change: impl FnOnce(&mut Machine)) -> Report {
+pub(crate) fn after(change: impl FnOnce(&mut Machine)) -> Report {
     let mut machine = Machine::p2pdma();
     change(&mut machine);
     machine.examine("/data/f")
@@ -29,7 +28,7 @@ fn other(number: &str, rest: &str, change: impl FnOnce(&Machine)) -> Report {
 
 /// A fault is told as a problem that closes these ways, and with what would open them.
 #[track_caller]
-fn closes(report: &Report, name: &str, ways: &[Way], seen: &str) {
+pub(crate) fn closes(report: &Report, name: &str, ways: &[Way], seen: &str) {
     let check = check(report, name);
     assert_eq!((check.state, check.blocks.as_slice()), (State::Problem, ways), "{check:?}");
     assert!(check.seen.contains(seen), "{check:?}");
@@ -39,7 +38,7 @@ fn closes(report: &Report, name: &str, ways: &[Way], seen: &str) {
 }
 
 #[track_caller]
-fn warns(report: &Report, name: &str, seen: &str) {
+pub(crate) fn warns(report: &Report, name: &str, seen: &str) {
     let check = check(report, name);
     assert_eq!(check.state, State::Warning, "{check:?}");
     assert!(check.seen.contains(seen), "{check:?}");
@@ -310,76 +309,6 @@ fn networks() {
     closes(&down, "rdma_devices", &[Way::NvidiaFs], "mlx5_0/1 is `1: DOWN`");
     let none = nfs("proto=rdma", &[]);
     closes(&none, "rdma_devices", &[Way::NvidiaFs], "is empty");
-}
-
-#[test]
-fn settings_of_cufile() {
-    let settings = |text: &str| {
-        let text = text.to_owned();
-        after(move |m| m.tree.write("etc/cufile.json", text))
-    };
-    let damaged = settings("{ \"properties\": {\n \"use_pci_p2pdma\": tru }\n}");
-    closes(&damaged, "cufile_json", BOTH, "line 2: a value is missing");
-    assert!(damaged.is_broken());
-    let nested = settings(
-        r#"{"properties":{"use_pci_p2pdma":true},"fs":{"block":{"nvme":{"use_pci_p2pdma":true}}}}"#,
-    );
-    assert!(check(&nested, "cufile_json").seen.contains("inside `fs`") && nested.is_broken());
-    closes(&nested, "cufile_p2pdma", P2PDMA, "`block.nvme.use_pci_p2pdma` is not set");
-    let off = settings("{\"properties\": {\"use_pci_p2pdma\": false}}");
-    closes(&off, "cufile_p2pdma", P2PDMA, "is false");
-    assert!(!off.is_broken(), "nobody wants it");
-    let half = settings(&SETTINGS.replace(
-        r#""nvme": { "use_pci_p2pdma": true }"#,
-        r#""nvme": { "use_pci_p2pdma": false }"#,
-    ));
-    closes(&half, "cufile_p2pdma", P2PDMA, "the global key is true");
-    assert!(half.is_broken(), "both keys contradict each other");
-    for (list, name) in [
-        ("mounts", "/data"),
-        ("devices", "/dev/nvme1n1"),
-        ("filesystems", "ext4"),
-        ("drivers", "nvme"),
-    ] {
-        let text =
-            SETTINGS.replace(&format!("\"{list}\": []"), &format!("\"{list}\": [\"{name}\"]"));
-        closes(&settings(&text), "cufile_denylist", BOTH, name);
-    }
-    let array = SETTINGS.replace("\"devices\": []", "\"devices\": [\"/dev/nvme1n1p1\"]");
-    assert_eq!(check(&settings(&array), "cufile_denylist").state, State::Ok, "not this one");
-    let elsewhere = SETTINGS.replace("\"mounts\": []", "\"mounts\": [\"/dat\", \"/data/sub\"]");
-    assert_eq!(check(&settings(&elsewhere), "cufile_denylist").state, State::Ok);
-    let forced = SETTINGS.replace("\"allow_compat", "\"force_compat_mode\": true, \"allow_compat");
-    closes(&settings(&forced), "cufile_compat", BOTH, "force_compat_mode");
-    let both = forced.replace("\"allow_compat_mode\": true", "\"allow_compat_mode\": false");
-    assert!(check(&settings(&both), "cufile_compat").is_broken);
-    let twice = SETTINGS.replace("\"allow_compat", "\"use_pci_p2pdma\": true, \"allow_compat");
-    warns(&settings(&twice), "cufile_json", "stands twice");
-    let long = format!("{SETTINGS}{}", " ".repeat(70_000));
-    assert_eq!(check(&settings(&long), "cufile_json").state, State::Unknown);
-    let none = after(|m| m.remove("etc/cufile.json"));
-    assert_eq!(check(&none, "cufile_json").state, State::Warning);
-}
-
-#[test]
-fn variables_of_cufile() {
-    let named = |lines: &str| {
-        let lines = lines.to_owned();
-        after(move |m| m.tree.write("proc/self/environ", lines))
-    };
-    let missing = named("CUFILE_ENV_PATH_JSON=/nowhere.json\0HOME=/root\0");
-    closes(&missing, "cufile_json", BOTH, "/nowhere.json (`CUFILE_ENV_PATH_JSON`): no such file");
-    let folder = named("CUFILE_ENV_PATH_JSON=/etc\0");
-    closes(&folder, "cufile_json", BOTH, "/etc");
-    let other = named("CUFILE_FORCE_COMPAT_MODE=true\0");
-    warns(&other, "cufile_environment", "CUFILE_FORCE_COMPAT_MODE=true");
-    let rules = after(|m| {
-        m.tree.write("proc/self/environ", "CUFILE_ENV_PATH_JSON=/opt/own.json\0");
-        m.tree.link("opt/own.json", "/srv/own.json");
-        m.tree.write("srv/own.json", SETTINGS);
-        m.tree.write("etc/cufile.json", "damaged");
-    });
-    assert_eq!(check(&rules, "cufile_json").seen, "/opt/own.json (`CUFILE_ENV_PATH_JSON`)");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod machine;
 mod peers;
 mod record;
 mod recorded;
+mod settings;
 mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
 #[path = "../topology/tree.rs"]

@@ -47,7 +47,7 @@ impl CuFileError {
     /// What to do about it, where something can be done.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
-        known(self.code).map(|known| known.hint).filter(|hint| !hint.is_empty())
+        known(self.code).map(|known| known.hint)
     }
 }
 
@@ -242,7 +242,12 @@ pub(super) static KNOWN: [Known; 48] = [
         "the driver is being closed",
         "something else in this process closes cuFile's driver: let it do so at the end",
     ),
-    error(5007, "PLATFORM_NOT_SUPPORTED", "this machine is not served", ""),
+    error(
+        5007,
+        "PLATFORM_NOT_SUPPORTED",
+        "this machine is not served",
+        "`forebay doctor` says what the kernel, the driver and the GPU lack",
+    ),
     error(5008, "IO_NOT_SUPPORTED", "this file is not served", FILE),
     error(
         5009,
@@ -251,7 +256,13 @@ pub(super) static KNOWN: [Known; 48] = [
         "only data-centre and workstation GPUs are",
     ),
     error(5010, "NVFS_DRIVER_ERROR", "a call of nvidia-fs failed", "`dmesg` may say why"),
-    error(CUDA, "CUDA_DRIVER_ERROR", "a call of the CUDA driver failed", ""),
+    error(
+        CUDA,
+        "CUDA_DRIVER_ERROR",
+        "a call of the CUDA driver failed",
+        "`nvidia-smi` says whether driver and GPU work; a driver that is older than the library's \
+          CUDA has to be updated",
+    ),
     error(5012, "CUDA_POINTER_INVALID", "the address is no memory of a GPU", OURS),
     error(
         5013,
@@ -285,7 +296,12 @@ pub(super) static KNOWN: [Known; 48] = [
         "the driver or the file may not be used",
         "make `/dev/nvidia-fs*` and the file accessible to this user",
     ),
-    error(5026, "DRIVER_ALREADY_OPEN", "the driver is open already", ""),
+    error(
+        5026,
+        "DRIVER_ALREADY_OPEN",
+        "the driver is open already",
+        "something else in this process has opened it: let only one of them do so",
+    ),
     error(
         5027,
         "HANDLE_NOT_REGISTERED",
@@ -367,6 +383,27 @@ mod tests {
         assert!(refused.hint().is_some());
         assert!(matches!(of(isize::MIN), Err(CuFileFailure::Refused(_))));
         assert!(matches!(of(-1), Err(CuFileFailure::Io(_))));
+    }
+
+    /// Whoever adds an error says what to do about it.
+    #[test]
+    fn each_error_has_its_name_its_meaning_and_its_hint() {
+        for known in &KNOWN {
+            let error = Answer { error: known.code, cuda: 7 }.checked("cuFileX").unwrap_err();
+            let hint = error.hint().expect("it is known");
+            assert!(hint.len() > 10 && known.meaning.len() > 10, "{}", known.name);
+            let whole = CuFileFailure::from(error).in_words();
+            let parts = ["cuFileX failed", known.name, known.meaning, hint];
+            assert!(parts.iter().all(|part| whole.contains(part)), "{whole}");
+            assert!(whole.contains(&format!("({})", known.code)), "{whole}");
+            assert_eq!(whole.contains("CUDA error 7"), known.code == CUDA, "{whole}");
+        }
+        // One that a later version adds is told by its number.
+        for code in [1, 4999, 5021, 5999, c_int::MAX, c_int::MIN] {
+            let error = Answer { error: code, cuda: 0 }.checked("cuFileX").unwrap_err();
+            assert_eq!(error.hint(), None);
+            assert!(error.to_string().contains(&code.to_string()), "{error}");
+        }
     }
 
     #[test]

@@ -96,7 +96,10 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
     }
 
     fn missing(&self, nvidia_fs: &Path) -> Option<String> {
-        if nvidia_fs.exists() || self.says(&P2PDMA) == Some(true) {
+        // The key stands in several places, for kinds of storage and for all. Where any allows it
+        // the driver is asked, which knows what comes of them together.
+        let allows = || values(&self.text, P2PDMA.key).any(|value| value == Some(true));
+        if nvidia_fs.exists() || self.set(&P2PDMA).unwrap_or_else(allows) {
             return None;
         }
         let Setting { key, variable } = P2PDMA;
@@ -115,9 +118,16 @@ fn read(path: &Path) -> Option<String> {
     String::from_utf8(small::read(path, CONFIGURATION_MAX).ok()??).ok()
 }
 
-/// How lines that are no comments set a key; which of several counts that differ nobody knows. The
-/// file is JSON with comments of `//`.
+/// How lines that are no comments set a key; which of several counts that differ nobody knows.
 fn flag(text: &str, key: &str) -> Option<bool> {
+    let mut values = values(text, key);
+    let first = values.next()?;
+    values.all(|other| other == first).then_some(first)?
+}
+
+/// What stands behind a key wherever that is no comment; none is no flag. The file is JSON with
+/// comments of `//`.
+fn values(text: &str, key: &str) -> impl Iterator<Item = Option<bool>> {
     let code = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     let text: String = text.lines().map(|line| code(line) + " ").collect();
     let value = |rest: &str| {
@@ -126,9 +136,8 @@ fn flag(text: &str, key: &str) -> Option<bool> {
         word.parse().ok()
     };
     let key = format!("\"{key}\"");
-    let mut values = text.split(&key).skip(1).map(value);
-    let first = values.next()?;
-    values.all(|other| other == first).then_some(first)?
+    let values: Vec<_> = text.split(&key).skip(1).map(value).collect();
+    values.into_iter()
 }
 
 #[cfg(test)]
@@ -206,6 +215,12 @@ mod tests {
         assert_eq!([missing(allows, &[]), missing(allows, &["0"])], [None, None]);
         let why = missing(allows, &["false"]).unwrap();
         assert!(why.contains("`CUFILE_USE_PCIP2PDMA` forbids"), "{why}");
+        // The vendor's own file has a key for each kind of storage, most of them false.
+        let one_kind = "{\"properties\": {\"use_pci_p2pdma\": true}, \"block\": {\
+            \"nvme\": {\"use_pci_p2pdma\": true}, \"raid\": {\"use_pci_p2pdma\": false}}}";
+        assert_eq!(missing(one_kind, &[]), None);
+        assert!(missing(one_kind, &["false"]).is_some());
+        assert!(missing(&one_kind.replace("true", "false"), &[]).is_some());
         for none in ["0", "yes", ""] {
             let why = missing("", &[none]).unwrap();
             assert!(why.contains("`/x/c.json` does not allow"), "{why}");

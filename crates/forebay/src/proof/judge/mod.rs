@@ -140,7 +140,7 @@ impl<'a> Judge<'a> {
             if moved < bytes / 4 {
                 self.doubts.push(format!("{text}, by samples of its rate"));
             }
-        } else if link.may_have_wrapped {
+        } else if link.may_have_wrapped && moved.saturating_add(self.slack) < bytes {
             self.doubts.push(format!("{text}, or more: its counter may have begun anew"));
         } else if moved < bytes / 2 {
             let whole = size(bytes);

@@ -269,6 +269,11 @@ fn the_links_counters_are_held_against_every_way() {
         gpu
     };
     assert!(doubt(changed(|gpu| gpu.may_have_wrapped = true)).contains("begun anew"));
+    // It has seen enough, and more can only be others'.
+    let enough = changed(|gpu| (gpu.may_have_wrapped, gpu.received) = (true, GIB));
+    let told = verdict(&seen(enough), &staged);
+    assert!(told.doubts.is_empty(), "{told:?}");
+    assert!(told.grounds.iter().any(|text| text.contains("over PCIe")), "{told:?}");
     assert!(doubt(changed(|gpu| gpu.how = How::Windows)).contains("samples of its rate"));
     // Host memory that plays a GPU has no link.
     let simulated = Claim { memory: Memory::SimulatedGpu, ..staged.clone() };

@@ -176,7 +176,8 @@ impl Link {
                 }
             }
         }
-        Seen::Told(Watch { link: Arc::clone(self), first, sampler, bytes })
+        let (link, begun) = (Arc::clone(self), Instant::now());
+        Seen::Told(Watch { link, first, sampler, bytes, begun })
     }
 
     /// Reads the counters until told to stop.
@@ -221,6 +222,12 @@ fn wait(stopped: &mpsc::Receiver<()>) -> bool {
     matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
 }
 
+/// Whether a counter of 32 bits may have passed its end between the edges of a span that was to
+/// move `bytes`: by these, or by those of others, who may use the link meanwhile.
+fn may_have_wrapped(bytes: u64, elapsed: Duration) -> bool {
+    bytes > EDGES_MAX || elapsed > PAUSE_MAX
+}
+
 /// What a thread beside the span has counted.
 struct Sum {
     meter: Meter,
@@ -239,6 +246,7 @@ pub(super) struct Watch {
     first: Option<Reading>,
     sampler: Option<Sampler>,
     bytes: u64,
+    begun: Instant,
 }
 
 impl Watch {
@@ -255,7 +263,8 @@ impl Watch {
             }
             None => {
                 let meter = self.first.map_or_else(Meter::default, Meter::new);
-                Sum { meter, wrapped: self.bytes > EDGES_MAX, failed: None }
+                let wrapped = may_have_wrapped(self.bytes, self.begun.elapsed());
+                Sum { meter, wrapped, failed: None }
             }
         };
         if self.first.is_some() && sum.failed.is_none() {

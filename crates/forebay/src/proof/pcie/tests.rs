@@ -69,8 +69,50 @@ fn counters_are_read_at_the_edges_and_their_wrap_is_undone() {
     assert!(watch.sampler.is_none());
     let bytes = told(watch.end());
     assert_eq!((bytes.received, bytes.sent, bytes.samples), (1 << 30, 5, 2));
-    assert_eq!((bytes.how, bytes.may_have_wrapped), (How::Edges, false));
+    assert_eq!(bytes.how, How::Edges);
     assert_eq!(bytes.gpu, "0000:1b:00.0");
+}
+
+/// Others may move 4 GiB while a span moves little, if it lasts: what is read then is no less than
+/// what was moved, but may be less than what was.
+#[test]
+fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
+    let short = Duration::from_millis(10);
+    assert!(!may_have_wrapped(1 << 30, short) && may_have_wrapped(EDGES_MAX + 1, short));
+    assert!(may_have_wrapped(1, PAUSE_MAX + short));
+    let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
+    let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+    let watch = link.begin(1 << 30).told_or_panic();
+    sleep(2 * PAUSE_MAX);
+    assert!(told(watch.end()).may_have_wrapped);
+    let wide = FIELDS.replace("kind = 1", "kind = 3");
+    let link = found(&[INIT, FIND, &wide], &info()).unwrap();
+    let watch = link.told().unwrap().begin(1 << 30).told_or_panic();
+    sleep(2 * PAUSE_MAX);
+    assert!(!told(watch.end()).may_have_wrapped, "64 bits do not wrap");
+}
+
+/// A GPU that falls off the bus, or a driver that is taken away, in the middle.
+#[test]
+fn counters_that_vanish_within_a_span_are_missing() {
+    // It answers `left` times.
+    let leaves = |left: u32| {
+        let first = "int nvmlDeviceGetFieldValues(void *d, int n, struct value *v) {";
+        FIELDS.replace(first, &format!("{first} static int left = {left}; if (!left--) return 15;"))
+    };
+    // Once to see whether there are any, then at the first edge.
+    for (bytes, left) in [(1, 2), (EDGES_MAX + 1, 2), (EDGES_MAX + 1, 3)] {
+        let Some(link) = found(&[INIT, FIND, &leaves(left)], &info()) else { return };
+        let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
+        let watch = link.begin(bytes).told_or_panic();
+        sleep(3 * PERIOD);
+        let none = watch.end().absence().unwrap_or_else(|| panic!("{bytes}, {left}"));
+        assert!(none.contains("nvmlDeviceGetFieldValues: Other (15)"), "{none}");
+        assert!(none.contains("nvidia-smi"), "{none}");
+    }
+    let Some(link) = found(&[INIT, FIND, &leaves(1)], &info()) else { return };
+    let none = link.told().unwrap().begin(1);
+    assert!(matches!(none, Seen::Missing(_)), "at the first edge");
 }
 
 #[test]
