@@ -29,11 +29,12 @@ pub(super) struct Straight {
 }
 
 /// What goes straight; else why nothing does, where there may be a path.
-pub(super) type FoundStraight = Result<Straight, Option<String>>;
+pub(super) type FoundStraight = Result<Straight, Option<Arc<str>>>;
 
 /// Why pieces of one call do not go straight, nor what a stream orders, nor a write.
 pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
-const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
+pub(super) const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
+pub(super) const RESIDENT: &str = "the bytes are in the page cache, from where they come sooner";
 pub(super) const IN_ORDER: &str = "in the order of a stream bytes go through slots";
 
 impl Engine {
@@ -42,7 +43,7 @@ impl Engine {
         &self,
         gpu: Option<&Arc<dyn Device>>,
         why: &str,
-    ) -> Option<String> {
+    ) -> Option<Arc<str>> {
         let may = |gpu: &&Arc<dyn Device>| self.inner.providers.may_serve(&***gpu);
         gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
     }
@@ -75,13 +76,13 @@ impl Engine {
             return Err(call.unavailable(Route::Direct, why.into()));
         }
         match self.straight_or_why(call, range, demanded) {
-            Err(Some(why)) if demanded => Err(call.unavailable(Route::Direct, why)),
+            Err(Some(why)) if demanded => Err(call.unavailable(Route::Direct, why.to_string())),
             found => Ok(found),
         }
     }
 
     fn straight_or_why(&self, call: &Call<'_>, range: ByteRange, demanded: bool) -> FoundStraight {
-        let why = |text: &str| Err(Some(text.to_owned()));
+        let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
         let (options, providers) = (self.options(), &self.inner.providers);
         let may = demanded || options.cufile && providers.may_serve(&**device);
@@ -99,7 +100,7 @@ impl Engine {
             return why(&format!("cuFile writes to `{system}` file systems by way of the host"));
         }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
-        let port = port.map_err(Some)?;
+        let port = port.map_err(|no| Some(no.into()))?;
         let unit = port.unit();
         let whole = match call.direction {
             Direction::Read => unit,
@@ -122,11 +123,11 @@ impl Engine {
             return why(&format!("the memory does not lie at the file's offset {within}"));
         }
         if !demanded && call.file.is_resident(body) {
-            return why("the bytes are in the page cache, from where they come sooner");
+            return why(RESIDENT);
         }
         let queue =
             self.straight_queue(call.file, (&port, device.info()), call.direction, demanded);
-        let queue = queue.map_err(Some)?;
+        let queue = queue.map_err(|no| Some(no.into()))?;
         if let Some(keep) = &call.span.keep {
             keep.become_known(|address, len| port.keep_known(address, len));
         }

@@ -4,6 +4,7 @@ mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod proven;
+mod told;
 
 use std::fs;
 use std::path::{Path, PathBuf};
