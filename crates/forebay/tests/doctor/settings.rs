@@ -118,7 +118,7 @@ fn settings_that_nobody_may_read_say_so() {
     }
     let machine = Machine::p2pdma();
     machine.settle();
-    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0);
+    let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o000);
     fs::set_permissions(machine.tree.root().join("etc/cufile.json"), mode).unwrap();
     let report = machine.examine_settled("/data/f");
     closes(&report, "cufile_json", BOTH, "permission denied");
