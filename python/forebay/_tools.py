@@ -98,13 +98,14 @@ def tune(*paths: Path, **options: Any) -> Report:
     return _run("tune", paths, options)
 
 
-def doctor(path: Path = ".", **options: Any) -> Report:
+def doctor(path: Path | None = None, **options: Any) -> Report:
     """What keeps bytes from going to the GPU directly, and what to do about it.
 
-    A few MiB are moved each way as well: ``found["sentence"]`` says how bytes travel here,
+    Without a path it is this folder, or of a record (``fixture="DIR"``) the path that it holds. A
+    few MiB are moved each way as well: ``found["sentence"]`` says how bytes travel here,
     ``found["broken"]`` whether something that was set up does not work.
     """
-    return _run("doctor", [path], options)
+    return _run("doctor", [] if path is None else [path], options)
 
 
 def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report:

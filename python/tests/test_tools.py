@@ -7,6 +7,8 @@ import io
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -102,6 +104,33 @@ def test_a_diagnosis_is_plain_data(tmp_path: Path) -> None:
     library = next(check for check in found["checks"] if check["name"] == "cufile_library")
     assert library["seen"] != "nobody asked it", "a helper of this package asks"
     assert not list(tmp_path.iterdir()), "scratch stays"
+
+
+def test_a_diagnosis_of_what_is_broken_is_data_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tmp_path / "own.json"
+    settings.write_text("{ damaged")
+    monkeypatch.setenv("CUFILE_ENV_PATH_JSON", str(settings))
+    found = forebay.doctor(settings, gpu="none")
+    assert found["broken"] is True
+    check = next(check for check in found["checks"] if check["name"] == "cufile_json")
+    assert check["state"] == "problem" and check["broken"] and check["step"]
+
+
+def test_a_record_is_diagnosed_at_the_path_that_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "record"
+    command = [sys.executable, "-P", "-m", "forebay", "doctor", str(tmp_path)]
+    subprocess.run([*command, "--record", str(record)], check=True, stdout=subprocess.DEVNULL)
+    monkeypatch.chdir("/")
+    found = forebay.doctor(fixture=record)
+    assert (found["path"], found["replay"]) == (str(tmp_path), str(record))
+    assert found["transfers"] == [] and found["checks"]
+    assert forebay.doctor(tmp_path, fixture=record)["path"] == str(tmp_path)
+    with pytest.raises(forebay.Error, match="cannot replay"):
+        forebay.doctor(fixture=tmp_path / "none")
 
 
 def test_what_the_command_refuses_is_an_error(tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ fn a_machine_without_a_direct_path_reads_like_this() {
         problem   gpu_p2p_memory: there is no /sys/bus/pci/devices/0000:41:00.0/p2pmem
                   why   P2PDMA reaches the memory that the GPU's driver has given to the kernel,
                         and no other
+                  next  it follows from `kernel_p2pdma` or `gpu_driver`: begin there
         problem   kernel_p2pdma: /boot/config-6.18.5: `CONFIG_PCI_P2PDMA` is not set
                   why   without it the kernel moves no bytes between two PCI devices; only
                         nvidia-fs remains
@@ -281,6 +282,7 @@ fn a_machine_without_a_direct_path_reads_like_this() {
         unknown   acs: no bridge above the GPU or the drives is shown
                   why   bridges that redirect send what goes between two devices below them up to
                         the processor
+                  next  of a virtual machine ask the host: `lspci -vv` as root tells `ACSCtl`
         ok        file_system: ext4
         ok        file_attributes: none that matters
         ok        gpu_class: NVIDIA H200

@@ -27,6 +27,8 @@ pub(crate) struct Providers {
     played: Mutex<Option<Arc<Session>>>,
     answers: Answers,
     opens: Opens,
+    missing: fn() -> Option<String>,
+    finds: fn() -> Option<Program>,
     answers_within: Duration,
 }
 
@@ -49,9 +51,9 @@ enum Found {
 
 impl Found {
     /// Looks whether files say that there can be none, if nobody has yet.
-    fn look(&mut self) {
+    fn look(&mut self, missing: fn() -> Option<String>) {
         if matches!(self, Self::NotAsked) {
-            *self = unreachable().map_or(Self::Possible, Self::Absent);
+            *self = missing().map_or(Self::Possible, Self::Absent);
         }
     }
 }
@@ -65,6 +67,8 @@ impl Providers {
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
+            missing: unreachable,
+            finds: Program::found,
             answers_within: ANSWERS_WITHIN,
         }
     }
@@ -80,7 +84,7 @@ impl Providers {
     /// The same of the driver; what files tell is read once.
     fn may_be_there(&self) -> bool {
         let mut found = self.lock();
-        found.look();
+        found.look(self.missing);
         let absent = matches!(*found, Found::Absent(_));
         self.absent.store(absent, Ordering::Relaxed);
         !absent
@@ -138,9 +142,9 @@ impl Providers {
 
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
         let mut found = self.lock();
-        found.look();
+        found.look(self.missing);
         if matches!(*found, Found::Possible) {
-            *found = match program.cloned().or_else(Program::found) {
+            *found = match program.cloned().or_else(self.finds) {
                 Some(program) => {
                     self.ask(program).map_or_else(Found::Absent, |()| Found::Asking(Instant::now()))
                 }
@@ -269,6 +273,36 @@ mod tests {
         // It is there for the other process, and not for this one.
         let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
         assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
+    }
+
+    /// What an engine finds that was not asked before, and whether it has started the program.
+    fn asked(missing: fn() -> Option<String>, waits: bool) -> (String, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let script = format!("touch {}; echo failed no driver", folder.path().join("x").display());
+        let arguments = ["-c", &script].map(Into::into).to_vec();
+        let program = Program { file: "/bin/sh".into(), arguments };
+        let providers = Providers { missing, ..providers() };
+        let why = providers.session(Some(&program), waits).unwrap_err();
+        // Whoever comes later is told the same, and starts nothing either.
+        assert_eq!(providers.session(Some(&program), waits).unwrap_err(), why);
+        (why, folder.path().join("x").exists())
+    }
+
+    #[test]
+    fn where_no_bytes_can_go_straight_no_program_is_started() {
+        let missing = || Some("there is no nvidia-fs".to_owned());
+        for waits in [false, true] {
+            assert_eq!(asked(missing, waits), ("there is no nvidia-fs".into(), false));
+        }
+        assert_eq!(asked(|| None, true), ("no driver".into(), true));
+    }
+
+    #[test]
+    fn without_a_program_to_ask_the_reason_is_that() {
+        let providers = Providers { missing: || None, finds: || None, ..providers() };
+        let why = providers.session(None, true).unwrap_err();
+        assert!(why.contains("no program `forebay`"), "{why}");
+        assert!(matches!(*providers.lock(), Found::Absent(_)), "it is not looked for again");
     }
 
     #[test]

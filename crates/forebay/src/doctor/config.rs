@@ -175,9 +175,9 @@ impl Config {
                     .needs("settings of cuFile that are not damaged")
                     .broken_if(true)
             }
-            Err(Unread::TooLong) => {
-                FILE.unknown(format!("{path}{by} is longer than {} KiB", LEN_MAX >> 10))
-            }
+            Err(Unread::TooLong) => FILE
+                .unknown(format!("{path}{by} is longer than {} KiB", LEN_MAX >> 10))
+                .step("take out what is not set: the vendor's own file has some 10 KiB"),
         }
     }
 
@@ -195,7 +195,8 @@ impl Config {
     fn keys(&self, facts: &Facts) -> Check {
         let (global, who) = self.ruling(&GLOBAL);
         if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
-            return KEYS.unknown(format!("{} cannot be read", self.path));
+            let seen = format!("{} cannot be read", self.path);
+            return KEYS.unknown(seen).step("put the file right first (`cufile_json`)");
         }
         let key = facts.storage.key();
         if global != Some(true) {

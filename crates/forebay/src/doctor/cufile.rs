@@ -11,6 +11,8 @@ const SERVED: Topic = Topic {
     why: "what cuFile's driver says that it serves is the nearest to proof before bytes move",
 };
 
+const PROBE: &str = "`forebay probe` shows what it says";
+
 /// `(1, 19)` of `1.19`.
 pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
     let (major, minor) = seen.version.as_deref()?.split_once('.')?;
@@ -19,7 +21,7 @@ pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
 
 pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
     let Some((seen, end)) = answer else {
-        return vec![LIBRARY.unknown("nobody asked it")];
+        return vec![LIBRARY.unknown("nobody asked it").step(PROBE)];
     };
     let mut checks = vec![library(seen, end, facts)];
     checks.extend(served(seen, facts));
@@ -36,13 +38,13 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
     };
     let needs = "a cuFile whose driver opens";
     if let Some(reason) = &seen.failed {
-        let hint = seen.hint.clone();
+        let hint = seen.hint.clone().filter(|hint| !hint.is_empty());
         let is_missing = seen.library.is_none() && reason.starts_with("there is no");
         let step = hint.unwrap_or_else(|| match is_missing {
             true => {
                 "install GPUDirect Storage (`nvidia-gds`), or `pip install nvidia-cufile`".into()
             }
-            false => "`forebay probe` shows what it says".into(),
+            false => PROBE.into(),
         });
         // What the reason advises stands in the step.
         let bare = reason.split(": install").next().unwrap_or(reason);
@@ -64,8 +66,12 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
             .step("install another version of cuFile")
             .needs(needs)
             .broken_if(is_wanted),
-        End::NotRun(reason) => LIBRARY.unknown(format!("the helper cannot be run: {reason}")),
-        End::Exited(code) => LIBRARY.unknown(format!("{named}: the helper ended with {code}")),
+        End::NotRun(reason) => {
+            LIBRARY.unknown(format!("the helper cannot be run: {reason}")).step(PROBE)
+        }
+        End::Exited(code) => {
+            LIBRARY.unknown(format!("{named}: the helper ended with {code}")).step(PROBE)
+        }
     }
 }
 
@@ -81,7 +87,9 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
         None => return None,
     };
     let Some((_, ways)) = seen.storage.iter().find(|(name, _)| name == wanted) else {
-        let check = SERVED.problem(format!("its driver serves no `{wanted}` here"), BOTH);
+        let check = SERVED
+            .problem(format!("its driver serves no `{wanted}` here"), BOTH)
+            .step("put the other problems right: the driver looks anew as it opens");
         return Some(check.needs(format!("a cuFile that serves `{wanted}`")));
     };
     let list = ways.join(", ");

@@ -158,13 +158,17 @@ impl Driver {
         if has(&NAMED) {
             return CLASS.ok(model.clone());
         }
-        CLASS.warning(format!("{model} is not among those that NVIDIA names for P2PDMA"))
+        CLASS
+            .warning(format!("{model} is not among those that NVIDIA names for P2PDMA"))
+            .step("a transfer tells: `forebay bench --route direct`")
     }
 
     fn driver(&self, facts: &Facts) -> Check {
         let line = match &self.line {
             Ok(line) => line,
-            Err(reason) if facts.gpu.is_none() => return DRIVER.unknown(reason.clone()),
+            Err(reason) if facts.gpu.is_none() => {
+                return DRIVER.unknown(reason.clone()).step("look for the GPU first (`gpu_class`)");
+            }
             Err(reason) => {
                 let is_ours = !facts.process.is_container() && facts.gpu_is_free;
                 let step = if facts.process.is_container() {
@@ -192,13 +196,17 @@ impl Driver {
                 .step("install driver 565 or later")
                 .needs("driver 565 or later"),
             Some(_) => DRIVER.ok(seen),
-            None => DRIVER.unknown(format!("`{line}` has no version")),
+            None => DRIVER
+                .unknown(format!("`{line}` has no version"))
+                .step("`nvidia-smi` tells the driver's version"),
         }
     }
 
     fn options(&self, facts: &Facts) -> Check {
         let Some(keys) = &self.keys else {
-            return KEYS.unknown("/proc/driver/nvidia/params cannot be read");
+            return KEYS
+                .unknown("/proc/driver/nvidia/params cannot be read")
+                .step("`grep RegistryDwords /proc/driver/nvidia/params` as root");
         };
         let is_set = |wanted: &str, value: u32| {
             keys.iter().filter_map(|key| key.split_once('=')).any(|(name, found)| {
@@ -232,7 +240,10 @@ impl Driver {
     }
 
     fn given(&self, facts: &Facts) -> Check {
-        let Some(gpu) = &facts.gpu else { return POOL.unknown("there is no GPU to look at") };
+        let Some(gpu) = &facts.gpu else {
+            let check = POOL.unknown("there is no GPU to look at");
+            return check.step("look for the GPU first (`gpu_class`)");
+        };
         let folder = format!("/sys/bus/pci/devices/{}/p2pmem", gpu.pci.address);
         // Where kernel or driver cannot give any, it is these that have to change.
         let needs = "a driver that gives the GPU's memory to the kernel";
@@ -243,9 +254,14 @@ impl Driver {
                 .step("update the driver: some versions were seen to give nothing (610.57)")
                 .broken_if(!follows),
             Some(size) => return POOL.ok(format!("{folder}: {} MiB", size >> 20)),
-            None => POOL.problem(format!("there is no {folder}"), P2PDMA),
+            None => POOL
+                .problem(format!("there is no {folder}"), P2PDMA)
+                .step("update the driver, and see that it is the open kernel module"),
         };
-        if follows { check } else { check.needs(needs) }
+        match follows {
+            true => check.step("it follows from `kernel_p2pdma` or `gpu_driver`: begin there"),
+            false => check.needs(needs),
+        }
     }
 
     fn module(&self, facts: &Facts) -> Check {
@@ -283,7 +299,8 @@ impl Driver {
         let users = match &self.users {
             Ok(users) => users.join(", "),
             Err(reason) => {
-                return Some(USERS.unknown(format!("/proc/driver/nvidia-fs/modules: {reason}")));
+                let seen = format!("/proc/driver/nvidia-fs/modules: {reason}");
+                return Some(USERS.unknown(seen).step("run `forebay doctor` as root"));
             }
         };
         if self.serves(wanted) == Some(true) {

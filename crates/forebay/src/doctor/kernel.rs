@@ -14,6 +14,7 @@ const VERSION: Topic = Topic {
     why: "some kernels are known to break a direct path, or to slow it down",
 };
 
+const UNAME: &str = "`uname -r` tells the version: kernels from 6.15 on need a newer driver";
 /// The packed and the unpacked settings of a kernel are shorter: 70 and 300 KiB on most.
 const PACKED_MAX: usize = 1 << 20;
 const SETTINGS_MAX: usize = 4 << 20;
@@ -132,10 +133,11 @@ impl Kernel {
 
     fn versions(&self, facts: &Facts) -> Vec<Check> {
         let Some(release) = &self.release else {
-            return vec![VERSION.unknown("/proc/sys/kernel/osrelease cannot be read")];
+            return vec![VERSION.unknown("/proc/sys/kernel/osrelease cannot be read").step(UNAME)];
         };
         let Some(version) = self.version() else {
-            return vec![VERSION.unknown(format!("`{release}` begins with no version"))];
+            let seen = format!("`{release}` begins with no version");
+            return vec![VERSION.unknown(seen).step(UNAME)];
         };
         let mut checks = Vec::new();
         // NVIDIA's release notes: drives with scatter-gather lists hang below nvidia-fs.

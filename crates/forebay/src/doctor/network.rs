@@ -90,7 +90,8 @@ impl Network {
         let seen = format!("over {protocol}{}", client.unwrap_or_default());
         if !self.has_rpcrdma {
             // A module may be built in, so its folder alone is no proof.
-            return Some(NFS.unknown(format!("{seen}; there is no /sys/module/rpcrdma")));
+            let seen = format!("{seen}; there is no /sys/module/rpcrdma");
+            return Some(NFS.unknown(seen).step("`modprobe rpcrdma`, where it is not built in"));
         }
         // P2PDMA serves drives on PCI; NFS takes nvidia-fs (NVIDIA's page of nvidia-fs).
         Some(match facts.driver.serves("rpcrdma") {
@@ -101,7 +102,9 @@ impl Network {
 
     fn devices(&self) -> Check {
         let Some(ports) = &self.ports else {
-            return DEVICES.unknown("/sys/class/infiniband cannot be read");
+            return DEVICES
+                .unknown("/sys/class/infiniband cannot be read")
+                .step("`ibv_devinfo` lists cards and ports");
         };
         let up: Vec<&str> = ports
             .iter()

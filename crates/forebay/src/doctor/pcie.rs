@@ -138,12 +138,17 @@ impl Pcie {
             _ => (true, "it passes through"),
         };
         let seen = format!("{seen}{booted}");
-        if is_known { IOMMU.ok(seen) } else { IOMMU.unknown(seen) }
+        match is_known {
+            true => IOMMU.ok(seen),
+            false => IOMMU.unknown(seen).step("`dmesg | grep -i iommu` as root"),
+        }
     }
 
     fn acs(&self, gpu: &PciDevice, facts: &Facts) -> Check {
         if self.bridges.is_empty() {
-            return ACS.unknown("no bridge above the GPU or the drives is shown");
+            return ACS
+                .unknown("no bridge above the GPU or the drives is shown")
+                .step("of a virtual machine ask the host: `lspci -vv` as root tells `ACSCtl`");
         }
         let shares = |drive: &Drive| drive.distance == Some(Distance::SameSwitch);
         let redirects: Vec<&str> = self
@@ -193,10 +198,12 @@ impl Pcie {
 fn bar1(gpu: &Gpu) -> Check {
     match gpu.bar1_size {
         // In a virtual machine or where the file is masked this says nothing about the GPU.
-        None => BAR1.unknown(format!(
-            "/sys/bus/pci/devices/{}/resource shows no second range",
-            gpu.pci.address
-        )),
+        None => BAR1
+            .unknown(format!(
+                "/sys/bus/pci/devices/{}/resource shows no second range",
+                gpu.pci.address
+            ))
+            .step("`nvidia-smi -q -d MEMORY` tells how much BAR1 there is"),
         // NVIDIA's guide to GPUDirect RDMA, "PCI BAR sizes".
         Some(size) if size <= BAR1_SMALL => BAR1
             .problem(format_size(size), P2PDMA)
@@ -215,9 +222,13 @@ fn distance(drive: &Drive) -> Check {
         Some(found @ Distance::AcrossSockets) => DISTANCE
             .warning(format!("{name}: {found}"))
             .step("use a drive and a GPU of one socket (`forebay map` shows the distances)"),
-        Some(Distance::Unknown(reason)) => DISTANCE.unknown(format!("{name}: {reason}")),
+        Some(Distance::Unknown(reason)) => DISTANCE
+            .unknown(format!("{name}: {reason}"))
+            .step("`forebay map` shows what is known of the way"),
         Some(found) => DISTANCE.ok(format!("{name}: {found}")),
-        None => DISTANCE.unknown("there is no GPU to measure from"),
+        None => DISTANCE
+            .unknown("there is no GPU to measure from")
+            .step("look for the GPU first (`gpu_class`)"),
     }
 }
 

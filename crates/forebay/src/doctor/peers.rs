@@ -89,7 +89,8 @@ impl Peers {
             // A version that does not tell at all is nobody's fault.
             let is_known = self.distances.iter().any(|row| row.gpu == gpu);
             let seen = "/proc/driver/nvidia-fs/peer_distance has no row for this path";
-            return is_known.then(|| PEERS.unknown(seen));
+            return is_known
+                .then(|| PEERS.unknown(seen).step("`distance` tells what `/sys` shows"));
         };
         let mut seen = format!("{}: {}", row.peer, words(row.distance));
         let went = self.affinity.iter().find(|(address, ..)| address == gpu);

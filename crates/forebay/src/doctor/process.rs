@@ -99,7 +99,9 @@ impl Process {
         checks.extend(self.limit());
         checks.push(match (self.rights, self.may(CAP_SYS_ADMIN)) {
             (_, true) => RIGHTS.ok("the process may administrate"),
-            (None, _) => RIGHTS.unknown("/proc/self/status does not tell them"),
+            (None, _) => RIGHTS
+                .unknown("/proc/self/status does not tell them")
+                .step("mount `/proc`, and run `forebay doctor` as root"),
             _ => RIGHTS
                 .unknown("without root some of these could not be seen")
                 .step("run `forebay doctor` as root"),
@@ -118,7 +120,7 @@ impl Process {
                 .problem(seen, BOTH)
                 .step("use cuFile 1.15, or a kernel with loadable modules")
                 .needs("/proc/modules"),
-            _ => MODULES.warning(seen),
+            _ => MODULES.warning(seen).step("keep to cuFile 1.15, or let `forebay probe` tell"),
         }
     }
 
@@ -138,7 +140,9 @@ impl Process {
     fn locking(&self) -> Check {
         match self.locked {
             _ if self.may(CAP_IPC_LOCK) => LOCKED.ok("the process may lock any memory"),
-            None => LOCKED.unknown("/proc/self/limits does not tell the limit"),
+            None => LOCKED
+                .unknown("/proc/self/limits does not tell the limit")
+                .step("`ulimit -l` tells it"),
             Some(u64::MAX) => LOCKED.ok("unlimited"),
             Some(bytes) if bytes >= LOCKED_MIN => LOCKED.ok(format_size(bytes)),
             Some(bytes) => LOCKED

@@ -192,7 +192,9 @@ impl Storage {
             let is_device = self.map.drives.iter().any(|drive| drive.device.is_some());
             return match is_device {
                 true => FILE_SYSTEM.ok("none: the path is a block device"),
-                false => FILE_SYSTEM.unknown("what the path is on cannot be told"),
+                false => FILE_SYSTEM
+                    .unknown("what the path is on cannot be told")
+                    .step("`findmnt -T PATH` tells; `/proc` has to be mounted for it"),
             };
         };
         let closed = |what: &str| {
@@ -244,7 +246,8 @@ impl Storage {
                 NOT_AS_THEY_ARE.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name),
             ),
             Err(reason) if found.is_empty() => {
-                return Some(ATTRIBUTES.unknown(format!("where its bytes lie: {reason}")));
+                let seen = format!("where its bytes lie: {reason}");
+                return Some(ATTRIBUTES.unknown(seen).step("`lsattr FILE` and `filefrag -v FILE`"));
             }
             Err(_) => {}
         }

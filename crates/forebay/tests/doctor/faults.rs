@@ -19,8 +19,11 @@ pub(crate) fn after(change: impl FnOnce(&mut Machine)) -> Report {
 }
 
 /// The same of a path on another file system.
-fn other(number: &str, rest: &str, change: impl FnOnce(&Machine)) -> Report {
-    let mut machine = Machine::p2pdma();
+pub(crate) fn other(number: &str, rest: &str, change: impl FnOnce(&Machine)) -> Report {
+    on(Machine::p2pdma(), number, rest, change)
+}
+
+fn on(mut machine: Machine, number: &str, rest: &str, change: impl FnOnce(&Machine)) -> Report {
     machine.mount(number, rest);
     change(&machine);
     machine.examine("/other/f")
@@ -209,9 +212,14 @@ fn attributes_of_the_file() {
     assert_eq!(check(&file(none), "file_attributes").state, State::Ok);
 }
 
-/// A device of `folder` that stands on the drive, mounted at `/other`.
-fn stacked(number: &str, name: &str, files: &[(&str, &str)]) -> Report {
-    other(number, &format!("xfs /dev/{name} rw"), |machine| {
+/// A device of `folder` that stands on the machine's drive, mounted at `/other`.
+pub(crate) fn stacked(
+    machine: Machine,
+    number: &str,
+    name: &str,
+    files: &[(&str, &str)],
+) -> Report {
+    on(machine, number, &format!("xfs /dev/{name} rw"), |machine| {
         let tree = &machine.tree;
         tree.device(number, &format!("virtual/block/{name}"));
         for (file, text) in files {
@@ -226,7 +234,9 @@ fn stacked(number: &str, name: &str, files: &[(&str, &str)]) -> Report {
 
 #[test]
 fn arrays_and_volumes() {
-    let array = |level: &str| stacked("9:0", "md0", &[("md/level", level), ("md/raid_disks", "1")]);
+    let array = |level: &str| {
+        stacked(Machine::p2pdma(), "9:0", "md0", &[("md/level", level), ("md/raid_disks", "1")])
+    };
     let raid0 = array("raid0");
     assert_eq!(check(&raid0, "raid").state, State::Warning);
     closes(&raid0, "udev_raid", BOTH, "MD_LEVEL");
@@ -235,10 +245,15 @@ fn arrays_and_volumes() {
     let key = check(&array("raid1"), "cufile_p2pdma").seen.clone();
     assert!(key.contains("block.raid1.use_pci_p2pdma"), "{key}");
     for (uuid, kind) in [("CRYPT-LUKS2-1", "crypt"), ("LVM-1", "LVM"), ("mpath-1", "multipath")] {
-        let report = stacked("253:0", "dm-0", &[("dm/uuid", uuid), ("dm/name", "volume")]);
+        let report = stacked(
+            Machine::p2pdma(),
+            "253:0",
+            "dm-0",
+            &[("dm/uuid", uuid), ("dm/name", "volume")],
+        );
         closes(&report, "volume", BOTH, kind);
     }
-    let report = stacked("7:0", "loop0", &[("loop/backing_file", "/data/f\n")]);
+    let report = stacked(Machine::p2pdma(), "7:0", "loop0", &[("loop/backing_file", "/data/f\n")]);
     closes(&report, "drive", BOTH, "loop device");
 }
 

@@ -93,6 +93,8 @@ fn judge(report: &Report) -> Result<(), TestCaseError> {
         prop_assert!(check.seen.len() < 20_000 && !check.why.is_empty());
         prop_assert!(!check.seen.contains("root:x"), "from outside: {:?}", check);
         prop_assert!(check.state != State::Problem || !check.blocks.is_empty() || check.is_broken);
+        let has_step = check.step.as_ref().is_some_and(|step| !step.is_empty());
+        prop_assert!(check.state == State::Ok || has_step || check.is_final, "{:?}", check);
     }
     let states: Vec<State> = report.checks.iter().map(|check| check.state).collect();
     prop_assert!(states.is_sorted());

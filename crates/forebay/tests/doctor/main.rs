@@ -18,6 +18,7 @@ mod silent;
 #[allow(dead_code, reason = "another test builds other systems with it")]
 #[path = "../topology/tree.rs"]
 mod tree;
+mod unseen;
 mod whole;
 
 use forebay::doctor::{Check, Report, State};
