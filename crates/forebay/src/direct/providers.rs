@@ -40,7 +40,7 @@ type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 enum Found {
     #[default]
     NotAsked,
-    /// Nor that, but files do not say that there can be none.
+    /// Neither, but files have been read, and do not say that there can be none.
     Possible,
     /// Since then.
     Asking(Instant),

@@ -4,6 +4,7 @@ mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod proven;
+mod sizes;
 mod told;
 
 use std::fs;
