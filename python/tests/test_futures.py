@@ -39,6 +39,23 @@ def test_a_report_names_the_way(engine: forebay.Engine, data: Data) -> None:
     assert sum(share["bytes"] for share in report["routes"]) == len(bytes_)
     assert all(share["route"] == "host" and share["reason"] for share in report["routes"])
     assert report["seconds"]["elapsed"] > 0
+    assert report["not_direct"] is None
+
+
+def test_a_report_says_why_bytes_did_not_go_straight(data: Data) -> None:
+    path, bytes_ = data
+    for gpu, part in [("sim", None), ("sim:cufile", "pieces of one call")]:
+        engine = forebay.Engine(remember=False)
+        engine.gpu(gpu)
+        target = SimArray(engine.allocate(len(bytes_), "sim"))
+        with engine.open(path) as file:
+            many = file.start_readv([(0, 100, target)])
+            reports = [many.report(), many.result().report(), many.report()]
+            single = file.start_read_into(target)
+            single.result()
+        for why in [report["not_direct"] for report in reports]:
+            assert why is None if part is None else part in why
+        assert (single.report()["not_direct"] is None) is (part is None)
 
 
 def test_a_wait_that_is_too_short_leaves_the_transfer(

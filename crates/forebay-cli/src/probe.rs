@@ -18,6 +18,8 @@ use crate::failure::{Failure, Result};
 const BOUND: Duration = Duration::from_secs(30);
 /// How often it is looked whether whoever asked is still there.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// How long an orderly end may take: what hangs may hold what that needs.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the verb. What is seen is written at once: the next step may be the last.
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
@@ -60,7 +62,12 @@ fn guard() {
             let late = format!("it gave no answer within {} s", BOUND.as_secs());
             let failure = Failure::new("cannot ask cuFile").because(late);
             failure.hint("`forebay doctor` looks for what makes it hang").print();
-            end();
+            thread::spawn(|| {
+                thread::sleep(END_MAX);
+                end();
+            });
+            #[expect(clippy::exit, reason = "the thread that would return hangs in the library")]
+            std::process::exit(1);
         }
     };
     // Without a thread there is no bound, as for any other program.
@@ -79,7 +86,6 @@ fn lost(bound: Duration, is_asker_there: impl Fn() -> bool) -> Lost {
     Lost::TooLong
 }
 
-/// At once: what hangs may hold what an orderly end takes.
 fn end() {
     let _ = kill_process(getpid(), Signal::KILL);
 }

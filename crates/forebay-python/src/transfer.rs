@@ -107,7 +107,8 @@ impl Transfer {
         this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
     }
 
-    /// What it has done so far: bytes by route, with the reason, and time by stage.
+    /// What it has done so far: bytes by route, with the reason, why they did not go straight
+    /// between drive and GPU where there may be a path, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner();
         let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
@@ -129,6 +130,7 @@ pub(crate) fn report<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<
     let known = PyDict::new(py);
     known.set_item("bytes", outcome.bytes)?;
     known.set_item("routes", routes(py, &outcome.routes)?)?;
+    known.set_item("not_direct", outcome.not_direct.as_deref())?;
     known.set_item("seconds", stages(py, outcome.stages, Some(outcome.elapsed))?)?;
     Ok(known)
 }
@@ -141,6 +143,7 @@ pub(crate) fn report_so_far<'py>(
     let known = PyDict::new(py);
     known.set_item("bytes", transfer.progress().0)?;
     known.set_item("routes", routes(py, &transfer.routes())?)?;
+    known.set_item("not_direct", transfer.not_direct().as_deref())?;
     known.set_item("seconds", stages(py, transfer.stages(), None)?)?;
     Ok(known)
 }

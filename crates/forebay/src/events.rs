@@ -8,6 +8,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -164,7 +165,7 @@ pub(crate) struct Begin {
     /// The way that was decided for what is not in the page cache; `None`: for each file or part.
     pub(crate) way: Option<(Route, Reason)>,
     /// Why nothing goes straight to the GPU, where there may be a path for that.
-    pub(crate) not_direct: Option<String>,
+    pub(crate) not_direct: Option<Arc<str>>,
 }
 
 impl Begin {
@@ -221,9 +222,9 @@ pub(crate) fn transfer_ended(
     let Told { span, direction } = told;
     let (path, elapsed_ns) = (display(path.display()), ns(took));
     match result {
-        Ok(Outcome { bytes, routes, .. }) => debug!(
+        Ok(Outcome { bytes, routes, not_direct, .. }) => debug!(
             target: TRANSFER, parent: span, direction, path, bytes, routes = %Routes(routes),
-            elapsed_ns, "transfer ended"
+            not_direct = not_direct.as_deref(), elapsed_ns, "transfer ended"
         ),
         Err(error @ Error::Cancelled { .. }) => debug!(
             target: TRANSFER, parent: span, direction, path, error = error as Cause<'_>, elapsed_ns,
@@ -245,9 +246,10 @@ pub(crate) fn small_ended(
 ) {
     let path = display(path.display());
     match result {
-        Ok(Outcome { bytes, routes, elapsed, .. }) => debug!(
+        Ok(Outcome { bytes, routes, not_direct, elapsed, .. }) => debug!(
             target: TRANSFER, direction, path, offset, len, bytes, routes = %Routes(routes),
-            elapsed_ns = ns(*elapsed), small = true, "transfer ended"
+            not_direct = not_direct.as_deref(), elapsed_ns = ns(*elapsed), small = true,
+            "transfer ended"
         ),
         Err(error) => warn!(
             target: TRANSFER, direction, path, offset, len, error = error as Cause<'_>,

@@ -44,7 +44,9 @@
 //! `unsafe` is denied elsewhere; each of these says why it needs it.
 //!
 //! - `direct/cufile/batch.rs`: hands requests to cuFile many at a time
+//! - `direct/cufile/batch/tests.rs`: plays a library that says nothing of batches
 //! - `direct/cufile/buffers.rs`: has cuFile know memory, and forget it
+//! - `direct/cufile/counting.rs`: has cuFile stop to count as the process ends
 //! - `direct/cufile/library.rs`: loads cuFile's library and asks for its version
 //! - `direct/cufile/port.rs`: hands on the addresses of transfers
 //! - `direct/cufile/probe.rs`: opens cuFile's driver and asks what it serves

@@ -25,6 +25,8 @@ pub struct ReadReport {
     pub simulated: bool,
     /// Bytes by route and reason, most bytes first.
     pub routes: Vec<Share>,
+    /// Why bytes did not go straight between drive and GPU, where there may be a path.
+    pub not_direct: Option<String>,
     /// From the call to the end.
     pub seconds: f64,
     /// The XXH3-64 of the bytes, where it was asked for.
@@ -140,6 +142,7 @@ mod tests {
             target: "sim:0".into(),
             simulated: true,
             routes: vec![share],
+            not_direct: None,
             seconds: 0.75,
             xxh3_64: None,
             stages: Stages { slot_wait: none, file: stage, link_wait: none, copy: none },
@@ -164,6 +167,7 @@ mod tests {
               "bytes": 7
             }
           ],
+          "not_direct": null,
           "seconds": 0.75,
           "xxh3_64": null,
           "stages": {

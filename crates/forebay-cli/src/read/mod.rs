@@ -266,6 +266,7 @@ fn report(
         target: target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string()),
         simulated: target.is_simulated(),
         routes: outcome.routes.iter().map(share).collect(),
+        not_direct: outcome.not_direct.as_deref().map(str::to_owned),
         seconds: outcome.elapsed.as_secs_f64(),
         xxh3_64: sum.map(|sum| format!("{sum:016x}")),
         stages: Stages::of(&engine.statistics()),
@@ -293,6 +294,9 @@ fn summary(args: &ReadArgs, target: &Target, outcome: &Outcome, sum: Option<u64>
     ];
     if let (Some(route), Some(reason)) = routes(&outcome.routes) {
         lines.push(("route", format!("{route}: {reason}")));
+    }
+    if let Some(why) = outcome.not_direct.as_deref().filter(|_| args.stages) {
+        lines.push(("direct", format!("not: {}", plain(why))));
     }
     let speed = rate(outcome.bytes, seconds);
     if speed >= SPEED_MIN {

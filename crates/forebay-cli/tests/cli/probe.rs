@@ -62,7 +62,8 @@ fn a_driver_that_opens_says_what_it_serves() {
     assert_eq!(seen.nvidia_fs.as_deref(), Some("2.28"));
     let ways = vec!["p2pdma".to_owned(), "nvidia-fs".to_owned()];
     assert_eq!(seen.storage, [("nvme".to_owned(), ways)]);
-    assert_eq!((seen.features, seen.limits), (vec!["batch".to_owned()], Some((16384, 128))));
+    assert_eq!(seen.features, ["dynamic-routing", "batch", "streams", "parallel"]);
+    assert_eq!(seen.limits, Some((16384, 128)));
     assert!(seen.settings.contains(&("allow_compat_mode".to_owned(), true)));
     let (seen, end) = played.ask("posix");
     assert_eq!((end, seen.opened, seen.nvidia_fs), (End::Exited(0), true, None));

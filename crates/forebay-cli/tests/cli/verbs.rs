@@ -204,6 +204,25 @@ fn the_route_direct_is_played_where_that_is_asked_for() {
     assert_eq!((report.routes[0].route.as_str(), report.simulated), ("direct", true));
     assert_eq!(report.routes.iter().map(|share| share.bytes).sum::<u64>(), LEN as u64);
     assert_eq!(report.xxh3_64, Some(format!("{:016x}", XxHash3_64::oneshot(&bytes(LEN)))));
+    assert_eq!(report.not_direct, None);
+}
+
+#[test]
+fn a_read_says_why_it_did_not_go_straight_where_there_is_a_path() {
+    let folder = folder_with(3_000_001);
+    for (gpu, said) in [("none", None), ("sim", None), ("sim:cufile=refuse", Some("5008"))] {
+        let read = ["read", "file", "--gpu", gpu];
+        let json = good(folder.path(), &[&read[..], &["--json"]].concat());
+        let report: ReadReport = serde_json::from_str(&json).unwrap();
+        let why = report.not_direct;
+        assert_eq!(why.is_some(), said.is_some(), "{gpu}: {json}");
+        let text = good(folder.path(), &[&read[..], &["--stages"]].concat());
+        let line = text.lines().find_map(|line| line.strip_prefix("direct   not: "));
+        assert_eq!(line, why.as_deref(), "{gpu}: {text}");
+        assert!(said.is_none_or(|said| line.is_some_and(|line| line.contains(said))), "{text}");
+        // Without the stages there is no such line.
+        assert!(!good(folder.path(), &read).contains("direct   not: "));
+    }
 }
 
 #[test]

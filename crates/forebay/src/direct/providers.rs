@@ -1,6 +1,7 @@
 //! The providers of an engine: cuFile's driver, once it is known to open.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 #[derive(Debug)]
 pub(crate) struct Providers {
     found: Arc<(Mutex<Found>, Condvar)>,
+    /// Whether it is known to be absent: most machines ask at every transfer.
+    absent: AtomicBool,
     played: Mutex<Option<Arc<Session>>>,
     answers: Answers,
     opens: Opens,
@@ -37,6 +40,8 @@ type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 enum Found {
     #[default]
     NotAsked,
+    /// Neither, but files have been read, and do not say that there can be none.
+    Possible,
     /// Since then.
     Asking(Instant),
     Here(Arc<Session>),
@@ -44,11 +49,21 @@ enum Found {
     Absent(String),
 }
 
+impl Found {
+    /// Looks whether files say that there can be none, if nobody has yet.
+    fn look(&mut self, missing: fn() -> Option<String>) {
+        if matches!(self, Self::NotAsked) {
+            *self = missing().map_or(Self::Possible, Self::Absent);
+        }
+    }
+}
+
 impl Providers {
     /// `remembers`: whether what the driver says is kept for other processes, and taken from them.
     pub(crate) fn new(remembers: bool) -> Self {
         Self {
             found: Arc::default(),
+            absent: AtomicBool::new(false),
             played: Mutex::default(),
             answers: Answers::of_user(remembers),
             opens: |library| Session::open_direct_only(library, configured_compat()),
@@ -62,8 +77,17 @@ impl Providers {
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.played_cufile().is_some(),
-            DeviceKind::Cuda => !matches!(*self.lock(), Found::Absent(_)),
+            DeviceKind::Cuda => !self.absent.load(Ordering::Relaxed) && self.may_be_there(),
         }
+    }
+
+    /// The same of the driver; what files tell is read once.
+    fn may_be_there(&self) -> bool {
+        let mut found = self.lock();
+        found.look(self.missing);
+        let absent = matches!(*found, Found::Absent(_));
+        self.absent.store(absent, Ordering::Relaxed);
+        !absent
     }
 
     /// A file's way to a GPU, else why there is none. Whoever `waits` has the driver asked, and
@@ -118,13 +142,13 @@ impl Providers {
 
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
         let mut found = self.lock();
-        if matches!(*found, Found::NotAsked) {
-            let program = || program.cloned().or_else(self.finds);
-            *found = match (self.missing)().map_or_else(|| program().ok_or_else(no_program), Err) {
-                Ok(program) => {
+        found.look(self.missing);
+        if matches!(*found, Found::Possible) {
+            *found = match program.cloned().or_else(self.finds) {
+                Some(program) => {
                     self.ask(program).map_or_else(Found::Absent, |()| Found::Asking(Instant::now()))
                 }
-                Err(missing) => Found::Absent(missing),
+                None => Found::Absent(no_program()),
             };
         }
         // A driver that hangs in this process cannot be given up, and should it answer yet, it is
@@ -143,7 +167,9 @@ impl Providers {
             Found::Here(session) => Ok(Arc::clone(session)),
             Found::Absent(why) => Err(why.clone()),
             Found::Asking(_) if left(&found).is_zero() => Err(self.too_late()),
-            Found::NotAsked | Found::Asking(_) => Err("cuFile's driver is being asked".into()),
+            Found::NotAsked | Found::Possible | Found::Asking(_) => {
+                Err("cuFile's driver is being asked".into())
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::file::{Handle, LaneKind, Port};
+use crate::file::{Choice, Handle, LaneKind, Port};
 use crate::gpu::DeviceInfo;
 use crate::queue::Direction;
 use crate::topology::{Below, Queue};
@@ -51,6 +51,22 @@ impl Engine {
         direction: Direction,
         demanded: bool,
     ) -> Result<usize, String> {
+        let writes = direction == Direction::Write;
+        let choice = file
+            .choices()
+            .of(port.gpu(), writes, || self.choose_interface(file, (port, gpu), direction));
+        if choice.slots_are_faster && !demanded {
+            return Err("slots have been seen to reach more on this drive".into());
+        }
+        Ok(choice.queue)
+    }
+
+    fn choose_interface(
+        &self,
+        file: &Handle,
+        (port, gpu): (&Arc<dyn Port>, &DeviceInfo),
+        direction: Direction,
+    ) -> Choice {
         let below = self.below(file);
         let reached = |name: &str| self.reached(&below.queue.id.by(name), direction);
         let gpu = named(gpu);
@@ -59,7 +75,7 @@ impl Engine {
         let mut best = (self.interface(&below, file, &calls), reached(&calls));
         let kinds: &[LaneKind] = if copies_lanes(file) { &[] } else { &LaneKind::ALL };
         for &kind in kinds {
-            let Some(rate) = best.1 else { return Ok(best.0) };
+            let Some(rate) = best.1 else { break };
             let name = name(kind.name());
             let queue = self.interface(&below, file, &name);
             if !self.give_lane(queue, || port.lane(kind)) {
@@ -71,12 +87,12 @@ impl Engine {
                 Some(_) => {}
             }
         }
-        match (best.1, self.reached(&below.queue.id, direction)) {
-            (Some(rate), Some(slots)) if !demanded && slots.is_at_least(SLOTS_GAIN, rate) => {
-                Err("slots have been seen to reach more on this drive".into())
-            }
-            _ => Ok(best.0),
-        }
+        let slots = self.reached(&below.queue.id, direction);
+        let slots_are_faster = match (best.1, slots) {
+            (Some(rate), Some(slots)) => slots.is_at_least(SLOTS_GAIN, rate),
+            _ => false,
+        };
+        Choice { queue: best.0, slots_are_faster }
     }
 
     /// A queue beside that of the drive.
@@ -138,19 +154,25 @@ mod tests {
             ways.iter().for_each(|way| self.engine.inner.drives.believe(&id, *way, learned));
         }
 
+        /// The file, for which nothing was chosen yet.
+        fn open(&self) -> File {
+            self.engine.open_with(self.file.path(), &OpenOptions::writing()).unwrap()
+        }
+
         /// The file to the GPU and back, straight, and how many lanes there are then.
         fn moves(&self) -> usize {
+            let file = self.open();
             let straight = RequestOptions::by_route(Route::Direct);
             let whole = LEN / 4096 * 4096;
             let mut buffer = self.engine.allocate(self.gpu, whole as u64 + 4096).unwrap();
             for _ in 0..3 {
                 buffer.fill(0xee).unwrap();
-                self.file.read_with(0, &mut buffer, &straight).unwrap();
+                file.read_with(0, &mut buffer, &straight).unwrap();
                 let mut got = vec![0; whole + 4096];
                 buffer.download(0, &mut got).unwrap();
                 assert!(got[..LEN] == self.bytes && got[LEN..].iter().all(|byte| *byte == 0xee));
                 let (part, rest) = buffer.split_at(whole as u64);
-                self.file.write_with(4096, &part, &straight).unwrap();
+                file.write_with(4096, &part, &straight).unwrap();
                 let there = std::fs::read(self.file.path()).unwrap();
                 let at = 4096 + whole;
                 assert!(there[..4096] == self.bytes[..4096]);
@@ -211,7 +233,7 @@ mod tests {
             }
             let mut buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap();
             let straight = RequestOptions::by_route(Route::Direct);
-            let error = rig.file.read_with(0, &mut buffer, &straight).unwrap_err().to_string();
+            let error = rig.open().read_with(0, &mut buffer, &straight).unwrap_err().to_string();
             assert!(error.contains("IO_ERROR (5044)"), "{known}: {error}");
         }
     }
@@ -227,7 +249,7 @@ mod tests {
         let read = || {
             rig.file.evict().unwrap();
             let mut buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap();
-            rig.file.read_with(0, &mut buffer, &RequestOptions::exactly()).unwrap().routes
+            rig.open().read_with(0, &mut buffer, &RequestOptions::exactly()).unwrap().routes
         };
         let direct = |routes: &[crate::transfer::RouteShare]| {
             routes.iter().any(|share| share.route == Route::Direct)

@@ -24,6 +24,7 @@ mod seats;
 #[cfg(test)]
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
+mod sizes;
 mod small;
 mod start;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub(crate) use self::sizes::Entrant;
 pub use file::{File, OpenOptions, RequestOptions};
 pub use learn::Found;
 pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
@@ -84,6 +86,7 @@ struct Inner {
     notes: Arc<Mutex<Vec<String>>>,
     keepers: ordered::Keepers,
     providers: Providers,
+    sizes: Arc<sizes::Sizes>,
 }
 
 /// A GPU of this engine.
@@ -150,6 +153,7 @@ impl Engine {
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(options.remember),
+                sizes: Arc::default(),
                 options,
             }),
         };

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::Engine;
 use super::lanes::copies_writes;
 use super::start::Call;
+use super::{Engine, Entrant};
 use crate::direct::Session;
 use crate::events::Begin;
 use crate::file::Port;
@@ -26,14 +26,24 @@ pub(super) struct Straight {
     body: ByteRange,
     /// What is left before and behind.
     edges: Vec<ByteRange>,
+    entrant: Option<Entrant>,
+}
+
+/// Nothing goes straight.
+#[derive(Debug)]
+pub(super) struct NotStraight {
+    /// Where there may be a path.
+    why: Option<Arc<str>>,
+    entrant: Option<Entrant>,
 }
 
 /// What goes straight; else why nothing does, where there may be a path.
-pub(super) type FoundStraight = Result<Straight, Option<String>>;
+pub(super) type FoundStraight = Result<Straight, NotStraight>;
 
 /// Why pieces of one call do not go straight, nor what a stream orders, nor a write.
 pub(super) const OF_PIECES: &str = "pieces of one call go through slots";
-const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
+pub(super) const UNASKED_WRITE: &str = "writes go straight only where that is demanded";
+pub(super) const RESIDENT: &str = "the bytes are in the page cache, from where they come sooner";
 pub(super) const IN_ORDER: &str = "in the order of a stream bytes go through slots";
 
 impl Engine {
@@ -42,7 +52,7 @@ impl Engine {
         &self,
         gpu: Option<&Arc<dyn Device>>,
         why: &str,
-    ) -> Option<String> {
+    ) -> Option<Arc<str>> {
         let may = |gpu: &&Arc<dyn Device>| self.inner.providers.may_serve(&***gpu);
         gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
     }
@@ -54,7 +64,7 @@ impl Engine {
     }
 
     /// What of a call's range goes straight, or why nothing does. `is_sized`: it is known that the
-    /// file reaches so far.
+    /// file reaches so far, which nobody asks of a write.
     ///
     /// # Errors
     /// Why nothing does, where that was demanded.
@@ -65,23 +75,43 @@ impl Engine {
         is_sized: bool,
     ) -> crate::Result<FoundStraight> {
         let demanded = call.options.route == Some(Route::Direct);
+        let is_sized = is_sized || call.direction == Direction::Write;
         if !demanded && (call.options.route.is_some() || !is_sized || !may_be_straight(call)) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
-            return Ok(Err(self.why_not_direct(gpu, UNASKED_WRITE)));
+            let why = self.why_not_direct(gpu, UNASKED_WRITE);
+            return Ok(Err(NotStraight { why, entrant: None }));
         }
         if !is_sized {
             let why = "its file system does not say how long the file is";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
-        match self.straight_or_why(call, range, demanded) {
-            Err(Some(why)) if demanded => Err(call.unavailable(Route::Direct, why)),
-            found => Ok(found),
+        let straight = match self.straight_or_why(call, range, demanded) {
+            Err(Some(why)) if demanded => {
+                return Err(call.unavailable(Route::Direct, why.to_string()));
+            }
+            Err(why) => return Ok(Err(NotStraight { why, entrant: None })),
+            Ok(straight) => straight,
+        };
+        let compares = !demanded && straight.edges.is_empty();
+        let entered = if compares { self.enter(call, straight.body.len()) } else { None };
+        let (entrant, why) = entered.unzip();
+        if let Some(why) = why.flatten() {
+            return Ok(Err(NotStraight { why: Some(why), entrant }));
         }
+        if let Some(keep) = &call.span.keep {
+            keep.become_known(|address, len| straight.port.keep_known(address, len));
+        }
+        Ok(Ok(Straight { entrant, ..straight }))
     }
 
-    fn straight_or_why(&self, call: &Call<'_>, range: ByteRange, demanded: bool) -> FoundStraight {
-        let why = |text: &str| Err(Some(text.to_owned()));
+    fn straight_or_why(
+        &self,
+        call: &Call<'_>,
+        range: ByteRange,
+        demanded: bool,
+    ) -> Result<Straight, Option<Arc<str>>> {
+        let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
         let (options, providers) = (self.options(), &self.inner.providers);
         let may = demanded || options.cufile && providers.may_serve(&**device);
@@ -99,7 +129,7 @@ impl Engine {
             return why(&format!("cuFile writes to `{system}` file systems by way of the host"));
         }
         let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
-        let port = port.map_err(Some)?;
+        let port = port.map_err(|no| Some(no.into()))?;
         let unit = port.unit();
         let whole = match call.direction {
             Direction::Read => unit,
@@ -122,22 +152,19 @@ impl Engine {
             return why(&format!("the memory does not lie at the file's offset {within}"));
         }
         if !demanded && call.file.is_resident(body) {
-            return why("the bytes are in the page cache, from where they come sooner");
+            return why(RESIDENT);
         }
         let queue =
             self.straight_queue(call.file, (&port, device.info()), call.direction, demanded);
-        let queue = queue.map_err(Some)?;
-        if let Some(keep) = &call.span.keep {
-            keep.become_known(|address, len| port.keep_known(address, len));
-        }
+        let queue = queue.map_err(|no| Some(no.into()))?;
         let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
-        Ok(Straight { port, reason, queue, body, edges })
+        Ok(Straight { port, reason, queue, body, edges, entrant: None })
     }
 
     /// Has a request that was to go through slots go straight, as far as `straight` says.
     pub(super) fn send_straight(&self, straight: Straight, request: &mut Request) {
         let Request { link: Some(link), drive, alignment, .. } = *request else { return };
-        let Straight { port, reason, queue, body, edges } = straight;
+        let Straight { port, reason, queue, body, edges, .. } = straight;
         let unit = port.unit();
         let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
         let parts: VecDeque<_> = edges.collect();
@@ -156,7 +183,15 @@ impl Engine {
 pub(super) fn told(found: &FoundStraight, begin: Begin) -> Begin {
     match found {
         Ok(straight) => Begin { way: Some((Route::Direct, straight.reason)), ..begin },
-        Err(why) => Begin { not_direct: why.clone(), ..begin },
+        Err(NotStraight { why, .. }) => Begin { not_direct: why.clone(), ..begin },
+    }
+}
+
+/// The read, where its size is compared.
+pub(super) fn entrant(found: &mut FoundStraight) -> Option<Entrant> {
+    match found {
+        Ok(straight) => straight.entrant.take(),
+        Err(not) => not.entrant.take(),
     }
 }
 

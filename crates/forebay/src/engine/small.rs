@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 use super::Engine;
+use super::peers::{RESIDENT, UNASKED_WRITE};
 use super::start::Call;
 use crate::error::{Error, Result};
 use crate::events;
@@ -177,6 +178,7 @@ impl Engine {
         Some(Ok(Outcome {
             bytes: len,
             routes: vec![RouteShare { route, reason, bytes: len }],
+            not_direct: self.why_not_direct(call.span.gpu.as_ref(), RESIDENT),
             stages: Stages {
                 probe: probed - started,
                 file: ended - probed,
@@ -222,6 +224,7 @@ impl Engine {
         Some(Ok(Outcome {
             bytes: range.len(),
             routes: vec![share],
+            not_direct: self.why_not_direct(call.span.gpu.as_ref(), UNASKED_WRITE),
             stages: Stages {
                 probe: std::time::Duration::ZERO,
                 file: ended - copied,

@@ -134,8 +134,7 @@ impl Engine {
             }
         };
         let known = ByteRange { start: range.start, end };
-        let straight =
-            self.straight(call, known, call.direction == Direction::Write || is_sized)?;
+        let mut straight = self.straight(call, known, is_sized)?;
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let (drive, beside) = match call.direction {
             Direction::Read => self.spread(call.file, &mut parts, way.is_ok())?,
@@ -144,7 +143,8 @@ impl Engine {
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
+        let state = State::new(Arc::clone(call.file), range, buffers, keep);
+        let state = Arc::new(state.entered(peers::entrant(&mut straight)));
         if !call.is_block {
             let begin = peers::told(&straight, call.begin(Some(way)));
             state.tell_begin(self.ranges(), call.file, &begin);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::gpu::DeviceId;
+use crate::memory::KnownMemory;
 
 /// A file's way to and from the memory of a GPU, without a copy on the host.
 pub(crate) trait Port: Any + Debug + Send + Sync {
@@ -46,7 +47,7 @@ pub(crate) trait Port: Any + Debug + Send + Sync {
     /// Makes memory of the GPU known to the provider, so that bytes take no detour on the way to
     /// it: until what is returned is dropped, which has to be before the memory is freed. `None`:
     /// the provider does not take it.
-    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn Any + Send + Sync>>;
+    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn KnownMemory>>;
 
     /// The GPU.
     fn gpu(&self) -> DeviceId;
@@ -115,6 +116,11 @@ pub(crate) trait Lane: Debug + Send {
 
     /// Hands back what has landed; waits up to `wait` for the first.
     fn collect(&mut self, wait: Duration, landed: &mut Vec<Landed>);
+
+    /// How long it is of little use to look for what has landed.
+    fn rests(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A port, or why there is none.

@@ -6,9 +6,10 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::HostMemory;
+use super::known::{Known, KnownMemory};
 use crate::gpu::{Device, DeviceError};
 use crate::process::Home;
 
@@ -20,17 +21,6 @@ pub(super) struct Allocation {
     known: Mutex<Known>,
     /// Calls that were given up and still move bytes to or from it.
     adrift: AtomicUsize,
-}
-
-/// Whether a provider of a way between drives and GPUs knows the memory.
-#[derive(Default)]
-enum Known {
-    #[default]
-    Unused,
-    /// One transfer has gone that way.
-    Used,
-    /// It has been asked, once: this keeps it known.
-    Asked(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>),
 }
 
 pub(super) enum Memory {
@@ -121,17 +111,12 @@ impl Keep {
 
     /// Has a provider that carries bytes to the memory again know it, by `ask`, which is given what
     /// was allocated. Memory that others own stays unknown: they may free it at any time.
-    pub(crate) fn become_known(
-        &self,
-        ask: impl FnOnce(u64, u64) -> Option<Box<dyn Any + Send + Sync>>,
-    ) {
+    pub(crate) fn become_known(&self, ask: impl FnOnce(u64, u64) -> Option<Box<dyn KnownMemory>>) {
         let Memory::Device { address, len, ours: true, .. } = &self.0.memory else { return };
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = match std::mem::take(&mut *known) {
-            Known::Unused => Known::Used,
-            Known::Used => Known::Asked(ask(*address, *len)),
-            asked @ Known::Asked(_) => asked,
-        };
+        // While somebody else asks, which may take long, it is served as it is.
+        if let Ok(mut known) = self.0.known.try_lock() {
+            known.used(|| ask(*address, *len));
+        }
     }
 
     /// Has others keep off the memory, since its user has gone on without the end of a call.

@@ -8,6 +8,7 @@
 
 mod allocation;
 mod host;
+mod known;
 mod node;
 mod parts;
 
@@ -22,6 +23,7 @@ use crate::gpu::{Device, DeviceId, is_quiet};
 use allocation::{Allocation, Memory};
 pub(crate) use allocation::{Keep, Last};
 pub(crate) use host::HostMemory;
+pub(crate) use known::KnownMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;

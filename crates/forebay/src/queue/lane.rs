@@ -102,8 +102,11 @@ impl Ring for LaneRing {
             let waits = wait && self.refused.is_empty();
             let longest = if waits { HEARS_EVERY } else { Duration::ZERO };
             self.lane.collect(longest, &mut self.landed);
-            let is_called = waits && self.waker.wait(Some(Duration::ZERO));
-            if !waits || is_called || !self.landed.is_empty() {
+            if !waits || !self.landed.is_empty() {
+                break;
+            }
+            let rest = self.lane.rests();
+            if self.waker.wait(Some(rest)) || !rest.is_zero() {
                 break;
             }
         }

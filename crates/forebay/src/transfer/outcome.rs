@@ -1,5 +1,6 @@
 //! What a finished transfer did.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Reason, Route};
@@ -24,6 +25,11 @@ pub struct Outcome {
     pub bytes: u64,
     /// Bytes by route and reason, most bytes first.
     pub routes: Vec<RouteShare>,
+    /// Why bytes did not go straight between drive and GPU although there may be a path: what was
+    /// decided as the transfer began, or what the path refused on the way. `None` where all that
+    /// could go straight did, where another way than [`Route::Direct`] was demanded, and where
+    /// there is no such path. What lies at the edges of units is in `routes` alone.
+    pub not_direct: Option<Arc<str>>,
     /// Time by stage, summed over the threads that worked on it.
     pub stages: Stages,
     /// Time from the call to the end.
@@ -34,7 +40,7 @@ impl Outcome {
     /// That of a transfer without bytes.
     pub(crate) fn nothing() -> Self {
         let (stages, elapsed) = (Stages::default(), Duration::ZERO);
-        Self { bytes: 0, routes: Vec::new(), stages, elapsed }
+        Self { bytes: 0, routes: Vec::new(), not_direct: None, stages, elapsed }
     }
 }
 

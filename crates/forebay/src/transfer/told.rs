@@ -2,7 +2,7 @@
 //! to its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use super::{Outcome, State};
 use crate::error::{Error, Result};
@@ -11,8 +11,10 @@ use crate::file::Handle;
 use crate::trace::{Kind, Ranges};
 
 impl State {
-    /// Tells that it begins. Of one that is not told of its end is not told either.
+    /// Tells that it begins, and keeps why it does not go straight. Of one that is not told of
+    /// its end is not told either.
     pub(crate) fn tell_begin(&self, ranges: Ranges, file: &Handle, begin: &Begin) {
+        begin.not_direct.iter().for_each(|why| self.say_not_direct(Arc::clone(why)));
         let told = events::transfer_begins(file.path(), self.range, self.wanted, begin);
         let range = ranges.begin_with(Kind::Transfer, self.wanted, || {
             let (path, start) = (file.path().display(), self.range.start);

@@ -148,4 +148,9 @@ fn a_process_that_ends_in_the_middle_of_a_move_ends() {
         assert!(calls.ends_with(&LAST.map(str::to_owned)), "{calls:?}");
     }
     rig.run("hangs and ends", "stuck");
+    let start = Instant::now();
+    let calls = rig.run("reads", "stop-spin");
+    assert!(calls.ends_with(&["cuFileStatsStop".to_owned()]), "{calls:?}");
+    // It takes one second at the end.
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }

@@ -211,6 +211,8 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     };
     let (outcome, buffers) = many(&RequestOptions::default()).expect("pieces");
     assert_eq!(bytes_by(&outcome.whole, Route::Direct), 0, "{outcome:?}");
+    let told = outcome.whole.not_direct.as_deref();
+    assert!(told.is_some_and(|why| why.contains("pieces of one call")), "{outcome:?}");
     let got = bytes_of(&buffers[0]);
     assert!(
         got[..1 << 20] == rig.bytes[..1 << 20] && got[1 << 20..] == rig.bytes[2 << 20..3 << 20]
@@ -229,6 +231,8 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let (end, buffer) = start(&RequestOptions::default()).expect("a start").wait();
     let outcome = end.expect("in order");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0), "{outcome:?}");
+    let told = outcome.not_direct.as_deref();
+    assert!(told.is_some_and(|why| why.contains("the order of a stream")), "{outcome:?}");
     assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
     let refused = start(&demanded()).expect_err("demanded").to_string();
     assert!(refused.contains("in the order of a stream"), "{refused}");

@@ -4,6 +4,8 @@ mod ends;
 #[path = "../lab/mod.rs"]
 mod lab;
 mod proven;
+mod sizes;
+mod told;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,6 +7,9 @@
 
 #![expect(unsafe_code, reason = "calls the library")]
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ffi::c_uint;
 use std::ptr;
@@ -32,7 +35,14 @@ const BATCHES: usize = 4;
 const ROOM_EVERY: Duration = Duration::from_micros(50);
 
 /// `CU_FILE_BATCH_SUBMIT_FAILED` and `CU_FILE_BATCH_FULL`: fewer may go.
-const TOO_MANY: [i32; 2] = [5035, 5037];
+const TOO_MANY: [i32; 2] = [5035, FULL];
+const FULL: i32 = 5037;
+
+/// How long the library may leave out how batches stand before nothing more goes by them.
+const MUTE_MAX: Duration = Duration::from_secs(1);
+
+/// Between two looks from then on, for what may land all the same.
+const RESTS: Duration = Duration::from_millis(100);
 
 /// See the module's own text.
 #[derive(Debug)]
@@ -48,8 +58,10 @@ pub(super) struct BatchLane {
     /// Requests that one batch takes.
     most: usize,
     refused: Vec<Landed>,
-    /// Whether it was told that the library does not say how its batches stand.
-    is_told: bool,
+    /// Why nothing more goes by batches.
+    given_up: Option<CuFileFailure>,
+    /// Whether it takes no more before something lands.
+    is_full: bool,
 }
 
 #[derive(Debug)]
@@ -58,6 +70,8 @@ struct Batch {
     /// What the library has of them; it may look at them until the last has landed.
     requests: Vec<BatchRequest>,
     in_flight: usize,
+    /// Since when the library has not said how it stands.
+    mute: Option<Instant>,
     /// Requests that are over, and what the library said of each.
     over: Vec<(usize, Result<isize, CuFileFailure>)>,
 }
@@ -70,7 +84,8 @@ impl BatchLane {
     /// The library has no batches.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
         let table = session.table();
-        let has = table.batch_set_up.is_some()
+        let has = session.limits().batches
+            && table.batch_set_up.is_some()
             && table.batch_submit.is_some()
             && table.batch_status.is_some()
             && table.batch_destroy.is_some();
@@ -86,7 +101,8 @@ impl BatchLane {
             batches: Vec::new(),
             most: (session.limits().batch / BATCHES).max(1),
             refused: Vec::new(),
-            is_told: false,
+            given_up: None,
+            is_full: false,
         })
     }
 
@@ -108,7 +124,7 @@ impl BatchLane {
         match told {
             Ok(None) => {
                 let (requests, over) = (Vec::new(), Vec::new());
-                self.batches.push(Batch { handle, requests, in_flight: 0, over });
+                self.batches.push(Batch { handle, requests, in_flight: 0, mute: None, over });
                 Ok(Some(self.batches.len() - 1))
             }
             Ok(Some(_)) if !self.batches.is_empty() => Ok(None),
@@ -177,10 +193,11 @@ impl BatchLane {
         });
         match told {
             Ok(None) => {}
-            Ok(Some(error)) => return self.tell(&error.to_string()),
-            Err(errno) => return self.tell(&errno.to_string()),
+            Ok(Some(error)) => return self.is_mute(at, CuFileFailure::Refused(error)),
+            Err(errno) => return self.is_mute(at, CuFileFailure::Io(errno)),
         }
         let batch = &mut self.batches[at];
+        batch.mute = None;
         for event in events.iter().take(count as usize) {
             let token = event.token as usize;
             let is_own = batch.requests.iter().any(|request| request.token == event.token);
@@ -197,6 +214,7 @@ impl BatchLane {
 
     /// Hands back all of a batch.
     fn land(&mut self, at: usize, landed: &mut Vec<Landed>) {
+        self.is_full = false;
         let over = std::mem::take(&mut self.batches[at].over);
         self.session.leave_room(over.len());
         for (token, moved) in over {
@@ -206,10 +224,12 @@ impl BatchLane {
         }
     }
 
-    /// Says once that the library does not tell how its batches stand: their memory stays in use.
-    fn tell(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.is_told, true) {
-            events::note(&format!("cuFile does not tell how its batches stand: {why}"));
+    /// Takes note that the library does not say how a batch stands: its memory stays in use.
+    fn is_mute(&mut self, at: usize, why: CuFileFailure) {
+        let since = *self.batches[at].mute.get_or_insert_with(Instant::now);
+        if since.elapsed() >= MUTE_MAX && self.given_up.is_none() {
+            events::note(&format!("cuFile does not say how its batches stand: {}", why.in_words()));
+            self.given_up = Some(why);
         }
     }
 }
@@ -231,7 +251,9 @@ fn over(event: &BatchEvent) -> Option<Result<isize, CuFileFailure>> {
 
 impl Lane for BatchLane {
     fn room(&self) -> usize {
-        self.session.limits().batch.saturating_sub(self.flights.len())
+        // For those to be refused that would wait for it.
+        let least = usize::from(self.given_up.is_some());
+        self.session.limits().batch.saturating_sub(self.flights.len()).max(least)
     }
 
     unsafe fn begin(&mut self, request: LaneRequest<'_>) -> Result<(), Errno> {
@@ -239,6 +261,10 @@ impl Lane for BatchLane {
         let len = usize::try_from(request.len).map_err(|_| Errno::INVAL)?;
         let offset = signed(request.offset).map_err(|_| Errno::OVERFLOW)?;
         let flight = Flight::begin(&self.session, &self.device, request)?;
+        if let Some(why) = self.given_up.clone() {
+            let (_, result) = flight.land(&self.session, Err(why));
+            return result.map(|_| ());
+        }
         let (memory, token) = (flight.memory(), self.next);
         self.next += 1;
         self.taken.push(BatchRequest::new(flight.handle(), writes, memory, len, offset, token));
@@ -247,7 +273,10 @@ impl Lane for BatchLane {
     }
 
     fn flush(&mut self) {
-        while !self.taken.is_empty() {
+        if let Some(why) = self.given_up.clone() {
+            return self.refuse(&why);
+        }
+        while !self.taken.is_empty() && !self.is_full {
             let room = self.session.take_room(self.taken.len().min(self.most));
             let sent = match self.free() {
                 // With the next that is free.
@@ -263,6 +292,9 @@ impl Lane for BatchLane {
                 Err(CuFileFailure::Refused(error)) if self.may_be_fewer(&error) => {
                     self.most = (self.most.min(self.taken.len()) / 2).max(1);
                 }
+                Err(CuFileFailure::Refused(error)) if self.may_be_later(&error) => {
+                    self.is_full = true;
+                }
                 Err(failure) => self.refuse(&failure),
                 Ok(()) => {}
             }
@@ -272,11 +304,11 @@ impl Lane for BatchLane {
     fn collect(&mut self, wait: Duration, landed: &mut Vec<Landed>) {
         let start = Instant::now();
         loop {
-            landed.append(&mut self.refused);
             self.under_way().into_iter().for_each(|at| self.ask(at, Duration::ZERO, landed));
             self.flush();
+            landed.append(&mut self.refused);
             let left = wait.saturating_sub(start.elapsed());
-            if !landed.is_empty() || left.is_zero() {
+            if !landed.is_empty() || left.is_zero() || self.given_up.is_some() {
                 return;
             }
             match self.under_way().first() {
@@ -289,10 +321,13 @@ impl Lane for BatchLane {
                 }
                 // What was taken in waits for the room of other lanes.
                 None if !self.taken.is_empty() => thread::sleep(left.min(ROOM_EVERY)),
-                None if self.refused.is_empty() => return,
-                None => {}
+                None => return,
             }
         }
+    }
+
+    fn rests(&self) -> Duration {
+        if self.given_up.is_some() { RESTS } else { Duration::ZERO }
     }
 }
 
@@ -305,6 +340,10 @@ impl BatchLane {
 
     fn may_be_fewer(&self, error: &CuFileError) -> bool {
         TOO_MANY.contains(&error.code()) && self.most.min(self.taken.len()) > 1
+    }
+
+    fn may_be_later(&self, error: &CuFileError) -> bool {
+        error.code() == FULL && self.batches.iter().any(|batch| batch.in_flight > 0)
     }
 }
 
@@ -324,66 +363,6 @@ impl Drop for BatchLane {
                 // SAFETY: nothing of it is under way.
                 unsafe { destroy(batch.handle) }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::rig::{Rig, UNIT};
-    use super::super::streams::StreamLane;
-    use super::*;
-    use crate::gpu::sim::CuFilePlay;
-
-    #[test]
-    fn more_than_one_batch_takes_are_split_and_each_lands_once() {
-        let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
-        let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
-        assert!(lane.room() > 16, "what it says it takes");
-        assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
-        assert!(lane.most <= 16, "it has found how many really go: {}", lane.most);
-        assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)), "once more");
-    }
-
-    #[test]
-    fn lanes_share_the_room_that_the_library_has() {
-        let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
-        let lanes = || BatchLane::new(&rig.session, &rig.device).unwrap();
-        std::thread::scope(|scope| {
-            for mut lane in [lanes(), lanes(), lanes()] {
-                let rig = &rig;
-                scope.spawn(move || {
-                    assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
-                });
-            }
-        });
-        let most = rig.session.limits().batch;
-        assert_eq!(rig.session.take_room(most + 1), most, "all of it is back");
-        assert_eq!(rig.session.take_room(1), 0);
-    }
-
-    #[test]
-    fn each_of_those_that_fail_is_handed_back() {
-        let Some(rig) = Rig::played(CuFilePlay::Fail) else { return };
-        let mut batches = BatchLane::new(&rig.session, &rig.device).unwrap();
-        let results = rig.read(&mut batches);
-        assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 3, "{results:?}");
-        assert!(rig.port.refusal().contains("5044"), "{}", rig.port.refusal());
-        let mut streams = StreamLane::new(&rig.session, &rig.device).unwrap();
-        assert!(rig.read(&mut streams).iter().all(Result::is_err));
-    }
-
-    #[test]
-    fn what_the_library_says_of_a_request_is_told_apart() {
-        let event = |status, moved| over(&BatchEvent::new(ptr::null_mut(), status, moved));
-        assert_eq!(event(BatchEvent::COMPLETE, 7), Some(Ok(7)));
-        assert_eq!(event(BatchEvent::FAILED, -5008), Some(Ok(-5008)));
-        assert!(matches!(event(BatchEvent::FAILED, 0), Some(Err(_))));
-        assert!(matches!(event(BatchEvent::CANCELED, 0), Some(Err(_))));
-        assert!(matches!(event(BatchEvent::INVALID, 0), Some(Err(_))));
-        // Waiting, pending and timed out: its memory may be in use.
-        for status in [0, 1, 2, 32, 77] {
-            assert_eq!(event(status, 4096), None, "{status}");
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::failure::CuFileFailure;
 use super::session::Session;
 use crate::gpu::{Device, DeviceId};
+use crate::memory::KnownMemory;
 
 /// A GPU, and where the memory begins for its owner.
 type Key = (DeviceId, u64);
@@ -33,10 +34,13 @@ struct Known {
     bytes: u64,
     /// Uses so far.
     time: u64,
+    /// Buffers so far, by which one is told from a later one at the same place.
+    numbers: u64,
 }
 
 #[derive(Debug)]
 struct Buffer {
+    number: u64,
     device: Arc<dyn Device>,
     /// Where the library finds it.
     base: u64,
@@ -110,8 +114,10 @@ impl Buffers {
         match registered {
             Ok(buffer) => {
                 let (key, last_used) = ((device.id(), address), known.time);
-                known.all.insert(key, Buffer { last_used, ..buffer });
-                Ok(Registration { session: Arc::clone(session), key })
+                known.numbers += 1;
+                let number = known.numbers;
+                known.all.insert(key, Buffer { number, last_used, ..buffer });
+                Ok(Registration { session: Arc::clone(session), key, number })
             }
             Err(failure) => {
                 known.bytes -= len;
@@ -146,6 +152,10 @@ impl Known {
         Ok(out)
     }
 
+    fn has(&self, key: Key, number: u64) -> bool {
+        self.all.get(&key).is_some_and(|buffer| buffer.number == number)
+    }
+
     fn take(&mut self, key: Key) -> Option<Buffer> {
         let buffer = self.all.remove(&key)?;
         self.bytes -= buffer.len;
@@ -169,7 +179,8 @@ impl Buffer {
         });
         match (entered, told) {
             (Ok(()), Ok(())) => {
-                Ok(Self { device: Arc::clone(device), base, len, in_use: 0, last_used: 0 })
+                let device = Arc::clone(device);
+                Ok(Self { number: 0, device, base, len, in_use: 0, last_used: 0 })
             }
             (_, told) => {
                 device.let_go(address);
@@ -193,6 +204,13 @@ impl Buffer {
 pub(super) struct Registration {
     session: Arc<Session>,
     key: Key,
+    number: u64,
+}
+
+impl KnownMemory for Registration {
+    fn is_forgotten(&self) -> bool {
+        !self.session.buffers.lock().has(self.key, self.number)
+    }
 }
 
 impl Drop for Registration {
@@ -201,13 +219,19 @@ impl Drop for Registration {
             return; // it is the parent's
         }
         let _change = self.session.buffers.change();
-        let buffer = self.session.buffers.lock().take(self.key);
+        let mut known = self.session.buffers.lock();
+        let buffer = known.has(self.key, self.number).then(|| known.take(self.key)).flatten();
+        drop(known);
         buffer.iter().for_each(|buffer| buffer.end(&self.session, self.key));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::failure::Answer;
+    use super::super::layout::Properties;
+    use super::super::simulated;
+    use super::super::table::Table;
     use super::*;
     use crate::clock::SystemClock;
     use crate::gpu::sim::{SimConfig, SimDevice};
@@ -220,8 +244,13 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
+            Self::of(simulated::table())
+        }
+
+        fn of(table: Table) -> Self {
             let device = SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new()));
-            Self { session: Session::played().unwrap(), device: Arc::new(device) }
+            let session = Arc::new(Session::of_played_by(table).unwrap());
+            Self { session, device: Arc::new(device) }
         }
 
         fn register(&self, address: u64, len: u64) -> Result<Registration, CuFileFailure> {
@@ -276,6 +305,27 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_made_room_says_so_and_can_be_known_again() {
+        unsafe extern "C" fn room_for_two(properties: *mut Properties) -> Answer {
+            // SAFETY: the caller's output.
+            unsafe { properties.write(Properties { pinned_kib: 2048, ..Properties::default() }) };
+            Answer { error: 0, cuda: 0 }
+        }
+        let rig = Rig::of(Table { get_properties: room_for_two, ..simulated::table() });
+        let addresses = [0; 3].map(|_| rig.device.allocate(MIB).unwrap());
+        let mut kept = addresses.map(|address| rig.register(address, MIB).unwrap());
+        assert_eq!(kept.each_ref().map(KnownMemory::is_forgotten), [true, false, false]);
+        assert!(rig.enter(addresses[0], MIB).within.is_none());
+        kept[0] = rig.register(addresses[0], MIB).unwrap();
+        assert_eq!(kept.each_ref().map(KnownMemory::is_forgotten), [false, true, false]);
+        drop(kept);
+        for address in addresses {
+            // SAFETY: of this device, and unused.
+            unsafe { rig.device.free(address) }.unwrap();
+        }
+    }
+
+    #[test]
     fn what_was_not_used_for_the_longest_time_makes_room() {
         let rig = Rig::new();
         let addresses = [0; 3].map(|_| rig.device.allocate(MIB).unwrap());
@@ -284,7 +334,7 @@ mod tests {
             let device = Arc::clone(&rig.device);
             known.time += 1;
             let last_used = known.time;
-            let buffer = Buffer { device, base: key.1, len: MIB, in_use: 0, last_used };
+            let buffer = Buffer { number: 0, device, base: key.1, len: MIB, in_use: 0, last_used };
             known.all.insert(key, buffer);
         };
         let mut known = Known::default();

@@ -10,11 +10,12 @@ use rustix::io::Errno;
 
 use super::batch::BatchLane;
 use super::buffers::Buffers;
+use super::counting::level_of;
 use super::failure::CuFileFailure;
 use super::library::CuFile;
 use super::reach::Compat;
 use super::rig::{Rig, UNIT};
-use super::session::{ALLOW_COMPAT, Session, level_of, setting, uses};
+use super::session::{ALLOW_COMPAT, Session, setting, uses};
 use super::streams::StreamLane;
 use crate::clock::SystemClock;
 use crate::direct::played;

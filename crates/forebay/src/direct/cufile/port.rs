@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "hands on the addresses that it is given")]
 
-use std::any::Any;
 use std::fs::File;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,6 +19,7 @@ use super::table::FileHandle;
 use crate::events;
 use crate::file::{Handle, Lane, LaneKind, NoPort, Port};
 use crate::gpu::{Device, DeviceError, DeviceId};
+use crate::memory::KnownMemory;
 
 /// What cuFile takes without a detour through memory of its own, whatever the drive.
 const UNIT: u64 = 4096;
@@ -219,7 +219,7 @@ impl Port for CuFilePort {
         })?
     }
 
-    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+    fn keep_known(&self, address: u64, len: u64) -> Option<Box<dyn KnownMemory>> {
         let (session, device) = (Arc::clone(&self.session), Arc::clone(&self.device));
         let register = move || Buffers::register(&session, &device, (address, len));
         let registered = ask(&self.session, register);

@@ -12,7 +12,9 @@ use super::batch::BatchLane;
 use super::buffers::Buffers;
 use super::port::CuFilePort;
 use super::session::Session;
+use super::simulated;
 use super::streams::StreamLane;
+use super::table::Table;
 use crate::clock::SystemClock;
 use crate::direct::child::{End, Program, run};
 use crate::file::{Handle, Lane, LaneRequest, OpenHow, Port};
@@ -35,9 +37,14 @@ pub(super) struct Rig {
 impl Rig {
     /// With a library that is played; `None`: there is no `O_DIRECT` here.
     pub(super) fn played(play: CuFilePlay) -> Option<Self> {
+        Self::played_by(simulated::table(), play)
+    }
+
+    /// The same, by a library that does something else as well.
+    pub(super) fn played_by(table: Table, play: CuFilePlay) -> Option<Self> {
         let config = SimConfig { cufile: Some(play), ..SimConfig::default() };
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
-        Self::of(Session::played().unwrap(), device)
+        Self::of(Arc::new(Session::of_played_by(table).unwrap()), device)
     }
 
     /// With a library that is open; `None` as above.

@@ -5,16 +5,17 @@
 
 #![expect(unsafe_code, reason = "calls the library")]
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use super::buffers::Buffers;
-use super::failure::{Answer, CuFileError, CuFileFailure};
+use super::counting::{level_of, stop_at_end};
+use super::failure::{CuFileError, CuFileFailure};
 use super::layout::{Counters, Descriptor, Properties};
 use super::library::{CuFile, places, version_text};
 use super::reach::Compat;
@@ -31,6 +32,10 @@ const COUNT_GPUS: c_int = 3;
 /// `CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE` and `CUFILE_PARAM_FORCE_COMPAT_MODE`.
 pub(super) const ALLOW_COMPAT: c_int = 1;
 pub(super) const FORCE_COMPAT: c_int = 2;
+
+/// `CU_FILE_BATCH_IO_SUPPORTED` and `CU_FILE_STREAMS_SUPPORTED`.
+const BATCHES: c_uint = 1;
+const STREAMS: c_uint = 2;
 
 /// `max_device_pinned_mem_size_kb` and `io_batchsize` of the vendor's cufile.json.
 const PINNED_KIB: u32 = 33_554_432;
@@ -60,6 +65,10 @@ pub(super) struct SessionLimits {
     pub(super) pinned: u64,
     /// Requests of batches that are under way, in one or in several.
     pub(super) batch: usize,
+    /// Whether it takes batches.
+    pub(super) batches: bool,
+    /// Whether it queues requests in streams.
+    pub(super) streams: bool,
 }
 
 impl Session {
@@ -143,8 +152,12 @@ impl Session {
     }
 
     pub(super) fn of_played() -> Result<Self, CuFileFailure> {
-        let (table, version) = (simulated::table(), simulated::VERSION);
-        Self::of(CuFile { table, version, path: "simulated".into() })
+        Self::of_played_by(simulated::table())
+    }
+
+    /// The same, by a library that does something else as well.
+    pub(super) fn of_played_by(table: Table) -> Result<Self, CuFileFailure> {
+        Self::of(CuFile { table, version: simulated::VERSION, path: "simulated".into() })
     }
 
     /// As [`register`](Self::register), of a driver that is played so.
@@ -298,34 +311,6 @@ impl Session {
     }
 }
 
-/// `cuFileStatsStop`.
-type StatsStop = unsafe extern "C" fn() -> Answer;
-
-/// Libraries that count in a process, which is told from its children.
-static COUNTING: Mutex<Vec<(Home, StatsStop)>> = Mutex::new(Vec::new());
-
-/// Has a library stop to count as the process ends: 1.15 crashes there where it still counts for
-/// each GPU (`docs/internals/cufile.md`).
-fn stop_at_end(stop: StatsStop) {
-    extern "C" fn stop_all() {
-        // Whoever holds the lock now will not let go of it.
-        let counting = COUNTING.try_lock();
-        for (home, stop) in counting.iter().flat_map(|counting| counting.iter()) {
-            if home.is_here() {
-                // SAFETY: the function needs nothing, and the library is never unloaded.
-                let _ = unsafe { stop() };
-            }
-        }
-    }
-    let mut counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if counting.is_empty() {
-        // SAFETY: the function is there as long as the process is. What is registered last runs
-        // first: before the library's own, which was there already.
-        let _ = unsafe { libc::atexit(stop_all) };
-    }
-    counting.push((Home::here(), stop));
-}
-
 /// How often the driver has been opened in this process.
 pub(super) fn uses(table: &Table) -> c_long {
     // SAFETY: the function needs nothing.
@@ -352,14 +337,6 @@ fn is_direct_only(table: &Table, configured: Compat) -> bool {
     }
 }
 
-/// How much it counts, where the library tells.
-pub(super) fn level_of(table: &Table) -> Option<c_int> {
-    let mut level = 0;
-    // SAFETY: the output outlives the call.
-    let told = unsafe { table.get_stats_level?(&raw mut level) };
-    told.checked("").is_ok().then_some(level)
-}
-
 /// What the driver says of its limits; where it says nothing, the vendor's defaults.
 fn limits_of(table: &Table) -> SessionLimits {
     let mut told = Properties::default();
@@ -370,7 +347,13 @@ fn limits_of(table: &Table) -> SessionLimits {
     // Memory that it does not know goes by way of buffers of its own.
     let own = told.device_cache_kib.checked_div(told.per_buffer_kib).filter(|count| *count > 0);
     let batch = batch.min(own.unwrap_or(BATCH)).max(1);
-    SessionLimits { pinned: u64::from(pinned) * KIB, batch: batch as usize }
+    let has = |bit: c_uint| told.features == 0 || told.features >> bit & 1 == 1;
+    SessionLimits {
+        pinned: u64::from(pinned) * KIB,
+        batch: batch as usize,
+        batches: has(BATCHES),
+        streams: has(STREAMS),
+    }
 }
 
 /// A file that the driver knows.

@@ -75,7 +75,8 @@ impl StreamLane {
     /// The library does not queue requests in streams.
     pub(super) fn new(session: &Arc<Session>, device: &Arc<dyn Device>) -> Result<Self, String> {
         let table = session.table();
-        if table.read_async.is_none() || table.write_async.is_none() {
+        let has = table.read_async.is_some() && table.write_async.is_some();
+        if !has || !session.limits().streams {
             return Err(format!("cuFile {} queues nothing in streams", session.version()));
         }
         let (session, device) = (Arc::clone(session), Arc::clone(device));
@@ -153,9 +154,10 @@ impl StreamLane {
             }
             let Queued { track, flight, said, call, .. } = self.queued.swap_remove(index);
             let moved = match past {
-                // SAFETY: the stream is past it: the library has written it for the last time.
                 Ok(_) => {
-                    flight.answered(call, unsafe { std::ptr::read_volatile(&raw const said.moved) })
+                    // SAFETY: the stream is past it: the library has written it for the last time.
+                    let moved = unsafe { std::ptr::read_volatile(&raw const said.moved) };
+                    flight.answered(call, moved)
                 }
                 Err(_) => {
                     std::mem::forget((track, said)); // the library may come to write there

@@ -97,7 +97,8 @@ impl Engine {
         let id = gpu.map(|gpu| gpu.id());
         if !many.is_block {
             let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
-            let not_direct = self.why_not_direct(gpu, OF_PIECES);
+            let plain = gpu.filter(|_| many.options.route.is_none());
+            let not_direct = self.why_not_direct(plain, OF_PIECES);
             let begin = Begin { not_direct, ..begin };
             state.tell_begin(self.ranges(), &file, &begin);
         }

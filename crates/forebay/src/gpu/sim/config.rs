@@ -53,11 +53,13 @@ pub enum CuFilePlay {
     Hang,
     /// It does not answer when it is to know a file.
     HangOpen,
+    /// Each request takes 20 ms more.
+    Slow,
 }
 
 impl CuFilePlay {
     /// Every way, with its name.
-    pub const ALL: [(&'static str, Self); 9] = [
+    pub const ALL: [(&'static str, Self); 10] = [
         ("p2pdma", Self::P2pDma),
         ("nvidia-fs", Self::NvidiaFs),
         ("refuse", Self::Refuse),
@@ -67,6 +69,7 @@ impl CuFilePlay {
         ("lie", Self::Lie),
         ("hang", Self::Hang),
         ("hang-open", Self::HangOpen),
+        ("slow", Self::Slow),
     ];
 
     fn name(self) -> &'static str {
@@ -98,8 +101,8 @@ const KEYS: [(&str, &str); 7] = [
     ("lost-after", "a number of copies"),
     (
         "cufile",
-        "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `calls-only`, `lie`, `hang` or \
-     `hang-open`",
+        "nothing, `p2pdma`, `nvidia-fs`, `refuse`, `short`, `fail`, `calls-only`, `lie`, `hang`, \
+         `hang-open` or `slow`",
     ),
 ];
 

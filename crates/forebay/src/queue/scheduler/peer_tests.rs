@@ -3,7 +3,6 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
-use std::any::Any;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use super::tests::{LEN, Rig};
 use super::*;
 use crate::file::{Lane, LaneKind, Port};
 use crate::gpu::{DeviceError, DeviceKind};
+use crate::memory::KnownMemory;
 use crate::plan::Route;
 
 /// A port of a unit that is a quarter of a transfer, and a GPU of its own.
@@ -38,7 +38,7 @@ impl Port for Named {
         unreachable!("nobody asks for one")
     }
 
-    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
         None
     }
 

@@ -88,6 +88,7 @@ impl Scheduler {
             self.tell_refusal(key, op, port.as_ref(), errno);
         } else if !stopped {
             let reason = errno.map_or_else(|| NO_FURTHER.into(), |_| port.refusal());
+            self.transfers[key].request.state.say_not_direct(reason.as_str().into());
             // Other memory may be served.
             if errno.is_none() || !port.refuses_memory() {
                 op.file.ports().close(port.gpu(), reason);

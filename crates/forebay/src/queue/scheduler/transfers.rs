@@ -24,6 +24,9 @@ impl Scheduler {
     /// plans on its own thread: that spares a small transfer the way through a reader.
     pub(crate) fn start(&mut self, mut request: Request) -> (usize, Option<Claim>) {
         let beside = std::mem::take(&mut request.beside);
+        if !self.is_idle() {
+            request.state.set_beside_others();
+        }
         let key = self.add(request);
         self.add_shares(key, beside);
         let shares = std::iter::once(key).chain(self.others(key));
@@ -63,6 +66,11 @@ impl Scheduler {
             }
         };
         (key, Some(self.open(key, slot)))
+    }
+
+    /// Whether nothing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.transfers.is_empty()
     }
 
     /// Adds a share that is alone so far; its key.
@@ -263,6 +271,9 @@ impl Scheduler {
             return;
         }
         let active = self.transfers.remove(key);
+        if self.begun != active.serial {
+            active.request.state.set_beside_others();
+        }
         let start = active.request.range.start;
         let got = active.end.max(start) - start;
         let result = match active.error {

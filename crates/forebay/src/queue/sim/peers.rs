@@ -5,7 +5,6 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses, and are never made here")]
 
-use std::any::Any;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -16,6 +15,7 @@ use super::start::Wish;
 use super::world::{World, below};
 use crate::file::{Handle, Lane, LaneKind, Port};
 use crate::gpu::{Device as _, DeviceId, DeviceKind};
+use crate::memory::KnownMemory;
 use crate::plan::{Alignment, Io, Reason, Route};
 use crate::queue::op::{Direction, Op};
 use crate::queue::{Peer, Request, Share, Staged};
@@ -52,7 +52,7 @@ impl Port for SimPort {
         unreachable!("nobody asks for one")
     }
 
-    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn Any + Send + Sync>> {
+    fn keep_known(&self, _address: u64, _len: u64) -> Option<Box<dyn KnownMemory>> {
         None
     }
 

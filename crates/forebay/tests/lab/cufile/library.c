@@ -146,7 +146,7 @@ CUfileError_t cuFileGetVersion(int *number) {
 
 CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t *properties) {
   unsigned served = does("posix") ? 0 : 1 << 4, *words = (unsigned *)properties;
-  unsigned all[14] = { 0, 0, 16, 0, 16384, 0, served, 0, 2, 131072, 1024, 33554432, 128, 0 };
+  unsigned all[14] = { 0, 0, 16, 0, 16384, 0, served, 0, 15, 131072, 1024, 33554432, 128, 0 };
   if (does("nvidia-fs")) all[0] = 2, all[1] = 28;
   memcpy(words, all, sizeof all);
   return answer(opened ? 0 : 5001);

@@ -52,13 +52,14 @@ CUfileError_t cuFileStatsStart(void) {
 
 CUfileError_t cuFileStatsStop(void) {
   CALLED();
+  if (does("stop-spin")) spin();
   level = 0;
   return answer(opened ? 0 : 5001);
 }
 
 /* As 1.15 does at a process's end. */
 __attribute__((destructor)) static void end(void) {
-  if (opened && level == 3) *(volatile int *)0 = 0;
+  if (opened && level == 3 && !does("stop-spin")) *(volatile int *)0 = 0;
 }
 
 CUfileError_t cuFileGetStatsL3(CUfileStatsLevel3_t *out) {

@@ -1,0 +1,120 @@
+//! Whether the result of a transfer says why its bytes did not go straight.
+
+use std::fs;
+
+use forebay::{OpenOptions, Outcome, Piece, Reason, RequestOptions, Route};
+
+use super::lab::{skip, watchdog::Watchdog};
+use super::{LEN, Rig, bytes_by, demanded};
+
+/// Whole units of the file.
+const BODY: usize = 4 << 20;
+
+fn why(outcome: &Outcome) -> Option<&str> {
+    outcome.not_direct.as_deref()
+}
+
+/// Whether the file may be read around the page cache.
+fn can_go_straight(rig: &Rig) -> bool {
+    let reason = rig.cold().no_direct_io().map(str::to_owned);
+    reason.iter().for_each(|reason| skip(format!("bytes that go straight: {reason}")));
+    reason.is_none()
+}
+
+/// Reads, writes and pieces that go through slots, small ones among them, and what each says.
+fn by_slots(rig: &Rig) -> [Outcome; 7] {
+    let open = rig.engine.open_with(rig.path(), &OpenOptions::writing()).expect("it opens");
+    fs::read(rig.path()).expect("it is in memory");
+    let mut buffer = rig.buffer(2 << 20);
+    let mut small = rig.buffer(4096);
+    let resident = open.read(0, &mut buffer).expect("a read");
+    let crooked = open.read(512, &mut buffer).expect("a read");
+    let small_read = open.read(0, &mut small).expect("a small read");
+    let small_written = open.write(0, &small).expect("a small write");
+    let written = open.write(0, &buffer).expect("a write");
+    let piece = [Piece::new(&open, 0, 1 << 20, 0)];
+    let mut many = |options: &RequestOptions| {
+        let mut targets = [forebay::Target::from(&mut buffer)];
+        rig.engine.read_many(&piece, &mut targets, options).expect("a piece").whole
+    };
+    let pieces = many(&RequestOptions::default());
+    let chosen = many(&RequestOptions::by_route(Route::Cached));
+    [resident, crooked, small_read, small_written, written, pieces, chosen]
+}
+
+#[test]
+fn what_goes_through_slots_says_why_where_there_is_a_path() {
+    let _watchdog = Watchdog::start();
+    let cached = Some("in the page cache");
+    let unasked = Some("only where that is demanded");
+    let pieces = Some("pieces of one call");
+    let offset = Some("the file's offset within units of 4096");
+    let refused = Some("5008");
+    for (play, said) in [
+        ("sim", [None; 7]),
+        ("sim:cufile", [cached, offset, cached, unasked, unasked, pieces, None]),
+        ("sim:cufile=refuse", [refused, refused, cached, unasked, unasked, pieces, None]),
+    ] {
+        let rig = Rig::new(play);
+        if !can_go_straight(&rig) {
+            return;
+        }
+        for (number, (outcome, part)) in by_slots(&rig).iter().zip(said).enumerate() {
+            let told = why(outcome);
+            let is_so = match part {
+                None => told.is_none(),
+                Some(part) => told.is_some_and(|told| told.contains(part)),
+            };
+            assert!(is_so, "{play}, {number}: {part:?}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn what_goes_straight_and_what_is_the_hosts_says_nothing() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile");
+    if !can_go_straight(&rig) {
+        return;
+    }
+    let file = rig.cold();
+    // Its edges do not, which the routes say.
+    for len in [LEN, BODY] {
+        let outcome = rig.read(&file, (0, len, 0), &demanded()).expect("a read");
+        assert!(bytes_by(&outcome, Route::Direct) > 0 && why(&outcome).is_none(), "{outcome:?}");
+    }
+    let (_, outcome) = file.read_whole(None).expect("a read");
+    assert_eq!(why(&outcome), None, "{outcome:?}");
+    // Another way was demanded.
+    for route in [Route::Staged, Route::Cached] {
+        let outcome = rig.read(&file, (0, BODY, 0), &RequestOptions::by_route(route));
+        assert_eq!(why(&outcome.expect("a read")), None);
+    }
+}
+
+#[test]
+fn a_path_that_breaks_in_the_middle_says_what_the_library_did() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new("sim:cufile=fail");
+    if !can_go_straight(&rig) {
+        return;
+    }
+    let file = rig.cold();
+    let start = || file.start_read(0, rig.buffer(LEN), &RequestOptions::exactly());
+    let transfer = start().expect("a start");
+    while !transfer.is_done() {
+        std::thread::yield_now();
+    }
+    let so_far = transfer.not_direct();
+    let outcome = transfer.wait().0.expect("a read");
+    let failed = |share: &forebay::RouteShare| share.reason == Reason::PeerFailed;
+    if !outcome.routes.iter().any(failed) {
+        return skip("a path that breaks: nothing leaves the page cache here");
+    }
+    assert!(why(&outcome).is_some_and(|why| why.contains("IO_ERROR (5044)")), "{outcome:?}");
+    assert_eq!(so_far, outcome.not_direct);
+    // From then on it is why nothing does.
+    let again = start().expect("a start").wait().0.expect("a read");
+    assert_eq!(bytes_by(&again, Route::Direct), 0, "{again:?}");
+    assert!(why(&again).is_some_and(|why| why.contains("IO_ERROR (5044)")), "{again:?}");
+}
