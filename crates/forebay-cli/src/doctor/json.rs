@@ -110,10 +110,16 @@ impl Transfer {
     pub fn judge(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
         let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
-        if self.demanded == "direct" && !is_said {
+        if self.is_direct() && !is_said {
             self.end = "failed".into();
             self.reason = Some(format!("it is said to be direct; counted was: {}", verdict.text));
         }
+    }
+
+    /// Whether it was to go straight.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.demanded == "direct"
     }
 
     /// Whether it failed, where it should not have.
