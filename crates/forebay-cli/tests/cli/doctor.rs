@@ -232,13 +232,17 @@ fn a_recorded_h200_is_diagnosed_anywhere() {
     assert!(said.ends_with(last), "{said}");
 }
 
+/// What it says where nothing is broken.
+fn said(dir: &Path, args: &[&str]) -> String {
+    let output = doctor(dir, args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
-    let machine = Machine::virtual_h200();
-    let dir = machine.settle();
-    let output = doctor(&dir, &["/data/f", "--fixture", "."]);
-    assert!(output.status.success(), "nothing was set up: {output:?}");
-    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap(), @r#"
+    let dir = Machine::virtual_h200().settle();
+    insta::assert_snapshot!(said(&dir, &["/data/f", "--fixture", "."]), @r#"
         /data/f → NVIDIA H200, 0000:41:00.0
 
         problem   drive: vda: virtio
