@@ -241,8 +241,8 @@ fn said(dir: &Path, args: &[&str]) -> String {
 
 #[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
-    let dir = Machine::virtual_h200().settle();
-    insta::assert_snapshot!(said(&dir, &["/data/f", "--fixture", "."]), @r#"
+    let machine = Machine::virtual_h200();
+    insta::assert_snapshot!(said(&machine.settle(), &["/data/f", "--fixture", "."]), @r#"
         /data/f → NVIDIA H200, 0000:41:00.0
 
         problem   drive: vda: virtio
