@@ -109,12 +109,8 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
     options.readers = args.threads.map(usize::from).or(options.readers);
     let engine = Engine::new(options)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
-<<<<<<< HEAD
     target.check(args.route)?;
-    let scratch = args.paths.first().is_none_or(|path| path.is_dir());
-=======
     let scratch = args.paths.first().is_none_or(|path| is_folder(path));
->>>>>>> bound
     let several = args.paths.len() > 1;
     let write = args.write || (!args.read && scratch && !several);
     let mut directions = Vec::new();

@@ -35,11 +35,8 @@ const SPEED_MIN: f64 = 1e6;
 pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
-<<<<<<< HEAD
     target.check(args.route)?;
-=======
     let opening = Step::begin("open", &args.file);
->>>>>>> bound
     let file = engine.open(&args.file)?;
     let size = file.len()?;
     check_size(&args.file, size)?;
