@@ -7,18 +7,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ._command import PACKAGE, START
 from ._errors import Error, RequestError
 
 if TYPE_CHECKING:
     from ._types import Path
-
-_COMMAND = """\
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-from forebay._command import main
-sys.exit(main())
-"""
-"""Runs the package that runs this, and no other that the current folder or the path may have."""
 
 
 class Report(dict[str, Any]):
@@ -114,8 +107,7 @@ def _run(verb: str, paths: Sequence[Path], options: Mapping[str, Any]) -> Report
     import subprocess
     import sys
 
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = [sys.executable, "-P", "-c", _COMMAND, package, verb, "--json"]
+    command = [sys.executable, "-P", "-c", START, PACKAGE, verb, "--json"]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:

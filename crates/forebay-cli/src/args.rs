@@ -337,6 +337,10 @@ pub struct ProbeArgs {
 /// What `forebay reach` takes.
 #[derive(Debug, Clone, Args)]
 pub struct ReachArgs {
+    /// Open them too
+    #[arg(long)]
+    pub open: bool,
+
     /// Files, folders or block devices
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,

@@ -3,7 +3,6 @@
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use forebay::{Error, Operation, Place};
@@ -79,11 +78,12 @@ impl Failure {
 
     /// The process's exit code.
     #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
-        if self.message.is_empty() {
-            return ExitCode::SUCCESS;
+    pub fn exit_code(&self) -> u8 {
+        match (self.message.is_empty(), self.usage) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 1,
         }
-        ExitCode::from(if self.usage { 2 } else { 1 })
     }
 
     /// The whole text, with escape codes for colours.

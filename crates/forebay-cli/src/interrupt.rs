@@ -2,7 +2,8 @@
 //! removed, children end.
 //!
 //! Ctrl-C, SIGTERM and SIGHUP are taken by a thread that undoes everything registered here and then
-//! lets the signal do what it does by default, so that the shell sees how the command ended. While
+//! lets the signal do what it does by default, so that the shell sees how the command ended. What
+//! hangs meanwhile is left behind by `watched`, and holds nothing that others wait for. While
 //! it works it holds the lock that registering needs, so nothing new can appear behind its back.
 
 use std::fs::{self, File};
@@ -18,6 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bench::scratch::Folder;
+use crate::watched;
 
 /// Everything that a signal must undo.
 #[derive(Debug, Default)]
@@ -59,29 +61,41 @@ fn undo() -> MutexGuard<'static, Undo> {
     UNDO.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The signals that end a command, without those that whoever started it asked to ignore.
+pub(crate) fn wanted() -> Vec<i32> {
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).collect()
+}
+
 /// Starts to take signals, once for the process.
 pub(crate) fn install() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
         // Where signals or threads cannot be had, the next run removes what this one leaves.
-        let Ok(mut signals) = Signals::new(wanted) else { return };
+        let Ok(mut signals) = Signals::new(wanted()) else { return };
         let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
-                let undo = undo();
-                for (_, child) in &undo.children {
-                    let _ = pidfd_send_signal(child, Signal::KILL);
-                }
-                for folder in &undo.scratch {
-                    folder.remove();
-                }
-                undo.outputs.iter().for_each(Output::remove);
-                undo.folders.iter().for_each(|path| drop(fs::remove_dir_all(path)));
+                watched::let_go();
+                let _held = undo_all();
+                watched::tell(watched::End::Stopped(signal));
                 // It does not return for these signals; the lock is held to the end.
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
         });
     });
+}
+
+/// Undoes everything that is registered; nothing more can be as long as what is returned is held.
+pub(crate) fn undo_all() -> impl Sized {
+    let undo = undo();
+    for (_, child) in &undo.children {
+        let _ = pidfd_send_signal(child, Signal::KILL);
+    }
+    for folder in &undo.scratch {
+        folder.remove();
+    }
+    undo.outputs.iter().for_each(Output::remove);
+    undo.folders.iter().for_each(|path| drop(fs::remove_dir_all(path)));
+    undo
 }
 
 /// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.

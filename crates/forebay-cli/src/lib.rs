@@ -3,7 +3,8 @@
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
 //! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
 //! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile. Data go to stdout, talk to stderr.
+//! meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices what it
+//! waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -29,9 +30,11 @@ pub mod program;
 mod reach;
 pub mod read;
 pub mod report;
+mod steps;
 pub mod tune;
 mod usage;
 mod variables;
+mod watched;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -53,17 +56,38 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// The same in a process that runs something else as well, an interpreter's say: `program` is what
-/// starts the command anew.
+/// starts the command anew, as what touches files runs in a process that can be left behind.
 pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let parsed = match Arguments::try_parse_from(&arguments) {
+    let mut arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.get(1).is_none_or(|verb| verb != watched::VERB) {
+        return run_verb(program, &arguments, false);
+    }
+    let word = arguments.get(2).cloned().unwrap_or_default();
+    arguments.drain(1..arguments.len().min(3));
+    match watched::begin(&word) {
+        Ok(()) => watched::aside(|| run_verb(program, &arguments, true)),
+        Err(failure) => end(Err(failure)),
+    }
+}
+
+/// Runs the verb of `arguments`, in a child of its own unless this is one.
+fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCode {
+    let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
             let verb = arguments.get(1).and_then(|word| word.to_str());
             return not_a_verb(&error, verb);
         }
     };
-    if matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_)) {
+    let moves =
+        matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
+    if moves || matches!(parsed.verb, Verb::Map(_)) {
+        if !is_child && let Some(code) = watched::run(program, arguments) {
+            return code;
+        }
+        steps::watch();
+    }
+    if moves {
         variables::warn_of_unknown();
     }
     let is_about_us = matches!(parsed.verb, Verb::Completions { .. } | Verb::Man);
@@ -71,10 +95,10 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
         return end(Err(failure));
     }
     let result = match &parsed.verb {
-        Verb::Bench(args) => bench::command(args, &command_line(&arguments), program),
+        Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
-        Verb::Map(args) => map::command(args, &command_line(&arguments), program),
-        Verb::Tune(args) => tune::command(args, &command_line(&arguments), program),
+        Verb::Map(args) => map::command(args, &command_line(arguments), program),
+        Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
@@ -86,13 +110,17 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
 }
 
 fn end(result: failure::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
+    let code = result.map_or_else(
+        |failure| {
             failure.print();
             failure.exit_code()
-        }
+        },
+        |()| 0,
+    );
+    if watched::tell(watched::End::Regular(code)) {
+        watched::let_go(); // something may still be waited for
     }
+    ExitCode::from(code)
 }
 
 /// Help and version, which were asked for, or a command that makes no sense.

@@ -28,7 +28,8 @@ const SILENT: &[u8] = b"silent ";
 pub(crate) fn command(args: &ReachArgs) -> Result<()> {
     let system = System::live();
     for path in &args.paths {
-        let answer = match system.reach(path) {
+        let reached = if args.open { system.reach_open(path) } else { system.reach(path) };
+        let answer = match reached {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 let real = system.known_way(path).unwrap_or_else(|| path.clone());
                 [SILENT, real.as_os_str().as_bytes()].concat()
@@ -43,10 +44,14 @@ pub(crate) fn command(args: &ReachArgs) -> Result<()> {
     Ok(())
 }
 
-/// This machine, of which those of `paths` that do not answer are not looked at.
-pub(crate) fn system(program: &Program, paths: &[PathBuf]) -> System {
+/// This machine, of which those of `paths` that do not answer are not looked at; `open`: they will
+/// be opened.
+pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System {
     let system = System::live();
     let mut command = program.command("reach");
+    if open {
+        command.arg("--open");
+    }
     command.arg("--").args(paths).stdin(Stdio::null()).stderr(Stdio::null());
     // Where no process can be started, the library's own bound is left.
     let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else { return system };
@@ -95,7 +100,8 @@ mod tests {
     #[test]
     fn what_is_said_to_be_silent_is_not_looked_at() {
         let paths = [PathBuf::from("/tmp"), PathBuf::from("/")];
-        let system = system(&shell("printf 'silent /x/y\\000answers\\000'; sleep 100"), &paths);
+        let system =
+            system(&shell("printf 'silent /x/y\\000answers\\000'; sleep 100"), &paths, false);
         assert_eq!(system.reach(&paths[0]).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
         assert_eq!(system.known_way(&paths[0]), Some("/x/y".into()));
         system.reach(&paths[1]).unwrap();
@@ -105,10 +111,10 @@ mod tests {
     fn a_program_that_cannot_look_changes_nothing() {
         let start = Instant::now();
         for script in ["exit 1", "echo damaged", "printf 'silent'", "printf '\\377\\000'"] {
-            system(&shell(script), &["/".into()]).reach(Path::new("/")).unwrap();
+            system(&shell(script), &["/".into()], false).reach(Path::new("/")).unwrap();
         }
         let none = Program::new(vec!["/no/such/program".into()]);
-        system(&none, &["/".into()]).reach(Path::new("/")).unwrap();
+        system(&none, &["/".into()], true).reach(Path::new("/")).unwrap();
         assert!(start.elapsed() < 4 * PATH_MAX, "only a bound on a hang");
     }
 }

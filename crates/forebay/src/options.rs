@@ -306,7 +306,7 @@ impl Options {
         },
         Variable {
             name: "FOREBAY_WATCHDOG",
-            about: "how long a transfer in a stream's order may stand still",
+            about: "how long what does not answer, or a stream's transfer, may stand still",
             default: "30s",
             takes: "a time from 100ms to 1h, such as `30s`",
             set: |options, text| parse_duration(text).map(|time| options.watchdog = time),

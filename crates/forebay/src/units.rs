@@ -116,7 +116,7 @@ pub fn parse_rate(text: &str) -> Option<u64> {
     parse_size(text.trim().strip_suffix("/s")?)
 }
 
-/// Parses a duration: a number followed by `ns`, `us`, `ms` or `s`.
+/// Parses a duration: a number followed by `ns`, `us`, `ms`, `s` or `h`.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
@@ -127,6 +127,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "us" | "µs" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
+        "h" => 3_600_000_000_000,
         _ => return None,
     };
     scaled(number, scale).map(Duration::from_nanos)
@@ -172,6 +173,7 @@ mod tests {
         assert_eq!(parse_rate("50GB"), None);
         assert_eq!(parse_duration("10us"), Some(Duration::from_micros(10)));
         assert_eq!(parse_duration("1.5ms"), Some(Duration::from_micros(1500)));
+        assert_eq!(parse_duration("1h"), Some(Duration::from_secs(3600)));
         assert_eq!(parse_duration("5"), None);
     }
 

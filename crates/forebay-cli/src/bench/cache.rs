@@ -13,6 +13,7 @@ use forebay::units::{MIB, format_size};
 use super::memory::whole;
 use super::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
+use crate::steps::Step;
 
 /// How often a file is read in: others may take its pages meanwhile.
 const TRIES: usize = 3;
@@ -94,6 +95,7 @@ pub fn read_plainly(
     see: impl Fn(u64, &[u8]) -> Result<()> + Sync,
 ) -> Result<()> {
     let at = |offset: u64| format!("cannot read `{}` at {offset}", path.display());
+    let step = Step::begin("read", path);
     let file = File::open(path)
         .map_err(|error| Failure::io(format!("cannot open `{}`", path.display()), &error))?;
     let buffer = || vec![0; whole(MIB)];
@@ -101,6 +103,7 @@ pub fn read_plainly(
         let bytes = &mut buffer[..whole(range.len())];
         file.read_exact_at(bytes, range.start)
             .map_err(|error| Failure::io(at(range.start), &error))?;
+        step.goes_on();
         see(range.start, bytes)
     })
 }

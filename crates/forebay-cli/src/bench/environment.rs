@@ -19,13 +19,16 @@ use super::control_group;
 use super::parallel::cores;
 use crate::report::drives::DriveFacts;
 use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
+use crate::steps::Step;
 
 /// Collects what is known about this machine and the place of `path`.
 #[must_use]
 pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Environment {
+    let looking = Step::begin("look at", path);
     let map = Resolver::default().resolve(path);
     let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
     let file_system = file_system(path);
+    drop(looking);
     let source = file_system.as_ref().map(|facts| facts.source.clone());
     Environment {
         gpu: device.map(gpu),

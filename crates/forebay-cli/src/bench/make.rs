@@ -14,6 +14,7 @@ use super::memory::whole;
 use super::parallel::{cores, each_piece};
 use super::scratch::no_link;
 use crate::failure::{Failure, Result};
+use crate::steps::Step;
 
 /// Bytes that are made in memory before they are written.
 pub(crate) const STEP: u64 = 32 * MIB;
@@ -36,13 +37,17 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
             _ => failure,
         }
     };
+    let writing = Step::begin("write scratch to", path);
     let file = open(path).map_err(failed)?;
     let had = file.metadata().map_err(failed)?.len();
+    drop(writing); // to take room may mean to write it
     if len > had {
         reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
     }
+    let writing = Step::begin("write scratch to", path);
     file.set_len(len).map_err(failed)?;
-    put_range(&file, pattern, 0, len).map_err(failed)?;
+    put_range(&file, pattern, (0, len), &writing).map_err(failed)?;
+    drop(writing);
     file.sync_all().map_err(failed)
 }
 
@@ -71,7 +76,8 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
 /// # Errors
 /// The system's.
 pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
-    let written = open(path).and_then(|file| put_range(&file, pattern, start, end));
+    let step = Step::begin("write to", path);
+    let written = open(path).and_then(|file| put_range(&file, pattern, (start, end), &step));
     let text = || format!("cannot write to `{}` at {start}", path.display());
     written.map_err(|error| Failure::io(text(), &error))
 }
@@ -80,7 +86,12 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(no_link(true)).open(path)
 }
 
-fn put_range(file: &File, pattern: Pattern, mut start: u64, end: u64) -> io::Result<()> {
+fn put_range(
+    file: &File,
+    pattern: Pattern,
+    (mut start, end): (u64, u64),
+    step_of: &Step,
+) -> io::Result<()> {
     let mut step = vec![0; whole(STEP.min(end.saturating_sub(start)))];
     while start < end {
         let bytes = &mut step[..whole(STEP.min(end - start))];
@@ -89,6 +100,7 @@ fn put_range(file: &File, pattern: Pattern, mut start: u64, end: u64) -> io::Res
             Ok::<(), io::Error>(())
         })?;
         file.write_all_at(bytes, start)?;
+        step_of.goes_on();
         start += bytes.len() as u64;
     }
     Ok(())
@@ -109,6 +121,7 @@ impl Room {
     /// # Errors
     /// The system's.
     pub fn of(folder: &Path) -> Result<Self> {
+        let _step = Step::begin("inspect", folder);
         let facts = statvfs(folder).map_err(|error| {
             Failure::io(format!("cannot inspect `{}`", folder.display()), &error.into())
         })?;

@@ -46,7 +46,7 @@ use self::methods::cufile::{self, Cufile};
 use self::methods::{Job, Method as _};
 use self::run::Run;
 use self::size::{Means, Passes};
-use self::subject::Subject;
+use self::subject::{Subject, is_folder};
 use self::target::Target;
 use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
@@ -56,6 +56,7 @@ use crate::program::Program;
 use crate::report::json::{Cache, Direction, Environment, Report, SCHEMA};
 use crate::report::table;
 use crate::report::warnings::{self, Warning};
+use crate::steps::Step;
 
 /// Ways that are compared.
 const WAYS: u32 = 3;
@@ -109,7 +110,7 @@ pub fn run(args: &BenchArgs, command: &str, program: &Program) -> Result<Report>
     let engine = Engine::new(options)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target.check(args.route)?;
-    let scratch = args.paths.first().is_none_or(|path| path.is_dir());
+    let scratch = args.paths.first().is_none_or(|path| is_folder(path));
     let several = args.paths.len() > 1;
     let write = args.write || (!args.read && scratch && !several);
     let mut directions = Vec::new();
@@ -266,6 +267,7 @@ impl Bench<'_> {
         let mut memory = self.target.allocate(&self.engine, len)?;
         let mut forebay = methods::forebay::Forebay::new(self.engine.clone(), Some(route));
         let path = subject.read_path();
+        let _step = Step::of_engine("read", &path, &self.engine);
         let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
         forebay.open(&job, &memory)?;
         forebay.read(&job, &mut memory).map(drop)
@@ -284,13 +286,18 @@ impl Bench<'_> {
     fn others(&self, subject: &Subject) -> Result<Others> {
         let two = self.target.device.is_some() && self.args.route.is_none();
         let past = self.engine.options().direct_io != DirectIo::Off;
-        let open = || self.engine.open(subject.read_path());
-        if !two || !past || open()?.no_direct_io().is_some() {
+        if !two || !past || self.has_no_direct_io(subject)? {
             return Ok(Others::None);
         }
         // A machine without such a path is the common case, and no news.
         let direct = self.try_route(subject, Some(Route::Direct));
         Ok(if direct.is_ok() { Others::Direct } else { Others::Staged })
+    }
+
+    fn has_no_direct_io(&self, subject: &Subject) -> Result<bool> {
+        let path = subject.read_path();
+        let _step = Step::begin("read", &path);
+        Ok(self.engine.open(&path)?.no_direct_io().is_some())
     }
 
     /// The host memory that moves of `len` bytes take.
@@ -423,6 +430,7 @@ fn look(subject: &Subject) -> Result<f64> {
             (subject.read_path(), Direction::Write, LOOK_LEN.min(room / 2))
         }
     };
+    let _step = Step::begin(direction.name(), &path);
     match Storage::open(&path, direction, len) {
         Ok(Ok(storage)) => storage.estimate(LOOK),
         // What cannot be looked at is guessed.

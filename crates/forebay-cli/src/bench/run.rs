@@ -22,6 +22,7 @@ use super::proof::Prover;
 use super::subject::Subject;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Direction, MethodName};
+use crate::steps;
 
 /// Copies that a link's ceiling is the best of, at least.
 pub(super) const LINK_SAMPLES: u32 = 5;
@@ -239,7 +240,7 @@ impl<'a> Run<'a> {
         }
         let Some(storage) = place else { return Ok(()) };
         // Pages in the cache would make direct I/O wait for their own writing.
-        self.engine.open(&path)?.evict()?;
+        steps::open(self.engine, &path)?.evict()?;
         let spent = storage.sample()?;
         line.add_ceiling(storage.bytes(), spent, storage.how());
         if line.direction == Direction::Write {
@@ -281,7 +282,7 @@ impl<'a> Run<'a> {
     fn way(&mut self, line: &mut Line, repeat: u32) -> Result<()> {
         let Some(job) = self.job(line) else { return Ok(()) };
         let Some(way) = self.ways.iter_mut().find(|way| way.is_of(line)) else { return Ok(()) };
-        let file = self.engine.open(&job.path)?;
+        let file = steps::open(self.engine, &job.path)?;
         let mut content = match line.direction {
             Direction::Read => Content::Read(&self.expected),
             Direction::Write => Content::Write(&mut self.written),

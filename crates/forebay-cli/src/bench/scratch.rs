@@ -21,6 +21,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, flock, fstat, open
 
 use crate::failure::{Failure, Result};
 use crate::interrupt;
+use crate::steps::Step;
 
 const PREFIX: &str = ".forebay-scratch-";
 const FOLDER: OFlags =
@@ -114,6 +115,7 @@ impl Scratch {
             Failure::io(format!("cannot make a scratch file in `{}`", folder.display()), error)
                 .hint("go to a folder that you may write, or give a file to read")
         };
+        let _step = Step::begin("make scratch in", folder);
         let mut lock = None;
         let folder = interrupt::with_scratch(|| {
             let path = folder.join(format!("{PREFIX}{:016x}", random().map_err(|e| failed(&e))?));
@@ -135,6 +137,7 @@ impl Scratch {
     /// # Errors
     /// They do not: somebody else moved or removed the folder.
     pub fn check(&self) -> Result<()> {
+        let _step = Step::begin("look at", &self.folder.path);
         self.folder.is_there().map_err(|error| {
             let path = self.folder.path.display();
             Failure::io(format!("cannot go on with the scratch folder `{path}`"), &error)
@@ -151,6 +154,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        let _step = Step::begin("remove", &self.folder.path);
         interrupt::remove_scratch(&self.folder);
     }
 }
@@ -173,6 +177,7 @@ fn fill(folder: &Folder) -> io::Result<File> {
 /// Removes what earlier runs left in `folder` when they crashed; returns how many there were.
 #[must_use]
 pub fn remove_leftovers(folder: &Path) -> usize {
+    let _step = Step::begin("look for scratch in", folder);
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let names = entries.flatten().map(|entry| entry.file_name());
     names

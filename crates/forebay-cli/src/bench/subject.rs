@@ -16,6 +16,7 @@ use super::make::{self, Room};
 use super::memory::whole;
 use super::scratch::{Part, Scratch, random};
 use crate::failure::{Failure, Result};
+use crate::steps::Step;
 
 /// What is read and what is written.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl Subject {
     /// # Errors
     /// The file cannot be read, or scratch cannot be made.
     pub fn find(engine: &Engine, path: Option<&Path>, write: bool) -> Result<Self> {
-        let is_folder = path.is_some_and(Path::is_dir);
+        let is_folder = path.is_some_and(is_folder);
         let given = path.filter(|_| !is_folder).map(|path| given(engine, path)).transpose()?;
         let folder = match path {
             None => PathBuf::from("."),
@@ -158,6 +159,12 @@ impl Subject {
     }
 }
 
+/// Whether there is a folder at `path`.
+pub(crate) fn is_folder(path: &Path) -> bool {
+    let _step = Step::begin("look at", path);
+    path.is_dir()
+}
+
 /// Whether a file that says to have no bytes really has none: the kernel makes some only when they
 /// are read.
 ///
@@ -179,6 +186,7 @@ pub(crate) fn check_size(path: &Path, len: u64) -> Result<()> {
 
 /// The user's file: opened as the engine opens it, so that its errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
+    let _step = Step::begin("open", path);
     let len = engine.open(path)?.len()?;
     check_size(path, len)?;
     if len == 0 {

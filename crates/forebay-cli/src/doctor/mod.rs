@@ -39,7 +39,7 @@ pub(crate) fn command(args: &DoctorArgs, program: &Program) -> Result<()> {
         return finish(&DoctorReport::of(&report, Some(dir.display().to_string())), args);
     }
     let path = path.unwrap_or_else(|| PathBuf::from("."));
-    let system = reach::system(program, std::slice::from_ref(&path));
+    let system = reach::system(program, std::slice::from_ref(&path), true);
     let answers = answers(&system, &path)?;
     if let Some(dir) = &args.record {
         let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);

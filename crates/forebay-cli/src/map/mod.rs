@@ -35,12 +35,12 @@ pub(crate) fn command(args: &MapArgs, command: &str, program: &Program) -> Resul
     };
     if let Some(dir) = &args.record {
         let paths = paths(&args.paths);
-        return show(&record::record(&reach::system(program, &paths), &paths, dir)?);
+        return show(&record::record(&reach::system(program, &paths, false), &paths, dir)?);
     }
     let (system, paths) = match &args.fixture {
         None => {
             let paths = paths(&args.paths);
-            (reach::system(program, &paths), paths)
+            (reach::system(program, &paths, args.extents), paths)
         }
         Some(dir) => replayed(dir, &args.paths)?,
     };

@@ -24,6 +24,7 @@ use crate::interrupt;
 use crate::program::Program;
 use crate::report::plain::plain;
 use crate::report::table;
+use crate::steps::Step;
 
 /// Bytes that come back from the target at a time.
 const STEP: u64 = 16 * MIB;
@@ -35,9 +36,11 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target.check(args.route)?;
+    let opening = Step::begin("open", &args.file);
     let file = engine.open(&args.file)?;
     let size = file.len()?;
     check_size(&args.file, size)?;
+    drop(opening);
     let len = wanted_len(args, size)?;
     target.demand(&engine, len).check(len, "--len")?;
     let memory = target.allocate(&engine, len.max(1));
@@ -52,6 +55,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let mut request = RequestOptions::default();
     request.route = args.route;
     request.exact = true;
+    let reading = Step::of_engine("read", &args.file, &engine);
     let outcome = match &mut memory {
         Memory::Host(host) => {
             file.read_with(args.offset, &mut host.bytes_mut()[..whole(len)], &request)
@@ -60,6 +64,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
             file.read_with(args.offset, forebay::Target::Buffer(&mut gpu.buffer, 0..len), &request)
         }
     };
+    drop(reading);
     // Of a read that failed as well: that is when it is looked at.
     let left_out = trace.map(|output| {
         let trace = engine.end_trace();
@@ -131,6 +136,7 @@ impl<'a> Output<'a> {
 
     fn create_file(path: &'a Path) -> Result<Self> {
         interrupt::install();
+        let _step = Step::begin("create", path);
         let file = interrupt::create_output(path).map_err(|error| {
             let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
             match error.kind() {

@@ -37,6 +37,7 @@ use crate::map::look::Look;
 use crate::program::Program;
 use crate::report::json::Direction;
 use crate::report::warnings::say;
+use crate::steps;
 
 /// What goes before the first sample: it wakes a drive that rests, and spends what a drive with a
 /// credit gives at first.
@@ -157,7 +158,7 @@ impl Tune<'_> {
         let found = found?;
         self.notes.extend(notes::of_samples(&probe.seen));
         self.notes.extend(notes::of_search(&found, bounds, self.args.duration));
-        let file = self.engine.open(&measured.path)?;
+        let file = steps::open(&self.engine, &measured.path)?;
         let searched = self.judge(&found, bounds, &file, (direction, way))?;
         Ok((searched, len))
     }

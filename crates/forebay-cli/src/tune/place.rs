@@ -13,9 +13,10 @@ use super::settings::Ground;
 use crate::bench::data::Pattern;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch::{self, Part, Scratch};
-use crate::bench::subject::check_size;
+use crate::bench::subject::{check_size, is_folder};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
+use crate::steps::{self, Step};
 
 /// A file with less tells nothing: its end comes before the queue is full.
 const LEN_MIN: u64 = 16 * MIB;
@@ -56,9 +57,11 @@ impl Place {
     /// cannot be made.
     pub(crate) fn find(engine: &Engine, path: Option<&Path>, writes: bool) -> Result<Self> {
         let asked = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
-        let is_folder = std::fs::metadata(&asked).is_ok_and(|facts| facts.is_dir());
+        let is_folder = is_folder(&asked);
         let given = if is_folder { None } else { Some(given(engine, &asked)?) };
+        let looking = Step::begin("look at", &asked);
         check_drives(&asked)?;
+        drop(looking);
         let folder = match asked.parent().filter(|_| !is_folder) {
             None => asked.clone(),
             Some(parent) if parent == Path::new("") => PathBuf::from("."),
@@ -149,6 +152,7 @@ impl Place {
 
 /// The user's file: opened as the engine opens it, so that its errors are the engine's.
 fn given(engine: &Engine, path: &Path) -> Result<(PathBuf, u64)> {
+    let _step = Step::begin("open", path);
     let len = engine.open(path)?.len()?;
     check_size(path, len)?;
     if len < LEN_MIN {
@@ -172,6 +176,7 @@ fn check_drives(path: &Path) -> Result<()> {
 }
 
 fn check_direct(engine: &Engine, path: &Path, asked: &Path) -> Result<()> {
+    let _step = Step::begin("read", path);
     let file = engine.open(path)?;
     let Some(reason) = file.no_direct_io() else { return Ok(()) };
     let text = format!("nothing to tune: `{}` has no O_DIRECT", asked.display());
@@ -188,7 +193,7 @@ fn is_device(path: &Path) -> bool {
 /// Drops a file's pages from the page cache; says what stays there.
 fn drop_pages(engine: &Engine, path: &Path) -> Result<Option<String>> {
     let start = Instant::now();
-    let file = engine.open(path)?;
+    let file = steps::open(engine, path)?;
     loop {
         match file.evict()? {
             Residency::Known { resident, len } if resident > len / 100 => {

@@ -20,6 +20,7 @@ use super::search::{Probe, Sample};
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 use crate::failure::{Failure, Result};
+use crate::steps::Step;
 
 /// Bytes of one transfer.
 pub(crate) const UNIT: u64 = 8 * MIB;
@@ -96,6 +97,7 @@ impl EngineProbe {
     fn open(&self, engine: &Engine) -> Result<File> {
         let mut how = OpenOptions::default();
         how.write = self.direction == Direction::Write;
+        let _step = Step::begin("open", &self.path);
         Ok(engine.open_with(&self.path, &how)?)
     }
 

@@ -236,11 +236,17 @@ fn a_recorded_h200_is_diagnosed_anywhere() {
     assert!(said.ends_with(last), "{said}");
 }
 
+/// What it says where nothing is broken.
+fn said(dir: &Path, args: &[&str]) -> String {
+    let output = doctor(dir, args);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
-    let output = doctor(&Machine::virtual_h200().settle(), &["/data/f", "--fixture", "."]);
-    assert!(output.status.success(), "nothing was set up: {output:?}");
-    insta::assert_snapshot!(String::from_utf8(output.stdout).unwrap(), @r#"
+    let machine = Machine::virtual_h200();
+    insta::assert_snapshot!(said(&machine.settle(), &["/data/f", "--fixture", "."]), @r#"
         /data/f → NVIDIA H200, 0000:41:00.0
 
         problem   drive: vda: virtio

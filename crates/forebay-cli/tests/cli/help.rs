@@ -113,7 +113,7 @@ fn long_help_tells_of_every_variable() {
           FOREBAY_RING [default: auto]
                   how requests reach the kernel
           FOREBAY_WATCHDOG [default: 30s]
-                  how long a transfer in a stream's order may stand still
+                  how long what does not answer, or a stream's transfer, may stand still
           FOREBAY_NVTX [default: auto]
                   whether an attached tool is shown NVTX ranges
           FOREBAY_CUFILE [default: auto]

@@ -1,5 +1,6 @@
 //! Where the program under test is: a bundle names it, else it is what cargo built.
 
+use std::fs;
 use std::path::PathBuf;
 
 /// The program's file.
@@ -8,4 +9,11 @@ pub(crate) fn program() -> PathBuf {
     let file = named.unwrap_or_else(|| env!("CARGO_BIN_EXE_forebay").into());
     // A relative path would be looked for in the folder that the program is to run in.
     std::path::absolute(file).expect("a path that is not empty")
+}
+
+/// The process that works for the command with this number; none before it has started, or where
+/// the kernel does not tell.
+pub(crate) fn worker(command: u32) -> Option<u32> {
+    let children = format!("/proc/{command}/task/{command}/children");
+    fs::read_to_string(children).ok()?.split(' ').next()?.parse().ok()
 }

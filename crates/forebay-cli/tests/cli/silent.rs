@@ -1,13 +1,19 @@
 //! A path that nobody answers for: the command says so, and ends.
 
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use forebay_cli::doctor::json::DoctorReport;
 use forebay_cli::map::json::{MapReport, Value};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
-use crate::lab::fuse::Fuse;
+use crate::lab::fuse::{Faults, Fuse};
 use crate::lab::or_skip;
 use crate::lab::watchdog::Watchdog;
 use crate::program::program;
@@ -83,4 +89,164 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
     let output = run(folder.path(), &["map", "--fixture", "map", "--json"]);
     let report: MapReport = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.warnings.iter().any(|warning| warning.rule == "silent"));
+}
+
+/// How a rig misbehaves.
+type Fault = fn(&mut Faults);
+
+const SILENT: Fault = |faults| faults.silent = true;
+const NO_OPENS: Fault = |faults| faults.hang_opens = true;
+const NO_READS: Fault = |faults| faults.hang_from = Some(0);
+
+/// A file that misbehaves so, with one beside it that does not.
+fn rig(fault: Fault) -> Option<(Fuse, TempDir)> {
+    let fuse = or_skip(Fuse::new(vec![7; 32 << 20]))?;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("other"), vec![7; 8192]).unwrap();
+    fuse.set(fault);
+    Some((fuse, folder))
+}
+
+/// `FILE` and `FOLDER` in a command line are those of the file system that does not answer.
+fn words<'a>(line: &'a str, fuse: &Fuse) -> Vec<String> {
+    let file = fuse.path();
+    let folder = file.parent().unwrap().to_str().unwrap();
+    let word =
+        |word: &'a str| word.replace("FILE", file.to_str().unwrap()).replace("FOLDER", folder);
+    line.split(' ').map(word).collect()
+}
+
+/// The command of this line; it gives up after `bound`, and nobody who reads what it says waits
+/// for those that it leaves behind.
+fn begin(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process::Child {
+    let mut command = std::process::Command::new(program());
+    command.current_dir(folder).env("NO_COLOR", "1").env("FOREBAY_WATCHDOG", bound);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).args(words(line, fuse));
+    // Signals for this run must not reach the tests.
+    command.process_group(0).spawn().unwrap()
+}
+
+/// What these say and end with; none of those that do not end.
+fn ends(children: Vec<std::process::Child>) -> Vec<Option<Output>> {
+    let end = |child: std::process::Child| {
+        let (tell, told) = channel();
+        thread::spawn(move || tell.send(child.wait_with_output().unwrap()));
+        told
+    };
+    let ends: Vec<_> = children.into_iter().map(end).collect();
+    let start = Instant::now();
+    // Only a bound on a hang: nothing is measured.
+    let bound = Duration::from_secs(60);
+    ends.iter().map(|end| end.recv_timeout(bound.saturating_sub(start.elapsed())).ok()).collect()
+}
+
+/// All of these lines fail, each with its own text.
+fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
+    let _watchdog = Watchdog::start();
+    let Some((fuse, folder)) = rig(fault) else { return };
+    let start = |(line, _): &(&str, &str)| begin(line, &fuse, folder.path(), "600ms");
+    let ends = ends(lines.iter().map(start).collect());
+    assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
+    drop(fuse);
+    for ((line, expected), end) in lines.iter().zip(ends) {
+        let end = end.unwrap_or_else(|| panic!("`{line}` does not end"));
+        let said = String::from_utf8(end.stderr).unwrap();
+        assert_eq!(end.status.code(), Some(1), "{line}: {said}");
+        assert!(said.starts_with(&format!("error: cannot {expected} `/")), "{line}: {said}");
+        assert!(said.contains("  caused by: nothing answered within 600ms: "), "{line}: {said}");
+        assert!(said.contains("\nhint: ") && said.contains("`umount -f MOUNT`"), "{line}: {said}");
+        assert!(end.stdout.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn a_path_that_does_not_answer_fails_whatever_moves_bytes() {
+    all_give_up(
+        SILENT,
+        &[
+            ("read FILE --gpu none", "open"),
+            ("read FILE --gpu sim --json", "open"),
+            ("read other --gpu none --output FOLDER/new", "create"),
+            ("bench FILE --gpu none --json", "look at"),
+            ("bench FOLDER --gpu none", "look at"),
+            ("bench other FILE --gpu none", "look at"),
+            ("tune FILE", "look at"),
+            ("tune FOLDER --write", "look at"),
+        ],
+    );
+}
+
+/// As if it had been alive when it was looked at.
+#[test]
+fn a_path_that_is_not_opened_fails_whatever_moves_bytes() {
+    all_give_up(
+        NO_OPENS,
+        &[
+            ("read FILE --gpu none", "open"),
+            ("bench FILE --gpu none", "open"),
+            ("bench other FILE --gpu none", "open"),
+            ("tune FILE", "open"),
+        ],
+    );
+}
+
+#[test]
+fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
+    all_give_up(
+        NO_READS,
+        &[
+            ("read FILE --gpu none", "read"),
+            ("read FILE --gpu sim", "read"),
+            ("bench FILE --gpu none", "read"),
+            ("bench FILE --gpu sim", "read"),
+            ("bench other FILE --gpu none", "read"),
+            ("tune FILE", "read"),
+        ],
+    );
+}
+
+#[test]
+fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
+    let _watchdog = Watchdog::start();
+    let Some((fuse, folder)) = rig(NO_OPENS) else { return };
+    let lines = ["map FILE --extents", "doctor FILE --gpu none"];
+    let ends = ends(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
+    assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
+    drop(fuse);
+    let [map, doctor] = &ends[..] else { unreachable!("one for each line") };
+    let said = |end: &Output| String::from_utf8(end.stderr.clone()).unwrap();
+    let (map, doctor) = (map.as_ref().unwrap(), doctor.as_ref().unwrap());
+    assert!(map.status.success() && said(map).contains("the path does not answer"), "{map:?}");
+    assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
+    assert!(said(doctor).contains("caused by: path_answers: "), "{doctor:?}");
+}
+
+#[test]
+fn ctrl_c_ends_a_command_that_waits_for_an_answer() {
+    let _watchdog = Watchdog::start();
+    let (read, bench) = ("read FILE --gpu none", "bench FILE --gpu none");
+    let cases = [(SILENT, bench), (NO_OPENS, read), (NO_READS, read), (NO_READS, bench)];
+    let (mut rigs, mut children) = (Vec::new(), Vec::new());
+    for (fault, line) in cases {
+        let Some((fuse, folder)) = rig(fault) else { return };
+        children.push(begin(line, &fuse, folder.path(), "1h"));
+        rigs.push((fuse, folder));
+    }
+    rigs.iter().for_each(|(fuse, _)| fuse.wait_for_parked(1));
+    for child in &children {
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+    }
+    let ends = ends(children);
+    drop(rigs);
+    for (index, end) in ends.iter().enumerate() {
+        let end = end.as_ref().unwrap_or_else(|| panic!("{index} does not end"));
+        assert_eq!(end.status.signal(), Some(Signal::INT.as_raw()), "{index}: {end:?}");
+        let said = String::from_utf8_lossy(&end.stderr);
+        // Reads through the page cache can be ended by the kernel, other requests cannot.
+        if index < 2 {
+            assert!(said.contains("error: stopped, but process "), "{index}: {said}");
+            assert!(said.contains("caused by: it may wait for a file that does not"), "{said}");
+        }
+    }
 }

@@ -119,6 +119,20 @@ impl System {
         }
     }
 
+    /// The same, where it is to be opened: some that tell what a file is never open it.
+    ///
+    /// # Errors
+    /// As [`reach`](Self::reach); that it cannot be opened is for whoever opens it.
+    pub fn reach_open(&self, path: &Path) -> io::Result<()> {
+        self.reach(path)?;
+        match self.probe().opens(&std::path::absolute(path)?) {
+            Err(refusal @ Refusal::Silent) => {
+                Err(io::Error::new(io::ErrorKind::TimedOut, refusal.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes for granted that nobody answers for `path`, which leads to `real` as far as is
     /// known: nobody waits for it any more.
     pub fn pass_over(&self, path: &Path, real: &Path) {

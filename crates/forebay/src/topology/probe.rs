@@ -111,6 +111,10 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
     fn trail(&self, path: &Path) -> Answer<Trail>;
     /// What `statfs` calls the type of the file system.
     fn file_system(&self, path: &Path) -> Answer<u32>;
+    /// Opens a file or folder for a moment; what else there is stays closed.
+    fn opens(&self, _path: &Path) -> Answer<()> {
+        Err(Refusal::NotRecorded)
+    }
     /// FIEMAP: the first `max` extents.
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
     /// The table of a device-mapper volume, one target a line, without its keys.
@@ -186,6 +190,10 @@ impl Probe for Live {
         self.look(path, file_system)
     }
 
+    fn opens(&self, path: &Path) -> Answer<()> {
+        self.look(path, opens)
+    }
+
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
         self.look(path, move |path| extents(path, max))
     }
@@ -230,6 +238,15 @@ fn stat(path: &Path) -> Answer<Stat> {
 fn file_system(path: &Path) -> Answer<u32> {
     let answer = rustix::io::retry_on_intr(|| rustix::fs::statfs(path))?;
     Ok(crate::file::FileSystem::of(&answer).0)
+}
+
+fn opens(path: &Path) -> Answer<()> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Opening a device could have effects of its own.
+    if matches!(stat(path)?.kind(), FileType::RegularFile | FileType::Directory) {
+        rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    }
+    Ok(())
 }
 
 fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {

@@ -17,6 +17,7 @@ use crate::bench::parallel::each_range;
 use crate::bench::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
+use crate::steps::Step;
 
 /// Bytes of one request.
 const REQUEST: u64 = MIB;
@@ -98,7 +99,10 @@ impl Storage {
         }
         let mut how = OpenOptions::new();
         how.read(true).write(write).custom_flags(libc::O_DIRECT | no_link(write));
-        let file = match how.open(path) {
+        let opening = Step::begin("open", path);
+        let opened = how.open(path);
+        drop(opening);
+        let file = match opened {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
                 return Ok(Err("the file system has no O_DIRECT".into()));

@@ -33,6 +33,7 @@ use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Report, Row, SCHEMA};
 use crate::report::warnings::{self, Warning};
+use crate::steps::Step;
 
 /// How long the speed of a drive may be looked at before a size is chosen, and by how many
 /// requests.
@@ -215,7 +216,9 @@ impl Bench<'_> {
             let len = place.subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
             place.subject.make_read(len)?;
             let mut targets = Targets::allocate(&self.engine, &self.target, &[len])?;
-            let file = self.engine.open(place.subject.read_path())?;
+            let path = place.subject.read_path();
+            let _step = Step::of_engine("read", &path, &self.engine);
+            let file = self.engine.open(&path)?;
             file.read_with(0, targets.get(0)?, &RequestOptions::by_route(route))?;
         }
         Ok(())
@@ -394,6 +397,7 @@ impl Bench<'_> {
             };
             let buffers = Buffers::for_depth(LOOK_DEPTH)?;
             let path = place.subject.read_path();
+            let _step = Step::begin(direction.name(), &path);
             match Storage::open_with(&path, direction, len, &buffers) {
                 Ok(Ok(storage)) => storage.estimate(LOOK),
                 // What cannot be looked at is guessed.

@@ -16,6 +16,7 @@ use crate::failure::{Failure, Result};
 use crate::report::drives::DriveFacts;
 use crate::report::json::Direction;
 use crate::report::warnings::Warning;
+use crate::steps::Step;
 
 /// One path: a file of the user's, or scratch in a folder.
 #[derive(Debug)]
@@ -70,7 +71,11 @@ impl Places {
         let (mut queues, mut hardware) = (Vec::new(), HashMap::<String, Vec<usize>>::new());
         for given in paths {
             let subject = Subject::find(engine, Some(given), write)?;
+            let looking = Step::begin("look at", &subject.folder);
             let map = resolver.resolve(&subject.read_path());
+            let room = fs::metadata(&subject.folder).map_or(0, |facts| facts.dev());
+            let kind = environment::file_system(&subject.folder).map(|facts| facts.kind);
+            drop(looking);
             let queue = number(&mut queues, map.queue.id.as_str());
             for drive in &map.drives {
                 places.add_drive(DriveFacts::of(drive, &map.queue.id));
@@ -80,13 +85,12 @@ impl Places {
                     users.push(queue);
                 }
             }
-            let kind = environment::file_system(&subject.folder).map(|facts| facts.kind);
             places.all.push(Place {
                 given: given.clone(),
                 queue,
                 drives: map.drives.iter().map(|drive| drive.id.as_str().to_owned()).collect(),
                 in_memory: kind.filter(|kind| matches!(kind.as_str(), "tmpfs" | "ramfs")),
-                room: fs::metadata(&subject.folder).map_or(0, |facts| facts.dev()),
+                room,
                 subject,
             });
         }
@@ -231,7 +235,9 @@ fn check_different(paths: &[PathBuf]) -> Result<()> {
             Failure::usage(message).hint("give each file or folder once")
         };
         // What cannot be looked at is told when it is opened.
+        let step = Step::begin("look at", path);
         let Ok(facts) = fs::metadata(path) else { continue };
+        drop(step);
         let device = facts.file_type().is_block_device();
         let identity = match device {
             true => (true, facts.rdev(), 0),

@@ -30,6 +30,7 @@ use crate::bench::run::{LINK_SAMPLES, text_of};
 use crate::bench::target::Target;
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
+use crate::steps;
 
 /// Bytes of the copies that show the link's ceiling, at most.
 pub(super) const LINK_LEN: u64 = GIB / 4;
@@ -327,7 +328,7 @@ impl<'a> Run<'a> {
 
     /// The counters of what a job moves.
     fn sources(&self, way: &dyn Way, job: &Job) -> Result<Sources> {
-        let open = |part: &Part| Ok((self.means.engine.open(&part.path)?, part.len));
+        let open = |part: &Part| Ok((steps::open(self.means.engine, &part.path)?, part.len));
         let files: Vec<_> = job.parts.iter().map(open).collect::<Result<_>>()?;
         let sources = self.prover.sources(self.means.engine, &files);
         Ok(if way.is_elsewhere() { sources.elsewhere() } else { sources })

@@ -9,6 +9,7 @@ use super::{Job, Method, Moved};
 use crate::bench::memory::{Memory, whole};
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
+use crate::steps::Step;
 
 /// One engine, used for every sample, as a program that keeps its engine does it.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ impl Method for Forebay {
     fn open(&mut self, job: &Job, _memory: &Memory) -> Result<()> {
         let mut how = OpenOptions::default();
         how.write = job.direction == Direction::Write;
+        let _step = Step::begin("open", &job.path);
         self.file = Some(self.engine.open_with(&job.path, &how)?);
         Ok(())
     }

@@ -21,6 +21,7 @@ use super::memory::Memory;
 use super::scratch::no_link;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName, Settings};
+use crate::steps::Step;
 
 /// Bytes that the ways without an engine move at a time.
 const STEP: u64 = 16 * ::forebay::units::MIB;
@@ -124,6 +125,7 @@ pub trait Method {
 
 /// Opens the job's file as its direction needs it.
 fn open(job: &Job) -> Result<File> {
+    let _step = Step::begin("open", &job.path);
     let write = job.direction == Direction::Write;
     OpenOptions::new()
         .read(true)

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::program::worker;
+
 use super::{command, folder_with, names, run, stderr};
 
 /// The exit code and what stands on stderr, of a run that prints nothing and leaves nothing.
@@ -110,8 +112,9 @@ fn spoiled(resident: bool, spoil: impl FnOnce(&Path)) -> (Option<i32>, String) {
     let mut child = command.spawn().unwrap();
     // It is in the middle once it has opened and closed the file far more often than at its start.
     let start = Instant::now();
-    let fds = format!("/proc/{}/fd", child.id());
+    let id = child.id();
     let has_opened = || {
+        let fds = format!("/proc/{}/fd", worker(id).unwrap_or(id));
         let entries = fs::read_dir(&fds).into_iter().flatten().flatten();
         entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path.ends_with("b"))
     };

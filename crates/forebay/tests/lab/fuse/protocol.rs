@@ -17,6 +17,8 @@ pub(super) const REQUEST_MAX: u32 = 1 << 20;
 pub(crate) struct Faults {
     /// Nothing is answered until this is taken back: no name, no size, no question of any kind.
     pub(crate) silent: bool,
+    /// Opening a file waits until this is taken back; what it is, is told.
+    pub(crate) hang_opens: bool,
     /// Reads that touch a byte from here on wait until this is taken back.
     pub(crate) hang_from: Option<u64>,
     /// Writes wait until this is taken back.
@@ -132,6 +134,7 @@ impl State {
             2 | INTERRUPT | 42 => Reply::None,
             3 => Reply::Body(self.attributes(request.node)),
             4 => self.change(request),
+            14 if self.faults.hang_opens => return None,
             14 if self.faults.no_direct
                 && request.u32_at(0) & libc::O_DIRECT.cast_unsigned() != 0 =>
             {

@@ -9,6 +9,7 @@ use crate::bench::methods::Moved;
 use crate::bench::methods::forebay::{routes, said};
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction};
+use crate::steps::Step;
 
 /// One engine for every sample, as a program that keeps its engine has it.
 #[derive(Debug)]
@@ -55,6 +56,7 @@ impl Way for Forebay {
         how.write = job.direction == Direction::Write;
         self.files.clear();
         for part in &job.parts {
+            let _step = Step::begin("open", &part.path);
             self.files.push(self.engine.open_with(&part.path, &how)?);
         }
         Ok(())

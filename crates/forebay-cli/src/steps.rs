@@ -1,0 +1,230 @@
+//! What the command waits for at the moment, and for how long it may.
+//!
+//! Plain calls have no bound: a file server may be gone, a program behind FUSE may hang, at any
+//! time. So whoever makes some says so by a [`Step`], and a thread ends the command where one
+//! makes no progress for the time that `FOREBAY_WATCHDOG` says. No step is open where something may
+//! take as long as it likes: syncs, and the samples of a measurement.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::{Engine, File, Options};
+
+use crate::failure::Failure;
+use crate::{interrupt, watched};
+
+/// What to do about what does not answer.
+pub(crate) const REMEDY: &str = "`forebay doctor PATH` names the mount: see whether its server \
+                               or program still works; `umount -f MOUNT` lets go of those who wait";
+
+/// How often steps are looked at, in parts of the time that they have.
+const LOOKS: u32 = 20;
+/// What may be spent on undoing what was begun: the same file may be in the way.
+const UNDO_MAX: Duration = Duration::from_secs(1);
+
+/// Tells how far a step is, by any number that changes.
+type Life = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// A step that is on its way.
+struct Open {
+    number: u64,
+    operation: &'static str,
+    path: PathBuf,
+    life: Life,
+    /// What `life` said last, and for how long it says so.
+    last: u64,
+    stood: Duration,
+}
+
+static STEPS: Mutex<Vec<Open>> = Mutex::new(Vec::new());
+
+fn steps() -> MutexGuard<'static, Vec<Open>> {
+    STEPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Something that touches a file; it is over when this is dropped.
+#[must_use]
+pub(crate) struct Step {
+    number: u64,
+    count: Arc<AtomicU64>,
+}
+
+impl Step {
+    /// The infinitive `operation` on `path`, which is to be over soon, or to go on.
+    pub(crate) fn begin(operation: &'static str, path: &Path) -> Self {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let life = move || counted.load(Ordering::Relaxed);
+        Self { number: add(operation, path, Arc::new(life)), count }
+    }
+
+    /// The same, which goes on for as long as `engine` gets answers from drives and GPUs.
+    pub(crate) fn of_engine(operation: &'static str, path: &Path, engine: &Engine) -> Self {
+        let engine = engine.clone();
+        Self::with_life(operation, path, move || {
+            let seen = engine.statistics();
+            seen.file.count() + seen.copy.count()
+        })
+    }
+
+    /// The same, which goes on for as long as `life` changes.
+    fn with_life(
+        operation: &'static str,
+        path: &Path,
+        life: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        Self { number: add(operation, path, Arc::new(life)), count: Arc::default() }
+    }
+
+    /// Says that it goes on.
+    pub(crate) fn goes_on(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        let mut steps = steps();
+        let index = steps.iter().position(|step| step.number == self.number);
+        let ended = index.map(|index| steps.swap_remove(index));
+        drop(steps);
+        drop(ended); // its life may be the last to hold an engine
+    }
+}
+
+/// Opens `path` by `engine`, in a step.
+pub(crate) fn open(engine: &Engine, path: &Path) -> forebay::Result<File> {
+    let _step = Step::begin("open", path);
+    engine.open(path)
+}
+
+fn add(operation: &'static str, path: &Path, life: Life) -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let (path, last) = (path.to_owned(), life());
+    steps().push(Open { number, operation, path, life, last, stood: Duration::ZERO });
+    number
+}
+
+/// Looks at all steps, `passed` after the last time; the first that has stood still for `most`.
+fn look(steps: &mut [Open], passed: Duration, most: Duration) -> Option<Failure> {
+    for step in steps.iter_mut() {
+        let now = (step.life)();
+        step.stood = if now == step.last { step.stood + passed } else { Duration::ZERO };
+        step.last = now;
+    }
+    let late = steps.iter().find(|step| step.stood >= most)?;
+    Some(failure(late.operation, &late.path, most))
+}
+
+fn failure(operation: &str, path: &Path, most: Duration) -> Failure {
+    Failure::new(format!("cannot {operation} `{}`", path.display()))
+        .because(format!(
+            "nothing answered within {most:?}: the server of the file may be gone, or the program \
+             behind FUSE may hang"
+        ))
+        .hint(format!("{REMEDY}; `FOREBAY_WATCHDOG` sets how long is waited"))
+}
+
+/// Ends the command, from now on, where a step stands still for too long.
+pub(crate) fn watch() {
+    static STARTED: AtomicBool = AtomicBool::new(false);
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // A variable that makes no sense is told by whoever needs it.
+    let most = Options::from_env().unwrap_or_default().watchdog;
+    let pause = most / LOOKS;
+    let watch = move || {
+        loop {
+            let start = Instant::now();
+            thread::sleep(pause);
+            // A command that was stopped for a while (Ctrl-Z) has not waited meanwhile.
+            let passed = start.elapsed().min(2 * pause);
+            let late = look(&mut steps(), passed, most);
+            if let Some(failure) = late {
+                end(&failure);
+            }
+        }
+    };
+    let _ = thread::Builder::new().name("steps".into()).spawn(watch);
+}
+
+/// Ends the command, with a thread that cannot end.
+#[expect(clippy::exit, reason = "there is no way back to `main`")]
+fn end(failure: &Failure) -> ! {
+    failure.print();
+    watched::let_go();
+    let (tell, told) = channel();
+    thread::spawn(move || {
+        let _held = interrupt::undo_all();
+        let _ = tell.send(());
+        // Nothing is begun any more.
+        loop {
+            thread::park();
+        }
+    });
+    let _ = told.recv_timeout(UNDO_MAX);
+    if watched::tell(watched::End::Silent(1)) {
+        // Whoever heard that ends this process.
+        loop {
+            thread::park();
+        }
+    }
+    std::process::exit(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(operation: &'static str, life: &Arc<AtomicU64>) -> Open {
+        let life = Arc::clone(life);
+        let life: Life = Arc::new(move || life.load(Ordering::Relaxed));
+        let path = PathBuf::from("/a/b");
+        Open { number: 0, operation, path, life, last: 0, stood: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_step_may_take_any_time_as_long_as_it_goes_on() {
+        let (second, most) = (Duration::from_secs(1), Duration::from_secs(10));
+        let count = Arc::new(AtomicU64::new(0));
+        let mut steps = [step("read", &count)];
+        for turn in 0..100 {
+            if turn % 9 == 0 {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            assert_eq!(look(&mut steps, second, most), None, "turn {turn}");
+        }
+        let looks = (0..100).position(|_| look(&mut steps, second, most).is_some());
+        assert_eq!(looks, Some(9), "it stood for a second already");
+    }
+
+    #[test]
+    fn the_step_that_stands_still_is_named() {
+        let (moves, stands) = (Arc::new(AtomicU64::new(7)), Arc::default());
+        let mut steps = [step("read", &moves), step("open", &stands)];
+        let failure = look(&mut steps, Duration::from_secs(30), Duration::from_secs(30)).unwrap();
+        assert_eq!(failure.message, "cannot open `/a/b`");
+        assert!(failure.causes[0].starts_with("nothing answered within 30s"), "{failure:?}");
+        assert!(failure.hint.unwrap().contains("umount -f"));
+        assert!(!failure.usage);
+    }
+
+    #[test]
+    fn a_step_is_over_when_it_is_dropped() {
+        let held = Arc::new(());
+        let life = Arc::clone(&held);
+        let step =
+            Step::with_life("read", Path::new("/a"), move || Arc::strong_count(&life) as u64);
+        assert!(steps().iter().any(|open| open.number == step.number));
+        let number = step.number;
+        drop(step);
+        assert!(steps().iter().all(|open| open.number != number));
+        assert_eq!(Arc::strong_count(&held), 1, "nothing is kept");
+    }
+}

@@ -1,0 +1,329 @@
+//! `forebay watched`: runs a verb in a process that can be left behind.
+//!
+//! A call that a server never answers may not be ended by any signal, and a process ends only when
+//! all its threads have. So a verb that touches files runs in a child of the process that was
+//! started. That one touches no file: it hands signals on, ends as the child ended, and leaves it
+//! behind where it should have ended and cannot. The child says through a pipe how it is about to
+//! end; `steps` notices what never answers.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ExitCode, ExitStatus};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
+};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::program::Program;
+use crate::steps;
+
+/// The verb that a child is started by.
+pub(crate) const VERB: &str = "watched";
+/// What a child may take to undo what it did, after a signal.
+const STOP_MAX: Duration = Duration::from_secs(5);
+/// What it may take from its last word to its end: pinned memory goes, and drivers of GPUs.
+const END_MAX: Duration = Duration::from_secs(5);
+/// The same where a signal ends it, as somebody waits for that.
+const STOPPED_MAX: Duration = Duration::from_secs(2);
+/// The same of a child that waits for what does not answer.
+const SILENT_MAX: Duration = Duration::from_millis(300);
+/// The stack of a process's first thread, as Linux has it.
+const STACK_LEN: usize = 8 << 20;
+/// What Rust's programs end with that panic.
+const PANICKED: u8 = 101;
+/// In the byte that a child tells, beside the code that it ends with: it waits for what does not
+/// answer.
+const IS_SILENT: u8 = 0x80;
+/// The rest is the number of the signal that ends it.
+const BY_SIGNAL: u8 = 0x40;
+
+/// What the process that was started gets to know.
+enum News {
+    Signal(i32),
+    /// What the child has told.
+    Word(u8),
+    Ended(io::Result<ExitStatus>),
+}
+
+/// Why a child is to end soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Signal(i32),
+    Code(u8),
+}
+
+/// Runs the verb of `arguments`, the program's name first, in a child; none where no child can be
+/// had, and the verb is to run here.
+pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode> {
+    let (hear, tell) = io::pipe().ok()?;
+    fcntl_setfd(&tell, FdFlags::empty()).ok()?;
+    let mut command = program.command(VERB);
+    command.arg(tell.as_raw_fd().to_string()).args(arguments.get(1..).unwrap_or_default());
+    let child = command.spawn().ok()?;
+    Some(watch(child, hear, tell))
+}
+
+/// Waits for `child`, for as long as it may take.
+fn watch(mut child: Child, hear: PipeReader, tell: PipeWriter) -> ExitCode {
+    drop(tell);
+    let id = child.id();
+    let child_of_ours = Handle::of(id);
+    let (news, came) = channel();
+    pass_signals(news.clone());
+    pass_word(hear, news.clone());
+    // Were no thread to be had, nobody but this one could wait.
+    let waits = thread::Builder::new().name("child".into());
+    if waits.spawn(move || drop(news.send(News::Ended(child.wait())))).is_err() {
+        child_of_ours.send(Signal::KILL);
+        return ExitCode::FAILURE;
+    }
+    match ended(&came, &child_of_ours) {
+        Ok(status) => as_ended(status),
+        // Nobody can say when it ends.
+        Err(why) => {
+            child_of_ours.send(Signal::KILL);
+            match why {
+                Why::Code(code) => ExitCode::from(code),
+                Why::Signal(signal) => {
+                    left_behind(id).print();
+                    end_by(signal)
+                }
+            }
+        }
+    }
+}
+
+/// How the child has ended, or why it should have by now.
+fn ended(came: &Receiver<News>, child: &Handle) -> Result<ExitStatus, Why> {
+    let mut end: Option<(Instant, Why)> = None;
+    loop {
+        let news = match end {
+            None => came.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((at, _)) => came.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        let (most, why) = match (news, end) {
+            (Ok(News::Ended(Ok(status))), _) => return Ok(status),
+            (Ok(News::Signal(signal)), _) => {
+                // Ctrl-C has reached it already, another signal perhaps not.
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    child.send(signal);
+                }
+                (STOP_MAX, Why::Signal(signal))
+            }
+            (Ok(News::Word(word)), _) => meaning(word),
+            (_, Some((_, why))) => return Err(why),
+            // Nobody will ever tell how it ended.
+            (_, None) => return Err(Why::Code(1)),
+        };
+        let at = Instant::now() + most;
+        end = match end {
+            // What was first decides how it ends; what is sooner, when.
+            Some((before, first)) => Some((before.min(at), first)),
+            None => Some((at, why)),
+        };
+    }
+}
+
+/// What a child may take that has said `word`, and how it ends.
+fn meaning(word: u8) -> (Duration, Why) {
+    let rest = word & !(IS_SILENT | BY_SIGNAL);
+    match (word & IS_SILENT != 0, word & BY_SIGNAL != 0) {
+        (true, _) => (SILENT_MAX, Why::Code(rest)),
+        (false, true) => (STOPPED_MAX, Why::Signal(rest.into())),
+        (false, false) => (END_MAX, Why::Code(rest)),
+    }
+}
+
+/// The child, whatever becomes of its number.
+struct Handle {
+    id: u32,
+    /// None before Linux 5.3.
+    itself: Option<OwnedFd>,
+}
+
+impl Handle {
+    fn of(id: u32) -> Self {
+        let itself = pid(id).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        Self { id, itself }
+    }
+
+    fn send(&self, signal: Signal) {
+        let _ = match (&self.itself, pid(self.id)) {
+            (Some(itself), _) => pidfd_send_signal(itself, signal),
+            (None, Some(pid)) => kill_process(pid, signal),
+            (None, None) => Ok(()),
+        };
+    }
+}
+
+fn pid(id: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+/// Tells of the signals that end a command. Where they cannot be had, they end this process, and
+/// the kernel ends the child.
+fn pass_signals(news: Sender<News>) {
+    let Ok(mut signals) = Signals::new(interrupt::wanted()) else { return };
+    let pass = move || {
+        let mut signals = signals.forever();
+        while signals.next().is_some_and(|signal| news.send(News::Signal(signal)).is_ok()) {}
+    };
+    let _ = thread::Builder::new().name("signals".into()).spawn(pass);
+}
+
+/// Tells of the child's last word.
+fn pass_word(mut hear: PipeReader, news: Sender<News>) {
+    let pass = move || {
+        let mut word = [0];
+        if hear.read_exact(&mut word).is_ok() {
+            let _ = news.send(News::Word(word[0]));
+        }
+    };
+    let _ = thread::Builder::new().name("word".into()).spawn(pass);
+}
+
+/// Ends as the child has.
+fn as_ended(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        (None, Some(signal)) => {
+            // One core is enough.
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            let _ = rustix::process::setrlimit(Resource::Core, none);
+            end_by(signal)
+        }
+        (None, None) => ExitCode::FAILURE,
+    }
+}
+
+/// Ends this process by a signal, so that whoever started it sees which.
+fn end_by(signal: i32) -> ExitCode {
+    let _ = emulate_default_handler(signal);
+    // What shells say of such an end, where it did not come to that.
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+}
+
+fn left_behind(id: u32) -> Failure {
+    Failure::new(format!("stopped, but process {id} has not ended"))
+        .because("it may wait for a file that does not answer: such a process cannot be ended")
+        .hint(steps::REMEDY)
+}
+
+/// Where this process, a child, tells how it is about to end.
+static TELL: Mutex<Option<File>> = Mutex::new(None);
+
+/// Takes this process for a child, which its parent hears through the descriptor `word` and which
+/// ends with it.
+pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
+    let failed = |error: &io::Error| {
+        Failure::io(format!("cannot tell anybody through `{}`", word.display()), error)
+            .hint("this verb is not made to be typed: leave it and the number out")
+    };
+    let number = word.to_str().and_then(|word| word.parse::<u16>().ok());
+    let number = number.ok_or_else(|| failed(&io::ErrorKind::InvalidInput.into()))?;
+    let tell = File::options().write(true).open(format!("/proc/self/fd/{number}"));
+    let tell = tell.map_err(|error| failed(&error))?;
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Also where there is nothing to undo: a signal by itself ends no process that cannot end.
+    interrupt::install();
+    *TELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
+    Ok(())
+}
+
+/// Runs `work` on a thread of its own. The kernel hands signals to the first thread of a process,
+/// also where that waits for what never answers, and then to no other.
+pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+    thread::scope(|scope| {
+        let first = thread::Builder::new().name("verb".into()).stack_size(STACK_LEN);
+        match first.spawn_scoped(scope, work) {
+            // It has told of its panic.
+            Ok(running) => running.join().unwrap_or(ExitCode::from(PANICKED)),
+            Err(error) => {
+                Failure::io("cannot start a thread", &error).print();
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+/// Gives up the streams of the command, once the last is said: whoever reads them waits until all
+/// have, and a process that cannot end would keep them.
+pub(crate) fn let_go() {
+    let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = rustix::stdio::dup2_stdin(&nothing);
+    let _ = rustix::stdio::dup2_stdout(&nothing);
+    let _ = rustix::stdio::dup2_stderr(&nothing);
+}
+
+/// How this process ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    /// With this code.
+    Regular(u8),
+    /// With this code, once something answers that has not so far.
+    Silent(u8),
+    /// By a signal, of which the user waits for no more.
+    Stopped(i32),
+}
+
+/// Tells how this process is about to end; whether somebody heard it.
+pub(crate) fn tell(end: End) -> bool {
+    let mut tell = TELL.lock().unwrap_or_else(PoisonError::into_inner);
+    let word = match end {
+        End::Regular(code) => code,
+        End::Silent(code) => code | IS_SILENT,
+        End::Stopped(signal) => u8::try_from(signal).unwrap_or(0) | BY_SIGNAL,
+    };
+    tell.take().is_some_and(|mut tell| tell.write_all(&[word]).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_started_runs_here() {
+        let none = Program::new(vec!["/no/such/program".into()]);
+        assert!(run(&none, &["forebay".into(), "read".into()]).is_none());
+    }
+
+    #[test]
+    fn a_child_that_has_said_its_last_word_has_some_time_to_end() {
+        let (wait, told) = channel();
+        let id = std::process::id();
+        let nobody = Handle { id, itself: None };
+        let end = |word| {
+            wait.send(News::Word(word)).unwrap();
+            ended(&told, &nobody).unwrap_err()
+        };
+        assert_eq!(end(IS_SILENT | 1), Why::Code(1));
+        assert_eq!(meaning(0), (END_MAX, Why::Code(0)));
+        assert_eq!(meaning(BY_SIGNAL | 15), (STOPPED_MAX, Why::Signal(15)));
+        wait.send(News::Word(0)).unwrap();
+        wait.send(News::Ended(Ok(ExitStatus::from_raw(0x300)))).unwrap();
+        assert_eq!(ended(&told, &nobody).unwrap().code(), Some(3), "sooner than that");
+        drop(wait);
+        assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Code(1), "nobody tells any more");
+    }
+
+    #[test]
+    fn what_is_no_number_of_a_pipe_is_refused() {
+        for word in ["", "-1", "x", "70000", "60000"] {
+            let failure = begin(OsStr::new(word)).unwrap_err();
+            assert!(failure.message.contains("cannot tell anybody"), "{failure:?}");
+            assert!(failure.hint.unwrap().contains("not made to be typed"));
+        }
+    }
+}
