@@ -4,6 +4,7 @@
 //! killed, and where nobody set a bound, it ends itself.
 
 use std::io::Write as _;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,25 +54,38 @@ enum Lost {
     TooLong,
 }
 
-/// Has this process end where nobody else ends it.
+/// Has this process end where nobody else ends it. Both threads have begun before the library is
+/// loaded: one whose initialisers hang holds the loader's lock, which an orderly end takes, and the
+/// beginning of a thread as well.
 fn guard() {
     let asker = getppid();
-    let works = move || match lost(BOUND, || getppid() == asker) {
-        Lost::Alone => end(),
-        Lost::TooLong => {
-            let late = format!("it gave no answer within {} s", BOUND.as_secs());
-            let failure = Failure::new("cannot ask cuFile").because(late);
-            failure.hint("`forebay doctor` looks for what makes it hang").print();
-            thread::spawn(|| {
-                thread::sleep(END_MAX);
-                end();
-            });
-            #[expect(clippy::exit, reason = "the thread that would return hangs in the library")]
-            std::process::exit(1);
+    let is_asker_there = move || getppid() == asker;
+    let (begun, begins) = sync_channel(2);
+    let tell = begun.clone();
+    let ends = move || {
+        drop((tell.send(thread::current().id()), tell));
+        match lost(BOUND, is_asker_there) {
+            Lost::Alone => end(),
+            Lost::TooLong => too_long(),
         }
     };
-    // Without a thread there is no bound, as for any other program.
-    let _ = thread::Builder::new().name("forebay-guard".into()).spawn(works);
+    let ends_anyhow = move || {
+        drop((begun.send(thread::current().id()), begun));
+        lost(BOUND + END_MAX, is_asker_there);
+        end();
+    };
+    // Without threads there is no bound, as for any other program.
+    let _ = thread::Builder::new().name("forebay-guard".into()).spawn(ends);
+    let _ = thread::Builder::new().name("forebay-end".into()).spawn(ends_anyhow);
+    while begins.recv().is_ok() {}
+}
+
+fn too_long() {
+    let late = format!("it gave no answer within {} s", BOUND.as_secs());
+    let failure = Failure::new("cannot ask cuFile").because(late);
+    failure.hint("`forebay doctor` looks for what makes it hang").print();
+    #[expect(clippy::exit, reason = "the thread that would return hangs in the library")]
+    std::process::exit(1);
 }
 
 /// Waits until this process has nothing to go on for.

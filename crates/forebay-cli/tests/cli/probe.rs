@@ -143,29 +143,40 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
     }
 }
 
-/// A driver that spins would do so for ever where nobody is left to end its process.
+/// A library that spins would do so for ever where nobody is left to end its process, also within
+/// its initialiser, where it holds what other threads need.
 #[test]
 fn one_that_hangs_does_not_outlive_whoever_asked() {
     let Some(played) = Played::as_of(1190) else { return };
-    let mut asker = Command::new("sh");
-    asker.args(["-c", r#""$0" probe --library "$1" & wait"#]).arg(program()).arg(&played.library);
-    asker.env(DOES, "open-spin").env("FOREBAY_REMEMBER", "off");
-    let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(asker.stdout.take().unwrap()).lines();
-    // It is about to open the driver.
-    assert!(said.any(|line| line.unwrap() == "version 1.19"));
-    let (tell, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    for does in ["open-spin", "init-spin"] {
+        let mut asker = Command::new("sh");
+        asker.args(["-c", r#""$0" probe --library "$1" & echo "$!"; wait"#]);
+        asker.arg(program()).arg(&played.library);
+        asker.env(DOES, does).env("FOREBAY_REMEMBER", "off");
+        let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(asker.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let id = said.find(|line| line.parse::<u32>().is_ok()).expect("a number");
+        // It has come as far as the library.
+        let start = Instant::now();
+        let is_loaded = || {
+            let maps = fs::read_to_string(format!("/proc/{id}/maps")).unwrap_or_default();
+            maps.contains(played.library.to_str().unwrap())
+        };
+        while !is_loaded() {
+            assert!(start.elapsed() < LONG, "{does}: it is not loaded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (tell, told) = std::sync::mpsc::channel();
         // Its end of the pipe is the last.
-        let rest: Vec<_> = said.map_while(Result::ok).collect();
-        tell.send(rest)
-    });
-    assert!(told.recv_timeout(Duration::from_millis(500)).is_err(), "somebody waits for it");
-    asker.kill().unwrap();
-    asker.wait().unwrap();
-    // Less than it may take in all, so that this is not what ends it.
-    let rest = told.recv_timeout(Duration::from_secs(20)).expect("it is still there");
-    assert_eq!(rest, Vec::<String>::new());
+        std::thread::spawn(move || tell.send(said.count()));
+        let early = told.recv_timeout(Duration::from_millis(300));
+        assert!(early.is_err(), "{does}: somebody waits for it");
+        asker.kill().unwrap();
+        asker.wait().unwrap();
+        // Less than it may take in all, so that this is not what ends it.
+        let ended = told.recv_timeout(Duration::from_secs(20));
+        assert!(ended.is_ok(), "{does}: it is still there");
+    }
 }
 
 #[test]
