@@ -73,12 +73,15 @@ impl Providers {
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.played_cufile().is_some(),
-            DeviceKind::Cuda => !self.absent.load(Ordering::Relaxed) && self.may_be_there(),
+            DeviceKind::Cuda => self.may_be_there(),
         }
     }
 
     /// The same of the driver; what files tell is read once.
     fn may_be_there(&self) -> bool {
+        if self.absent.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut found = self.lock();
         found.look();
         let absent = matches!(*found, Found::Absent(_));
@@ -269,6 +272,21 @@ mod tests {
         // It is there for the other process, and not for this one.
         let gone = "echo library /nowhere/libcufile.so.0; echo opened; echo storage nvme p2pdma";
         assert!(found(gone).contains("there is no `libcufile.so.0`"), "{}", found(gone));
+    }
+
+    #[test]
+    fn where_it_is_absent_nobody_locks_anything_to_know_that() {
+        let providers = providers();
+        assert_eq!(providers.may_be_there(), unreachable().is_none());
+        assert!(!matches!(*providers.lock(), Found::NotAsked), "files are read once");
+        *providers.lock() = Found::Possible;
+        providers.absent.store(false, Ordering::Relaxed);
+        assert!(providers.may_be_there());
+        *providers.lock() = Found::Absent("it is gone".into());
+        assert!(!providers.may_be_there());
+        let held = providers.lock();
+        assert!(!providers.may_be_there());
+        drop(held);
     }
 
     #[test]
