@@ -110,10 +110,16 @@ impl Transfer {
     pub fn judge(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
         let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
-        if self.demanded == "direct" && !is_said {
+        if self.is_direct() && !is_said {
             self.end = "failed".into();
             self.reason = Some(format!("it is said to be direct; counted was: {}", verdict.text));
         }
+    }
+
+    /// Whether it was to go straight.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.demanded == "direct"
     }
 
     /// Whether it failed, where it should not have.
@@ -168,5 +174,82 @@ fn check(check: &doctor::Check) -> Check {
         step: check.step.clone(),
         blocks: check.blocks.iter().map(|way| way.name().into()).collect(),
         broken: check.is_broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/json-schema.md");
+
+    fn report() -> DoctorReport {
+        let transfer = Transfer {
+            direction: "read".into(),
+            demanded: "staged".into(),
+            end: "moved".into(),
+            bytes: 7,
+            seconds: 0.25,
+            routes: vec![Share { route: "staged".into(), reason: "demanded".into(), bytes: 7 }],
+            verdict: None,
+            reason: None,
+        };
+        let check = Check {
+            name: "udev".into(),
+            state: "problem".into(),
+            seen: "there is none".into(),
+            why: "it is asked".into(),
+            step: Some("start it".into()),
+            blocks: vec!["p2pdma".into()],
+            broken: true,
+        };
+        let way = Way { way: "p2pdma".into(), open: false, never: true, needs: vec!["x".into()] };
+        DoctorReport {
+            schema: SCHEMA,
+            replay: None,
+            path: "/data".into(),
+            gpu: Some(Gpu { address: "0000:41:00.0".into(), name: None }),
+            target: Some("cuda:0".into()),
+            broken: true,
+            sentence: "bytes travel".into(),
+            checks: vec![check],
+            ways: vec![way],
+            transfers: vec![transfer],
+            not_moved: None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let text = report().to_text().unwrap();
+        assert!(text.ends_with("}\n"));
+        assert_eq!(serde_json::from_str::<DoctorReport>(&text).unwrap(), report());
+    }
+
+    #[test]
+    fn keys_are_those_of_the_schema() {
+        let value = serde_json::to_value(report()).unwrap();
+        let keys = |value: &serde_json::Value| {
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        let all = [
+            (
+                &value,
+                "broken checks gpu not_moved path replay schema sentence target transfers ways",
+            ),
+            (&value["gpu"], "address name"),
+            (&value["checks"][0], "blocks broken name seen state step why"),
+            (&value["ways"][0], "needs never open way"),
+            (&value["transfers"][0], "bytes demanded direction end reason routes seconds verdict"),
+        ];
+        let (_, page) = PAGE.split_once("\n# The JSON of `forebay doctor --json`\n").unwrap();
+        for (value, names) in all {
+            let mut found = keys(value);
+            found.sort();
+            assert_eq!(found.join(" "), names);
+            for name in found {
+                assert!(page.contains(&format!("`{name}`")), "the page does not tell of `{name}`");
+            }
+        }
     }
 }

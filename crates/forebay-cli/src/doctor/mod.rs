@@ -203,8 +203,12 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     if let Some(reason) = report.not_moved.as_ref().filter(|_| failure.causes.is_empty()) {
         failure = failure.because(reason);
     }
-    Err(match report.checks.iter().find(|check| check.broken).and_then(|c| c.step.clone()) {
+    let step = report.checks.iter().find(|check| check.broken).and_then(|c| c.step.clone());
+    let is_direct = |transfer: &json::Transfer| transfer.has_failed() && transfer.is_direct();
+    Err(match step {
         Some(step) => failure.hint(step),
+        None if report.transfers.iter().any(is_direct) => failure
+            .hint("`FOREBAY_CUFILE=off` has engines do without cuFile until it does what it says"),
         None => failure,
     })
 }

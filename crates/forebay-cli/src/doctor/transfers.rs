@@ -69,10 +69,20 @@ enum Told {
 
 /// All transfers; `direct` says why the direct route is not to be tried.
 pub(super) fn all(engine: &Engine, target: &Target, path: &Path, direct: Option<String>) -> Moved {
+    all_within(BOUND, engine, target, path, direct)
+}
+
+fn all_within(
+    bound: Duration,
+    engine: &Engine,
+    target: &Target,
+    path: &Path,
+    direct: Option<String>,
+) -> Moved {
     let (tell, told) = channel();
     let (engine, target, path) = (engine.clone(), target.clone(), path.to_owned());
     thread::spawn(move || {
-        let ended = match Run::prepare(&engine, &target, &path, direct, tell.clone()) {
+        let ended = match Run::prepare(bound, &engine, &target, &path, direct, tell.clone()) {
             Err(failure) => Told::Ended { reason: Some(words(&failure)), has_failed: false },
             Ok(mut run) => {
                 let reason = run.each().err().map(|failure| words(&failure));
@@ -115,6 +125,8 @@ pub(super) fn words(failure: &Failure) -> String {
 }
 
 struct Run<'a> {
+    /// How long one transfer may take.
+    bound: Duration,
     engine: &'a Engine,
     target: &'a Target,
     file: PathBuf,
@@ -130,6 +142,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn prepare(
+        bound: Duration,
         engine: &'a Engine,
         target: &'a Target,
         path: &Path,
@@ -142,6 +155,7 @@ impl<'a> Run<'a> {
         let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         let mut run = Self {
+            bound,
             engine,
             target,
             file: path.into(),
@@ -186,8 +200,14 @@ impl<'a> Run<'a> {
             Some(_) => &[Route::Direct, Route::Staged, Route::Cached],
             None => &[Route::Host],
         };
-        if self.target.device.is_some() && self.direct.is_none() {
-            self.begin_direct()?;
+        if self.target.device.is_some()
+            && self.direct.is_none()
+            && let Err(failure) = self.begin_direct()
+        {
+            // It has only read, so the other routes can still be tried; this one cannot.
+            let (end, reason) = ("failed".into(), Some(words(&failure)));
+            self.done(Transfer { end, reason, ..blank("read", Route::Direct) });
+            self.direct = Some("a first read did not come to its end".into());
         }
         for (number, &route) in routes.iter().enumerate() {
             if let Some(scratch) = &self.scratch {
@@ -210,7 +230,7 @@ impl<'a> Run<'a> {
         let (buffer, request) = (self.buffer()?, RequestOptions::by_route(Route::Direct));
         let started =
             self.engine.open(&self.file).and_then(|file| file.start_read(0, buffer, &request));
-        ended(started).map(drop)
+        self.ended(started).map(drop)
     }
 
     fn buffer(&self) -> Result<Buffer> {
@@ -293,7 +313,7 @@ impl<'a> Run<'a> {
         let span = sources.begin();
         let started = start(&file);
         let has_begun = started.is_ok();
-        let (outcome, buffer) = ended(started)?;
+        let (outcome, buffer) = self.ended(started)?;
         let evidence = span.end();
         let proof = outcome.as_ref().ok().map(|outcome| {
             let said = said(&outcome.routes);
@@ -309,6 +329,17 @@ impl<'a> Run<'a> {
         Ok((transfer, buffer))
     }
 
+    /// Waits for a transfer; the error is that of one that does not end.
+    fn ended(&self, started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
+        match started {
+            Err(error) => Ok((Err(error), None)),
+            Ok(transfer) => match transfer.wait_at_most(self.bound) {
+                (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),
+                ended => Ok(ended),
+            },
+        }
+    }
+
     /// The file's bytes by plain calls.
     fn plain(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; whole(self.len)];
@@ -320,17 +351,6 @@ impl<'a> Run<'a> {
 }
 
 type Ended = (forebay::Result<Outcome>, Option<Buffer>);
-
-/// Waits for a transfer; the error is that of one that does not end.
-fn ended(started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
-    match started {
-        Err(error) => Ok((Err(error), None)),
-        Ok(transfer) => match transfer.wait_at_most(BOUND) {
-            (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),
-            ended => Ok(ended),
-        },
-    }
-}
 
 fn blank(direction: &str, route: Route) -> Transfer {
     Transfer {
@@ -373,6 +393,32 @@ fn told(direction: &str, route: Route, outcome: forebay::Result<Outcome>) -> Tra
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A library that takes a file and then hangs keeps nobody from the ways that work.
+    #[test]
+    fn where_the_direct_way_hangs_the_others_are_tried() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let target = Target::find(&engine, Some(&"sim:cufile=hang".parse().unwrap())).unwrap();
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 4096]).unwrap();
+        if let Some(reason) = engine.open(&path).unwrap().no_direct_io() {
+            return println!("skipped: a direct way that hangs: {reason}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let bound = Duration::from_millis(700);
+        let moved = all_within(bound, &engine, &target, folder.path(), None);
+        let ends: Vec<_> = moved.transfers.iter().map(|t| (&*t.demanded, &*t.end)).collect();
+        let (refused, staged) = (("direct", "refused"), ("staged", "moved"));
+        let cached = ("cached", "moved");
+        let expected = [("direct", "failed"), refused, refused, staged, staged, cached, cached];
+        assert_eq!(ends, expected, "{moved:?}");
+        assert_eq!((moved.ended.as_deref(), moved.has_failed), (None, false));
+        assert!(moved.transfers[0].has_failed() && moved.transfers[0].direction == "read");
+        let reason = moved.transfers[0].reason.as_ref().unwrap();
+        assert!(reason.contains("within 700ms"), "{reason}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
+    }
 
     #[test]
     fn what_is_told_no_more_has_failed() {

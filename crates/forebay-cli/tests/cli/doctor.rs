@@ -84,6 +84,10 @@ fn a_cufile_that_lies_or_fails_is_found_out() {
     let lying = report(folder.path(), &["--gpu", "sim:cufile=lie"], 1);
     assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#?}");
     assert!(lying.sentence.contains("through pinned host memory"), "{}", lying.sentence);
+    let said = doctor(folder.path(), &["--gpu", "sim:cufile=lie"]);
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("caused by: read by `direct`: other bytes arrived"), "{said}");
+    assert!(said.contains("hint: `FOREBAY_CUFILE=off` has engines do without"), "{said}");
     let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
     assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
     assert!(refusing.transfers[1].reason.as_ref().unwrap().contains("5008"), "{refusing:#?}");

@@ -32,12 +32,12 @@ pub use crate::direct::Answer;
 pub use report::{Check, Gpu, Outlook, Report, State, Way};
 
 use crate::direct::{answer_from_lines, answer_to_lines};
-use crate::topology::{System, record_with};
+use crate::topology::{System, read_record, record_with};
 use facts::Facts;
 
 /// Where a record holds what cuFile said.
 const CUFILE_FILE: &str = "expected/cufile.txt";
-const ANSWER_MAX: u64 = 64 << 10;
+const ANSWER_MAX: usize = 64 << 10;
 
 /// Which path, and which GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,14 +97,11 @@ pub fn record(system: &System, wish: &Wish, cufile: Option<Answer>, dir: &Path) 
 /// # Errors
 /// The file's, where it is there and cannot be read.
 pub fn recorded_answer(dir: &Path) -> io::Result<Option<Answer>> {
-    let file = match std::fs::File::open(dir.join(CUFILE_FILE)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, ANSWER_MAX), &mut bytes)?;
-    Ok(Some(answer_from_lines(&String::from_utf8_lossy(&bytes))))
+    match read_record(&dir.join(CUFILE_FILE), ANSWER_MAX) {
+        Ok(bytes) => Ok(Some(answer_from_lines(&String::from_utf8_lossy(&bytes)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ pub use placement::Piece;
 pub use probe::Extent;
 pub use record::record;
 pub(crate) use record::record_with;
+pub(crate) use replay::read_record;
 pub use resolve::Below;
 pub(crate) use row::{Row, Run};
 pub use system::System;

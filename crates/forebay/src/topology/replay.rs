@@ -7,8 +7,7 @@
 //! `errno` where it may not). A line that is damaged is left out.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,10 +16,10 @@ use rustix::io::Errno;
 use super::json::Json;
 use super::mount::device_number;
 use super::probe::{Answer, Extent, Probe, Refusal, Stat, Trail};
-use super::system::System;
+use super::system::{Absent, System, read_file};
 
 /// The longest record that is read.
-const RECORD_LEN_MAX: u64 = 64 << 20;
+const RECORD_LEN_MAX: usize = 64 << 20;
 
 /// What was recorded of a kernel.
 #[derive(Debug, Default)]
@@ -53,9 +52,7 @@ impl System {
         if !std::fs::metadata(&root)?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        let mut bytes = Vec::new();
-        let file = File::open(dir.join("expected/probe.jsonl"))?;
-        file.take(RECORD_LEN_MAX).read_to_end(&mut bytes)?;
+        let bytes = read_record(&dir.join("expected/probe.jsonl"), RECORD_LEN_MAX)?;
         let replay = Replay::parse(&String::from_utf8_lossy(&bytes));
         Ok(Self::played(root, Arc::new(replay)))
     }
@@ -65,6 +62,23 @@ impl System {
     pub fn recorded_paths(&self) -> Vec<PathBuf> {
         self.probe().paths()
     }
+}
+
+/// A file of a record, of which `max` bytes are read at most. Others may have made it: what is no
+/// plain file is neither waited for nor followed.
+///
+/// # Errors
+/// The file's.
+pub(crate) fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    read_file(path, false, max).map_err(|absent| match absent {
+        Absent::Missing => Errno::NOENT.into(),
+        Absent::Denied => Errno::ACCESS.into(),
+        Absent::Failed(errno) => errno.into(),
+        other => {
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            io::Error::other(format!("`{name}`: {other}"))
+        }
+    })
 }
 
 impl Replay {

@@ -434,7 +434,7 @@ fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
 }
 
 /// Opens without waiting, so that a FIFO in the place of a file does not hold us up.
-fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
+pub(super) fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
     let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     flags.set(OFlags::NOFOLLOW, !trusted);
     read_with(path, flags, trusted, max)

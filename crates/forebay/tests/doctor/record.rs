@@ -1,9 +1,15 @@
 //! A record says the same as the machine, and holds nothing that is nobody's business.
 
+use std::fs;
+use std::os::unix::fs::symlink;
+
 use forebay::direct::{End, Seen};
 use forebay::doctor::{GpuWish, Wish, examine, record, recorded_answer};
 use forebay::topology::System;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
+use crate::lab::watchdog::Watchdog;
+use crate::machine::Machine;
 use crate::scratch;
 
 fn wish() -> Wish {
@@ -52,4 +58,46 @@ fn a_record_holds_only_what_is_looked_at() {
     }
     let settings = std::fs::metadata(dir.join("root/proc/config.gz"));
     assert!(settings.is_err() || settings.unwrap().len() < 1024, "all settings of the kernel");
+}
+
+/// Others may have made a record: nothing in it is waited for, or leads out of it.
+#[test]
+fn what_is_no_plain_file_of_a_record_is_refused() {
+    let _watchdog = Watchdog::start();
+    let machine = Machine::p2pdma();
+    let dir = machine.settle();
+    let secret = dir.join("secret");
+    fs::write(&secret, "library /secret\nopened\n").unwrap();
+    let answers = || recorded_answer(&dir).map(drop);
+    let system = || System::fixture(&dir).map(drop);
+    let both: [(&str, &dyn Fn() -> std::io::Result<()>); 2] =
+        [("expected/cufile.txt", &answers), ("expected/probe.jsonl", &system)];
+    for (name, read) in both {
+        let file = dir.join(name);
+        read().expect("as it was made");
+        let short = name.strip_prefix("expected/").unwrap();
+        let refused = |what: &str| {
+            let error = read().expect_err(what).to_string();
+            assert_eq!(error, format!("`{short}`: not a file"), "{what}");
+        };
+        fs::remove_file(&file).unwrap();
+        mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        refused("a FIFO");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        refused("a folder");
+        fs::remove_dir(&file).unwrap();
+        for target in ["/dev/zero", secret.to_str().unwrap()] {
+            symlink(target, &file).unwrap();
+            refused(target);
+            fs::remove_file(&file).unwrap();
+        }
+        fs::write(&file, vec![0; 1 << 20]).unwrap();
+        read().expect("what makes no sense is left out");
+        fs::remove_file(&file).unwrap();
+        match name {
+            "expected/cufile.txt" => assert_eq!(recorded_answer(&dir).unwrap(), None),
+            _ => assert_eq!(read().unwrap_err().kind(), std::io::ErrorKind::NotFound),
+        }
+    }
 }
