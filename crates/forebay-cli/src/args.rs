@@ -242,7 +242,8 @@ pub struct ReadArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Show how long the stages took: requests, copies, and the waits for slots and for the link
+    /// Show how long the stages took: requests, copies, and the waits for slots and for the link;
+    /// and why bytes did not go straight to the GPU, where there may be a path
     #[arg(long)]
     pub stages: bool,
 

@@ -30,7 +30,7 @@ pub mod program;
 mod reach;
 pub mod read;
 pub mod report;
-mod steps;
+pub mod steps;
 pub mod tune;
 mod usage;
 mod variables;

@@ -47,8 +47,9 @@ fn steps() -> MutexGuard<'static, Vec<Open>> {
 }
 
 /// Something that touches a file; it is over when this is dropped.
+#[derive(Debug)]
 #[must_use]
-pub(crate) struct Step {
+pub struct Step {
     number: u64,
     count: Arc<AtomicU64>,
 }
@@ -69,6 +70,20 @@ impl Step {
             let seen = engine.statistics();
             seen.file.count() + seen.copy.count()
         })
+    }
+
+    /// The same, which goes on for as long as the calling thread reads, writes or touches new
+    /// pages; none where the kernel does not tell.
+    pub(crate) fn of_thread(operation: &'static str, path: &Path) -> Option<Self> {
+        let folder = format!("/proc/self/task/{}", rustix::thread::gettid());
+        let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}")).ok();
+        text("io").zip(text("stat")).and_then(|(io, stat)| signs(&io, &stat))?;
+        let life = move || {
+            let text = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
+            let (io, stat) = (text("io").unwrap_or_default(), text("stat").unwrap_or_default());
+            signs(&io, &stat).unwrap_or(0)
+        };
+        Some(Self::with_life(operation, path, life))
     }
 
     /// The same, which goes on for as long as `life` changes.
@@ -94,6 +109,17 @@ impl Drop for Step {
         drop(steps);
         drop(ended); // its life may be the last to hold an engine
     }
+}
+
+/// What a thread has done so far, as its files `io` and `stat` say: bytes read and written, and
+/// page faults (proc(5)).
+fn signs(io: &str, stat: &str) -> Option<u64> {
+    let mut bytes = io.lines().map(|line| line.split_once(": ")?.1.trim().parse::<u64>().ok());
+    let bytes = bytes.try_fold(0_u64, |sum, bytes| Some(sum.wrapping_add(bytes?)))?;
+    // The name may hold anything, also a bracket.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let fault = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(bytes.wrapping_add(fault(7)?).wrapping_add(fault(9)?))
 }
 
 /// Opens `path` by `engine`, in a step.
@@ -181,6 +207,34 @@ fn end(failure: &Failure) -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_shows_that_it_goes_on() {
+        let io = "rchar: 1\nwchar: 20\nsyscr: 300\n";
+        let stat = "7 (a) b) (c) R 1 2 3 4 5 6 4000 9 50000 9 1 1";
+        assert_eq!(signs(io, stat), Some(54_321));
+        assert_eq!(signs("", ""), None);
+        assert_eq!(signs("rchar: x\n", stat), None);
+        let Some(step) = Step::of_thread("read", Path::new("/a")) else {
+            println!("skipped: what a thread does: the kernel does not tell");
+            return;
+        };
+        let now = || {
+            let life = steps().iter().find(|open| open.number == step.number).unwrap().life.clone();
+            life()
+        };
+        let before = now();
+        std::fs::read("/proc/version").unwrap();
+        assert!(now() > before);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_of_the_kernel_ends_the_command(io: String, stat: String) {
+            let _ = signs(&io, &stat);
+            let _ = signs(&io, &format!("1 (x) {stat}"));
+        }
+    }
 
     fn step(operation: &'static str, life: &Arc<AtomicU64>) -> Open {
         let life = Arc::clone(life);

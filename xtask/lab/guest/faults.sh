@@ -3,6 +3,7 @@
 
 faults=(
     remounted row_at_once mirror_pulled parity_pulled path_removed bus_offline port_closed drive_pulled
+    server_gone
 )
 
 # sum_of PATH: leaves in `sum` what the file has.
@@ -168,4 +169,32 @@ drive_pulled() {
         return 1
     }
     expect /mnt/pulled/file of=drive-gone drives=unknown fails=/mnt/pulled/file
+}
+
+# A file server that is gone, under a hard mount: whoever asks it waits for it to come back.
+server_gone() {
+    local verb begun status wrong=()
+    export FOREBAY_WATCHDOG=5s
+    # What is remembered of the file would be told without the server.
+    echo 3 >/proc/sys/vm/drop_caches
+    rpc.nfsd 0
+    for verb in "read --gpu none" "bench --gpu none" tune "map --extents" "doctor --gpu none"; do
+        begun=$SECONDS status=0
+        timeout -k 1 50 /lab/forebay $verb /mnt/nfs/file >/run/gone.txt 2>&1 || status=$?
+        note "server_gone: $verb ended with $status after $((SECONDS - begun)) s"
+        echo "== $verb: $status after $((SECONDS - begun)) s" >>$out/gone.txt
+        cat /run/gone.txt >>$out/gone.txt
+        case $verb in
+            map*) [ $status = 0 ] && grep -q 'the path does not answer' /run/gone.txt ;;
+            doctor*) [ $status = 1 ] && grep -q 'caused by: path_answers: ' /run/gone.txt ;;
+            *) [ $status = 1 ] && grep -q 'caused by: nothing answered within 5s' /run/gone.txt ;;
+        esac || wrong+=("$verb")
+    done
+    rpc.nfsd --no-nfs-version 3 --grace-time 10 2
+    wait_for timeout 5 dd if=/mnt/nfs/file of=/dev/null bs=64k count=1
+    [ ${#wrong[@]} = 0 ] || {
+        echo "not as it should: ${wrong[*]}" >&2
+        cat $out/gone.txt >&2
+        return 1
+    }
 }

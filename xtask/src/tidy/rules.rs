@@ -9,6 +9,9 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Columns of a line of code, at most; rustfmt cannot break a string or a comment.
 const COLUMNS_MAX: usize = 100;
 
+/// How lines begin between which a merge left a choice.
+const CONFLICT: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
+
 /// Marks of unfinished work, each written in two parts so that this file does not hold them.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 
@@ -47,6 +50,9 @@ fn blanks(source: &Source) -> Vec<Breach> {
     for (index, line) in source.text.lines().enumerate() {
         if line.contains('\t') {
             breaches.push(source.breach(index + 1, "tab"));
+        }
+        if CONFLICT.iter().any(|marker| line.starts_with(marker)) {
+            breaches.push(source.breach(index + 1, "a conflict of a merge"));
         }
         if line.ends_with([' ', '\t']) {
             breaches.push(source.breach(index + 1, "blank at the end of the line"));
@@ -205,6 +211,14 @@ mod tests {
         assert_eq!(messages("a.rs", text).len(), 2);
         assert_eq!(messages("common.rs", "//! x\n").len(), 1);
         assert!(messages("commonly.rs", "//! x\n").is_empty());
+    }
+
+    #[test]
+    fn conflicts_of_merges_are_found_in_any_file() {
+        for marker in CONFLICT {
+            assert_eq!(messages("a.md", &format!("{marker}branch\n")).len(), 1, "{marker}");
+        }
+        assert!(messages("a.md", "x <<<<<<< y\n=======\n").is_empty());
     }
 
     #[test]

@@ -87,12 +87,15 @@ fn opened(
     if let Err(reason) = ready {
         return Ok(Err(reason));
     }
+    // Not for writes, which may wait for a sync as long as they like.
+    let reading = matches!(job.direction, Direction::Read).then(|| method.reading(job));
     let counted = method.counters();
     let span = counters.map(|(prover, sources)| (prover, sources.begin()));
     let (moved, spent) = timed(|| match job.direction {
         Direction::Read => method.read(job, memory),
         Direction::Write => method.write(job, memory),
     });
+    drop(reading);
     let evidence = span.map(|(prover, span)| (prover, span.end()));
     let moved = moved?;
     let proof = evidence.map(|(prover, mut seen)| {

@@ -178,7 +178,10 @@ impl<'a> Run<'a> {
         let method = &mut way.method;
         method.open(&job, self.memory)?;
         let moved = match line.direction {
-            Direction::Read => method.read(&job, self.memory),
+            Direction::Read => {
+                let _reading = method.reading(&job);
+                method.read(&job, self.memory)
+            }
             // What is there already, so that the file keeps its pattern.
             Direction::Write => method
                 .put(self.memory, self.written, job.len)

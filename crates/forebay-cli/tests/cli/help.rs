@@ -286,7 +286,8 @@ fn long_help_of_read() {
 
               --stages
                   Show how long the stages took: requests, copies, and the waits for slots and for
-                  the link
+                  the link; and why bytes did not go straight to the GPU, where there may be a
+                  path
 
               --json
                   Print JSON, with the stages; docs/json-schema.md describes it

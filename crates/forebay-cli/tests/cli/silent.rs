@@ -119,11 +119,16 @@ fn words<'a>(line: &'a str, fuse: &Fuse) -> Vec<String> {
 /// The command of this line; it gives up after `bound`, and nobody who reads what it says waits
 /// for those that it leaves behind.
 fn begin(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process::Child {
+    command(line, fuse, folder, bound).spawn().unwrap()
+}
+
+fn command(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process::Command {
     let mut command = std::process::Command::new(program());
     command.current_dir(folder).env("NO_COLOR", "1").env("FOREBAY_WATCHDOG", bound);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).args(words(line, fuse));
     // Signals for this run must not reach the tests.
-    command.process_group(0).spawn().unwrap()
+    command.process_group(0);
+    command
 }
 
 /// What these say and end with; none of those that do not end.
@@ -203,6 +208,30 @@ fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
             ("tune FILE", "read"),
         ],
     );
+}
+
+#[test]
+fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
+    let _watchdog = Watchdog::start();
+    let Some((fuse, folder)) = rig(|_| ()) else { return };
+    let line = "bench FILE --gpu none --read --cold --size 1M --repeats 1000";
+    let mut command = command(line, &fuse, folder.path(), "600ms");
+    // Without fio, a process of its own which no bound fits.
+    let child = command.env("PATH", folder.path()).spawn().unwrap();
+    let start = Instant::now();
+    while fuse.reads() < 500 {
+        // Only a bound on a hang: nothing is measured.
+        assert!(start.elapsed() < Duration::from_secs(100), "it reads");
+        thread::sleep(Duration::from_millis(1));
+    }
+    fuse.set(NO_READS);
+    let end = ends(vec![child]).pop().unwrap();
+    drop(fuse);
+    let end = end.expect("it ends");
+    let said = String::from_utf8(end.stderr).unwrap();
+    assert_eq!(end.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: cannot read `/"), "{said}");
+    assert!(said.contains("  caused by: nothing answered within 600ms: "), "{said}");
 }
 
 #[test]

@@ -77,12 +77,15 @@ impl Providers {
     pub(crate) fn may_serve(&self, device: &dyn Device) -> bool {
         match device.id().kind {
             DeviceKind::Sim => device.played_cufile().is_some(),
-            DeviceKind::Cuda => !self.absent.load(Ordering::Relaxed) && self.may_be_there(),
+            DeviceKind::Cuda => self.may_be_there(),
         }
     }
 
     /// The same of the driver; what files tell is read once.
     fn may_be_there(&self) -> bool {
+        if self.absent.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut found = self.lock();
         found.look(self.missing);
         let absent = matches!(*found, Found::Absent(_));
@@ -303,6 +306,21 @@ mod tests {
         let why = providers.session(None, true).unwrap_err();
         assert!(why.contains("no program `forebay`"), "{why}");
         assert!(matches!(*providers.lock(), Found::Absent(_)), "it is not looked for again");
+    }
+
+    #[test]
+    fn where_it_is_absent_nobody_locks_anything_to_know_that() {
+        let providers = providers();
+        assert_eq!(providers.may_be_there(), unreachable().is_none());
+        assert!(!matches!(*providers.lock(), Found::NotAsked), "files are read once");
+        *providers.lock() = Found::Possible;
+        providers.absent.store(false, Ordering::Relaxed);
+        assert!(providers.may_be_there());
+        *providers.lock() = Found::Absent("it is gone".into());
+        assert!(!providers.may_be_there());
+        let held = providers.lock();
+        assert!(!providers.may_be_there());
+        drop(held);
     }
 
     #[test]

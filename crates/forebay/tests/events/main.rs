@@ -237,8 +237,16 @@ fn what_does_not_go_straight_says_why() {
         let mut targets = [Target::from(&mut buffer)];
         engine.read_many(&pieces, &mut targets, &RequestOptions::default()).expect("a piece");
         let told = transfers(&path);
-        let begins = told.iter().filter(|event| event.message() == "transfer begins");
-        let whys: Vec<Option<&str>> = begins.map(|event| event.get("not_direct")).collect();
+        let of = |message: &str| -> Vec<Option<&str>> {
+            let these = told.iter().filter(|event| event.message() == message);
+            these.map(|event| event.get("not_direct")).collect()
+        };
+        let whys = of("transfer begins");
+        assert_eq!(of("transfer ended"), whys, "{told:?}");
+        let mut few = engine.allocate(gpu, 4096).expect("memory");
+        file.read(0, &mut few).expect("what is in memory");
+        let small = transfers(&path).pop().expect("its end");
+        assert_eq!(small.get("not_direct").is_some(), settings != "sim", "{small:?}");
         let expected: [&str; 4] = match settings {
             "sim" => {
                 assert_eq!(whys, [None; 4], "{told:?}");

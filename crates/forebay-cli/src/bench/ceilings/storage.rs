@@ -193,11 +193,18 @@ impl Storage {
     }
 
     fn pass(&self, depth: usize, len: u64) -> Result<Spent> {
-        let (result, spent) = timed(|| {
-            self.each(depth, len, |buffer, range| self.request(buffer, range).map(drop))
-                .and_then(|()| self.settle())
-        });
-        result.map(|()| spent)
+        let moving = Step::begin(self.direction.name(), &self.path);
+        let request = |buffer: &mut [u8], range| {
+            let moved = self.request(buffer, range).map(drop);
+            moving.goes_on();
+            moved
+        };
+        let (moved, mut spent) = timed(|| self.each(depth, len, request));
+        drop(moving); // a sync may take its time
+        let (settled, syncing) = timed(|| self.settle());
+        spent.seconds += syncing.seconds;
+        spent.cpu_seconds += syncing.cpu_seconds;
+        moved.and(settled).map(|()| spent)
     }
 
     fn each(

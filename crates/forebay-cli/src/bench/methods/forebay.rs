@@ -62,6 +62,10 @@ impl Method for Forebay {
         Ok(moved(&self.file().read_with(0, target, &self.request(job))?))
     }
 
+    fn reading(&self, job: &Job) -> Option<Step> {
+        Some(Step::of_engine("read", &job.path, &self.engine))
+    }
+
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
         let source = match source {
             Memory::Host(host) => Source::Host(&host.bytes()[..whole(job.len)]),

@@ -10,6 +10,7 @@ use super::{Job, Method, Moved, STEP, failed, open, settle};
 use crate::bench::memory::{Memory, whole};
 use crate::failure::Result;
 use crate::report::json::MethodName;
+use crate::steps::Step;
 
 /// A mapping and copies, without an engine.
 #[derive(Debug, Default)]
@@ -60,6 +61,10 @@ impl Method for Mmap {
         mapping.check(job)?;
         let said = vec![(Route::Cached, len)];
         Ok(Moved { bytes: len, route: None, reason: Some(way.into()), said })
+    }
+
+    fn reading(&self, job: &Job) -> Option<Step> {
+        Step::of_thread("read", &job.path)
     }
 
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {

@@ -98,6 +98,11 @@ pub trait Method {
     /// Where not all of them can be moved.
     fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved>;
 
+    /// What notices that a read stands still, where this process does it.
+    fn reading(&self, _job: &Job) -> Option<Step> {
+        None
+    }
+
     /// Moves the first bytes of `source` to the file.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use super::{Job, Method, Moved, STEP, failed, open, settle};
 use crate::bench::memory::{HostMemory, Memory, whole};
 use crate::failure::Result;
 use crate::report::json::MethodName;
+use crate::steps::Step;
 
 /// `read` and `write`, without an engine.
 #[derive(Debug, Default)]
@@ -68,6 +69,10 @@ impl Method for Standard {
         };
         let said = vec![(Route::Cached, done)];
         Ok(Moved { bytes: done, route: None, reason: Some(way.into()), said })
+    }
+
+    fn reading(&self, job: &Job) -> Option<Step> {
+        Step::of_thread("read", &job.path)
     }
 
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
