@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -25,6 +28,31 @@ pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
     if bytes.len() as u64 > most { Err(Errno::FBIG) } else { Ok(Some(bytes)) }
 }
 
+/// The same of a file that may lie anywhere, such as on a server that is gone: no signal ends a call
+/// that waits for that, so a thread makes it, which is left behind.
+///
+/// # Errors
+/// As for [`read`], and `TIMEDOUT`: it does not answer within `limit`.
+pub(super) fn read_within(
+    limit: Duration,
+    path: &Path,
+    most: u64,
+) -> Result<Option<Vec<u8>>, Errno> {
+    let path = path.to_owned();
+    within(limit, move || read(&path, most))
+}
+
+fn within<T: Send + 'static>(
+    limit: Duration,
+    look: impl FnOnce() -> Result<T, Errno> + Send + 'static,
+) -> Result<T, Errno> {
+    let (tell, told) = sync_channel(1);
+    let look = move || tell.send(look()).unwrap_or(());
+    let thread = thread::Builder::new().name("forebay-look".into()).spawn(look);
+    thread.map_err(|_| Errno::AGAIN)?;
+    told.recv_timeout(limit).unwrap_or(Err(Errno::TIMEDOUT))
+}
+
 /// What is not there is no failure.
 pub(super) fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match found {
@@ -36,6 +64,21 @@ pub(super) fn there<T>(found: Result<T, Errno>) -> Result<Option<T>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_answer_is_waited_for_in_vain_and_not_for_long() {
+        let never = || -> Result<(), Errno> {
+            loop {
+                thread::park();
+            }
+        };
+        assert_eq!(within(Duration::from_millis(20), never), Err(Errno::TIMEDOUT));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "four").unwrap();
+        let read = |most| read_within(Duration::from_secs(60), &path, most);
+        assert_eq!((read(4), read(3)), (Ok(Some(b"four".to_vec())), Err(Errno::FBIG)));
+    }
 
     #[test]
     fn only_plain_files_that_are_short_enough_are_read() {

@@ -3,6 +3,9 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::direct::small;
 
@@ -33,6 +36,9 @@ pub(crate) enum Compat {
     Forced,
 }
 
+/// How long a configuration elsewhere may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+
 /// The most that is read of it.
 pub(crate) const CONFIGURATION_MAX: u64 = 1 << 20;
 
@@ -55,20 +61,31 @@ pub(crate) fn configuration(named: Option<OsString>) -> PathBuf {
 struct Configuration<V> {
     path: PathBuf,
     text: String,
+    /// Whether nobody answers what it says.
+    is_silent: bool,
     variable: V,
 }
 
 impl Configuration<fn(&str) -> Option<OsString>> {
     fn live() -> Self {
         let variable = |name: &str| std::env::var_os(name);
-        Self::of(configuration(variable(NAMES_CONFIGURATION)), variable)
+        let named = variable(NAMES_CONFIGURATION);
+        let is_ours = named.is_none();
+        let path = configuration(named);
+        // The usual one lies where the system does; another may lie where nobody answers.
+        let read = match is_ours {
+            true => small::read(&path, CONFIGURATION_MAX),
+            false => small::read_within(ANSWERS_WITHIN, &path, CONFIGURATION_MAX),
+        };
+        Self::of(path, read, variable)
     }
 }
 
 impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
-    fn of(path: PathBuf, variable: V) -> Self {
-        let text = read(&path).unwrap_or_default();
-        Self { path, text, variable }
+    fn of(path: PathBuf, read: Result<Option<Vec<u8>>, Errno>, variable: V) -> Self {
+        let is_silent = read == Err(Errno::TIMEDOUT);
+        let text = read.ok().flatten().and_then(|bytes| String::from_utf8(bytes).ok());
+        Self { path, text: text.unwrap_or_default(), is_silent, variable }
     }
 
     /// As the variable has it, else the file.
@@ -105,6 +122,10 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
         let Setting { key, variable } = P2PDMA;
         let who = match self.set(&P2PDMA) {
             Some(_) => format!("`{variable}` forbids peer-to-peer DMA without it"),
+            None if self.is_silent => {
+                let shown = self.path.display();
+                format!("`{shown}`, which `{NAMES_CONFIGURATION}` names, does not answer")
+            }
             None => {
                 let shown = self.path.display();
                 format!("`{shown}` does not allow peer-to-peer DMA without it (`properties.{key}`)")
@@ -112,10 +133,6 @@ impl<V: Fn(&str) -> Option<OsString>> Configuration<V> {
         };
         Some(format!("nvidia-fs is not loaded (`modprobe nvidia-fs`), and {who}"))
     }
-}
-
-fn read(path: &Path) -> Option<String> {
-    String::from_utf8(small::read(path, CONFIGURATION_MAX).ok()??).ok()
 }
 
 /// How lines that are no comments set a key; which of several counts that differ nobody knows.
@@ -154,7 +171,7 @@ mod tests {
             let found = variables.iter().find(|(of, _)| *of == name);
             found.map(|(_, value)| value.into())
         };
-        Configuration { path: "/x/c.json".into(), text: text.into(), variable }
+        Configuration::of("/x/c.json".into(), Ok(Some(text.into())), variable)
     }
 
     #[test]
@@ -231,7 +248,8 @@ mod tests {
     fn what_is_missing_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let (nvidia_fs, file) = (folder.path().join("nvidia-fs"), folder.path().join("c.json"));
-        let missing = || Configuration::of(file.clone(), |_: &str| None).missing(&nvidia_fs);
+        let of = |read| Configuration::of(file.clone(), read, |_: &str| None);
+        let missing = || of(small::read(&file, CONFIGURATION_MAX)).missing(&nvidia_fs);
         let why = missing().unwrap();
         assert!(why.contains("nvidia-fs is not loaded") && why.contains("c.json"), "{why}");
         std::fs::write(&file, "{\"properties\": {\"use_pci_p2pdma\": true}}").unwrap();
@@ -239,6 +257,8 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap(); // not a file
         assert!(missing().is_some());
+        let why = of(Err(Errno::TIMEDOUT)).missing(&nvidia_fs).unwrap();
+        assert!(why.contains("which `CUFILE_ENV_PATH_JSON` names, does not answer"), "{why}");
         std::fs::create_dir(&nvidia_fs).unwrap();
         assert_eq!(missing(), None);
     }
@@ -253,7 +273,7 @@ mod tests {
             use std::os::unix::ffi::OsStringExt as _;
             for text in [text, near] {
                 let variable = |_: &str| Some(OsString::from_vec(value.clone()));
-                let one = Configuration { path: "/x".into(), text, variable };
+                let one = Configuration::of("/x".into(), Ok(Some(text.into_bytes())), variable);
                 let _ = (one.compat(), one.missing(Path::new("/nowhere")));
             }
         }
