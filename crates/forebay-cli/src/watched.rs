@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
@@ -236,6 +237,11 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     let tell = File::options().write(true).open(format!("/proc/self/fd/{number}"));
     let tell = tell.map_err(|error| failed(&error))?;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Whoever was gone before that has closed the other end.
+    let mut heard = [PollFd::new(&tell, PollFlags::empty())];
+    if poll(&mut heard, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+        return Err(failed(&io::ErrorKind::BrokenPipe.into()));
+    }
     // Also where there is nothing to undo: a signal by itself ends no process that cannot end.
     interrupt::install();
     *TELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
@@ -316,6 +322,15 @@ mod tests {
         assert_eq!(ended(&told, &nobody).unwrap().code(), Some(3), "sooner than that");
         drop(wait);
         assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Code(1), "nobody tells any more");
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_gone_does_not_begin() {
+        let (hear, tell) = io::pipe().unwrap();
+        drop(hear);
+        let failure = begin(OsStr::new(&tell.as_raw_fd().to_string())).unwrap_err();
+        assert!(failure.causes[0].contains("broken pipe"), "{failure:?}");
+        assert!(!super::tell(End::Regular(0)), "nobody hears it");
     }
 
     #[test]
