@@ -72,17 +72,34 @@ pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode>
     fcntl_setfd(&tell, FdFlags::empty()).ok()?;
     let mut command = program.command(VERB);
     command.arg(tell.as_raw_fd().to_string()).args(arguments.get(1..).unwrap_or_default());
-    let child = command.spawn().ok()?;
-    Some(watch(child, hear, tell))
+    // Before there is anything to undo, which a child may have at once. Where signals cannot be
+    // had, they end this process, and the kernel ends the child.
+    let signals = Signals::new(interrupt::wanted()).ok();
+    match command.spawn() {
+        Ok(child) => Some(watch(child, hear, tell, signals)),
+        Err(_) => {
+            drop(signals);
+            // They do nothing any more by themselves.
+            interrupt::install();
+            None
+        }
+    }
 }
 
 /// Waits for `child`, for as long as it may take.
-fn watch(mut child: Child, hear: PipeReader, tell: PipeWriter) -> ExitCode {
+fn watch(
+    mut child: Child,
+    hear: PipeReader,
+    tell: PipeWriter,
+    signals: Option<Signals>,
+) -> ExitCode {
     drop(tell);
     let id = child.id();
     let child_of_ours = Handle::of(id);
     let (news, came) = channel();
-    pass_signals(news.clone());
+    if let Some(signals) = signals {
+        pass_signals(signals, news.clone());
+    }
     pass_word(hear, news.clone());
     // Were no thread to be had, nobody but this one could wait.
     let waits = thread::Builder::new().name("child".into());
@@ -173,10 +190,8 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Tells of the signals that end a command. Where they cannot be had, they end this process, and
-/// the kernel ends the child.
-fn pass_signals(news: Sender<News>) {
-    let Ok(mut signals) = Signals::new(interrupt::wanted()) else { return };
+/// Tells of the signals that end a command.
+fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let pass = move || {
         let mut signals = signals.forever();
         while signals.next().is_some_and(|signal| news.send(News::Signal(signal)).is_ok()) {}
