@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process, pidfd_open, pidfd_send_signal,
@@ -71,17 +72,34 @@ pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode>
     fcntl_setfd(&tell, FdFlags::empty()).ok()?;
     let mut command = program.command(VERB);
     command.arg(tell.as_raw_fd().to_string()).args(arguments.get(1..).unwrap_or_default());
-    let child = command.spawn().ok()?;
-    Some(watch(child, hear, tell))
+    // Before there is anything to undo, which a child may have at once. Where signals cannot be
+    // had, they end this process, and the kernel ends the child.
+    let signals = Signals::new(interrupt::wanted()).ok();
+    match command.spawn() {
+        Ok(child) => Some(watch(child, hear, tell, signals)),
+        Err(_) => {
+            drop(signals);
+            // They do nothing any more by themselves.
+            interrupt::install();
+            None
+        }
+    }
 }
 
 /// Waits for `child`, for as long as it may take.
-fn watch(mut child: Child, hear: PipeReader, tell: PipeWriter) -> ExitCode {
+fn watch(
+    mut child: Child,
+    hear: PipeReader,
+    tell: PipeWriter,
+    signals: Option<Signals>,
+) -> ExitCode {
     drop(tell);
     let id = child.id();
     let child_of_ours = Handle::of(id);
     let (news, came) = channel();
-    pass_signals(news.clone());
+    if let Some(signals) = signals {
+        pass_signals(signals, news.clone());
+    }
     pass_word(hear, news.clone());
     // Were no thread to be had, nobody but this one could wait.
     let waits = thread::Builder::new().name("child".into());
@@ -172,10 +190,8 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
-/// Tells of the signals that end a command. Where they cannot be had, they end this process, and
-/// the kernel ends the child.
-fn pass_signals(news: Sender<News>) {
-    let Ok(mut signals) = Signals::new(interrupt::wanted()) else { return };
+/// Tells of the signals that end a command.
+fn pass_signals(mut signals: Signals, news: Sender<News>) {
     let pass = move || {
         let mut signals = signals.forever();
         while signals.next().is_some_and(|signal| news.send(News::Signal(signal)).is_ok()) {}
@@ -236,6 +252,11 @@ pub(crate) fn begin(word: &OsStr) -> Result<(), Failure> {
     let tell = File::options().write(true).open(format!("/proc/self/fd/{number}"));
     let tell = tell.map_err(|error| failed(&error))?;
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Whoever was gone before that has closed the other end.
+    let mut heard = [PollFd::new(&tell, PollFlags::empty())];
+    if poll(&mut heard, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
+        return Err(failed(&io::ErrorKind::BrokenPipe.into()));
+    }
     // Also where there is nothing to undo: a signal by itself ends no process that cannot end.
     interrupt::install();
     *TELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell);
@@ -316,6 +337,15 @@ mod tests {
         assert_eq!(ended(&told, &nobody).unwrap().code(), Some(3), "sooner than that");
         drop(wait);
         assert_eq!(ended(&told, &nobody).unwrap_err(), Why::Code(1), "nobody tells any more");
+    }
+
+    #[test]
+    fn a_child_whose_parent_is_gone_does_not_begin() {
+        let (hear, tell) = io::pipe().unwrap();
+        drop(hear);
+        let failure = begin(OsStr::new(&tell.as_raw_fd().to_string())).unwrap_err();
+        assert!(failure.causes[0].contains("broken pipe"), "{failure:?}");
+        assert!(!super::tell(End::Regular(0)), "nobody hears it");
     }
 
     #[test]
