@@ -28,8 +28,8 @@ pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
     if bytes.len() as u64 > most { Err(Errno::FBIG) } else { Ok(Some(bytes)) }
 }
 
-/// The same of a file that may lie anywhere, such as on a server that is gone: no signal ends a call
-/// that waits for that, so a thread makes it, which is left behind.
+/// The same of a file that may lie anywhere, such as on a server that is gone: no signal ends a
+/// call that waits for that, so a thread makes it, which is left behind.
 ///
 /// # Errors
 /// As for [`read`], and `TIMEDOUT`: it does not answer within `limit`.
