@@ -47,7 +47,9 @@ use args::{Arguments, Verb};
 use failure::Failure;
 use program::Program;
 
-/// Runs the command that `arguments` name, the program's own name first.
+/// Runs the command that `arguments` name, the program's own name first. It may start this
+/// process's program anew, with other arguments that are to come here: whoever has something else
+/// in mind for that calls [`run_as`].
 ///
 /// The code is 0 where all went well, 1 where something failed or wrong data were found, and 2
 /// where the command itself makes no sense.
@@ -85,7 +87,10 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
         }
-        steps::watch();
+        // The doctor has bounds of its own, and reports what it has met with.
+        if !matches!(parsed.verb, Verb::Doctor(_)) {
+            steps::watch();
+        }
     }
     if moves {
         variables::warn_of_unknown();
@@ -117,6 +122,9 @@ fn end(result: failure::Result<()>) -> ExitCode {
         },
         |()| 0,
     );
+    if watched::is_ending() {
+        watched::wait_for_the_end();
+    }
     if watched::tell(watched::End::Regular(code)) {
         watched::let_go(); // something may still be waited for
     }

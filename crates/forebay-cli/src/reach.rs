@@ -19,8 +19,9 @@ use crate::args::ReachArgs;
 use crate::failure::{Failure, Result};
 use crate::program::Program;
 
-/// How long the process may take for one path: more than the engine's library waits by itself.
-const PATH_MAX: Duration = Duration::from_secs(6);
+/// How long the process may take for one path: more than the engine's library waits by itself,
+/// which may be four times 3 s.
+const PATH_MAX: Duration = Duration::from_secs(15);
 const ANSWERS: &[u8] = b"answers";
 const SILENT: &[u8] = b"silent ";
 

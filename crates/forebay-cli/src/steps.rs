@@ -3,7 +3,7 @@
 //! Plain calls have no bound: a file server may be gone, a program behind FUSE may hang, at any
 //! time. So whoever makes some says so by a [`Step`], and a thread ends the command where one
 //! makes no progress for the time that `FOREBAY_WATCHDOG` says. No step is open where something may
-//! take as long as it likes: syncs, and the samples of a measurement.
+//! take as long as it likes: syncs, other programs, and samples of writes and of several paths.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay::{Engine, File, Options};
+use forebay::{Engine, File, Options, Route};
 
 use crate::failure::Failure;
 use crate::{interrupt, watched};
@@ -26,6 +26,11 @@ const LOOKS: u32 = 20;
 /// What may be spent on undoing what was begun: the same file may be in the way.
 const UNDO_MAX: Duration = Duration::from_secs(1);
 
+/// What engines give cuFile to open, in a child and here, and something more.
+const CUFILE_MAX: Duration = Duration::from_secs(60);
+/// What removing may take: a large file in many pieces on a turning disk.
+const LONG: Duration = Duration::from_secs(600);
+
 /// Tells how far a step is, by any number that changes.
 type Life = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -35,9 +40,11 @@ struct Open {
     operation: &'static str,
     path: PathBuf,
     life: Life,
-    /// What `life` said last, and for how long it says so.
+    /// What `life` said last, and for how long it says so, as far as anybody has looked.
     last: u64,
-    stood: Duration,
+    stood: Option<Duration>,
+    /// The least time that it has.
+    least: Duration,
 }
 
 static STEPS: Mutex<Vec<Open>> = Mutex::new(Vec::new());
@@ -60,16 +67,29 @@ impl Step {
         let count = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&count);
         let life = move || counted.load(Ordering::Relaxed);
-        Self { number: add(operation, path, Arc::new(life)), count }
+        Self { number: add(operation, path, Arc::new(life), Duration::ZERO), count }
     }
 
-    /// The same, which goes on for as long as `engine` gets answers from drives and GPUs.
-    pub(crate) fn of_engine(operation: &'static str, path: &Path, engine: &Engine) -> Self {
+    /// The same, of something that is slow on healthy drives as well.
+    pub(crate) fn begin_long(operation: &'static str, path: &Path) -> Self {
+        Self { number: add(operation, path, Arc::new(|| 0), LONG), count: Arc::default() }
+    }
+
+    /// The same, of a transfer by `route`, which goes on for as long as `engine` gets answers from
+    /// drives and GPUs.
+    pub(crate) fn of_engine(
+        operation: &'static str,
+        path: &Path,
+        engine: &Engine,
+        route: Option<Route>,
+    ) -> Self {
         let engine = engine.clone();
-        Self::with_life(operation, path, move || {
+        let life = move || {
             let seen = engine.statistics();
             seen.file.count() + seen.copy.count()
-        })
+        };
+        let least = if route == Some(Route::Direct) { CUFILE_MAX } else { Duration::ZERO };
+        Self { number: add(operation, path, Arc::new(life), least), count: Arc::default() }
     }
 
     /// The same, which goes on for as long as the calling thread reads, writes or touches new
@@ -92,7 +112,8 @@ impl Step {
         path: &Path,
         life: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Self {
-        Self { number: add(operation, path, Arc::new(life)), count: Arc::default() }
+        let number = add(operation, path, Arc::new(life), Duration::ZERO);
+        Self { number, count: Arc::default() }
     }
 
     /// Says that it goes on.
@@ -128,11 +149,11 @@ pub(crate) fn open(engine: &Engine, path: &Path) -> forebay::Result<File> {
     engine.open(path)
 }
 
-fn add(operation: &'static str, path: &Path, life: Life) -> u64 {
+fn add(operation: &'static str, path: &Path, life: Life, least: Duration) -> u64 {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let (path, last) = (path.to_owned(), life());
-    steps().push(Open { number, operation, path, life, last, stood: Duration::ZERO });
+    steps().push(Open { number, operation, path, life, last, stood: None, least });
     number
 }
 
@@ -140,11 +161,14 @@ fn add(operation: &'static str, path: &Path, life: Life) -> u64 {
 fn look(steps: &mut [Open], passed: Duration, most: Duration) -> Option<Failure> {
     for step in steps.iter_mut() {
         let now = (step.life)();
-        step.stood = if now == step.last { step.stood + passed } else { Duration::ZERO };
+        // One that has begun meanwhile has not stood for all of it.
+        let stood = step.stood.filter(|_| now == step.last).map(|stood| stood + passed);
+        step.stood = Some(stood.unwrap_or_default());
         step.last = now;
     }
-    let late = steps.iter().find(|step| step.stood >= most)?;
-    Some(failure(late.operation, &late.path, most))
+    let most_of = |step: &Open| most.max(step.least);
+    let late = steps.iter().find(|step| step.stood.is_some_and(|stood| stood >= most_of(step)))?;
+    Some(failure(late.operation, &late.path, most_of(late)))
 }
 
 fn failure(operation: &str, path: &Path, most: Duration) -> Failure {
@@ -186,14 +210,15 @@ fn end(failure: &Failure) -> ! {
     failure.print();
     watched::let_go();
     let (tell, told) = channel();
-    thread::spawn(move || {
+    let undo = move || {
         let _held = interrupt::undo_all();
         let _ = tell.send(());
         // Nothing is begun any more.
         loop {
             thread::park();
         }
-    });
+    };
+    let _ = thread::Builder::new().name("undo".into()).spawn(undo);
     let _ = told.recv_timeout(UNDO_MAX);
     if watched::tell(watched::End::Silent(1)) {
         // Whoever heard that ends this process.
@@ -219,11 +244,13 @@ mod tests {
             println!("skipped: what a thread does: the kernel does not tell");
             return;
         };
+        // Asked by another thread, as what is asked for reads as well.
         let now = || {
             let life = steps().iter().find(|open| open.number == step.number).unwrap().life.clone();
-            life()
+            thread::scope(|scope| scope.spawn(|| life()).join().unwrap())
         };
         let before = now();
+        assert_eq!(now(), before, "it only waited");
         std::fs::read("/proc/version").unwrap();
         assert!(now() > before);
     }
@@ -240,7 +267,7 @@ mod tests {
         let life = Arc::clone(life);
         let life: Life = Arc::new(move || life.load(Ordering::Relaxed));
         let path = PathBuf::from("/a/b");
-        Open { number: 0, operation, path, life, last: 0, stood: Duration::ZERO }
+        Open { number: 0, operation, path, life, last: 0, stood: None, least: Duration::ZERO }
     }
 
     #[test]
@@ -262,7 +289,10 @@ mod tests {
     fn the_step_that_stands_still_is_named() {
         let (moves, stands) = (Arc::new(AtomicU64::new(7)), Arc::default());
         let mut steps = [step("read", &moves), step("open", &stands)];
-        let failure = look(&mut steps, Duration::from_secs(30), Duration::from_secs(30)).unwrap();
+        let half_a_minute = Duration::from_secs(30);
+        assert_eq!(look(&mut steps, half_a_minute, half_a_minute), None, "they have just begun");
+        moves.fetch_add(1, Ordering::Relaxed);
+        let failure = look(&mut steps, half_a_minute, half_a_minute).unwrap();
         assert_eq!(failure.message, "cannot open `/a/b`");
         assert!(failure.causes[0].starts_with("nothing answered within 30s"), "{failure:?}");
         assert!(failure.hint.unwrap().contains("umount -f"));

@@ -12,6 +12,7 @@ use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -68,6 +69,8 @@ enum Why {
 /// Runs the verb of `arguments`, the program's name first, in a child; none where no child can be
 /// had, and the verb is to run here.
 pub(crate) fn run(program: &Program, arguments: &[OsString]) -> Option<ExitCode> {
+    // By which the child finds the pipe.
+    std::fs::metadata("/proc/self/fd").ok()?;
     let (hear, tell) = io::pipe().ok()?;
     fcntl_setfd(&tell, FdFlags::empty()).ok()?;
     let mut command = program.command(VERB);
@@ -279,9 +282,26 @@ pub(crate) fn aside(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     })
 }
 
+/// Whether somebody ends this process already, in another way than the verb will.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// See [`let_go`].
+pub(crate) fn is_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
+}
+
+/// Leaves it to somebody else to end this process.
+pub(crate) fn wait_for_the_end() -> ! {
+    loop {
+        thread::park();
+    }
+}
+
 /// Gives up the streams of the command, once the last is said: whoever reads them waits until all
-/// have, and a process that cannot end would keep them.
+/// have, and a process that cannot end would keep them. What the verb says from now on is lost, so
+/// it does not end the process any more either.
 pub(crate) fn let_go() {
+    ENDING.store(true, Ordering::SeqCst);
     let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
     let _ = rustix::stdio::dup2_stdin(&nothing);
     let _ = rustix::stdio::dup2_stdout(&nothing);

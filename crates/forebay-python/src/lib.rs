@@ -103,7 +103,7 @@ fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>)
     let program = forebay_cli::program::Program::new(program);
     Ok(py.detach(|| {
         let code = forebay_cli::run_as(&program, arguments);
-        // The standard library does not tell the number of an `ExitCode`, but these are all.
-        (0..=2).find(|&number| code == std::process::ExitCode::from(number)).unwrap_or(1)
+        // The standard library does not tell the number of an `ExitCode`.
+        (0..=u8::MAX).find(|&number| code == std::process::ExitCode::from(number)).unwrap_or(1)
     }))
 }

@@ -267,7 +267,7 @@ impl Bench<'_> {
         let mut memory = self.target.allocate(&self.engine, len)?;
         let mut forebay = methods::forebay::Forebay::new(self.engine.clone(), Some(route));
         let path = subject.read_path();
-        let _step = Step::of_engine("read", &path, &self.engine);
+        let _step = Step::of_engine("read", &path, &self.engine, Some(route));
         let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
         forebay.open(&job, &memory)?;
         forebay.read(&job, &mut memory).map(drop)
@@ -430,7 +430,6 @@ fn look(subject: &Subject) -> Result<f64> {
             (subject.read_path(), Direction::Write, LOOK_LEN.min(room / 2))
         }
     };
-    let _step = Step::begin(direction.name(), &path);
     match Storage::open(&path, direction, len) {
         Ok(Ok(storage)) => storage.estimate(LOOK),
         // What cannot be looked at is guessed.

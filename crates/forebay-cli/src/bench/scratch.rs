@@ -154,7 +154,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _step = Step::begin("remove", &self.folder.path);
+        let _step = Step::begin_long("remove", &self.folder.path);
         interrupt::remove_scratch(&self.folder);
     }
 }
@@ -177,9 +177,12 @@ fn fill(folder: &Folder) -> io::Result<File> {
 /// Removes what earlier runs left in `folder` when they crashed; returns how many there were.
 #[must_use]
 pub fn remove_leftovers(folder: &Path) -> usize {
-    let _step = Step::begin("look for scratch in", folder);
+    let step = Step::begin("look for scratch in", folder);
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let names = entries.flatten().map(|entry| entry.file_name());
+    let names = entries.flatten().map(|entry| {
+        step.goes_on();
+        entry.file_name()
+    });
     names
         .filter(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
         .filter(|name| remove_leftover(&folder.join(name)).is_some())

@@ -406,7 +406,8 @@ mod tests {
             return println!("skipped: a direct way that hangs: {reason}");
         }
         std::fs::remove_file(&path).unwrap();
-        let bound = Duration::from_millis(700);
+        // Long enough for writes and their syncs on a busy machine.
+        let bound = Duration::from_secs(6);
         let moved = all_within(bound, &engine, &target, folder.path(), None);
         let ends: Vec<_> = moved.transfers.iter().map(|t| (&*t.demanded, &*t.end)).collect();
         let (refused, staged) = (("direct", "refused"), ("staged", "moved"));
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!((moved.ended.as_deref(), moved.has_failed), (None, false));
         assert!(moved.transfers[0].has_failed() && moved.transfers[0].direction == "read");
         let reason = moved.transfers[0].reason.as_ref().unwrap();
-        assert!(reason.contains("within 700ms"), "{reason}");
+        assert!(reason.contains("within 6s"), "{reason}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
     }
 

@@ -55,7 +55,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let mut request = RequestOptions::default();
     request.route = args.route;
     request.exact = true;
-    let reading = Step::of_engine("read", &args.file, &engine);
+    let reading = Step::of_engine("read", &args.file, &engine, args.route);
     let outcome = match &mut memory {
         Memory::Host(host) => {
             file.read_with(args.offset, &mut host.bytes_mut()[..whole(len)], &request)

@@ -59,6 +59,17 @@ impl Running {
         }
     }
 
+    /// The process that works for it; none where the kernel does not tell.
+    fn worker(&self) -> Option<u32> {
+        let id = self.child.id();
+        if !Path::new(&format!("/proc/{id}/task/{id}/children")).exists() {
+            println!("skipped: a command's worker: this kernel names no children");
+            return None;
+        }
+        self.wait_for(|| worker(id).is_some());
+        worker(id)
+    }
+
     fn send(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
@@ -112,10 +123,7 @@ fn pid(id: u32) -> Pid {
 fn a_command_ends_as_the_process_that_works_for_it() {
     for signal in [Signal::KILL, Signal::TERM] {
         let mut running = Running::start(|command| command);
-        let Some(worker) = worker(running.child.id()) else {
-            println!("skipped: a command's worker: this kernel names no children");
-            return;
-        };
+        let Some(worker) = running.worker() else { return };
         kill_process(pid(worker), signal).unwrap();
         assert_eq!(running.end().signal(), Some(signal.as_raw()));
     }
@@ -124,10 +132,7 @@ fn a_command_ends_as_the_process_that_works_for_it() {
 #[test]
 fn who_kills_a_command_kills_what_works_for_it() {
     let mut running = Running::start(|command| command);
-    let Some(worker) = worker(running.child.id()) else {
-        println!("skipped: a command's worker: this kernel names no children");
-        return;
-    };
+    let Some(worker) = running.worker() else { return };
     running.send(Signal::KILL);
     assert_eq!(running.end().signal(), Some(Signal::KILL.as_raw()));
     // It is nobody's child now, and whoever takes it in may not ask how it ended.

@@ -91,6 +91,9 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
     assert!(report.warnings.iter().any(|warning| warning.rule == "silent"));
 }
 
+/// Longer than a healthy step takes, also on a busy machine.
+const BOUND: &str = "5s";
+
 /// How a rig misbehaves.
 type Fault = fn(&mut Faults);
 
@@ -149,7 +152,7 @@ fn ends(children: Vec<std::process::Child>) -> Vec<Option<Output>> {
 fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(fault) else { return };
-    let start = |(line, _): &(&str, &str)| begin(line, &fuse, folder.path(), "600ms");
+    let start = |(line, _): &(&str, &str)| begin(line, &fuse, folder.path(), BOUND);
     let ends = ends(lines.iter().map(start).collect());
     assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
     drop(fuse);
@@ -158,7 +161,7 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
         let said = String::from_utf8(end.stderr).unwrap();
         assert_eq!(end.status.code(), Some(1), "{line}: {said}");
         assert!(said.starts_with(&format!("error: cannot {expected} `/")), "{line}: {said}");
-        assert!(said.contains("  caused by: nothing answered within 600ms: "), "{line}: {said}");
+        assert!(said.contains("  caused by: nothing answered within 5s: "), "{line}: {said}");
         assert!(said.contains("\nhint: ") && said.contains("`umount -f MOUNT`"), "{line}: {said}");
         assert!(end.stdout.is_empty(), "{line}");
     }
@@ -215,7 +218,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(|_| ()) else { return };
     let line = "bench FILE --gpu none --read --cold --size 1M --repeats 1000";
-    let mut command = command(line, &fuse, folder.path(), "600ms");
+    let mut command = command(line, &fuse, folder.path(), BOUND);
     // Without fio, a process of its own which no bound fits.
     let child = command.env("PATH", folder.path()).spawn().unwrap();
     let start = Instant::now();
@@ -231,7 +234,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let said = String::from_utf8(end.stderr).unwrap();
     assert_eq!(end.status.code(), Some(1), "{said}");
     assert!(said.contains("error: cannot read `/"), "{said}");
-    assert!(said.contains("  caused by: nothing answered within 600ms: "), "{said}");
+    assert!(said.contains("  caused by: nothing answered within 5s: "), "{said}");
 }
 
 #[test]

@@ -49,15 +49,6 @@ enum Found {
     Absent(String),
 }
 
-impl Found {
-    /// Looks whether files say that there can be none, if nobody has yet.
-    fn look(&mut self, missing: fn() -> Option<String>) {
-        if matches!(self, Self::NotAsked) {
-            *self = missing().map_or(Self::Possible, Self::Absent);
-        }
-    }
-}
-
 impl Providers {
     /// `remembers`: whether what the driver says is kept for other processes, and taken from them.
     pub(crate) fn new(remembers: bool) -> Self {
@@ -86,11 +77,25 @@ impl Providers {
         if self.absent.load(Ordering::Relaxed) {
             return false;
         }
-        let mut found = self.lock();
-        found.look(self.missing);
-        let absent = matches!(*found, Found::Absent(_));
+        let absent = matches!(*self.looked(), Found::Absent(_));
         self.absent.store(absent, Ordering::Relaxed);
         !absent
+    }
+
+    /// What is known, after a look whether files say that there can be none, if nobody has yet.
+    /// They are not read under the lock: they may lie where nobody answers soon.
+    fn looked(&self) -> MutexGuard<'_, Found> {
+        let found = self.lock();
+        if !matches!(*found, Found::NotAsked) {
+            return found;
+        }
+        drop(found);
+        let missing = (self.missing)();
+        let mut found = self.lock();
+        if matches!(*found, Found::NotAsked) {
+            *found = missing.map_or(Found::Possible, Found::Absent);
+        }
+        found
     }
 
     /// A file's way to a GPU, else why there is none. Whoever `waits` has the driver asked, and
@@ -144,8 +149,7 @@ impl Providers {
     }
 
     fn session(&self, program: Option<&Program>, waits: bool) -> Result<Arc<Session>, String> {
-        let mut found = self.lock();
-        found.look(self.missing);
+        let mut found = self.looked();
         if matches!(*found, Found::Possible) {
             *found = match program.cloned().or_else(self.finds) {
                 Some(program) => {

@@ -102,7 +102,7 @@ impl Engine {
         if let Some(keep) = &call.span.keep {
             keep.become_known(|address, len| straight.port.keep_known(address, len));
         }
-        Ok(Ok(Straight { entrant, ..straight }))
+        Ok(Ok(Straight { entrant: entrant.map(Entrant::start), ..straight }))
     }
 
     fn straight_or_why(

@@ -97,6 +97,11 @@ impl Engine {
 }
 
 impl Entrant {
+    /// It starts now: what was done before, once for its memory, does not count.
+    pub(super) fn start(self) -> Self {
+        Self { started: Instant::now(), ..self }
+    }
+
     /// Its transfer has ended so. What went another way than it was to, or less far, tells nothing.
     pub(crate) fn ended(&self, outcome: &Outcome) {
         let route = match self.way {

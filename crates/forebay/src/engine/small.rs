@@ -178,7 +178,10 @@ impl Engine {
         Some(Ok(Outcome {
             bytes: len,
             routes: vec![RouteShare { route, reason, bytes: len }],
-            not_direct: self.why_not_direct(call.span.gpu.as_ref(), RESIDENT),
+            not_direct: match reason {
+                Reason::Resident => self.why_not_direct(call.span.gpu.as_ref(), RESIDENT),
+                _ => None,
+            },
             stages: Stages {
                 probe: probed - started,
                 file: ended - probed,

@@ -18,21 +18,22 @@ pub(super) struct Known {
     /// Since it was asked last.
     uses: u64,
     asked: u32,
-    keeps: Option<Box<dyn KnownMemory>>,
+    /// The last is what counts. What was forgotten stays until the memory goes: to let go of it may
+    /// wait for a provider that hangs.
+    keeps: Vec<Box<dyn KnownMemory>>,
 }
 
 impl Known {
     /// Takes note of a use, before which the provider is asked if it is time.
     pub(super) fn used(&mut self, ask: impl FnOnce() -> Option<Box<dyn KnownMemory>>) {
-        if self.keeps.as_ref().is_some_and(|known| !known.is_forgotten()) {
+        if self.keeps.last().is_some_and(|known| !known.is_forgotten()) {
             return;
         }
-        self.keeps = None;
         self.uses += 1;
         if self.uses >= USES_FIRST << self.asked.min(32) {
             self.asked += 1;
             self.uses = 0;
-            self.keeps = ask();
+            self.keeps.extend(ask());
         }
     }
 }

@@ -66,9 +66,9 @@ fn a_size_that_is_over_sooner_through_slots_goes_there_and_says_so() {
         let first = said.iter().take_while(|why| *why == TRIED).count();
         let led = first > 0 && first < said.len() && said[first..].iter().all(|why| why == SOONER);
         ensure(led, "slots lead after some tries", &said)?;
-        let (straight, said) = reads(&rig, &file, 128);
+        let (straight, said) = reads(&rig, &file, 122);
         let led = said.iter().all(|why| why == SOONER);
-        ensure(led && straight == 2, "one in 64 goes straight", &(straight, said))?;
+        ensure(led && straight == 2, "one in 61 goes straight", &(straight, said))?;
         // It holds for another file of the drive, not for another size, nor where it is demanded.
         let other = rig.engine.open(rig.path()).expect("it opens");
         ensure(reads(&rig, &other, 10).0 == 0, "another file", &())?;

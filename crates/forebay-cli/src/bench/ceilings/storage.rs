@@ -167,17 +167,20 @@ impl Storage {
     pub fn estimate(&self, bound: Duration) -> Result<f64> {
         let end = Instant::now() + bound;
         let moved = AtomicU64::new(0);
-        let (result, spent) = timed(|| {
-            self.each(DEPTHS[1], self.len, |buffer, range| {
-                if Instant::now() < end {
-                    moved.fetch_add(self.request(buffer, range)?, Ordering::Relaxed);
-                }
-                Ok(())
-            })
-            .and_then(|()| self.settle())
-        });
-        result?;
-        Ok(crate::bench::stats::rate(moved.into_inner(), spent.seconds))
+        let moving = Step::begin(self.direction.name(), &self.path);
+        let request = |buffer: &mut [u8], range| {
+            if Instant::now() < end {
+                moved.fetch_add(self.request(buffer, range)?, Ordering::Relaxed);
+                moving.goes_on();
+            }
+            Ok(())
+        };
+        let (result, spent) = timed(|| self.each(DEPTHS[1], self.len, request));
+        drop(moving); // a sync may take its time
+        let (settled, syncing) = timed(|| self.settle());
+        result.and(settled)?;
+        let seconds = spent.seconds + syncing.seconds;
+        Ok(crate::bench::stats::rate(moved.into_inner(), seconds))
     }
 
     fn best_depth(&self) -> Result<usize> {

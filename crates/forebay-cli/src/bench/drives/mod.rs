@@ -217,7 +217,7 @@ impl Bench<'_> {
             place.subject.make_read(len)?;
             let mut targets = Targets::allocate(&self.engine, &self.target, &[len])?;
             let path = place.subject.read_path();
-            let _step = Step::of_engine("read", &path, &self.engine);
+            let _step = Step::of_engine("read", &path, &self.engine, Some(route));
             let file = self.engine.open(&path)?;
             file.read_with(0, targets.get(0)?, &RequestOptions::by_route(route))?;
         }
@@ -397,7 +397,6 @@ impl Bench<'_> {
             };
             let buffers = Buffers::for_depth(LOOK_DEPTH)?;
             let path = place.subject.read_path();
-            let _step = Step::begin(direction.name(), &path);
             match Storage::open_with(&path, direction, len, &buffers) {
                 Ok(Ok(storage)) => storage.estimate(LOOK),
                 // What cannot be looked at is guessed.

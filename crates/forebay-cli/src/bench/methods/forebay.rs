@@ -63,7 +63,7 @@ impl Method for Forebay {
     }
 
     fn reading(&self, job: &Job) -> Option<Step> {
-        Some(Step::of_engine("read", &job.path, &self.engine))
+        Some(Step::of_engine("read", &job.path, &self.engine, self.route))
     }
 
     fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {

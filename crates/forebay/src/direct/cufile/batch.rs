@@ -60,6 +60,8 @@ pub(super) struct BatchLane {
     refused: Vec<Landed>,
     /// Why nothing more goes by batches.
     given_up: Option<CuFileFailure>,
+    /// Since when it waits for room with nothing of its own under way.
+    starves: Option<Instant>,
     /// Whether it takes no more before something lands.
     is_full: bool,
 }
@@ -102,6 +104,7 @@ impl BatchLane {
             most: (session.limits().batch / BATCHES).max(1),
             refused: Vec::new(),
             given_up: None,
+            starves: None,
             is_full: false,
         })
     }
@@ -162,6 +165,25 @@ impl BatchLane {
             }
             Ok(Some(error)) => Err(CuFileFailure::Refused(error)),
             Err(errno) => Err(CuFileFailure::Io(errno)),
+        }
+    }
+
+    /// Waits for room that others have. Where these never end it would wait for ever.
+    fn starve(&mut self) {
+        if self.batches.iter().any(|batch| batch.in_flight > 0) {
+            return;
+        }
+        if self.starves.get_or_insert_with(Instant::now).elapsed() >= MUTE_MAX {
+            self.give_up(CuFileFailure::NoBatch);
+            self.refuse(&CuFileFailure::NoBatch);
+        }
+    }
+
+    /// Has nothing more go by batches.
+    fn give_up(&mut self, why: CuFileFailure) {
+        if self.given_up.is_none() {
+            events::note(&format!("nothing more goes by batches: {}", why.in_words()));
+            self.given_up = Some(why);
         }
     }
 
@@ -227,9 +249,8 @@ impl BatchLane {
     /// Takes note that the library does not say how a batch stands: its memory stays in use.
     fn is_mute(&mut self, at: usize, why: CuFileFailure) {
         let since = *self.batches[at].mute.get_or_insert_with(Instant::now);
-        if since.elapsed() >= MUTE_MAX && self.given_up.is_none() {
-            events::note(&format!("cuFile does not say how its batches stand: {}", why.in_words()));
-            self.given_up = Some(why);
+        if since.elapsed() >= MUTE_MAX {
+            self.give_up(why);
         }
     }
 }
@@ -278,9 +299,12 @@ impl Lane for BatchLane {
         }
         while !self.taken.is_empty() && !self.is_full {
             let room = self.session.take_room(self.taken.len().min(self.most));
+            if room == 0 {
+                return self.starve();
+            }
+            self.starves = None;
             let sent = match self.free() {
                 // With the next that is free.
-                Ok(Some(_) | None) if room == 0 => return,
                 Ok(None) => return self.session.leave_room(room),
                 Ok(Some(at)) => self.send(at, room),
                 Err(failure) => Err(failure),
@@ -327,7 +351,9 @@ impl Lane for BatchLane {
     }
 
     fn rests(&self) -> Duration {
-        if self.given_up.is_some() { RESTS } else { Duration::ZERO }
+        let is_mute = |at: usize| self.batches[at].mute.is_some();
+        let in_vain = self.given_up.is_some() && self.under_way().into_iter().all(is_mute);
+        if in_vain { RESTS } else { Duration::ZERO }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
+use std::time::Instant;
 
 use super::*;
 use crate::gpu::{DeviceId, DeviceKind};
@@ -98,14 +99,22 @@ fn counters_that_vanish_within_a_span_are_missing() {
     // It answers `left` times.
     let leaves = |left: u32| {
         let first = "int nvmlDeviceGetFieldValues(void *d, int n, struct value *v) {";
-        FIELDS.replace(first, &format!("{first} static int left = {left}; if (!left--) return 15;"))
+        FIELDS.replace(
+            first,
+            &format!("{first} static int left = {left}; if (left-- <= 0) return 15;"),
+        )
     };
     // Once to see whether there are any, then at the first edge.
     for (bytes, left) in [(1, 2), (EDGES_MAX + 1, 2), (EDGES_MAX + 1, 3)] {
         let Some(link) = found(&[INIT, FIND, &leaves(left)], &info()) else { return };
         let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
         let watch = link.begin(bytes).told_or_panic();
-        sleep(3 * PERIOD);
+        // Not before it has noticed, where it looks meanwhile.
+        let start = Instant::now();
+        while watch.sampler.as_ref().is_some_and(|sampler| !sampler.thread.is_finished()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not notice");
+            sleep(PERIOD);
+        }
         let none = watch.end().absence().unwrap_or_else(|| panic!("{bytes}, {left}"));
         assert!(none.contains("nvmlDeviceGetFieldValues: Other (15)"), "{none}");
         assert!(none.contains("nvidia-smi"), "{none}");
@@ -120,7 +129,7 @@ fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
     let link = link.told().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(EDGES_MAX + 1).told_or_panic();
-    sleep(6 * PERIOD);
+    sleep(60 * PERIOD);
     let bytes = told(watch.end());
     assert!(bytes.samples >= 3 && bytes.how == How::Sampled, "{bytes:?}");
     assert_eq!(bytes.received, (bytes.samples - 1) << 30);

@@ -53,6 +53,18 @@ fn a_library_that_says_nothing_of_batches_is_given_no_more_and_keeps_what_it_has
 }
 
 #[test]
+fn a_lane_that_others_leave_no_room_gives_up() {
+    let Some(rig) = Rig::played(CuFilePlay::P2pDma) else { return };
+    let most = rig.session.limits().batch;
+    assert_eq!(rig.session.take_room(most), most, "batches of others, which never end");
+    let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
+    let start = Instant::now();
+    assert!(rig.read(&mut lane).iter().all(Result::is_err));
+    assert!(start.elapsed() >= MUTE_MAX);
+    assert!(rig.port.refusal().contains("takes no more batches"), "{}", rig.port.refusal());
+}
+
+#[test]
 fn what_the_driver_does_not_support_is_no_lane() {
     unsafe extern "C" fn only_batches(properties: *mut Properties) -> Answer {
         // SAFETY: the caller's output.
