@@ -144,7 +144,7 @@ def test_a_process_ends_while_threads_wait(data: Data) -> None:
             lambda: engine.read_many([(file, 0, 1_000_000, target)]),
             lambda: file.read_into(bytearray(100)),
         ]
-        for call in calls:
+        for call in calls * 8:
             threading.Thread(target=again, args=(call,), daemon=True).start()
         time.sleep(0.3)
         """,

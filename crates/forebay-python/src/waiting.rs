@@ -1,5 +1,6 @@
 //! Waiting without the interpreter, and signals meanwhile.
 
+use std::cell::Cell;
 use std::ops::Deref;
 
 use pyo3::prelude::*;
@@ -30,16 +31,46 @@ impl<T: Send> Drop for Apart<T> {
     }
 }
 
+thread_local! {
+    /// The process for which it is known of this thread, and what.
+    static HANDLES_SIGNALS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Whether handlers of signals run on this thread: Python runs them on its main thread alone, which
+/// after a fork is the one that forked.
+fn handles_signals(py: Python<'_>) -> bool {
+    let process = std::process::id();
+    let (known_for, known) = HANDLES_SIGNALS.get();
+    if known_for == process {
+        return known;
+    }
+    let is_first = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()) == Ok(process);
+    let is_main = || -> PyResult<bool> {
+        let threading = py.import("threading")?;
+        let main = threading.call_method0("main_thread")?.getattr("ident")?;
+        main.eq(threading.call_method0("get_ident")?)
+    };
+    // Whoever does not know asks, as the main thread does.
+    let handles = is_first || is_main().unwrap_or(true);
+    HANDLES_SIGNALS.set((process, handles));
+    handles
+}
+
 /// Runs `step` without the interpreter. It is given what it is to ask now and then: whether to go
 /// on, which a signal answers with no. What the signal's handler raised is raised here then,
-/// whatever came of the step.
+/// whatever came of the step. On threads without handlers nobody asks the interpreter, which may
+/// end meanwhile: CPython 3.11 crashes where a thread comes to it then.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     step: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
 ) -> PyResult<T> {
+    let asks = handles_signals(py);
     let (done, raised) = py.detach(|| {
         let mut raised = None;
         let done = step(&mut || {
+            if !asks {
+                return true;
+            }
             raised = Python::attach(|py| py.check_signals().err());
             raised.is_none()
         });
