@@ -131,6 +131,11 @@ impl Op {
         self.segment.io == Io::Direct
     }
 
+    /// Whether a ring has it, which of an op with a port is a lane: what that refuses is called.
+    pub(crate) fn is_in_ring(&self) -> bool {
+        self.counted == Some(Line::Direct)
+    }
+
     /// Whether it only copies what is in memory, so that it waits for no drive.
     pub(crate) fn is_in_memory(&self) -> bool {
         let reads = self.work == Work::Move(Direction::Read);

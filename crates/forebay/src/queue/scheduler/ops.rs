@@ -341,7 +341,7 @@ impl Scheduler {
         if result.is_ok() {
             self.tell_tuner(key, &op, took_ns, at_ns);
         }
-        let by_lane = op.counted == Some(Line::Direct);
+        let by_lane = op.is_in_ring();
         self.land(key, &mut op);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);

@@ -266,9 +266,12 @@ impl World {
         align_down(some, unit).max(unit).min(most)
     }
 
-    /// Notes an error that has to be told: where nobody demanded the way, another one is taken.
+    /// Notes an error that has to be told: where nobody demanded the way, another one is taken, and
+    /// what a lane refuses is called.
     fn refuse(&mut self, op: &Op, state: &Arc<State>, errno: Errno) -> Errno {
-        if self.tally.note("port-demanded", op.segment.reason == Reason::Demanded) {
+        let is_last = op.segment.reason == Reason::Demanded && !op.is_in_ring();
+        self.tally.note("port-by-lane", op.is_in_ring());
+        if self.tally.note("port-demanded", is_last) {
             self.fail(op, state, errno);
         }
         errno
