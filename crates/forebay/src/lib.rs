@@ -127,6 +127,7 @@
 //! - `tests/ordered/rig.rs`: queues work on streams, as a caller would
 //! - `tests/straight/ends.rs`: queues work on a stream, as a caller would
 
+mod aside;
 pub mod clock;
 pub mod direct;
 pub mod doctor;

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::mpsc::sync_channel;
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::aside::within;
 
 /// What a file holds, `most` bytes at most; `None`: there is none.
 ///
@@ -28,8 +28,7 @@ pub(super) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Errno> {
     if bytes.len() as u64 > most { Err(Errno::FBIG) } else { Ok(Some(bytes)) }
 }
 
-/// The same of a file that may lie anywhere, such as on a server that is gone: no signal ends a
-/// call that waits for that, so a thread makes it, which is left behind.
+/// The same of a file that may lie anywhere, such as on a server that is gone.
 ///
 /// # Errors
 /// As for [`read`], and `TIMEDOUT`: it does not answer within `limit`.
@@ -39,18 +38,10 @@ pub(super) fn read_within(
     most: u64,
 ) -> Result<Option<Vec<u8>>, Errno> {
     let path = path.to_owned();
-    within(limit, move || read(&path, most))
-}
-
-fn within<T: Send + 'static>(
-    limit: Duration,
-    look: impl FnOnce() -> Result<T, Errno> + Send + 'static,
-) -> Result<T, Errno> {
-    let (tell, told) = sync_channel(1);
-    let look = move || tell.send(look()).unwrap_or(());
-    let thread = thread::Builder::new().name("forebay-look".into()).spawn(look);
-    thread.map_err(|_| Errno::AGAIN)?;
-    told.recv_timeout(limit).unwrap_or(Err(Errno::TIMEDOUT))
+    match within(limit, "forebay-look", move || read(&path, most)) {
+        Ok(told) => told.unwrap_or(Err(Errno::TIMEDOUT)),
+        Err(_) => Err(Errno::AGAIN),
+    }
 }
 
 /// What is not there is no failure.
@@ -66,13 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_answer_is_waited_for_in_vain_and_not_for_long() {
-        let never = || -> Result<(), Errno> {
-            loop {
-                thread::park();
-            }
-        };
-        assert_eq!(within(Duration::from_millis(20), never), Err(Errno::TIMEDOUT));
+    fn what_may_not_answer_is_read_as_all_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, "four").unwrap();

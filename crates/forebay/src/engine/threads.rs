@@ -362,7 +362,8 @@ impl Threads {
     ) -> Result<()> {
         let what = "lane threads";
         let waker = Waker::new().map_err(|source| Error::Resource { what, source })?;
-        if self.lanes.fetch_add(1, Ordering::Relaxed) >= self.shares.rings {
+        let one_more = |lanes: usize| (lanes < self.shares.rings).then_some(lanes + 1);
+        if self.lanes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
             return Err(Error::Resource { what, source: Errno::AGAIN });
         }
         let ring = core.add_ring(Bell::Ring(waker.clone()));

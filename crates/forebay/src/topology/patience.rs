@@ -6,11 +6,11 @@
 //! patience, since its answers lie in a record.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::probe::Trail;
+use crate::aside::within;
 
 /// How long one look may take. A drive that sleeps answers within some seconds, and has nothing to
 /// read for most looks.
@@ -39,12 +39,8 @@ impl Patience {
         if self.is_silent(path) {
             return Err(Silent);
         }
-        let (tell, told) = sync_channel(1);
-        let look = move || drop(tell.send(look()));
         // Without a thread nobody can look and go on.
-        let started = std::thread::Builder::new().name("forebay-look".into()).spawn(look);
-        let answer = started.ok().and_then(|_| told.recv_timeout(LOOK_MAX).ok());
-        answer.ok_or_else(|| {
+        within(LOOK_MAX, "forebay-look", look).ok().flatten().ok_or_else(|| {
             self.pass_over(path);
             Silent
         })
@@ -87,6 +83,8 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+
     use super::*;
     use std::time::Instant;
 

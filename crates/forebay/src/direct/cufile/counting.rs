@@ -3,13 +3,12 @@
 #![expect(unsafe_code, reason = "calls the library")]
 
 use std::ffi::c_int;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use super::failure::Answer;
 use super::table::Table;
+use crate::aside::within;
 use crate::process::Home;
 
 /// How much it counts, where the library tells.
@@ -40,17 +39,13 @@ pub(super) fn stop_at_end(stop: StatsStop) {
         if here.is_empty() {
             return;
         }
-        let (tell, told) = sync_channel(1);
         let stops = move || {
             for stop in here {
                 // SAFETY: the function needs nothing, and the library is never unloaded.
                 let _ = unsafe { stop() };
             }
-            tell.send(()).unwrap_or(());
         };
-        if thread::Builder::new().name("forebay-stop".into()).spawn(stops).is_ok() {
-            let _ = told.recv_timeout(STOP_WITHIN);
-        }
+        let _ = within(STOP_WITHIN, "forebay-stop", stops);
     }
     let mut counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     if counting.is_empty() {

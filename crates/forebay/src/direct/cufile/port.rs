@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "hands on the addresses that it is given")]
 
 use std::fs::File;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::failure::CuFileFailure;
 use super::session::{RegisteredFile, Session};
 use super::streams::StreamLane;
 use super::table::FileHandle;
+use crate::aside::within;
 use crate::events;
 use crate::file::{Handle, Lane, LaneKind, NoPort, Port};
 use crate::gpu::{Device, DeviceError, DeviceId};
@@ -157,12 +158,8 @@ fn ask<T: Send + 'static>(
     if session.is_silent() {
         return Err(NO_ANSWER.into());
     }
-    let (answer, answered) = sync_channel(1);
-    // Nobody may wait any more.
-    let asks = move || answer.send(question()).unwrap_or(());
-    let thread = thread::Builder::new().name("forebay-cufile".into()).spawn(asks);
-    thread.map_err(|error| format!("no thread to ask cuFile: {error}"))?;
-    answered.recv_timeout(ANSWERS_WITHIN).map_err(|_| {
+    let answer = within(ANSWERS_WITHIN, "forebay-cufile", question);
+    answer.map_err(|error| format!("no thread to ask cuFile: {error}"))?.ok_or_else(|| {
         session.fall_silent();
         NO_ANSWER.into()
     })

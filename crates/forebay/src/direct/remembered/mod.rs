@@ -12,14 +12,13 @@ mod tests;
 mod text;
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::OPENS_WITHIN;
 use super::answer::{Answer, answer_from_lines, answer_to_lines, usable};
 use super::child::{End, Program};
 use super::cufile::{Seen, is_named, places};
+use crate::aside::within;
 use crate::remember::{Sheet, Turn};
 #[cfg(test)]
 pub(super) use tests::Rig;
@@ -245,10 +244,7 @@ impl Renewal {
 
 /// Does something with files that may not answer, and waits for it for a limited time.
 fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = sync_channel(1);
-    let works = move || drop(tell.send(work()));
-    let started = thread::Builder::new().name("forebay-remember".into()).spawn(works);
-    started.ok().and_then(|_| told.recv_timeout(FILES_WITHIN).ok())
+    within(FILES_WITHIN, "forebay-remember", work).ok().flatten()
 }
 
 /// The file of the library that a helper loaded, where it could tell.

@@ -113,7 +113,7 @@ fn what_was_said_is_known_to_the_next() {
 fn who_asks_for_himself_does_not_wait_for_files_without_end() {
     let start = Instant::now();
     assert_eq!(aside(|| 7), Some(7));
-    assert_eq!(aside(|| thread::sleep(FILES_WITHIN * 2)), None);
+    assert_eq!(aside(|| std::thread::sleep(FILES_WITHIN * 2)), None);
     assert!(start.elapsed() >= FILES_WITHIN);
     // Nothing is known of such a machine, and nothing is kept.
     Renewal(None).end(&opened());

@@ -1,6 +1,6 @@
 //! Batches of a library that is played.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::super::failure::Answer;
 use super::super::layout::Properties;
@@ -50,6 +50,53 @@ fn a_library_that_says_nothing_of_batches_is_given_no_more_and_keeps_what_it_has
     SAYS_NOTHING.store(false, Ordering::Relaxed);
     lane.collect(Duration::from_secs(9), &mut landed);
     assert_eq!(landed, [(0, Ok(UNIT))], "what it had lands all the same");
+}
+
+/// Requests of the batch that is under way, where the library takes no second one beside it.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn submit_one_at_a_time(
+    handle: BatchHandle,
+    count: c_uint,
+    requests: *mut BatchRequest,
+    flags: c_uint,
+) -> Answer {
+    if UNDER_WAY.load(Ordering::Relaxed) > 0 || count > 1 {
+        return Answer { error: FULL, cuda: 0 };
+    }
+    // SAFETY: the caller's promises.
+    let told = unsafe { simulated::table().batch_submit.unwrap()(handle, count, requests, flags) };
+    UNDER_WAY.fetch_add(usize::from(told.error == 0), Ordering::Relaxed);
+    told
+}
+
+unsafe extern "C" fn status_of_one(
+    handle: BatchHandle,
+    least: c_uint,
+    count: *mut c_uint,
+    events: *mut BatchEvent,
+    longest: *mut Pause,
+) -> Answer {
+    let status = simulated::table().batch_status.unwrap();
+    // SAFETY: the caller's promises, and its output.
+    unsafe {
+        let told = status(handle, least, count, events, longest);
+        UNDER_WAY.fetch_sub(*count as usize, Ordering::Relaxed);
+        told
+    }
+}
+
+#[test]
+fn what_a_full_library_does_not_take_is_sent_off_when_something_has_landed() {
+    let table = Table {
+        batch_submit: Some(submit_one_at_a_time),
+        batch_status: Some(status_of_one),
+        ..simulated::table()
+    };
+    let Some(rig) = Rig::played_by(table, CuFilePlay::P2pDma) else { return };
+    let mut lane = BatchLane::new(&rig.session, &rig.device).unwrap();
+    assert!(rig.read(&mut lane).iter().all(|result| *result == Ok(UNIT)));
+    assert_eq!((lane.most, lane.given_up.is_none()), (1, true));
 }
 
 #[test]
