@@ -15,6 +15,7 @@
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 //! - `bench/drives/ways/one_queue.rs`: the same
 //! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
+//! - `workload/issuer/plain.rs`: copies to and from a GPU by raw address
 
 pub mod args;
 pub mod bench;
@@ -30,11 +31,13 @@ pub mod program;
 mod reach;
 pub mod read;
 pub mod report;
+pub mod results;
 pub mod steps;
 pub mod tune;
 mod usage;
 mod variables;
 mod watched;
+pub mod workload;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -108,7 +108,7 @@ impl Step {
     }
 
     /// The same, which has `least` at least and goes on for as long as `life` changes.
-    fn with_life(
+    pub(crate) fn with_life(
         operation: &'static str,
         path: &Path,
         least: Duration,

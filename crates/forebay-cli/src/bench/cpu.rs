@@ -26,10 +26,17 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Spent) {
 
 /// User and system time of this process so far, and of its children that ended.
 pub(crate) fn used() -> Duration {
-    usage(libc::RUSAGE_SELF) + usage(libc::RUSAGE_CHILDREN)
+    let (user, system) = used_apart();
+    user + system
 }
 
-fn usage(who: libc::c_int) -> Duration {
+/// The same, each by itself.
+pub(crate) fn used_apart() -> (Duration, Duration) {
+    let (own, others) = (usage(libc::RUSAGE_SELF), usage(libc::RUSAGE_CHILDREN));
+    (own.0 + others.0, own.1 + others.1)
+}
+
+fn usage(who: libc::c_int) -> (Duration, Duration) {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to a whole struct of ours, which the call only fills.
     unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
@@ -39,7 +46,7 @@ fn usage(who: libc::c_int) -> Duration {
         Duration::from_secs(u64::try_from(value.tv_sec).unwrap_or(0))
             + Duration::from_micros(u64::try_from(value.tv_usec).unwrap_or(0))
     };
-    time(usage.ru_utime) + time(usage.ru_stime)
+    (time(usage.ru_utime), time(usage.ru_stime))
 }
 
 #[cfg(test)]

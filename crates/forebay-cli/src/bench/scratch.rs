@@ -37,15 +37,18 @@ pub enum Part {
     Read,
     /// What writes are measured with.
     Write,
+    /// One of several, which are made in the order of their numbers.
+    Numbered(u32),
 }
 
 impl Part {
-    const ALL: [Self; 2] = [Self::Read, Self::Write];
+    const ALWAYS: [Self; 2] = [Self::Read, Self::Write];
 
-    const fn name(self) -> &'static str {
+    fn name(self) -> String {
         match self {
-            Self::Read => "read",
-            Self::Write => "write",
+            Self::Read => "read".into(),
+            Self::Write => "write".into(),
+            Self::Numbered(number) => format!("file-{number}"),
         }
     }
 }
@@ -89,9 +92,13 @@ impl Folder {
     /// Removes the files of a run, wherever the folder is, and the folder where it still has its
     /// name and nothing else is in it.
     pub(crate) fn remove(&self) {
-        for name in Part::ALL.map(Part::name).into_iter().chain([MARK]) {
-            let _ = unlinkat(&self.itself, name, AtFlags::empty());
+        let remove = |name: &str| unlinkat(&self.itself, name, AtFlags::empty());
+        for name in Part::ALWAYS.map(Part::name) {
+            let _ = remove(&name);
         }
+        let mut numbers = 0..;
+        while numbers.next().is_some_and(|number| remove(&Part::Numbered(number).name()).is_ok()) {}
+        let _ = remove(MARK);
         if self.is_there().is_ok() {
             let _ = fs::remove_dir(&self.path);
         }
@@ -132,6 +139,18 @@ impl Scratch {
         Ok(Self { folder, _lock: lock.expect("made together with the folder") })
     }
 
+    /// Makes the empty file of a number, one more than that of the last.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn add(&self, number: u32) -> Result<PathBuf> {
+        let (part, path) = (Part::Numbered(number), self.path(Part::Numbered(number)));
+        let _step = Step::begin("make", &path);
+        let made = self.folder.create_file(&part.name());
+        made.map_err(|error| Failure::io(format!("cannot make `{}`", path.display()), &error))?;
+        Ok(path)
+    }
+
     /// Looks whether its paths still lead to its files.
     ///
     /// # Errors
@@ -163,8 +182,8 @@ impl Drop for Scratch {
 /// other run can ever see it complete and unlocked.
 fn fill(folder: &Folder) -> io::Result<File> {
     let mut mark = folder.create_file(MARK)?;
-    for part in Part::ALL {
-        folder.create_file(part.name())?;
+    for part in Part::ALWAYS {
+        folder.create_file(&part.name())?;
     }
     // Where the file system has no locks the mark stays empty: then nothing is lost by another
     // run, and what a crash leaves is for the user to remove.
@@ -251,6 +270,18 @@ mod tests {
         assert_eq!(mode(&scratch.folder.path), 0o700);
         assert_eq!(mode(&scratch.path(Part::Read)), 0o600);
         assert_eq!(mode(&scratch.path(Part::Write)), 0o600);
+        drop(scratch);
+        assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn files_by_numbers_go_with_their_folder() {
+        let place = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(place.path()).unwrap();
+        for number in 0..12 {
+            fs::write(scratch.add(number).unwrap(), "data").unwrap();
+        }
+        assert!(scratch.add(3).is_err(), "it is there");
         drop(scratch);
         assert!(names(place.path()).is_empty());
     }

@@ -1,0 +1,309 @@
+//! A results file on its drive: made, continued, read back.
+//!
+//! Whoever appends holds a lock on it. A line that could not be written whole is taken back, so
+//! what others find there are whole lines, but for the last where the machine itself went down.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use forebay::units::{MIB, format_size};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+
+use super::{Record, Run, SCHEMA, Sample};
+use crate::failure::{Failure, Result};
+
+/// Bytes of one line at most: the evidence of a sample with hundreds of drives is a MiB.
+const LINE_MAX: u64 = 64 * MIB;
+/// Bytes of a whole file at most.
+const FILE_MAX: u64 = 1024 * MIB;
+
+/// A results file that is appended to.
+#[derive(Debug)]
+pub struct Ledger {
+    path: PathBuf,
+    file: File,
+    /// Bytes of whole lines.
+    len: u64,
+}
+
+impl Ledger {
+    /// Makes a new file.
+    ///
+    /// # Errors
+    /// There is one, or the system's.
+    pub fn create(path: &Path) -> Result<Self> {
+        let how = |how: &mut OpenOptions| how.create_new(true).mode(0o600).open(path);
+        let made = how(OpenOptions::new().append(true).read(true));
+        let file = made.map_err(|error| {
+            Failure::io(format!("cannot make the results file `{}`", path.display()), &error)
+        })?;
+        Self { path: path.to_owned(), file, len: 0 }.locked()
+    }
+
+    /// Goes on with a file of ours, whose records are returned.
+    ///
+    /// # Errors
+    /// It is none, another run appends to it, or the system's.
+    pub fn reopen(path: &Path) -> Result<(Self, Vec<Record>)> {
+        let opened = OpenOptions::new()
+            .append(true)
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path);
+        let file = opened.map_err(|error| cannot_read(path).io(&error))?;
+        let mut ledger = Self { path: path.to_owned(), file, len: 0 }.locked()?;
+        let (records, whole) = records(&ledger.file, path)?;
+        // What was being written when the machine went down.
+        ledger.file.set_len(whole).map_err(|error| ledger.failed(&error))?;
+        ledger.len = whole;
+        Ok((ledger, records))
+    }
+
+    fn locked(self) -> Result<Self> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(self),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let text = format!("cannot write to `{}`", self.path.display());
+                Err(Failure::new(text)
+                    .because("another run is writing to it")
+                    .hint("wait for that run, or name another file by `-o`"))
+            }
+            // Some file systems have no locks; two runs on one file are a user's mistake then.
+            Err(_) => Ok(self),
+        }
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends one record.
+    ///
+    /// # Errors
+    /// The system's, for want of room above all; the file is as it was then.
+    pub fn append(&mut self, record: &Record) -> Result<()> {
+        let line = serde_json::to_string(record).map_err(|error| {
+            Failure::new("cannot write a result as JSON").because(error.to_string())
+        })?;
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        if let Err(error) = written {
+            // What cannot be taken back is left out by whoever reads it.
+            let _ = self.file.set_len(self.len);
+            return Err(self.failed(&error));
+        }
+        self.len += line.len() as u64 + 1;
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        let text = format!("cannot write to the results file `{}`", self.path.display());
+        let failure = Failure::io(text, error);
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure
+                .hint("make room, and give the same command again: it goes on where it stopped"),
+            _ => failure,
+        }
+    }
+}
+
+fn cannot_read(path: &Path) -> Cannot<'_> {
+    Cannot(path)
+}
+
+struct Cannot<'a>(&'a Path);
+
+impl Cannot<'_> {
+    fn io(&self, error: &io::Error) -> Failure {
+        Failure::io(format!("cannot read the results file `{}`", self.0.display()), error)
+    }
+
+    fn because(&self, why: impl Into<String>) -> Failure {
+        Failure::new(format!("cannot read the results file `{}`", self.0.display())).because(why)
+    }
+}
+
+/// Reads a results file.
+///
+/// # Errors
+/// It is none of ours, of another version, damaged in the middle, or the system's.
+pub fn read(path: &Path) -> Result<Vec<Record>> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(|error| cannot_read(path).io(&error))?;
+    Ok(records(&file, path)?.0)
+}
+
+/// The records of a file, and the bytes of its whole lines: the last may have been cut.
+fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
+    let cannot = cannot_read(path);
+    let facts = file.metadata().map_err(|error| cannot.io(&error))?;
+    if !facts.is_file() {
+        return Err(cannot.because("it is no regular file"));
+    }
+    if facts.len() > FILE_MAX {
+        let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
+        return Err(cannot.because(format!("it has {len}, and no run writes more than {most}")));
+    }
+    let mut reader = BufReader::new(file);
+    let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line);
+        let len = read.map_err(|error| cannot.io(&error))? as u64;
+        number += 1;
+        if len == 0 {
+            break;
+        }
+        if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
+            break; // it was being written
+        }
+        records.push(record(&line, number).map_err(|why| hinted(cannot.because(why)))?);
+        whole += len;
+    }
+    if !matches!(records.first(), Some(Record::Run(_))) {
+        let why = if records.is_empty() { "it is empty" } else { "it does not begin with a run" };
+        return Err(hinted(cannot.because(why)));
+    }
+    Ok((records, whole))
+}
+
+fn hinted(failure: Failure) -> Failure {
+    failure.hint(
+        "a results file is made by `forebay sweep -o FILE` or `forebay import`, one record of JSON \
+         to a line",
+    )
+}
+
+/// A record, or why the line is none.
+fn record(line: &[u8], number: u64) -> Result<Record, String> {
+    let at = |why: String| format!("line {number}: {why}");
+    let value: Value = serde_json::from_slice(line).map_err(|error| at(error.to_string()))?;
+    let schema = value.get("schema").and_then(Value::as_u64);
+    if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
+        return Err(at(format!("it has version {schema}, and this program reads {SCHEMA}")));
+    }
+    serde_json::from_value(value).map_err(|error| at(error.to_string()))
+}
+
+/// The samples of records, each with its run.
+pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
+    let mut run: Option<&Run> = None;
+    records.iter().filter_map(move |record| match record {
+        Record::Run(next) => {
+            run = Some(next);
+            None
+        }
+        Record::Sample(sample) => run.map(|run| (run, &**sample)),
+        Record::Ceiling(_) | Record::Warning { .. } => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::bench::environment::of_machine;
+
+    fn run(verb: &str) -> Record {
+        let environment = of_machine("forebay sweep", Vec::new());
+        let (verb, asked) = (verb.into(), Value::Null);
+        Record::Run(Box::new(Run {
+            schema: SCHEMA,
+            verb,
+            label: None,
+            environment,
+            gpus: Vec::new(),
+            asked,
+        }))
+    }
+
+    fn warning(text: &str) -> Record {
+        Record::Warning { text: text.into() }
+    }
+
+    #[test]
+    fn what_was_appended_is_read_back_and_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        let mut ledger = Ledger::create(&path).unwrap();
+        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&warning("one\nline")).unwrap();
+        let again = Ledger::reopen(&path).unwrap_err();
+        assert!(again.causes[0].contains("another run"), "{again:?}");
+        drop(ledger);
+        let (mut ledger, records) = Ledger::reopen(&path).unwrap();
+        assert_eq!(records, [run_of(&records), warning("one\nline")]);
+        ledger.append(&warning("two")).unwrap();
+        assert_eq!(read(&path).unwrap().len(), 3);
+        assert!(Ledger::create(&path).unwrap_err().message.contains("results"));
+    }
+
+    fn run_of(records: &[Record]) -> Record {
+        records[0].clone()
+    }
+
+    #[test]
+    fn a_line_that_was_cut_is_left_out_and_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        let mut ledger = Ledger::create(&path).unwrap();
+        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&warning("whole")).unwrap();
+        drop(ledger);
+        let whole = fs::read(&path).unwrap();
+        for cut in [1, 10, 25] {
+            let mut bytes = whole.clone();
+            bytes.extend(&br#"{"record":"warning","text":"cut"}"#[..cut]);
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(read(&path).unwrap().len(), 2);
+            drop(Ledger::reopen(&path).unwrap());
+            assert_eq!(fs::read(&path).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn what_is_no_results_file_is_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        let why = |text: &str| {
+            fs::write(&path, text).unwrap();
+            read(&path).unwrap_err().causes.concat()
+        };
+        assert_eq!(why(""), "it is empty");
+        assert!(why("hello\n").starts_with("line 1: expected"), "{}", why("hello\n"));
+        assert!(why(r#"{"record":"warning","text":"x"}"#).contains("begin with a run"));
+        let mut newer = serde_json::to_value(run("sweep")).unwrap();
+        newer["schema"] = 7.into();
+        assert!(why(&newer.to_string()).contains("version 7, and this program reads 1"));
+        let middle = format!("{}\n{{\n{}\n", serde_json::to_string(&run("a")).unwrap(), "{}");
+        assert!(why(&middle).starts_with("line 2: "));
+        let failure = read(folder.path()).unwrap_err();
+        assert_eq!(failure.causes, ["it is no regular file"]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_whole_lines() {
+        // A file that may not grow beyond a limit refuses as a full disk does, in the middle of a
+        // line.
+        let path = Path::new("/dev/full");
+        let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
+        let mut ledger = Ledger { path: path.to_owned(), file, len: 0 };
+        let failure = ledger.append(&run("sweep")).unwrap_err();
+        assert!(failure.hint.unwrap().contains("goes on where it stopped"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_end_the_command(bytes: Vec<u8>) {
+            let _ = record(&bytes, 1);
+            let mut line = br#"{"record":"sample","point":"#.to_vec();
+            line.extend(&bytes);
+            let _ = record(&line, 1);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Our engine: a blocking call where one is in flight at a time, else calls that do not block.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use forebay::{
+    Buffer, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece, Reason,
+    RequestOptions, Route, RouteShare, Source, Target, Transfer,
+};
+
+use super::{Call, Done, Issuer, Means, Taken};
+use crate::bench::data::Pattern;
+use crate::bench::memory::put_into;
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+use crate::steps::Step;
+
+/// What is on its way in a place.
+enum Running {
+    One(Transfer),
+    Many(ManyTransfer),
+}
+
+/// Makes requests by our engine.
+pub struct EngineIssuer {
+    engine: Engine,
+    file: File,
+    options: RequestOptions,
+    request_size: u64,
+    /// One for each place; away while a call that does not block owns it.
+    memory: Vec<Option<Buffer>>,
+    running: Vec<Option<(Direction, Running)>>,
+    /// Where calls that do not block tell of their end.
+    tell: Sender<Done>,
+    ends: Receiver<Done>,
+    /// The end of the call that blocked.
+    ended: Option<Done>,
+    routes: Vec<(Direction, Route, Reason, u64)>,
+}
+
+impl EngineIssuer {
+    /// Opens the file and gets memory.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn new(route: Option<Route>, means: &Means<'_>) -> Result<Self> {
+        let mut how = OpenOptions::default();
+        how.write = means.writes;
+        let opening = Step::begin("open", means.path);
+        let file = means.engine.open_with(means.path, &how)?;
+        drop(opening);
+        let len = means.request_size * means.batch as u64;
+        let memory = (0..means.depth).map(|place| {
+            let mut buffer = match means.device {
+                Some(device) => means.engine.allocate(device.id(), len)?,
+                None => means.engine.allocate_pinned(len)?,
+            };
+            let pattern = Pattern::new(means.key.wrapping_add(place as u64)).inverse();
+            put_into(&mut buffer, pattern, len)?;
+            Ok(Some(buffer))
+        });
+        let memory = memory.collect::<Result<Vec<_>>>()?;
+        let mut options = RequestOptions::exactly();
+        options.route = route;
+        let (tell, ends) = channel();
+        Ok(Self {
+            engine: means.engine.clone(),
+            file,
+            options,
+            request_size: means.request_size,
+            running: memory.iter().map(|_| None).collect(),
+            memory,
+            tell,
+            ends,
+            ended: None,
+            routes: Vec::new(),
+        })
+    }
+
+    fn pieces(&self, offsets: &[u64]) -> Vec<Piece<'_>> {
+        let size = self.request_size;
+        let piece = |(index, &offset)| Piece::new(&self.file, offset, size, index as u64 * size);
+        offsets.iter().enumerate().map(piece).collect()
+    }
+
+    /// Makes one call and waits for it.
+    fn block(&mut self, call: Call<'_>) -> Result<()> {
+        let mut buffer = self.memory[0].take().expect("nothing is in flight");
+        let moved = self.block_with(call, &mut buffer);
+        self.memory[0] = Some(buffer);
+        self.count(call.direction, &moved?);
+        Ok(())
+    }
+
+    fn block_with(&self, call: Call<'_>, buffer: &mut Buffer) -> Result<Vec<RouteShare>> {
+        let write = call.direction == Direction::Write;
+        if let [offset] = *call.offsets {
+            let outcome = if write {
+                self.file.write_with(offset, Source::from(&*buffer), &self.options)?
+            } else {
+                self.file.read_with(offset, Target::from(buffer), &self.options)?
+            };
+            return Ok(outcome.routes);
+        }
+        let pieces = self.pieces(call.offsets);
+        let outcome = if write {
+            self.engine.write_many(&pieces, &[Source::from(&*buffer)], &self.options)?
+        } else {
+            self.engine.read_many(&pieces, &mut [Target::from(buffer)], &self.options)?
+        };
+        whole(outcome)
+    }
+
+    /// Starts a call that does not block.
+    fn begin(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+        let buffer = self.memory[place].take().expect("the place is free");
+        let write = call.direction == Direction::Write;
+        let running = if let [offset] = *call.offsets {
+            Running::One(if write {
+                self.file.start_write(offset, buffer, &self.options)?
+            } else {
+                self.file.start_read(offset, buffer, &self.options)?
+            })
+        } else {
+            let pieces = self.pieces(call.offsets);
+            Running::Many(if write {
+                self.engine.start_write_many(&pieces, vec![buffer], &self.options)?
+            } else {
+                self.engine.start_read_many(&pieces, vec![buffer], &self.options)?
+            })
+        };
+        let tell = self.tell.clone();
+        let step = move || {
+            let _ = tell.send(Done { place, at: Instant::now() });
+        };
+        match &running {
+            Running::One(transfer) => transfer.on_end(step),
+            Running::Many(many) => many.transfer().on_end(step),
+        }
+        self.running[place] = Some((call.direction, running));
+        Ok(())
+    }
+
+    fn end(&mut self, place: usize) -> Result<()> {
+        let (direction, running) = self.running[place].take().expect("it was started");
+        let (result, buffer) = match running {
+            Running::One(transfer) => {
+                let (outcome, buffer) = transfer.wait();
+                (outcome.map(|Outcome { routes, .. }| routes).map_err(Failure::from), buffer)
+            }
+            Running::Many(many) => {
+                let (outcome, mut buffers) = many.wait();
+                (outcome.map_err(Failure::from).and_then(whole), buffers.pop())
+            }
+        };
+        self.memory[place] = buffer;
+        self.count(direction, &result?);
+        Ok(())
+    }
+
+    fn count(&mut self, direction: Direction, shares: &[RouteShare]) {
+        for RouteShare { route, reason, bytes, .. } in shares {
+            let kind = (direction, *route, *reason);
+            match self.routes.iter_mut().find(|taken| (taken.0, taken.1, taken.2) == kind) {
+                Some(taken) => taken.3 += bytes,
+                None => self.routes.push((direction, *route, *reason, *bytes)),
+            }
+        }
+    }
+}
+
+/// The routes of many requests, all of which must have been made whole.
+fn whole(outcome: ManyOutcome) -> Result<Vec<RouteShare>> {
+    let ManyOutcome { results, whole, .. } = outcome;
+    for result in results {
+        result.map_err(|error| Failure::from(*error))?;
+    }
+    Ok(whole.routes)
+}
+
+impl Issuer for EngineIssuer {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+        if self.memory.len() > 1 {
+            return self.begin(place, call);
+        }
+        self.block(call)?;
+        self.ended = Some(Done { place, at: Instant::now() });
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Done> {
+        if let Some(done) = self.ended.take() {
+            return Ok(done);
+        }
+        let done = self.ends.recv().expect("this issuer holds a sender itself");
+        self.end(done.place)?;
+        Ok(done)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        Ok(self.file.sync_data()?)
+    }
+
+    fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
+        let buffer = self.memory[place].as_ref();
+        let buffer = buffer.ok_or_else(|| Failure::new("the memory of a failed call is kept"))?;
+        let mut bytes = vec![0; usize::try_from(buffer.len()).expect("it is in memory")];
+        buffer.download(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        let taken = self.routes.iter().map(|(direction, route, reason, bytes)| Taken {
+            direction: *direction,
+            route: *route,
+            is_engines: true,
+            reason: reason.to_string(),
+            bytes: *bytes,
+        });
+        taken.collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! The ways by which one thread makes its requests: each has places for as many calls as may be in
+//! flight, starts calls in them and tells which has ended.
+
+mod engine;
+mod plain;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::gpu::Device;
+use forebay::{Engine, Route};
+
+pub use self::engine::EngineIssuer;
+pub use self::plain::{Plain, PlainIssuer};
+use crate::failure::Result;
+use crate::report::json::Direction;
+
+/// What moves bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Our engine, by a route where one is demanded.
+    Forebay(Option<Route>),
+    /// One of the ways that have no engine.
+    Plain(Plain),
+}
+
+impl Way {
+    /// Its name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forebay(_) => "forebay",
+            Self::Plain(plain) => plain.name(),
+        }
+    }
+
+    /// The route that is demanded.
+    #[must_use]
+    pub const fn route(self) -> Option<Route> {
+        match self {
+            Self::Forebay(route) => route,
+            Self::Plain(_) => None,
+        }
+    }
+}
+
+/// One call: requests of the same size, each at its place in the file, one behind the other in
+/// memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    /// From or to the file.
+    pub direction: Direction,
+    /// Where the requests begin in the file.
+    pub offsets: &'a [u64],
+}
+
+/// A call that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Done {
+    /// Its place.
+    pub place: usize,
+    /// When it ended.
+    pub at: Instant,
+}
+
+/// What an issuer is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// The engine: a plain way has only pinned memory of it.
+    pub engine: &'a Engine,
+    /// The GPU; `None` for host memory.
+    pub device: Option<&'a Arc<dyn Device>>,
+    /// The file.
+    pub path: &'a Path,
+    /// Whether the file is written.
+    pub writes: bool,
+    /// Bytes of one request.
+    pub request_size: u64,
+    /// Calls in flight.
+    pub depth: usize,
+    /// Requests in one call.
+    pub batch: usize,
+    /// What tells the memory of this thread from that of others.
+    pub key: u64,
+}
+
+/// Makes the requests of one thread.
+pub trait Issuer: Send {
+    /// Starts a call in a place that is free.
+    ///
+    /// # Errors
+    /// Where it cannot be started; nothing is in that place then.
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()>;
+
+    /// Waits for any call to end.
+    ///
+    /// # Errors
+    /// Where one has failed or moved less than all; its place is free then.
+    ///
+    /// # Panics
+    /// Where none is in flight.
+    fn wait(&mut self) -> Result<Done>;
+
+    /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// The system's.
+    fn sync(&mut self) -> Result<()>;
+
+    /// The bytes of a place's memory, as the GPU or the host has them. Nothing is in flight there.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn memory(&mut self, place: usize) -> Result<Vec<u8>>;
+
+    /// Bytes by route and reason, as far as the way tells.
+    fn routes(&self) -> Vec<Taken>;
+}
+
+/// Bytes that took one route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// From or to the file.
+    pub direction: Direction,
+    /// The route, or what is nearest to it.
+    pub route: Route,
+    /// Whether it is the engine's word.
+    pub is_engines: bool,
+    /// Why, or which way the bytes went.
+    pub reason: String,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// Adds what took a route to the others of that route.
+pub fn add(all: &mut Vec<Taken>, more: Taken) {
+    let kind = |taken: &Taken| (taken.direction, taken.route);
+    let same = |taken: &&mut Taken| kind(taken) == kind(&more) && taken.reason == more.reason;
+    match all.iter_mut().find(same) {
+        Some(taken) => taken.bytes += more.bytes,
+        None => all.push(more),
+    }
+}
+
+/// Gets a way ready to make requests.
+///
+/// # Errors
+/// Where the file or memory cannot be had.
+pub fn make(way: Way, means: &Means<'_>) -> Result<Box<dyn Issuer>> {
+    Ok(match way {
+        Way::Forebay(route) => Box::new(EngineIssuer::new(route, means)?),
+        Way::Plain(plain) => Box::new(PlainIssuer::new(plain, means)?),
+    })
+}

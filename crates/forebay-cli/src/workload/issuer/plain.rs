@@ -1,0 +1,271 @@
+//! The ways without an engine: each thread has memory of its own, reads, then copies.
+//!
+//! They are what is published elsewhere as the baselines of direct paths, so nothing of our engine
+//! helps them but its pinned memory: there is no larger queue, no shared reader, no page of the
+//! cache that is used twice. One call is one `pread` or `pwrite`, whose buffer is pinned, as the
+//! usual tools have it.
+
+#![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::gpu::{Device, DeviceError, Stream};
+use forebay::{Buffer, Route};
+
+use super::{Call, Done, Issuer, Means, Taken};
+use crate::bench::data::Pattern;
+use crate::bench::memory::{put_into, whole};
+use crate::bench::scratch::no_link;
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+use crate::steps::Step;
+
+/// A way without an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plain {
+    /// Between the drive and host memory: no GPU takes part.
+    Cpu,
+    /// Past the page cache into host memory, then copied; each waits for the other.
+    CpuGpu,
+    /// The same, while the copy of the call before is still on its way.
+    CpuAsyncGpu,
+    /// Through the page cache into host memory, then copied.
+    CpuCachedGpu,
+}
+
+impl Plain {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Cpu, Self::CpuGpu, Self::CpuAsyncGpu, Self::CpuCachedGpu];
+
+    /// Its name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::CpuGpu => "cpu-gpu",
+            Self::CpuAsyncGpu => "cpu-async-gpu",
+            Self::CpuCachedGpu => "cpu-cached-gpu",
+        }
+    }
+
+    /// How many calls of a thread are in flight: it is part of the way.
+    #[must_use]
+    pub const fn depth(self) -> u32 {
+        if matches!(self, Self::CpuAsyncGpu) { 2 } else { 1 }
+    }
+
+    const fn is_direct(self) -> bool {
+        !matches!(self, Self::CpuCachedGpu)
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Cpu => "drive → host memory, one request at a time",
+            Self::CpuGpu => "drive → pinned memory → GPU, one request at a time",
+            Self::CpuAsyncGpu => "drive → pinned memory → GPU, the copy behind the next request",
+            Self::CpuCachedGpu => "page cache → pinned memory → GPU, one request at a time",
+        }
+    }
+}
+
+/// One call's memory.
+struct Place {
+    pinned: Buffer,
+    gpu: Option<OnGpu>,
+}
+
+/// A GPU's memory, and the stream that fills it.
+struct OnGpu {
+    device: Arc<dyn Device>,
+    buffer: Buffer,
+    stream: Stream,
+}
+
+impl Drop for OnGpu {
+    fn drop(&mut self) {
+        // Nothing of it may be on its way when its memory is given back; a driver that fails now
+        // has ended its work as well.
+        let _ = self.device.synchronize(self.stream);
+        let _ = self.device.destroy_stream(self.stream);
+    }
+}
+
+/// Makes requests without an engine.
+pub struct PlainIssuer {
+    plain: Plain,
+    path: PathBuf,
+    file: File,
+    request_size: usize,
+    places: Vec<Place>,
+    /// Places with calls, the oldest first.
+    order: VecDeque<usize>,
+    /// Bytes read and written.
+    moved: [u64; 2],
+}
+
+impl PlainIssuer {
+    /// Opens the file and gets memory.
+    ///
+    /// # Errors
+    /// The system's, the GPU's, and a file system without O_DIRECT.
+    pub fn new(plain: Plain, means: &Means<'_>) -> Result<Self> {
+        let file = open(plain, means)?;
+        let len = means.request_size * means.batch as u64;
+        let device = means.device.filter(|_| plain != Plain::Cpu);
+        let place = |index| {
+            let pattern = Pattern::new(means.key.wrapping_add(index as u64)).inverse();
+            let mut pinned = means.engine.allocate_pinned(len)?;
+            put_into(&mut pinned, pattern, len)?;
+            let gpu = device.map(|device| {
+                let mut buffer = means.engine.allocate(device.id(), len)?;
+                put_into(&mut buffer, pattern, len)?;
+                let stream = device.create_stream().map_err(|error| refused(&error))?;
+                Ok::<_, Failure>(OnGpu { device: Arc::clone(device), buffer, stream })
+            });
+            Ok(Place { pinned, gpu: gpu.transpose()? })
+        };
+        let places = (0..means.depth).map(place).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            plain,
+            path: means.path.to_owned(),
+            file,
+            request_size: whole(means.request_size),
+            places,
+            order: VecDeque::new(),
+            moved: [0; 2],
+        })
+    }
+
+    fn failed(&self, direction: Direction, offset: u64, error: &std::io::Error) -> Failure {
+        let text = format!("cannot {} `{}` at {offset}", direction.name(), self.path.display());
+        let failure = Failure::io(text, error);
+        if error.kind() == ErrorKind::InvalidInput && self.plain.is_direct() {
+            let size = self.request_size;
+            return failure.hint(format!(
+                "past the page cache, requests of {size} bytes and their offsets have to be \
+                 multiples of the drive's block: try a multiple of 4096, or `forebay`, which takes \
+                 any size"
+            ));
+        }
+        failure
+    }
+
+    fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
+        let size = self.request_size;
+        for (index, &offset) in offsets.iter().enumerate() {
+            let bytes = self.places[place].pinned.as_mut_slice().expect("it is the host's");
+            let bytes = &mut bytes[index * size..][..size];
+            let read = self.file.read_exact_at(bytes, offset);
+            read.map_err(|error| self.failed(Direction::Read, offset, &error))?;
+        }
+        let Place { pinned, gpu: Some(gpu) } = &mut self.places[place] else { return Ok(()) };
+        let bytes = pinned.as_mut_slice().expect("it is the host's");
+        let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+        // SAFETY: both are this place's, `len` bytes long, and stay until `finish` or the drop of
+        // the place has waited for the stream.
+        let queued =
+            unsafe { gpu.device.copy_to_device(gpu.stream, gpu.buffer.address(), host, len) };
+        queued.map_err(|error| refused(&error))
+    }
+
+    fn write(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
+        let size = self.request_size;
+        let Place { pinned, gpu } = &mut self.places[place];
+        if let Some(gpu) = gpu {
+            let bytes = pinned.as_mut_slice().expect("it is the host's");
+            let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+            // SAFETY: as in `read`; and it is waited for here.
+            unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
+                .and_then(|()| gpu.device.synchronize(gpu.stream))
+                .map_err(|error| refused(&error))?;
+        }
+        for (index, &offset) in offsets.iter().enumerate() {
+            let bytes = self.places[place].pinned.as_slice().expect("it is the host's");
+            let wrote = self.file.write_all_at(&bytes[index * size..][..size], offset);
+            wrote.map_err(|error| self.failed(Direction::Write, offset, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the copy of a place.
+    fn finish(&self, place: usize) -> Result<()> {
+        match &self.places[place].gpu {
+            Some(gpu) => gpu.device.synchronize(gpu.stream).map_err(|error| refused(&error)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
+    let _step = Step::begin("open", means.path);
+    let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
+    let mut how = OpenOptions::new();
+    how.read(true).write(means.writes).custom_flags(direct | no_link(means.writes));
+    how.open(means.path).map_err(|error| {
+        let text = format!("cannot open `{}` past the page cache", means.path.display());
+        match error.kind() {
+            ErrorKind::InvalidInput if plain.is_direct() => Failure::new(text)
+                .because("the file system has no O_DIRECT")
+                .hint("`cpu-cached-gpu` and `forebay` go through the page cache"),
+            _ => Failure::io(format!("cannot open `{}`", means.path.display()), &error),
+        }
+    })
+}
+
+fn refused(error: &DeviceError) -> Failure {
+    Failure::new("the GPU refused a copy").because(error.to_string())
+}
+
+impl Issuer for PlainIssuer {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+        match call.direction {
+            Direction::Read => self.read(place, call.offsets)?,
+            Direction::Write => self.write(place, call.offsets)?,
+        }
+        let bytes = (self.request_size * call.offsets.len()) as u64;
+        self.moved[usize::from(call.direction == Direction::Write)] += bytes;
+        self.order.push_back(place);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Done> {
+        let place = self.order.pop_front().expect("a call is in flight");
+        self.finish(place)?;
+        Ok(Done { place, at: Instant::now() })
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+    }
+
+    fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
+        let place = &self.places[place];
+        let buffer = place.gpu.as_ref().map_or(&place.pinned, |gpu| &gpu.buffer);
+        let mut bytes = vec![0; whole(buffer.len())];
+        buffer.download(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        let route = match self.plain {
+            Plain::Cpu => Route::Host,
+            Plain::CpuGpu | Plain::CpuAsyncGpu => Route::Staged,
+            Plain::CpuCachedGpu => Route::Cached,
+        };
+        let taken = [Direction::Read, Direction::Write].into_iter().zip(self.moved);
+        let taken = taken.filter(|(_, bytes)| *bytes > 0).map(|(direction, bytes)| {
+            let reason = self.plain.words().to_owned();
+            Taken { direction, route, is_engines: false, reason, bytes }
+        });
+        taken.collect()
+    }
+}

@@ -1,0 +1,191 @@
+//! One measurement: files brought where they are to be, a load run, counters of others read around
+//! it, and all of it put into words.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::gpu::Device;
+use forebay::proof::{Evidence, Seen};
+use forebay::{Engine, File, Residency};
+
+use super::issuer::Taken;
+use super::run::{Ran, Ready};
+use super::{Lane, Load};
+use crate::bench::cache::{make_cold, make_resident};
+use crate::bench::methods::Moved;
+use crate::bench::proof::{Proof, Prover};
+use crate::bench::stats::rate;
+use crate::failure::{Failure, Result};
+use crate::report::json::{Cache, Direction};
+use crate::report::proof::{VerdictFacts, evidence};
+use crate::results::{DriveBytes, Measured, PageCacheShare};
+use crate::steps;
+
+/// What takes part in measurements: the engine, and what is known of one target.
+pub struct Measurer {
+    engine: Engine,
+    /// Of several targets at once no link can speak for all.
+    prover: Option<Prover>,
+    targets: Vec<String>,
+    simulated: bool,
+}
+
+impl Measurer {
+    /// Measures moves to and from these targets at once, `None` being host memory.
+    #[must_use]
+    pub fn new(engine: &Engine, targets: &[Option<Arc<dyn Device>>]) -> Self {
+        let info = |target: &Option<Arc<dyn Device>>| target.as_ref().map(|gpu| gpu.info().clone());
+        let prover = match targets {
+            [one] => Some(Prover::new(info(one).as_ref())),
+            _ => None,
+        };
+        let name = |target: &Option<Arc<dyn Device>>| {
+            target.as_ref().map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
+        };
+        Self {
+            engine: engine.clone(),
+            prover,
+            targets: targets.iter().map(name).collect(),
+            simulated: targets.iter().flatten().any(|gpu| gpu.info().simulated),
+        }
+    }
+
+    /// The names of the targets.
+    #[must_use]
+    pub fn targets(&self) -> &[String] {
+        &self.targets
+    }
+
+    /// Runs `load` on `lanes`. What it showed, and what it came to in detail.
+    ///
+    /// # Errors
+    /// The files', the GPU's, the engine's.
+    pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
+        let files = self.files(lanes)?;
+        for (path, file, len) in &files {
+            let ready = match load.cache {
+                Cache::Cold => make_cold(file, *len)?,
+                Cache::Resident => make_resident(path, file, *len)?,
+            };
+            ready.map_err(|reason| {
+                let (path, state) = (path.display(), load.cache.name());
+                Failure::new(format!("cannot measure `{path}` while it is {state}")).because(reason)
+            })?;
+        }
+        let before = resident(&files);
+        let pairs: Vec<(File, u64)> =
+            files.iter().map(|(_, file, len)| (file.clone(), *len)).collect();
+        let sources = self.prover.as_ref().map(|prover| prover.sources(&self.engine, &pairs));
+        // Nothing but the load itself is to be seen by the counters.
+        let ready = Ready::new(&self.engine, load, lanes)?;
+        let span = sources.as_ref().map(|sources| sources.begin());
+        let (ran, moved) = ready.run(&self.targets)?;
+        let seen = span.map(|span| span.end());
+        let after = resident(&files);
+        let verified = moved.check(&self.engine)?;
+        let proofs = self.prover.as_ref().zip(seen.as_ref());
+        let proofs = proofs.map_or_else(Vec::new, |(prover, seen)| proofs_of(prover, seen, &ran));
+        let (route, reason) = words(&ran.taken);
+        let seconds = ran.span.as_secs_f64();
+        let measured = Measured {
+            bytes: ran.bytes,
+            requests: ran.requests,
+            seconds,
+            bytes_per_second: rate(ran.bytes, seconds),
+            requests_per_second: rate(ran.requests, seconds),
+            latency: ran.latencies.summary(load.rate.is_some()),
+            cpu: Some(ran.cpu),
+            page_cache: Some(PageCacheShare { before, after }),
+            drive_bytes: seen.as_ref().and_then(drive_bytes),
+            route,
+            reason,
+            verdict: VerdictFacts::of(&proofs),
+            evidence: evidence(&proofs).and_then(|all| all.into_iter().next()),
+            steady: ran.steady.clone(),
+            verified,
+            shares: ran.shares.clone(),
+            simulated: self.simulated,
+        };
+        Ok((measured, ran))
+    }
+
+    /// The files of the lanes, each once and open, with the bytes up to the last that is used.
+    fn files(&self, lanes: &[Lane]) -> Result<Vec<(PathBuf, File, u64)>> {
+        let mut files: Vec<(PathBuf, File, u64)> = Vec::new();
+        for Lane { path, region, .. } in lanes {
+            let end = region.start + region.len;
+            match files.iter_mut().find(|(known, ..)| known == path) {
+                Some((.., len)) => *len = end.max(*len),
+                None => files.push((path.clone(), steps::open(&self.engine, path)?, end)),
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// How much of the files is in the page cache, from 0 to 1.
+fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
+    let (mut there, mut all) = (0, 0);
+    for (path, file, len) in files {
+        let _step = steps::Step::begin("look at", path);
+        match file.residency(0, *len).ok()? {
+            Residency::Known { resident, .. } => there += resident,
+            Residency::Unknown(_) => return None,
+        }
+        all += len;
+    }
+    Some(rate(there, 1.0) / rate(all.max(1), 1.0))
+}
+
+/// What is proven of the reads and of the writes of a load.
+fn proofs_of(prover: &Prover, seen: &Evidence, ran: &Ran) -> Vec<Proof> {
+    let of = |direction: Direction, bytes: u64| {
+        let own = ran.taken.iter().filter(|taken| taken.direction == direction);
+        let moved = Moved {
+            bytes,
+            route: None,
+            reason: None,
+            said: own.map(|taken| (taken.route, taken.bytes)).collect(),
+        };
+        (bytes > 0).then(|| prover.proof(seen.clone(), &moved, direction))
+    };
+    [of(Direction::Read, ran.read), of(Direction::Write, ran.written)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// What the drives at the bottom moved.
+fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
+    let Seen::Told(drives) = &seen.drives else { return None };
+    let own = || drives.iter().filter(|drive| drive.drive);
+    let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
+    Some(DriveBytes { read, written })
+}
+
+/// The routes, joined by `+`, and why. The part of each is named where there are several.
+fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
+    let all: u64 = taken.iter().map(|taken| taken.bytes).sum();
+    let mut names: Vec<&str> = Vec::new();
+    for taken in taken.iter().filter(|taken| taken.is_engines) {
+        if !names.contains(&taken.route.name()) {
+            names.push(taken.route.name());
+        }
+    }
+    let mut reasons: Vec<String> = Vec::new();
+    for Taken { route, is_engines, reason, bytes, .. } in taken {
+        let percent = u128::from(*bytes) * 100 / u128::from(all.max(1));
+        let share = if taken.len() > 1 { format!("{percent} % ") } else { String::new() };
+        let route =
+            if *is_engines && taken.len() > 1 { format!("{route}: ") } else { String::new() };
+        reasons.push(format!("{share}{route}{reason}"));
+    }
+    let route = (!names.is_empty()).then(|| names.join("+"));
+    (route, (!reasons.is_empty()).then(|| reasons.join("; ")))
+}
+
+/// The path as a report shows it.
+#[must_use]
+pub fn shown(path: &Path) -> String {
+    path.display().to_string()
+}

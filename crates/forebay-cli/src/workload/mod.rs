@@ -1,0 +1,93 @@
+//! Keeps files busy as it is told, and says how long requests took: what sweeps, `gdsio` and
+//! comparisons of GPUs stand on.
+//!
+//! Threads begin together, each keeps a number of calls in flight and tells when each has ended.
+//! What counts is a span in the middle, or all where a number of bytes is to be moved; what came
+//! before (the warm-up) and what drains afterwards does not. Bytes that were moved last are
+//! compared with the file when all is over.
+//!
+//! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
+//! of them, `check` compares, [`latency`] and [`steady`] judge.
+
+mod check;
+pub mod issuer;
+pub mod latency;
+pub mod measure;
+pub mod pattern;
+pub mod run;
+pub mod steady;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forebay::gpu::Device;
+
+use self::issuer::Way;
+use self::pattern::{Pattern, Region};
+use crate::report::json::Cache;
+
+/// How files are kept busy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// What moves the bytes.
+    pub way: Way,
+    /// Of 100 requests, how many are reads.
+    pub read_percent: u8,
+    /// Where requests lie.
+    pub pattern: Pattern,
+    /// Bytes of one request.
+    pub request_size: u64,
+    /// Calls in flight of each thread.
+    pub depth: u32,
+    /// Requests in one call.
+    pub batch: u32,
+    /// Where the files' pages are at first. A cold write counts when it is on the drive.
+    pub cache: Cache,
+    /// For how long what is moved does not count yet.
+    pub warm_up: Duration,
+    /// When it is over.
+    pub end: End,
+    /// Requests per second of all threads together, due at even distances; as fast as it goes
+    /// without it.
+    pub rate: Option<f64>,
+    /// What random places follow from.
+    pub seed: u64,
+}
+
+impl Load {
+    /// Whether anything is written.
+    #[must_use]
+    pub const fn writes(&self) -> bool {
+        self.read_percent < 100
+    }
+
+    /// Bytes of one call.
+    #[must_use]
+    pub fn call_len(&self) -> u64 {
+        self.request_size.saturating_mul(u64::from(self.batch))
+    }
+}
+
+/// When a load is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// After a time, the warm-up not counted.
+    Time(Duration),
+    /// When each thread has moved so many bytes, rounded up to whole calls.
+    Bytes(u64),
+}
+
+/// What one thread works on.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    /// The number of its target.
+    pub target: usize,
+    /// The GPU; `None` for host memory.
+    pub device: Option<Arc<dyn Device>>,
+    /// The file.
+    pub path: PathBuf,
+    /// Its part of the file. Parts of threads that write do not overlap.
+    pub region: Region,
+}

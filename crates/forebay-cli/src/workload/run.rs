@@ -1,0 +1,362 @@
+//! All threads of a load, and the clock.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use forebay::Engine;
+use forebay::units::format_size;
+
+use super::issuer::{Means, Taken, add, make};
+use super::latency::Latencies;
+use super::pattern::Offsets;
+use super::worker::{Counter, Phase, Worked, Worker};
+use super::{End, Lane, Load, check, steady};
+use crate::bench::cpu;
+use crate::bench::stats::{cpu_per_gb, rate};
+use crate::failure::{Failure, Result};
+use crate::report::json::Cache;
+use crate::results::{CpuCost, Share, Steady};
+use crate::steps::Step;
+
+/// Parts of a span by which its steadiness is judged, and the shortest of them.
+const PARTS: u32 = 20;
+const PART_MIN: Duration = Duration::from_millis(50);
+
+/// What a load came to.
+#[derive(Debug)]
+pub struct Ran {
+    /// Bytes, requests and time of the span that counts.
+    pub bytes: u64,
+    /// Requests that ended in it.
+    pub requests: u64,
+    /// The span.
+    pub span: Duration,
+    /// When it began.
+    pub from: Instant,
+    /// All bytes that were read, with those that do not count.
+    pub read: u64,
+    /// All that were written.
+    pub written: u64,
+    /// How long calls took that ended in the span.
+    pub latencies: Latencies,
+    /// What the span cost the processors.
+    pub cpu: CpuCost,
+    /// Whether the rate held still.
+    pub steady: Option<Steady>,
+    /// All bytes by route.
+    pub taken: Vec<Taken>,
+    /// For each target.
+    pub shares: Vec<Share>,
+}
+
+/// What the clock has seen: counts at an edge.
+#[derive(Debug, Clone)]
+struct Edge {
+    at: Instant,
+    bytes: Vec<u64>,
+    requests: u64,
+    user: Duration,
+    system: Duration,
+}
+
+impl Edge {
+    fn now(counters: &[Counter]) -> Self {
+        let (user, system) = cpu::used_apart();
+        let at = Instant::now();
+        let counts = counters.iter().map(Counter::read);
+        let (bytes, requests): (Vec<u64>, Vec<u64>) = counts.unzip();
+        Self { at, bytes, requests: requests.iter().sum(), user, system }
+    }
+
+    fn sum(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+}
+
+/// A load that may begin: files are open, and memory is there.
+pub struct Ready<'a> {
+    load: &'a Load,
+    lanes: &'a [Lane],
+    phase: Arc<Phase>,
+    counters: Arc<[Counter]>,
+    workers: Vec<Worker>,
+}
+
+/// What is left of a load that has run: what its threads moved last.
+pub struct Moved<'a> {
+    load: &'a Load,
+    all: Vec<(&'a Path, Worked)>,
+}
+
+impl Moved<'_> {
+    /// Whether the bytes that were moved last are right; `None` where none could be compared.
+    ///
+    /// # Errors
+    /// The system's and the GPU's.
+    pub fn check(mut self, engine: &Engine) -> Result<Option<bool>> {
+        check::holds(engine, &mut self.all, self.load.request_size, self.load.writes())
+    }
+}
+
+impl<'a> Ready<'a> {
+    /// Gets `load` ready, by a thread for each of `lanes`.
+    ///
+    /// # Errors
+    /// A file or memory cannot be had.
+    pub fn new(engine: &Engine, load: &'a Load, lanes: &'a [Lane]) -> Result<Self> {
+        let phase = Arc::new(Phase::default());
+        let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
+        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new() };
+        for index in 0..lanes.len() {
+            let worker = ready.worker(engine, index)?;
+            ready.workers.push(worker);
+        }
+        Ok(ready)
+    }
+
+    /// Runs it; `targets` are the names of those that lanes have by their numbers.
+    ///
+    /// # Errors
+    /// The first of any thread.
+    pub fn run(mut self, targets: &[String]) -> Result<(Ran, Moved<'a>)> {
+        let Self { load, lanes, .. } = self;
+        let _watched = self.watched();
+        let workers = std::mem::take(&mut self.workers);
+        let ended = AtomicUsize::new(0);
+        let gate = RwLock::new(());
+        let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let (worked, edges, start) = thread::scope(|scope| {
+            let (ended, gate) = (&ended, &gate);
+            let spawned = workers.into_iter().map(|worker| {
+                let work = move || {
+                    drop(gate.read());
+                    let worked = worker.run(Instant::now());
+                    ended.fetch_add(1, Ordering::Release);
+                    worked
+                };
+                thread::Builder::new().name("load".into()).spawn_scoped(scope, work)
+            });
+            let spawned: io::Result<Vec<_>> = spawned.collect();
+            if spawned.is_err() {
+                self.phase.stop(); // those that there are go home as soon as the gate is open
+            }
+            let start = Instant::now();
+            drop(closed);
+            let threads = spawned
+                .map_err(|error| Failure::io("cannot start the threads of a load", &error))?;
+            let done = || ended.load(Ordering::Acquire) == threads.len();
+            let edges = keep_time(load, &self.phase, &self.counters, start, &done);
+            let join = |thread: ScopedJoinHandle<'_, Worked>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            Ok::<_, Failure>((threads.into_iter().map(join).collect::<Vec<Worked>>(), edges, start))
+        })?;
+        let all = lanes.iter().map(|lane| lane.path.as_path()).zip(worked).collect();
+        finish(load, all, (lanes, targets), &edges, start)
+    }
+
+    /// Has the command end where reads bring nothing for too long. Writes may wait for a drive as
+    /// long as they like.
+    fn watched(&self) -> Option<Step> {
+        let Self { load, lanes, counters, .. } = self;
+        let path = &lanes.first().filter(|_| !load.writes())?.path;
+        let counters = Arc::clone(counters);
+        let distance = load.rate.map_or(0.0, |rate| 2.0 / rate).clamp(0.0, 86_400.0);
+        let least = load.warm_up.saturating_add(Duration::from_secs_f64(distance));
+        let life = move || counters.iter().map(|counter| counter.read().1).sum();
+        Some(Step::with_life("read", path, least, life))
+    }
+
+    /// The thread of a lane.
+    fn worker(&self, engine: &Engine, index: usize) -> Result<Worker> {
+        let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
+        let count = |number: u32| usize::try_from(number.max(1)).expect("a small number");
+        let (depth, batch) = (count(load.depth), count(load.batch));
+        let size = load.request_size;
+        // Threads that read at random from the same seed would read the same places.
+        let seed = load.seed.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
+            let (wanted, have) = (format_size(size), format_size(lane.region.len));
+            Failure::new(format!("cannot make requests of {wanted} in `{}`", lane.path.display()))
+                .because(format!("each thread has {have} of it"))
+                .hint("give a larger `--size`, fewer `--threads`, or smaller requests")
+        })?;
+        let means = Means {
+            engine,
+            device: lane.device.as_ref(),
+            path: &lane.path,
+            writes: load.writes(),
+            request_size: size,
+            depth,
+            batch,
+            key: seed,
+        };
+        let calls = match load.end {
+            End::Time(_) => None,
+            End::Bytes(bytes) => Some(bytes.div_ceil(load.call_len()).max(1)),
+        };
+        let due = load.rate.map(|rate| {
+            let distance = (float(of) * float(batch) / rate).min(86_400.0);
+            let distance = Duration::from_secs_f64(distance);
+            (distance.mul_f64(float(index) / float(of)), distance)
+        });
+        Ok(Worker {
+            issuer: make(load.way, &means)?,
+            offsets,
+            depth,
+            batch,
+            request_size: size,
+            read_percent: load.read_percent,
+            calls,
+            due,
+            phase: Arc::clone(&self.phase),
+            counters: Arc::clone(&self.counters),
+            index,
+        })
+    }
+}
+
+/// Looks at the counters at the edges of the span and of its parts, and says when it begins and
+/// ends.
+fn keep_time(
+    load: &Load,
+    phase: &Phase,
+    counters: &[Counter],
+    start: Instant,
+    done: &dyn Fn() -> bool,
+) -> Vec<Edge> {
+    let sleep_until = |until: Instant| {
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if done() {
+                return;
+            }
+            thread::sleep(left.min(PART_MIN));
+        }
+    };
+    let (warm_up, span) = match load.end {
+        End::Time(span) => (load.warm_up, Some(span)),
+        End::Bytes(_) => (Duration::ZERO, None),
+    };
+    sleep_until(start + warm_up);
+    phase.count();
+    let mut edges = vec![Edge::now(counters)];
+    let from = edges[0].at;
+    let part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
+    let mut next = from + part;
+    while !done() && span.is_none_or(|span| edges[edges.len() - 1].at < from + span) {
+        sleep_until(span.map_or(next, |span| next.min(from + span)));
+        next += part;
+        edges.push(Edge::now(counters));
+        // Of a run that has no end in time, the whole is kept in few parts.
+        if span.is_none() && edges.len() > 1000 {
+            let last = edges.pop();
+            edges = edges.into_iter().step_by(2).chain(last).collect();
+        }
+    }
+    phase.stop();
+    edges
+}
+
+/// Puts together what all threads have done.
+fn finish<'a>(
+    load: &'a Load,
+    mut all: Vec<(&'a Path, Worked)>,
+    (lanes, targets): (&[Lane], &[String]),
+    edges: &[Edge],
+    start: Instant,
+) -> Result<(Ran, Moved<'a>)> {
+    for (_, worked) in &mut all {
+        std::mem::replace(&mut worked.result, Ok(()))?;
+    }
+    let (first, mut last) = (edges[0].clone(), edges[edges.len() - 1].clone());
+    if let End::Bytes(_) = load.end {
+        // The clock looks now and then; the threads know when they were done.
+        last.at = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
+    }
+    if load.writes() && load.cache == Cache::Cold {
+        for (_, worked) in &mut all {
+            worked.issuer.sync()?;
+        }
+        last.at += Instant::now().saturating_duration_since(edges[edges.len() - 1].at);
+        (last.user, last.system) = cpu::used_apart();
+    }
+    let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
+    let mut taken = Vec::new();
+    let mut latencies = Latencies::default();
+    for (_, worked) in &all {
+        worked.issuer.routes().into_iter().for_each(|more| add(&mut taken, more));
+        latencies.add_all(&worked.latencies);
+    }
+    let sum = |part: fn(&Worked) -> u64| all.iter().map(|(_, worked)| part(worked)).sum();
+    let (read, written) = (sum(|worked| worked.read), sum(|worked| worked.written));
+    let bytes = last.sum() - first.sum();
+    let ran = Ran {
+        bytes,
+        requests: last.requests - first.requests,
+        span,
+        from: first.at,
+        read,
+        written,
+        latencies,
+        cpu: cost(&first, &last, span, bytes),
+        steady: steadiness(edges),
+        taken,
+        shares: shares(lanes, targets, &all, (&first, &last), start),
+    };
+    Ok((ran, Moved { load, all }))
+}
+
+fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
+    let user_s = last.user.saturating_sub(first.user).as_secs_f64();
+    let system_s = last.system.saturating_sub(first.system).as_secs_f64();
+    let cores = (user_s + system_s) / span.as_secs_f64();
+    CpuCost { user_s, system_s, cores, s_per_gb: cpu_per_gb(bytes, &[user_s + system_s]) }
+}
+
+fn steadiness(edges: &[Edge]) -> Option<Steady> {
+    let parts = edges.windows(2).map(|pair| {
+        let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
+        (rate(pair[1].sum() - pair[0].sum(), span), span)
+    });
+    // The last may be no more than the moment in which the threads were seen to be done.
+    let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
+    let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
+    let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
+    steady::judge(&whole.map(|(rate, _)| *rate).collect::<Vec<_>>(), usual)
+}
+
+/// What each target had, where there are several.
+fn shares(
+    lanes: &[Lane],
+    targets: &[String],
+    all: &[(&Path, Worked)],
+    (first, last): (&Edge, &Edge),
+    start: Instant,
+) -> Vec<Share> {
+    if targets.len() < 2 {
+        return Vec::new();
+    }
+    let span = last.at.saturating_duration_since(first.at).as_secs_f64();
+    let share = |(number, target): (usize, &String)| {
+        let own = || (0..lanes.len()).filter(|index| lanes[*index].target == number);
+        let bytes = own().map(|index| last.bytes[index] - first.bytes[index]).sum();
+        let done = || own().map(|index| all[index].1.done.saturating_duration_since(start));
+        Share {
+            target: target.clone(),
+            bytes,
+            bytes_per_second: rate(bytes, span),
+            first_done_s: done().min().unwrap_or_default().as_secs_f64(),
+            last_done_s: done().max().unwrap_or_default().as_secs_f64(),
+        }
+    };
+    targets.iter().enumerate().map(share).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of threads or parts")]
+fn float(count: usize) -> f64 {
+    count as f64
+}

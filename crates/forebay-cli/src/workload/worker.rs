@@ -1,0 +1,235 @@
+//! One thread: keeps its calls in flight until it is told to stop.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::issuer::{Call, Issuer};
+use super::latency::Latencies;
+use super::pattern::Offsets;
+use crate::failure::Result;
+use crate::report::json::Direction;
+
+/// A thread that waits for a call to be due looks so often whether all is over.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
+/// What all threads are to do at the moment.
+#[derive(Debug, Default)]
+pub(super) struct Phase(AtomicU8);
+
+impl Phase {
+    const COUNTS: u8 = 1;
+    const STOP: u8 = 2;
+
+    /// From now on it counts.
+    pub(super) fn count(&self) {
+        self.0.store(Self::COUNTS, Ordering::Relaxed);
+    }
+
+    /// No call is started any more.
+    pub(super) fn stop(&self) {
+        self.0.store(Self::STOP, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::COUNTS
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::STOP
+    }
+}
+
+/// How far one thread is. Each has a line of the cache for itself, since it is written for every
+/// call.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counter {
+    bytes: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Counter {
+    /// Bytes and requests so far.
+    pub(super) fn read(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
+}
+
+/// A call that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) place: usize,
+    pub(super) direction: Direction,
+    pub(super) offsets: Vec<u64>,
+}
+
+/// What one thread has done.
+pub(super) struct Worked {
+    pub(super) issuer: Box<dyn Issuer>,
+    pub(super) latencies: Latencies,
+    /// Bytes read and written, also those that do not count.
+    pub(super) read: u64,
+    pub(super) written: u64,
+    /// The last calls, the oldest first; those that failed are not among them.
+    pub(super) last: VecDeque<Made>,
+    /// When its last call ended.
+    pub(super) done: Instant,
+    pub(super) result: Result<()>,
+}
+
+/// What one thread is told.
+pub(super) struct Worker {
+    pub(super) issuer: Box<dyn Issuer>,
+    pub(super) offsets: Offsets,
+    pub(super) depth: usize,
+    pub(super) batch: usize,
+    pub(super) request_size: u64,
+    pub(super) read_percent: u8,
+    /// Calls that it makes; without a number as many as it can.
+    pub(super) calls: Option<u64>,
+    /// From when on, and how far from each other, calls are due.
+    pub(super) due: Option<(Duration, Duration)>,
+    pub(super) phase: Arc<Phase>,
+    pub(super) counters: Arc<[Counter]>,
+    /// Which of the counters is its own.
+    pub(super) index: usize,
+}
+
+impl Worker {
+    /// Works until it is told to stop, or all calls are made; `start` is when all threads began.
+    pub(super) fn run(mut self, start: Instant) -> Worked {
+        let mut progress = Progress {
+            made: 0,
+            mix: 0,
+            since: vec![start; self.depth],
+            calls: vec![None; self.depth],
+            last: VecDeque::new(),
+            latencies: Latencies::default(),
+            moved: [0; 2],
+        };
+        let result = self.work(start, &mut progress);
+        let Progress { last, latencies, moved, .. } = progress;
+        let done = Instant::now();
+        let (issuer, [read, written]) = (self.issuer, moved);
+        Worked { issuer, latencies, read, written, last, done, result }
+    }
+
+    fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
+        let mut free: Vec<usize> = (0..self.depth).rev().collect();
+        let mut first = Ok(());
+        loop {
+            while first.is_ok() && self.goes_on(progress.made) {
+                let Some(place) = free.pop() else { break };
+                first = self.start(place, start, progress);
+                if first.is_err() {
+                    free.push(place);
+                }
+            }
+            if free.len() == self.depth {
+                return first;
+            }
+            match self.issuer.wait() {
+                Ok(done) => {
+                    free.push(done.place);
+                    self.end(done.place, done.at, progress);
+                }
+                // Which place it was is not told, and need not be: nothing is started any more,
+                // and what else is on its way the issuer drains when it is dropped.
+                Err(failure) => return first.and(Err(failure)),
+            }
+        }
+    }
+
+    fn goes_on(&self, made: u64) -> bool {
+        !self.phase.is_over() && self.calls.is_none_or(|calls| made < calls)
+    }
+
+    /// Makes the next call, when it is due.
+    fn start(&mut self, place: usize, start: Instant, progress: &mut Progress) -> Result<()> {
+        let now = Instant::now();
+        let due = self.due.map(|(first, distance)| start + first + times(distance, progress.made));
+        if let Some(due) = due {
+            self.sleep_until(due);
+        }
+        // One that is late has been waiting since it was due.
+        progress.since[place] = due.unwrap_or(now);
+        let direction = progress.direction(self.read_percent);
+        let mut call = match progress.calls[place].take() {
+            Some(call) => call,
+            None => Made { place, direction, offsets: Vec::with_capacity(self.batch) },
+        };
+        call.direction = direction;
+        call.offsets.clear();
+        call.offsets.extend((0..self.batch).map(|_| self.offsets.next()));
+        self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
+        progress.calls[place] = Some(call);
+        progress.made += 1;
+        Ok(())
+    }
+
+    fn sleep_until(&self, due: Instant) {
+        while let Some(wait) = due.checked_duration_since(Instant::now()) {
+            if self.phase.is_over() {
+                return;
+            }
+            std::thread::sleep(wait.min(SLEEP_MAX));
+        }
+    }
+
+    fn end(&self, place: usize, at: Instant, progress: &mut Progress) {
+        let call = progress.calls[place].take().expect("it was made");
+        let bytes = self.request_size * self.batch as u64;
+        progress.moved[usize::from(call.direction == Direction::Write)] += bytes;
+        // What is read by others meanwhile need not be exact to the call.
+        let add = |counter: &AtomicU64, more| {
+            counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        };
+        let own = &self.counters[self.index];
+        add(&own.bytes, bytes);
+        add(&own.requests, self.batch as u64);
+        if self.phase.counts() {
+            progress.latencies.add(at.saturating_duration_since(progress.since[place]));
+        }
+        // The memory of an old call is used again for its place's next.
+        progress.last.push_back(call);
+        if progress.last.len() > 2 * self.depth {
+            let mut old = progress.last.pop_front().expect("there are several");
+            old.place = place;
+            progress.calls[place] = Some(old);
+        }
+    }
+}
+
+struct Progress {
+    made: u64,
+    /// Hundredths of a write that are due.
+    mix: u32,
+    /// Since when the call of each place has been waiting.
+    since: Vec<Instant>,
+    calls: Vec<Option<Made>>,
+    last: VecDeque<Made>,
+    latencies: Latencies,
+    /// Bytes read and written.
+    moved: [u64; 2],
+}
+
+impl Progress {
+    /// The direction of the next call: reads and writes take turns as evenly as their shares let
+    /// them.
+    fn direction(&mut self, read_percent: u8) -> Direction {
+        self.mix += 100 - u32::from(read_percent.min(100));
+        if self.mix >= 100 {
+            self.mix -= 100;
+            return Direction::Write;
+        }
+        Direction::Read
+    }
+}
+
+/// `count` times `distance`, which may be far more than 32 bits of times.
+fn times(distance: Duration, count: u64) -> Duration {
+    let ns = distance.as_nanos().saturating_mul(u128::from(count));
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+}
