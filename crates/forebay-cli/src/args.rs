@@ -1,5 +1,7 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
+mod report;
+
 use std::path::PathBuf;
 
 use clap::builder::Styles;
@@ -10,6 +12,7 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
+pub use self::report::ReportArgs;
 use crate::variables;
 
 const STYLES: Styles = Styles::styled()
@@ -27,7 +30,8 @@ Examples:
   forebay read model.safetensors         move a file to the GPU and say how it went
   forebay map /data                      the drives under it, and how far from the GPUs
   forebay tune /data                     how much to keep in flight there, and remember it
-  forebay doctor /data                   what keeps bytes from going to the GPU directly";
+  forebay doctor /data                   what keeps bytes from going to the GPU directly
+  forebay report results -o report.html  results as a page for a browser";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -91,6 +95,11 @@ pub enum Verb {
     /// last line says how bytes travel here. Works without root and without a GPU, and says what it
     /// could not see. Ends with 1 where something that was set up does not work.
     Doctor(DoctorArgs),
+    /// Make a report of results: a page for a browser, text, or tables for other programs
+    ///
+    /// Results files and what `forebay bench --json` or `forebay compare --json` printed stand in
+    /// one report, each as a run of its own. Without `-o` it is shown here.
+    Report(ReportArgs),
     /// Open cuFile's driver and write down what it says of this machine, line by line
     ///
     /// Opening it may hang and may end the process, so the engine asks this program, for a limited

@@ -86,7 +86,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     };
     let moves =
         matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
-    if moves || matches!(parsed.verb, Verb::Map(_)) {
+    if moves || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
         }
@@ -108,6 +108,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
+        Verb::Report(args) => report::command::command(args),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

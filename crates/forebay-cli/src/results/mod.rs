@@ -6,6 +6,7 @@
 //! key; what does not apply is null.
 
 pub mod file;
+pub mod summary;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -27,6 +27,8 @@ fn short_help_of_the_command() {
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
+          report       Make a report of results: a page for a browser, text, or tables for other
+                       programs
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -54,6 +56,8 @@ fn long_help_of_the_command() {
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
+          report       Make a report of results: a page for a browser, text, or tables for other
+                       programs
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -73,6 +77,7 @@ fn long_help_of_the_command() {
           forebay map /data                      the drives under it, and how far from the GPUs
           forebay tune /data                     how much to keep in flight there, and remember it
           forebay doctor /data                   what keeps bytes from going to the GPU directly
+          forebay report results -o report.html  results as a page for a browser
 
         Exit codes:
           0  done

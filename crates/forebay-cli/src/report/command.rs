@@ -1,0 +1,174 @@
+//! `forebay report`: reads results, and shows or writes what they say.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::digest::{Digest, gather};
+use super::forms::{csv, markdown, prometheus, terminal};
+use super::grid::full;
+use super::warnings::say;
+use super::{html, input};
+use crate::args::ReportArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::steps::Step;
+
+/// Files of one report at most: a person compares a few.
+const FILES_MAX: usize = 64;
+
+/// Runs the verb.
+///
+/// # Errors
+/// A file cannot be read or holds no results, or the report cannot be written.
+pub fn command(args: &ReportArgs) -> Result<()> {
+    if args.results.len() > FILES_MAX {
+        let text = format!("{} files are too many for a report", args.results.len());
+        return Err(Failure::usage(text).hint(format!("give {FILES_MAX} at most")));
+    }
+    let mut sources = Vec::new();
+    for path in &args.results {
+        let _step = Step::of_thread("read", path);
+        sources.push((name_of(path), input::read(path)?));
+    }
+    let digest = gather::digest(&sources);
+    if digest.lines.is_empty() && digest.ceilings.is_empty() {
+        let text = "there is nothing to report".to_owned();
+        return Err(Failure::new(text)
+            .because("the results hold no sample and no ceiling")
+            .hint("wait until the run has measured its first point"));
+    }
+    let text = form(args, &digest);
+    match &args.output {
+        Some(path) => {
+            refuse_input(path, &args.results)?;
+            write(path, args.overwrite, text.as_bytes())
+        }
+        None => {
+            let mut out = anstream::stdout();
+            let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            shown.map_err(|error| Failure::stdout(&error))?;
+            // The other forms have them within, or are for programs.
+            if !(args.markdown || args.csv || args.prometheus) {
+                digest.warnings.iter().for_each(|warning| say(warning));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What the runs of a file are called without a label.
+fn name_of(path: &Path) -> String {
+    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn form(args: &ReportArgs, digest: &Digest) -> String {
+    match (args.markdown, args.csv, args.prometheus, &args.output) {
+        (true, ..) => markdown::text(digest),
+        (_, true, ..) => csv::text(&full::results(digest)),
+        (_, _, true, _) => prometheus::text(digest),
+        (.., None) => terminal::text(digest),
+        (.., Some(_)) => html::page(digest),
+    }
+}
+
+/// A report in place of what it was made from could not be made again.
+fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
+    let identity = |path: &Path| fs::metadata(path).map(|facts| (facts.dev(), facts.ino())).ok();
+    let Some(there) = identity(output) else { return Ok(()) };
+    if inputs.iter().any(|input| identity(input) == Some(there)) {
+        let text = format!("cannot write the report to `{}`", output.display());
+        return Err(Failure::usage(text)
+            .because("it holds the results that the report is made from")
+            .hint("name a new file by `-o`"));
+    }
+    Ok(())
+}
+
+/// Writes a whole file, or none.
+fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
+    interrupt::install();
+    let _step = Step::of_thread("write", path);
+    let failed = |error: &io::Error| {
+        Failure::io(format!("cannot write the report to `{}`", path.display()), error)
+    };
+    if let Ok(facts) = fs::symlink_metadata(path) {
+        if !overwrite {
+            return Err(failed(&io::Error::from_raw_os_error(libc::EEXIST))
+                .hint("name a new file, or say `--overwrite`"));
+        }
+        if !facts.is_file() {
+            return Err(failed(&io::ErrorKind::InvalidInput.into())
+                .because("only a regular file is replaced")
+                .hint("name another file by `-o`"));
+        }
+    }
+    // Beside it, so that whoever reads it meanwhile has the old one or the new one, whole.
+    let beside = if overwrite { beside(path) } else { path.to_owned() };
+    let mut file = interrupt::create_output(&beside).map_err(|error| failed(&error))?;
+    let written = put(&mut file, bytes);
+    let moved = written.and_then(|()| if overwrite { fs::rename(&beside, path) } else { Ok(()) });
+    interrupt::end_output(&beside, moved.is_ok());
+    moved.map_err(|error| failed(&error))
+}
+
+fn put(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.write_all(bytes)?;
+    file.flush()
+}
+
+/// A name that nobody else has, in the folder of `path`.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::made::{self, Sweep};
+
+    fn args(results: &Path, output: Option<PathBuf>) -> ReportArgs {
+        let (markdown, csv, prometheus, overwrite) = (false, false, false, false);
+        let results = vec![results.to_owned()];
+        ReportArgs { results, output, overwrite, markdown, csv, prometheus }
+    }
+
+    #[test]
+    fn a_report_is_written_once_and_replaced_only_when_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let results = folder.path().join("results");
+        fs::write(&results, made::file(&Sweep::default())).unwrap();
+        let page = folder.path().join("report.html");
+        let mut asked = args(&results, Some(page.clone()));
+        command(&asked).unwrap();
+        let text = fs::read_to_string(&page).unwrap();
+        assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"));
+        let failure = command(&asked).unwrap_err();
+        assert!(failure.hint.unwrap().contains("--overwrite"));
+        (asked.overwrite, asked.csv) = (true, true);
+        command(&asked).unwrap();
+        assert!(fs::read_to_string(&page).unwrap().starts_with("run,"));
+        asked.output = Some(results.clone());
+        assert!(command(&asked).unwrap_err().causes[0].contains("made from"));
+        asked.output = Some(folder.path().to_owned());
+        assert!(command(&asked).unwrap_err().causes.concat().contains("regular file"));
+        asked.output = Some(folder.path().join("none/report.html"));
+        assert!(command(&asked).unwrap_err().message.contains("none/report.html"));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn nothing_is_no_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let results = folder.path().join("results");
+        fs::write(&results, made::text(&[made::run(&Sweep::default())])).unwrap();
+        let failure = command(&args(&results, None)).unwrap_err();
+        assert!(failure.causes[0].contains("no sample"), "{failure:?}");
+        let mut many = args(&results, None);
+        many.results = vec![results; FILES_MAX + 1];
+        assert!(command(&many).unwrap_err().usage);
+    }
+}

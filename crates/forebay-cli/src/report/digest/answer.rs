@@ -1,0 +1,151 @@
+//! The results in one sentence.
+
+use super::{Axis, Digest, Line, Metric, digits, rate_text};
+use crate::report::plain::plain;
+
+/// The ways that others are held against.
+const PLAIN: [&str; 2] = ["standard", "plain"];
+
+/// The answer: how fast it got at best in each direction, in what way, how near to which ceiling,
+/// and how the bytes went.
+#[must_use]
+pub fn sentence(digest: &Digest) -> String {
+    let mut directions: Vec<Option<&str>> = Vec::new();
+    for line in &digest.lines {
+        let direction = line.mark(Axis::Direction);
+        if !directions.contains(&direction) {
+            directions.push(direction);
+        }
+    }
+    let best = directions.iter().filter_map(|direction| {
+        let of = |line: &&Line| line.mark(Axis::Direction) == *direction;
+        let lines: Vec<&Line> = digest.lines.iter().filter(of).collect();
+        fastest(&lines).map(|line| said(digest, line, &lines))
+    });
+    let parts: Vec<String> = best.collect();
+    match (parts.is_empty(), digest.lines.iter().find_map(|line| line.error.as_deref())) {
+        (true, Some(error)) => format!("Nothing could be measured: {}.", plain(error)),
+        (true, None) => "Nothing was measured.".into(),
+        (false, _) => {
+            let simulated = if digest.simulated() {
+                " (a simulated GPU: no statement of hardware)"
+            } else {
+                ""
+            };
+            format!("At best, {}{simulated}.", parts.join("; "))
+        }
+    }
+}
+
+/// The fastest line whose data were not wrong.
+#[must_use]
+pub fn fastest<'a>(lines: &[&'a Line]) -> Option<&'a Line> {
+    let right = lines.iter().filter(|line| line.verified != Some(false) && line.rate().is_some());
+    right
+        .max_by(|a, b| a.rate().unwrap_or_default().total_cmp(&b.rate().unwrap_or_default()))
+        .copied()
+}
+
+fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
+    let rate = line.metric(Metric::Rate);
+    let way = line.mark(Axis::Way).unwrap_or("it");
+    let verb = match line.mark(Axis::Direction) {
+        Some("read") => "reads".to_owned(),
+        Some("write") => "writes".to_owned(),
+        Some(mixed) => format!("moves ({})", plain(mixed)),
+        None => "moves".to_owned(),
+    };
+    let mut text = format!("{} {verb} ", plain(way));
+    if let Some(rate) = rate {
+        text.push_str(&rate_text(rate.median));
+        if let Some((low, high)) = rate.interval {
+            let (low, high) = (digits(low * 1e-9), digits(high * 1e-9));
+            text.push_str(&format!(" ({low} to {high})"));
+        }
+    }
+    let where_it_was = where_it_was(digest, line);
+    if !where_it_was.is_empty() {
+        text.push_str(&format!(" with {where_it_was}"));
+    }
+    if let (Some(share), Some(limit)) = (line.share(), &line.limit) {
+        let name = plain(&limit.name);
+        text.push_str(&format!(", {} % of the ceiling `{name}`", digits(share * 100.0)));
+    }
+    if let Some((name, rate)) = standard(line, others).filter(|(_, rate)| *rate > 0.0) {
+        let times = line.rate().unwrap_or_default() / rate;
+        text.push_str(&format!(", {} times the best of `{name}`", digits(times)));
+    }
+    match &line.verdict {
+        Some(verdict) => text.push_str(&format!(", verdict: {}", plain(verdict))),
+        None => text.push_str(", without a verdict on the way of the bytes"),
+    }
+    text
+}
+
+/// The values of a line on the axes that vary, but for those that are named anyhow.
+fn where_it_was(digest: &Digest, line: &Line) -> String {
+    let named = [Axis::Way, Axis::Direction];
+    let axes = digest.varying().into_iter().filter(|axis| !named.contains(axis));
+    let values = axes.filter_map(|axis| {
+        let mark = line.mark(axis)?;
+        Some(format!("{} {}", axis.name(), plain(mark)))
+    });
+    values.collect::<Vec<_>>().join(", ")
+}
+
+/// The best rate of a plain way among lines that only differ in what is measured, unless `line` is
+/// one of a plain way.
+fn standard<'a>(line: &Line, others: &[&'a Line]) -> Option<(&'a str, f64)> {
+    let way = |line: &Line| PLAIN.iter().find(|name| line.mark(Axis::Way) == Some(**name)).copied();
+    if way(line).is_some() {
+        return None;
+    }
+    let same = |other: &&Line| {
+        let alike = [Axis::Run, Axis::Path, Axis::Cache, Axis::Target, Axis::Size, Axis::Pattern];
+        alike.into_iter().all(|axis| other.mark(axis) == line.mark(axis))
+    };
+    let plain_ones = others.iter().copied().filter(|other| way(other).is_some()).filter(same);
+    let best = fastest(&plain_ones.collect::<Vec<_>>())?;
+    Some((way(best)?, best.rate()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::made::{self, Sweep};
+
+    fn of(sweep: &Sweep) -> String {
+        sentence(&digest_of(&[("a", &made::file(sweep))]))
+    }
+
+    #[test]
+    fn the_best_of_each_direction_is_told() {
+        let mut sweep = Sweep { ways: vec!["forebay", "standard"], ..Sweep::default() };
+        insta::assert_snapshot!(of(&sweep).replace(", ", ",\n"), @"
+        At best,
+        forebay reads 6.77 GB/s (6.70 to 6.83) with request size 4 MiB,
+        depth 32,
+        96.7 % of the ceiling `storage`,
+        1.67 times the best of `standard`,
+        verdict: mixed 75 % staged / 25 % cached.
+        ");
+        sweep.read_percents = vec![100, 0];
+        let both = of(&sweep);
+        assert!(both.contains("forebay reads 6.77") && both.contains("; forebay writes 6.77"));
+    }
+
+    #[test]
+    fn what_failed_or_was_wrong_is_no_best() {
+        let sweep = Sweep { fails: 1, ..Sweep::default() };
+        let failed = "Nothing could be measured: cannot read: input/output error.";
+        assert_eq!(of(&sweep), failed);
+        assert_eq!(sentence(&Digest::default()), "Nothing was measured.");
+        let mut digest = digest_of(&[("a", &made::file(&Sweep::default()))]);
+        let all: Vec<&Line> = digest.lines.iter().collect();
+        let best = all.iter().position(|line| Some(*line) == fastest(&all)).unwrap();
+        digest.lines[best].verified = Some(false);
+        let all: Vec<&Line> = digest.lines.iter().collect();
+        assert_ne!(fastest(&all).unwrap().marks, digest.lines[best].marks);
+    }
+}

@@ -1,0 +1,401 @@
+//! Makes a digest from results files and from the JSON of `forebay bench` and `forebay compare`.
+//!
+//! Nothing that a file says is believed to make sense: what is no number is left out, and sums do
+//! not overflow.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use forebay::units::format_size;
+
+use super::{Axis, Bound, Digest, Limit, Line, Mark, Metric, Raw, RunFacts, TargetShare, UNPROVEN};
+use crate::bench::stats::{Spread, rate};
+use crate::report::input::Source;
+use crate::report::json::{Direction, Report, Row};
+use crate::report::proof::VerdictFacts;
+use crate::results::summary::{Estimate, Group, groups};
+use crate::results::{DriveBytes, Measured, Point, Record, Run, Sample};
+
+/// Ceilings, and warnings, that are kept at most: a machine has some dozens.
+const KEPT_MAX: usize = 1000;
+
+/// The digest of what these files hold, each with the name that its runs have without a label.
+#[must_use]
+pub fn digest(sources: &[(String, Source)]) -> Digest {
+    let mut digest = Digest::default();
+    for (name, source) in sources {
+        match source {
+            Source::Records(records) => digest.take_records(name, records),
+            Source::Table(report) => digest.take_report(name, report),
+        }
+    }
+    digest.name_runs();
+    let found = super::notes::of(&digest);
+    digest.warnings.extend(found);
+    digest
+}
+
+impl Digest {
+    fn take_records(&mut self, name: &str, records: &[Record]) {
+        let mut samples: Vec<(usize, &Sample)> = Vec::new();
+        let mut asked: HashMap<String, usize> = HashMap::new();
+        let mut run = self.runs.len();
+        for record in records {
+            match record {
+                Record::Run(next) => run = self.take_run(name, next, &mut asked),
+                Record::Sample(sample) => samples.push((run, &**sample)),
+                Record::Warning { text } => self.warn(text),
+                Record::Ceiling(ceiling) => self.take_ceiling(Bound {
+                    run,
+                    name: ceiling.name.clone(),
+                    of: ceiling.of.clone(),
+                    direction: ceiling.direction,
+                    theory: ceiling.theory,
+                    rate: ceiling.bytes_per_second,
+                    how: ceiling.how.clone(),
+                }),
+            }
+        }
+        for group in groups(samples) {
+            self.take_group(&group);
+        }
+    }
+
+    /// The number of a run: that of an earlier one where a file was only continued.
+    fn take_run(&mut self, name: &str, run: &Run, asked: &mut HashMap<String, usize>) -> usize {
+        let key = serde_json::to_string(&(&run.label, &run.verb, &run.asked)).unwrap_or_default();
+        if let Some(number) = asked.get(&key) {
+            return *number;
+        }
+        self.runs.push(RunFacts {
+            name: run.label.clone().unwrap_or_else(|| name.to_owned()),
+            verb: run.verb.clone(),
+            environment: run.environment.clone(),
+            gpus: run.gpus.clone(),
+            asked: run.asked.clone(),
+        });
+        asked.insert(key, self.runs.len() - 1);
+        self.runs.len() - 1
+    }
+
+    fn take_ceiling(&mut self, bound: Bound) {
+        if self.ceilings.len() < KEPT_MAX {
+            self.ceilings.push(bound);
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        if self.warnings.len() < KEPT_MAX && !self.warnings.iter().any(|other| other == text) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    fn take_group(&mut self, group: &Group<'_>) {
+        let Some(first) = group.samples.first() else { return };
+        let mut line = Line { run: group.run, marks: marks(&first.point), ..Line::default() };
+        let number = self.lines.len();
+        let mut lists: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
+        for (repeat, sample) in group.samples.iter().enumerate() {
+            let mut raw = Raw { line: number, repeat, ..Raw::default() };
+            raw.unix_time = Some(sample.unix_time);
+            raw.error.clone_from(&sample.error);
+            match &sample.measured {
+                Some(measured) => {
+                    add_measured(&mut line, measured);
+                    raw.seconds = Some(measured.seconds);
+                    raw.bytes = Some(measured.bytes);
+                    for (metric, value) in quantities(measured) {
+                        raw.values.insert(metric.key(), value);
+                        lists.entry(metric).or_default().push(value);
+                    }
+                }
+                None => {
+                    line.failed += 1;
+                    if line.error.is_none() {
+                        line.error.clone_from(&sample.error);
+                    }
+                }
+            }
+            self.raw.push(raw);
+        }
+        let estimates = lists.into_iter();
+        line.metrics =
+            estimates.filter_map(|(metric, list)| Some((metric, Estimate::of(list)?))).collect();
+        line.targets = target_shares(&group.samples);
+        line.limit = self.limit(group.run, &first.point);
+        self.lines.push(line);
+    }
+
+    /// The lowest of the measured ceilings that bytes of a point meet: the links of its targets
+    /// together, and where they come from a drive, storage and network.
+    fn limit(&self, run: usize, point: &Point) -> Option<Limit> {
+        let fits = |bound: &&Bound| {
+            let ways = match point.read_percent {
+                100 => Some(Direction::Read),
+                0 => Some(Direction::Write),
+                _ => None,
+            };
+            bound.run == run
+                && !bound.theory
+                && (bound.direction.is_none() || ways.is_none() || bound.direction == ways)
+                && bound.rate.is_finite()
+                && bound.rate > 0.0
+        };
+        let bounds: Vec<&Bound> = self.ceilings.iter().filter(fits).collect();
+        let lowest = |rates: Vec<f64>| rates.into_iter().min_by(f64::total_cmp);
+        let of = |name: &str, of: &str| {
+            let named = bounds.iter().filter(|bound| bound.name == name && bound.of == of);
+            lowest(named.map(|bound| bound.rate).collect())
+        };
+        let links: Option<Vec<f64>> =
+            point.targets.iter().map(|target| of("link", target)).collect();
+        let mut limits = Vec::new();
+        if let Some(links) = links.filter(|links| !links.is_empty()) {
+            limits.push(Limit { name: "link".into(), rate: links.iter().sum() });
+        }
+        if point.cache == crate::report::json::Cache::Cold {
+            for name in ["storage", "network"] {
+                let all: Vec<f64> = bounds
+                    .iter()
+                    .filter(|bound| bound.name == name)
+                    .map(|bound| bound.rate)
+                    .collect();
+                // Of several, only the path's own says something of it.
+                let only = if all.len() == 1 { lowest(all) } else { of(name, &point.path) };
+                limits.extend(only.map(|rate| Limit { name: name.into(), rate }));
+            }
+        }
+        limits.into_iter().min_by(|a, b| a.rate.total_cmp(&b.rate))
+    }
+
+    fn take_report(&mut self, name: &str, report: &Report) {
+        let run = self.runs.len();
+        self.runs.push(RunFacts {
+            name: name.to_owned(),
+            verb: "bench".into(),
+            environment: report.environment.clone(),
+            gpus: report.environment.gpu.iter().cloned().collect(),
+            asked: serde_json::Value::Null,
+        });
+        for text in &report.warnings {
+            self.warn(text);
+        }
+        for row in &report.results {
+            if row.method.is_ceiling() {
+                self.take_ceiling(Bound {
+                    run,
+                    name: row.method.name().into(),
+                    of: row.paths.as_ref().map_or_else(|| row.target.clone(), |p| p.join(", ")),
+                    direction: Some(row.direction),
+                    theory: false,
+                    rate: row.bytes_per_second.max,
+                    how: "the best sample".into(),
+                });
+            } else {
+                self.take_row(run, row);
+            }
+        }
+    }
+
+    fn take_row(&mut self, run: usize, row: &Row) {
+        let number = self.lines.len();
+        let mut line = Line { run, marks: marks_of_row(row), ..Line::default() };
+        let Spread { median, min, max } = row.bytes_per_second;
+        // A comparison leaves its first run out of what it says of the others.
+        let counted = [0, 1].into_iter().filter_map(|from| row.seconds.get(from..)).find(|some| {
+            Spread::of_rates(row.bytes, some).is_some_and(|spread| near(spread.median, median))
+        });
+        let estimate = Estimate::of(counted.into_iter().flatten().map(|s| rate(row.bytes, *s)));
+        let interval = estimate.and_then(|estimate| estimate.interval);
+        let count = counted.map_or(row.seconds.len(), <[f64]>::len);
+        line.metrics.insert(Metric::Rate, Estimate { count, median, min, max, interval });
+        if let Some(cost) = row.cpu_s_per_gb.and_then(|cost| Estimate::of([cost])) {
+            line.metrics.insert(Metric::CpuPerGb, Estimate { interval: None, ..cost });
+        }
+        line.bytes = row.bytes.saturating_mul(row.seconds.len() as u64);
+        line.route.clone_from(&row.route);
+        line.verified = row.verified;
+        line.simulated = row.simulated;
+        line.limit = row
+            .limit
+            .map(|limit| Limit { name: limit.name.name().into(), rate: limit.bytes_per_second });
+        let bytes = line.bytes;
+        add_verdict(&mut line, row.verdict.as_ref(), bytes);
+        for (repeat, seconds) in row.seconds.iter().enumerate() {
+            let values = BTreeMap::from([(Metric::Rate.key(), rate(row.bytes, *seconds))]);
+            let (seconds, bytes) = (Some(*seconds), Some(row.bytes));
+            self.raw.push(Raw { line: number, repeat, seconds, bytes, values, ..Raw::default() });
+        }
+        self.lines.push(line);
+    }
+
+    /// Gives each run a name of its own, and each line its run's where there are several.
+    fn name_runs(&mut self) {
+        let mut taken: HashSet<String> = HashSet::new();
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for run in &mut self.runs {
+            let given = run.name.clone();
+            let count = counts.entry(given.clone()).or_insert(1);
+            while !taken.insert(run.name.clone()) {
+                *count += 1;
+                run.name = format!("{given} ({count})");
+            }
+        }
+        for line in &mut self.lines {
+            let Some(run) = self.runs.get(line.run) else { continue };
+            let number = run.name.trim().parse().ok().filter(|number: &f64| number.is_finite());
+            line.marks.insert(Axis::Run, Mark { text: run.name.clone(), number });
+        }
+    }
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+/// Where a point lies on all axes.
+fn marks(point: &Point) -> BTreeMap<Axis, Mark> {
+    let direction = match point.read_percent {
+        100 => "read".to_owned(),
+        0 => "write".to_owned(),
+        percent => format!("{percent} % read"),
+    };
+    let count = |number: u32| Mark { text: number.to_string(), number: Some(f64::from(number)) };
+    let mut marks = BTreeMap::from([
+        (Axis::Path, Mark::text(&point.path)),
+        (Axis::Way, Mark::text(&point.way)),
+        (Axis::Direction, Mark::text(direction)),
+        (Axis::Pattern, Mark::text(&point.pattern)),
+        (Axis::Cache, Mark::text(point.cache.name())),
+        (Axis::Target, Mark::text(point.targets.join(" + "))),
+        (Axis::RequestSize, size(point.request_size)),
+        (Axis::Depth, count(point.depth)),
+        (Axis::Batch, count(point.batch)),
+        (Axis::Threads, count(point.threads)),
+        (Axis::Files, count(point.files)),
+    ]);
+    marks.extend(point.route.iter().map(|route| (Axis::Demanded, Mark::text(route))));
+    marks
+}
+
+fn marks_of_row(row: &Row) -> BTreeMap<Axis, Mark> {
+    let mut marks = BTreeMap::from([
+        (Axis::Way, Mark::text(row.method.name())),
+        (Axis::Direction, Mark::text(row.direction.name())),
+        (Axis::Target, Mark::text(&row.target)),
+        (Axis::Size, size(row.bytes)),
+    ]);
+    let paths = row.paths.iter().map(|paths| (Axis::Path, Mark::text(paths.join(", "))));
+    marks.extend(paths);
+    marks.extend(row.cache.iter().map(|cache| (Axis::Cache, Mark::text(cache.name()))));
+    marks.extend(row.demanded.iter().map(|route| (Axis::Demanded, Mark::text(route))));
+    let settings = row.settings.iter();
+    marks.extend(settings.map(|told| (Axis::Settings, Mark::text(&told.name))));
+    marks
+}
+
+/// A size, to the byte where it is no round number: two sizes never read the same.
+#[expect(clippy::cast_precision_loss, reason = "an axis needs no more than 52 bits")]
+fn size(bytes: u64) -> Mark {
+    let short = format_size(bytes);
+    let exact = forebay::units::parse_size(&short) == Some(bytes);
+    let text = if exact { short } else { format!("{bytes} B") };
+    Mark { text, number: Some(bytes as f64) }
+}
+
+/// Each quantity of a sample.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a request")]
+fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
+    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let mut found = vec![
+        (Metric::Rate, measured.bytes_per_second),
+        (Metric::Requests, measured.requests_per_second),
+    ];
+    if let Some(latency) = &measured.latency {
+        found.extend([
+            (Metric::P50, seconds(latency.p50_ns)),
+            (Metric::P90, seconds(latency.p90_ns)),
+            (Metric::P99, seconds(latency.p99_ns)),
+            (Metric::P999, seconds(latency.p99_9_ns)),
+            (Metric::Slowest, seconds(latency.max_ns)),
+        ]);
+    }
+    if let Some(cpu) = &measured.cpu {
+        found.push((Metric::Cores, cpu.cores));
+        found.extend(cpu.s_per_gb.map(|cost| (Metric::CpuPerGb, cost)));
+    }
+    found.retain(|(_, value)| value.is_finite());
+    found
+}
+
+/// What is added up over samples, and said of all of them.
+fn add_measured(line: &mut Line, measured: &Measured) {
+    line.bytes = line.bytes.saturating_add(measured.bytes);
+    if let Some(moved) = measured.drive_bytes {
+        let sum = line.drive.unwrap_or_default();
+        line.drive = Some(DriveBytes {
+            read: sum.read.saturating_add(moved.read),
+            written: sum.written.saturating_add(moved.written),
+        });
+    }
+    also(&mut line.route, measured.route.as_deref());
+    line.verified = match (line.verified, measured.verified) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (before, now) => before.or(now),
+    };
+    line.simulated |= measured.simulated;
+    if measured.steady.as_ref().is_some_and(|steady| !steady.reached) {
+        line.unsteady += 1;
+    }
+    add_verdict(line, measured.verdict.as_ref(), measured.bytes);
+}
+
+/// Adds a text to others, once.
+fn also(texts: &mut Option<String>, text: Option<&str>) {
+    match (texts.as_mut(), text) {
+        (_, None) => {}
+        (None, Some(text)) => *texts = Some(text.to_owned()),
+        (Some(all), Some(text)) => {
+            if !all.split(" or ").any(|other| other == text) {
+                all.push_str(" or ");
+                all.push_str(text);
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
+fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes: u64) {
+    let bytes = bytes as f64;
+    also(&mut line.verdict, verdict.map(|verdict| verdict.text.as_str()));
+    let mut proven = 0.0;
+    for share in verdict.iter().flat_map(|verdict| &verdict.shares) {
+        let part = share.share.clamp(0.0, 1.0 - proven);
+        proven += part;
+        *line.ways.entry(share.way.clone()).or_default() += part * bytes;
+    }
+    // Shares are rounded; what is less than a thousandth is no way of its own.
+    if proven < 0.999 {
+        *line.ways.entry(UNPROVEN.into()).or_default() += (1.0 - proven) * bytes;
+    }
+}
+
+/// Of several targets, what each had in the samples of a point.
+fn target_shares(samples: &[&Sample]) -> Vec<TargetShare> {
+    let measured = || samples.iter().filter_map(|sample| sample.measured.as_ref());
+    let Some(first) = measured().next() else { return Vec::new() };
+    let mut targets: Vec<&str> = first.shares.iter().map(|share| share.target.as_str()).collect();
+    targets.dedup();
+    let shares = targets.iter().filter_map(|target| {
+        let of = || measured().flat_map(|m| &m.shares).filter(|share| share.target == *target);
+        Some(TargetShare {
+            target: (*target).to_owned(),
+            rate: Estimate::of(of().map(|share| share.bytes_per_second))?,
+            first_done: Estimate::of(of().map(|share| share.first_done_s))?,
+            last_done: Estimate::of(of().map(|share| share.last_done_s))?,
+        })
+    });
+    shares.collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

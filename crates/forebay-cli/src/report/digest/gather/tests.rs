@@ -1,0 +1,115 @@
+//! What becomes of records and rows.
+
+use super::*;
+use crate::report::input;
+use crate::report::made::{self, Sweep};
+
+/// The digest of files with these texts.
+pub(crate) fn digest_of(texts: &[(&str, &str)]) -> Digest {
+    let folder = tempfile::tempdir().unwrap();
+    let sources: Vec<(String, Source)> = texts
+        .iter()
+        .map(|(name, text)| {
+            let path = folder.path().join("results");
+            std::fs::write(&path, text).unwrap();
+            ((*name).to_owned(), input::read(&path).unwrap())
+        })
+        .collect();
+    digest(&sources)
+}
+
+#[test]
+fn samples_of_a_point_are_one_line() {
+    let sweep = Sweep { fails: 4, ..Sweep::default() };
+    let digest = digest_of(&[("a", &made::file(&sweep))]);
+    assert_eq!((digest.lines.len(), digest.raw.len()), (15, 45));
+    assert_eq!(digest.varying(), [Axis::RequestSize, Axis::Depth]);
+    let line = &digest.lines[0];
+    let rate = line.metric(Metric::Rate).unwrap();
+    let single: Vec<f64> = digest
+        .raw
+        .iter()
+        .filter(|raw| raw.line == 0)
+        .map(|raw| raw.values["bytes_per_second"])
+        .collect();
+    assert_eq!(rate, Estimate::of(single).unwrap());
+    assert_eq!((rate.count, line.failed, line.mark(Axis::RequestSize)), (3, 0, Some("64 KiB")));
+    assert_eq!(line.limit, Some(Limit { name: "storage".into(), rate: 7e9 }));
+    let staged = line.ways["staged"] / line.bytes as f64;
+    assert!((staged - 0.75).abs() < 1e-9 && !line.ways.contains_key(UNPROVEN));
+    let failed = &digest.lines[3];
+    assert_eq!((failed.failed, failed.rate()), (3, None));
+    assert!(failed.error.as_ref().unwrap().contains("input/output"));
+}
+
+#[test]
+fn links_of_several_gpus_add_up_and_are_no_limit_where_one_is_not_known() {
+    let mut sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
+    let all = digest_of(&[("a", &made::file(&sweep))]);
+    assert_eq!(all.lines[0].targets.len(), 2);
+    let records = [
+        made::run(&sweep),
+        made::ceiling("link", "cuda:0", false, 1e9),
+        made::ceiling("link", "cuda:1", false, 2e9),
+    ];
+    let mut records: Vec<_> = records.into();
+    records.extend(made::samples(&sweep));
+    let digest = digest_of(&[("a", &made::text(&records))]);
+    assert_eq!(digest.lines[0].limit, Some(Limit { name: "link".into(), rate: 3e9 }));
+    records.remove(2);
+    assert_eq!(digest_of(&[("a", &made::text(&records))]).lines[0].limit, None);
+    sweep.targets.pop();
+    assert!(digest_of(&[("a", &made::file(&sweep))]).lines[0].targets.is_empty());
+}
+
+#[test]
+fn runs_have_names_of_their_own_and_continued_ones_are_one() {
+    let sweep = Sweep::default();
+    let text = made::file(&sweep);
+    let both = digest_of(&[("a", &text), ("a", &text)]);
+    let names: Vec<&str> = both.runs.iter().map(|run| run.name.as_str()).collect();
+    assert_eq!((names, both.lines.len()), (vec!["a", "a (2)"], 30));
+    assert!(both.varying().contains(&Axis::Run));
+    let continued = format!("{text}{text}");
+    let one = digest_of(&[("a", &continued)]);
+    assert_eq!((one.runs.len(), one.lines.len(), one.raw.len()), (1, 15, 90));
+    let labelled = made::file(&Sweep { label: Some("7"), ..sweep });
+    let digest = digest_of(&[("a", &labelled)]);
+    assert_eq!(digest.lines[0].marks[&Axis::Run].number, Some(7.0));
+}
+
+#[test]
+fn rows_of_a_bench_keep_their_numbers() {
+    let report = crate::report::json::tests::report();
+    let digest = digest_of(&[("bench", &report.to_text().unwrap())]);
+    assert_eq!((digest.lines.len(), digest.ceilings.len()), (2, 1));
+    let (line, row) = (&digest.lines[0], &report.results[1]);
+    let rate = line.metric(Metric::Rate).unwrap();
+    assert_eq!(rate.median.to_bits(), row.bytes_per_second.median.to_bits());
+    assert_eq!((rate.count, rate.interval.is_some()), (3, true));
+    assert!((line.share().unwrap() - row.share_of_limit.unwrap()).abs() < 1e-9);
+    assert_eq!(digest.raw.len(), 6);
+    // A comparison leaves out its first run, and says so by its median alone.
+    let mut report = report;
+    report.results[1].seconds.insert(0, 9.0);
+    let digest = digest_of(&[("compare", &report.to_text().unwrap())]);
+    let rate = digest.lines[0].metric(Metric::Rate).unwrap();
+    assert_eq!((rate.count, rate.interval.unwrap().0), (3, rate.min));
+}
+
+#[test]
+fn sizes_never_read_the_same() {
+    let texts = [4096, 4097, 1 << 20, (1 << 20) + 1].map(|bytes| size(bytes).text);
+    assert_eq!(texts, ["4 KiB", "4097 B", "1 MiB", "1048577 B"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_left_out_or_bounded() {
+    let digest = digest_of(&[("a", &made::hostile())]);
+    assert!(!digest.lines.is_empty());
+    for line in &digest.lines {
+        assert!(line.metrics.values().all(|estimate| estimate.median.is_finite()));
+        assert!(line.ways.values().all(|bytes| bytes.is_finite() && *bytes >= 0.0));
+        assert!(line.limit.as_ref().is_none_or(|limit| limit.rate > 0.0));
+    }
+}

@@ -1,0 +1,446 @@
+//! What results say, in whatever form they are shown then: their runs, a line for each point, the
+//! ceilings, and what a reader should know.
+//!
+//! Pure, but for [`gather`]'s caller, which reads the files. [`answer`] says it in one sentence,
+//! [`notes`] finds what to warn of.
+
+pub mod answer;
+pub mod gather;
+pub mod notes;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::json::{Direction, Environment, Gpu};
+use crate::results::DriveBytes;
+use crate::results::summary::Estimate;
+
+/// All that was measured, of one file or several.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Digest {
+    /// Who measured, in the order of the files.
+    pub runs: Vec<RunFacts>,
+    /// A line for each point of each run, in the order in which they were measured.
+    pub lines: Vec<Line>,
+    /// What the parts of the machines can do at most.
+    pub ceilings: Vec<Bound>,
+    /// What a reader of the numbers should know, as sentences.
+    pub warnings: Vec<String>,
+    /// Each single measurement.
+    pub raw: Vec<Raw>,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunFacts {
+    /// What tells it from the others.
+    pub name: String,
+    /// The verb or the tool.
+    pub verb: String,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// What was to be measured.
+    pub asked: Value,
+}
+
+/// What tells points apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Axis {
+    /// Which run.
+    Run,
+    /// The file or the folder.
+    Path,
+    /// What moved the bytes.
+    Way,
+    /// What it was told.
+    Settings,
+    /// The route that was demanded.
+    Demanded,
+    /// From or to the file.
+    Direction,
+    /// Where requests lay.
+    Pattern,
+    /// Where the pages were.
+    Cache,
+    /// The memory.
+    Target,
+    /// Bytes of one measurement, where that was chosen.
+    Size,
+    /// Bytes of one request.
+    RequestSize,
+    /// Calls in flight of each thread.
+    Depth,
+    /// Requests in one call.
+    Batch,
+    /// Threads for each target.
+    Threads,
+    /// Files that these share.
+    Files,
+}
+
+impl Axis {
+    /// All, in the order of columns.
+    pub const ALL: [Self; 15] = [
+        Self::Run,
+        Self::Path,
+        Self::Way,
+        Self::Settings,
+        Self::Demanded,
+        Self::Direction,
+        Self::Pattern,
+        Self::Cache,
+        Self::Target,
+        Self::Size,
+        Self::RequestSize,
+        Self::Depth,
+        Self::Batch,
+        Self::Threads,
+        Self::Files,
+    ];
+
+    /// Those whose values are numbers, the likeliest horizontal axis of a chart first.
+    pub const NUMBERS: [Self; 7] = [
+        Self::RequestSize,
+        Self::Depth,
+        Self::Threads,
+        Self::Batch,
+        Self::Files,
+        Self::Size,
+        Self::Run,
+    ];
+
+    /// Its name in a heading.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Path => "path",
+            Self::Way => "way",
+            Self::Settings => "settings",
+            Self::Demanded => "demanded route",
+            Self::Direction => "direction",
+            Self::Pattern => "pattern",
+            Self::Cache => "cache",
+            Self::Target => "target",
+            Self::Size => "size",
+            Self::RequestSize => "request size",
+            Self::Depth => "depth",
+            Self::Batch => "batch",
+            Self::Threads => "threads",
+            Self::Files => "files",
+        }
+    }
+
+    /// Its name for programs.
+    #[must_use]
+    pub fn key(self) -> String {
+        self.name().replace(' ', "_")
+    }
+}
+
+/// A value of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mark {
+    /// As it is shown.
+    pub text: String,
+    /// As a number, where it is one.
+    pub number: Option<f64>,
+}
+
+impl Mark {
+    fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: None }
+    }
+}
+
+/// What was measured of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// Bytes per second.
+    Rate,
+    /// Requests per second.
+    Requests,
+    /// Seconds that half of the requests took at most.
+    P50,
+    /// Of 90 of 100.
+    P90,
+    /// Of 99 of 100.
+    P99,
+    /// Of 999 of 1,000.
+    P999,
+    /// Of the slowest.
+    Slowest,
+    /// Processors that were busy.
+    Cores,
+    /// Processor seconds for 1e9 bytes.
+    CpuPerGb,
+}
+
+impl Metric {
+    /// All, in the order of columns.
+    pub const ALL: [Self; 9] = [
+        Self::Rate,
+        Self::Requests,
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P999,
+        Self::Slowest,
+        Self::Cores,
+        Self::CpuPerGb,
+    ];
+
+    /// Its name in a heading.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "throughput",
+            Self::Requests => "requests",
+            Self::P50 => "p50 latency",
+            Self::P90 => "p90 latency",
+            Self::P99 => "p99 latency",
+            Self::P999 => "p99.9 latency",
+            Self::Slowest => "longest latency",
+            Self::Cores => "busy cores",
+            Self::CpuPerGb => "CPU cost",
+        }
+    }
+
+    /// The unit that it is shown in.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Rate => "GB/s",
+            Self::Requests => "1/s",
+            Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => "µs",
+            Self::Cores => "",
+            Self::CpuPerGb => "s/GB",
+        }
+    }
+
+    /// What to multiply it by to have it in that unit.
+    #[must_use]
+    pub const fn scale(self) -> f64 {
+        match self {
+            Self::Rate => 1e-9,
+            Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => 1e6,
+            Self::Requests | Self::Cores | Self::CpuPerGb => 1.0,
+        }
+    }
+
+    /// Its name for programs, with the unit of [`Estimate`]s.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Rate => "bytes_per_second",
+            Self::Requests => "requests_per_second",
+            Self::P50 => "latency_p50_s",
+            Self::P90 => "latency_p90_s",
+            Self::P99 => "latency_p99_s",
+            Self::P999 => "latency_p99_9_s",
+            Self::Slowest => "latency_max_s",
+            Self::Cores => "cpu_cores",
+            Self::CpuPerGb => "cpu_s_per_gb",
+        }
+    }
+}
+
+/// What all samples of one point in one run say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Line {
+    /// Which run.
+    pub run: usize,
+    /// Where it lies.
+    pub marks: BTreeMap<Axis, Mark>,
+    /// What was measured.
+    pub metrics: BTreeMap<Metric, Estimate>,
+    /// Bytes that all samples moved.
+    pub bytes: u64,
+    /// Bytes that drives moved meanwhile, where somebody counted.
+    pub drive: Option<DriveBytes>,
+    /// The routes that were taken.
+    pub route: Option<String>,
+    /// The words of the verdicts.
+    pub verdict: Option<String>,
+    /// Bytes by the way that was proven; [`UNPROVEN`] for the rest.
+    pub ways: BTreeMap<String, f64>,
+    /// Whether the bytes that were compared were right.
+    pub verified: Option<bool>,
+    /// Samples without a steady rate.
+    pub unsteady: usize,
+    /// Samples that failed.
+    pub failed: usize,
+    /// The first failure.
+    pub error: Option<String>,
+    /// Whether the target was a simulated GPU.
+    pub simulated: bool,
+    /// The lowest ceiling on the way.
+    pub limit: Option<Limit>,
+    /// Of several targets, what each had.
+    pub targets: Vec<TargetShare>,
+}
+
+/// The name of the way of bytes of which nothing is proven.
+pub const UNPROVEN: &str = "unproven";
+
+impl Line {
+    /// One of the quantities.
+    #[must_use]
+    pub fn metric(&self, metric: Metric) -> Option<Estimate> {
+        self.metrics.get(&metric).copied()
+    }
+
+    /// The median rate.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        self.metric(Metric::Rate).map(|rate| rate.median)
+    }
+
+    /// The rate as a share of the ceiling that binds.
+    #[must_use]
+    pub fn share(&self) -> Option<f64> {
+        let limit = self.limit.as_ref()?.rate;
+        self.rate().filter(|_| limit > 0.0).map(|rate| rate / limit)
+    }
+
+    /// The value on an axis, as it is shown.
+    #[must_use]
+    pub fn mark(&self, axis: Axis) -> Option<&str> {
+        self.marks.get(&axis).map(|mark| mark.text.as_str())
+    }
+}
+
+/// A ceiling that binds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limit {
+    /// Which.
+    pub name: String,
+    /// Its bytes per second.
+    pub rate: f64,
+}
+
+/// What one of several targets had.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetShare {
+    /// The target.
+    pub target: String,
+    /// Its rate.
+    pub rate: Estimate,
+    /// Seconds from the common start until the first of its threads was done.
+    pub first_done: Estimate,
+    /// Until the last was.
+    pub last_done: Estimate,
+}
+
+/// What a part of a machine can do at most.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    /// Of which run.
+    pub run: usize,
+    /// Which.
+    pub name: String,
+    /// What has it.
+    pub of: String,
+    /// For which direction, where that matters.
+    pub direction: Option<Direction>,
+    /// Whether it was not measured.
+    pub theory: bool,
+    /// Bytes per second.
+    pub rate: f64,
+    /// How it was found.
+    pub how: String,
+}
+
+/// One measurement, as it is embedded.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Raw {
+    /// Which of the lines.
+    pub line: usize,
+    /// Which of its repeats.
+    pub repeat: usize,
+    /// When it began, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unix_time: Option<f64>,
+    /// How long it took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Bytes that it moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Each quantity by its name for programs.
+    #[serde(flatten)]
+    pub values: BTreeMap<&'static str, f64>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Digest {
+    /// The axes on which lines differ, in the order of columns.
+    #[must_use]
+    pub fn varying(&self) -> Vec<Axis> {
+        Axis::ALL.into_iter().filter(|axis| self.values(*axis) > 1).collect()
+    }
+
+    /// How many values an axis has; that a line has none counts as one.
+    #[must_use]
+    pub fn values(&self, axis: Axis) -> usize {
+        let marks: std::collections::HashSet<_> =
+            self.lines.iter().map(|line| line.mark(axis)).collect();
+        marks.len()
+    }
+
+    /// Whether a simulated GPU took part.
+    #[must_use]
+    pub fn simulated(&self) -> bool {
+        self.lines.iter().any(|line| line.simulated)
+    }
+}
+
+/// A number with three digits that count, however large.
+#[must_use]
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        size if size == 0.0 || !size.is_finite() => format!("{value}"),
+        1e6.. => format!("{value:.2e}"),
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        0.001.. => format!("{value:.3}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// Bytes per second with their unit.
+#[must_use]
+pub fn rate_text(bytes_per_second: f64) -> String {
+    format!("{} GB/s", digits(bytes_per_second * 1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_whatever_they_are() {
+        let texts = [0.0, 0.1234, 1.0, 12.34, 123.4, 99_999.0, 1e300, 1e-9, f64::NAN].map(digits);
+        let expected = ["0", "0.123", "1.00", "12.3", "123", "99999", "1.00e300", "1.0e-9", "NaN"];
+        assert_eq!(texts, expected);
+        assert_eq!(rate_text(5.4e9), "5.40 GB/s");
+    }
+
+    #[test]
+    fn every_axis_and_metric_has_a_name_of_its_own() {
+        let mut keys: Vec<String> = Axis::ALL.map(Axis::key).into();
+        keys.extend(Metric::ALL.map(|metric| metric.key().to_owned()));
+        let count = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), count);
+        assert!(Axis::NUMBERS.iter().all(|axis| Axis::ALL.contains(axis)));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the results themselves give reason to warn of, each with the next step.
+
+use std::collections::BTreeSet;
+
+use super::{Digest, Line};
+use crate::report::plain::plain;
+
+/// What is more than this of a ceiling was not bound by it.
+const SHARE_MAX: f64 = 1.05;
+/// Samples of a point that are further apart than this, as a share of the median, say little.
+const SPREAD_MAX: f64 = 0.25;
+
+/// The warnings of a digest.
+#[must_use]
+pub fn of(digest: &Digest) -> Vec<String> {
+    let mut found = Vec::new();
+    let lines = &digest.lines;
+    let count = |fits: &dyn Fn(&Line) -> bool| lines.iter().filter(|line| fits(line)).count();
+    let all = lines.len();
+    if digest.simulated() {
+        found.push(
+            "a simulated GPU took part: its numbers say nothing about hardware; measure again on \
+             a machine with a GPU"
+                .to_owned(),
+        );
+    }
+    let failed: Vec<&Line> = lines.iter().filter(|line| line.failed > 0).collect();
+    if let Some(first) = failed.first() {
+        let why = first.error.as_deref().unwrap_or("no reason was written down");
+        found.push(format!(
+            "{} of {all} points failed, the first with: {}; remove the cause, and measure again",
+            failed.len(),
+            plain(why)
+        ));
+    }
+    let wrong = count(&|line| line.verified == Some(false));
+    if wrong > 0 {
+        found.push(format!(
+            "{wrong} of {all} points moved wrong data: their speed means nothing; look whether the \
+             file changed meanwhile, and at the kernel's log"
+        ));
+    }
+    let unsteady = count(&|line| line.unsteady > 0);
+    if unsteady > 0 {
+        found.push(format!(
+            "{unsteady} of {all} points had no steady rate; measure for longer, or end other work \
+             on the machine"
+        ));
+    }
+    let apart = count(&is_apart);
+    if apart > 0 {
+        found.push(format!(
+            "the repeats of {apart} of {all} points are more than {:.0} % apart; end other work on \
+             the machine, or measure more repeats",
+            SPREAD_MAX * 100.0
+        ));
+    }
+    let above = count(&|line| line.share().is_some_and(|share| share > SHARE_MAX));
+    if above > 0 {
+        found.push(format!(
+            "{above} of {all} points were faster than their ceiling: it varied, or a cache below \
+             the file system answered; measure the ceilings again, or use larger files"
+        ));
+    }
+    let words: BTreeSet<&str> = lines
+        .iter()
+        .filter_map(|line| line.verdict.as_deref())
+        .filter(|verdict| verdict.contains("unproven") || verdict.contains("contradictory"))
+        .collect();
+    if !words.is_empty() {
+        found.push(
+            "of some points it is not proven which way the bytes took; `forebay doctor` says what \
+             is missing for that"
+                .to_owned(),
+        );
+    }
+    found
+}
+
+fn is_apart(line: &Line) -> bool {
+    let Some(rate) = line.metric(super::Metric::Rate) else { return false };
+    rate.median > 0.0 && (rate.max - rate.min) / rate.median > SPREAD_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::made::{self, Sweep};
+
+    fn changed(change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
+        let sweep = Sweep::default();
+        let mut records = vec![made::run(&sweep), made::ceiling("storage", "/", false, 7e9)];
+        records.extend(made::samples(&sweep));
+        change(&mut records[2]);
+        digest_of(&[("a", &made::text(&records))]).warnings
+    }
+
+    #[test]
+    fn each_fault_is_told_with_what_to_do() {
+        assert_eq!(changed(|_| {}), Vec::<String>::new());
+        let one = |warnings: Vec<String>, word: &str| {
+            assert_eq!(warnings.len(), 1, "{warnings:?}");
+            assert!(warnings[0].contains(word) && warnings[0].contains("; "), "{warnings:?}");
+        };
+        one(
+            changed(|sample| sample["measured"]["verified"] = false.into()),
+            "1 of 15 points moved",
+        );
+        one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
+        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
+        one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
+        one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "not proven");
+        let failed = changed(|sample| {
+            sample["measured"] = serde_json::Value::Null;
+            sample["error"] = "cannot\nread".into();
+        });
+        one(failed, r"the first with: cannot\nread;");
+        let mut sweep = Sweep { repeats: 1, ..Sweep::default() };
+        sweep.depths = vec![1000];
+        let mut records = vec![made::run(&sweep), made::ceiling("storage", "/", false, 1e9)];
+        records.extend(made::samples(&sweep));
+        let above = digest_of(&[("a", &made::text(&records))]).warnings;
+        one(above, "5 of 5 points were faster than their ceiling");
+    }
+}

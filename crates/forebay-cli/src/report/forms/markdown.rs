@@ -1,0 +1,141 @@
+//! A report as Markdown, to stand in a ticket or in a repository.
+
+use std::fmt::Write as _;
+
+use crate::report::digest::{Digest, answer};
+use crate::report::grid::{Grid, people};
+use crate::report::plain::plain;
+
+/// Rows of a table at most: more is for the other forms.
+const ROWS_MAX: usize = 1000;
+
+/// The whole report.
+#[must_use]
+pub fn text(digest: &Digest) -> String {
+    let mut text = format!("# Report\n\n{}\n", escaped(&answer::sentence(digest)));
+    for run in &digest.runs {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "\n- {}: {}, {}",
+            escaped(&run.name),
+            code(&run.environment.command),
+            escaped(&run.environment.kernel)
+        );
+    }
+    for grid in [
+        people::ceilings(digest, ROWS_MAX),
+        people::results(digest, ROWS_MAX),
+        people::targets(digest, ROWS_MAX),
+    ] {
+        if !grid.rows.is_empty() {
+            let _ = write!(text, "\n## {}\n\n{}", escaped(&grid.caption), table(&grid));
+        }
+    }
+    if !digest.warnings.is_empty() {
+        text.push_str("\n## Warnings\n\n");
+        for warning in &digest.warnings {
+            let _ = writeln!(text, "- {}", escaped(warning));
+        }
+    }
+    text
+}
+
+/// One table.
+#[must_use]
+pub fn table(grid: &Grid) -> String {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(grid.columns.iter().map(|column| escaped(&column.heading)).collect());
+    let rule = |number: bool| if number { "---:" } else { "---" };
+    text.push_str(&line(grid.columns.iter().map(|column| rule(column.number).into()).collect()));
+    for row in &grid.rows {
+        text.push_str(&line(row.iter().map(|cell| escaped(&cell.text)).collect()));
+    }
+    if grid.left_out > 0 {
+        let _ = writeln!(text, "\n{} more rows: `forebay report --csv` has all.", grid.left_out);
+    }
+    text
+}
+
+/// Text that means nothing to Markdown, nor to HTML within it.
+fn escaped(text: &str) -> String {
+    let mut shown = String::new();
+    for letter in plain(text).chars() {
+        match letter {
+            '&' => shown.push_str("&amp;"),
+            '<' => shown.push_str("&lt;"),
+            '>' => shown.push_str("&gt;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '!' | '~' => {
+                shown.push('\\');
+                shown.push(letter);
+            }
+            letter => shown.push(letter),
+        }
+    }
+    shown
+}
+
+/// Text as code: the fence is longer than any in it.
+fn code(text: &str) -> String {
+    let text = plain(text);
+    let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest + 1);
+    if longest == 0 { format!("{fence}{text}{fence}") } else { format!("{fence} {text} {fence}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::made::{self, Sweep};
+
+    #[test]
+    fn a_report_has_its_answer_and_its_tables() {
+        let sweep = Sweep { request_sizes: vec![65536], depths: vec![1, 8], ..Sweep::default() };
+        let text = text(&digest_of(&[("a", &made::file(&sweep))]));
+        let (text, results) = text.split_once("\n## Results\n\n").unwrap();
+        insta::assert_snapshot!(text.replace(", ", ",\n"), @r"
+        # Report
+
+        At best,
+        forebay reads 1.43 GB/s (1.41 to 1.44) with depth 8,
+        20.4 % of the ceiling \`storage\`,
+        verdict: mixed 75 % staged / 25 % cached.
+
+        - a: `forebay sweep /data/model.safetensors --depth 1,8,32`,
+        Linux 6.18.0
+
+        ## Ceilings
+
+        | ceiling | of | direction | found by | GB/s | reached,
+        % | how |
+        | --- | --- | --- | --- | ---: | ---: | --- |
+        | link | cuda:0 | read | measured | 25.0 | 5.71 | by hand |
+        | storage | /data/model.safetensors | read | measured | 7.00 | 20.4 | by hand |
+        | pcie | nvme0n1 | read | theory | 7.90 | 18.1 | by hand |
+        ");
+        assert_eq!(results.lines().count(), 4);
+        assert!(results.starts_with("| way | direction | depth | throughput, GB/s | requests"));
+        assert!(results.contains("\n| forebay | read | 8 | 1.43 (1.41–1.44) | 21766 |"));
+    }
+
+    #[test]
+    fn nothing_acts() {
+        let text = text(&digest_of(&[("a", &made::hostile())]));
+        // In code nothing acts anyhow.
+        let text = text.replace(&code(made::HARM), "");
+        assert!(!text.contains("<script") && !text.contains("<img"), "{text}");
+        // Every row has as many bars as its table's head.
+        let bars = |line: &str| line.replace("\\|", "").matches('|').count();
+        let mut head = 0;
+        for line in text.lines() {
+            if !line.starts_with('|') {
+                head = 0;
+                continue;
+            }
+            head = if head == 0 { bars(line) } else { head };
+            assert_eq!(bars(line), head, "{line}");
+        }
+        assert_eq!(code("a `b` c"), "`` a `b` c ``");
+    }
+}

@@ -1,0 +1,165 @@
+//! Results in the text format of Prometheus, for a collector that reads files.
+
+use std::fmt::Write as _;
+
+use crate::report::digest::{Axis, Digest, Line, Metric};
+
+/// Everything that has a number, as gauges.
+#[must_use]
+pub fn text(digest: &Digest) -> String {
+    let mut text = String::new();
+    for metric in Metric::ALL {
+        let lines = digest.lines.iter().filter(|line| line.metric(metric).is_some());
+        let gauge = Gauge { name: name(metric), help: format!("the median {}", metric.name()) };
+        gauge.begin(&mut text, lines.clone().next().is_some());
+        for line in lines {
+            let estimate = line.metric(metric);
+            gauge.value(&mut text, &labels(line), estimate.map(|estimate| estimate.median));
+        }
+        for (end, of) in [("low", 0), ("high", 1)] {
+            let help = format!("the {end} end of the interval that holds the median of 95 in 100");
+            let gauge = Gauge { name: format!("{}_{end}", name(metric)), help };
+            let known = digest.lines.iter().filter_map(|line| {
+                let (low, high) = line.metric(metric)?.interval?;
+                Some((line, if of == 0 { low } else { high }))
+            });
+            gauge.begin(&mut text, known.clone().next().is_some());
+            for (line, value) in known {
+                gauge.value(&mut text, &labels(line), Some(value));
+            }
+        }
+    }
+    counts(digest, &mut text);
+    text
+}
+
+/// A name, what it is, and how it is found.
+type Counted = (&'static str, &'static str, fn(&Line) -> f64);
+
+#[expect(clippy::cast_precision_loss, reason = "counts of samples, and bytes to 52 bits")]
+fn counts(digest: &Digest, text: &mut String) {
+    let any = !digest.lines.is_empty();
+    let counted: [Counted; 3] = [
+        ("forebay_samples", "samples that were measured", |line| {
+            line.metric(Metric::Rate).map_or(0.0, |rate| rate.count as f64)
+        }),
+        ("forebay_samples_failed", "samples that failed", |line| line.failed as f64),
+        ("forebay_bytes", "bytes that all samples moved", |line| line.bytes as f64),
+    ];
+    for (name, help, of) in counted {
+        let gauge = Gauge { name: name.into(), help: help.into() };
+        gauge.begin(text, any);
+        for line in &digest.lines {
+            gauge.value(text, &labels(line), Some(of(line)));
+        }
+    }
+    let help = "what a part of the machine can do at most".into();
+    let gauge = Gauge { name: "forebay_ceiling_bytes_per_second".into(), help };
+    gauge.begin(text, !digest.ceilings.is_empty());
+    for (number, bound) in digest.ceilings.iter().enumerate() {
+        let run = digest.runs.get(bound.run).map_or("", |run| &run.name);
+        // Two ceilings may have the same names; a number keeps their series apart.
+        let labels = joined([
+            ("run".to_owned(), run),
+            ("number".to_owned(), &number.to_string()),
+            ("name".to_owned(), &bound.name),
+            ("of".to_owned(), &bound.of),
+            ("direction".to_owned(), bound.direction.map_or("", |direction| direction.name())),
+            ("theory".to_owned(), if bound.theory { "true" } else { "false" }),
+        ]);
+        gauge.value(text, &labels, Some(bound.rate));
+    }
+}
+
+/// A metric's name with the prefix of all ours, and base units.
+fn name(metric: Metric) -> String {
+    let key = metric.key();
+    let key = key.strip_suffix("_s").map_or_else(|| key.to_owned(), |key| format!("{key}_seconds"));
+    format!("forebay_{}", key.replace("cpu_s_per", "cpu_seconds_per"))
+}
+
+struct Gauge {
+    name: String,
+    help: String,
+}
+
+impl Gauge {
+    fn begin(&self, text: &mut String, any: bool) {
+        if any {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "# HELP {} {}", self.name, self.help);
+            let _ = writeln!(text, "# TYPE {} gauge", self.name);
+        }
+    }
+
+    fn value(&self, text: &mut String, labels: &str, value: Option<f64>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            let _ = writeln!(text, "{}{{{labels}}} {value}", self.name);
+        }
+    }
+}
+
+fn labels(line: &Line) -> String {
+    let marks = Axis::ALL.into_iter().filter_map(|axis| {
+        let mark = line.marks.get(&axis)?;
+        Some((axis.key(), mark.text.as_str()))
+    });
+    joined(marks)
+}
+
+fn joined<'a>(labels: impl IntoIterator<Item = (String, &'a str)>) -> String {
+    let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
+    let labels = labels.map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n").replace('\r', r"\\r")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::made::{self, Sweep};
+
+    /// Checks every line, and returns the series with their values.
+    fn series(text: &str) -> Vec<(String, f64)> {
+        let mut found = Vec::new();
+        for line in text.lines() {
+            if line.starts_with("# HELP ") || line.starts_with("# TYPE ") {
+                continue;
+            }
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = series.split_once('{').unwrap();
+            assert!(
+                name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            );
+            assert!(labels.ends_with('}'), "{line}");
+            found.push((series.to_owned(), value.parse().unwrap()));
+        }
+        found
+    }
+
+    #[test]
+    fn series_are_whole_and_apart() {
+        let sweep = Sweep { fails: 7, ..Sweep::default() };
+        let digest = digest_of(&[("a", &made::file(&sweep)), ("b", &made::file(&sweep))]);
+        let found = series(&text(&digest));
+        let names: HashSet<&String> = found.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), found.len());
+        let rates = found.iter().filter(|(name, _)| name.starts_with("forebay_bytes_per_second{"));
+        let rates: Vec<f64> = rates.map(|(_, value)| *value).collect();
+        let expected: Vec<f64> = digest.lines.iter().filter_map(Line::rate).collect();
+        assert_eq!(rates, expected);
+        assert!(found.iter().any(|(name, _)| name.starts_with("forebay_latency_p99_9_seconds{")));
+    }
+
+    #[test]
+    fn a_label_holds_anything() {
+        assert_eq!(escaped("a\"b\\c\nd"), r#"a\"b\\c\nd"#);
+        assert!(!series(&text(&digest_of(&[("a", &made::hostile())]))).is_empty());
+    }
+}

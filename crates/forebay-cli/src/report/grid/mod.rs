@@ -1,0 +1,77 @@
+//! Tables before they have a form: headings, and cells with their text and their number.
+
+pub mod full;
+pub mod people;
+
+/// A table.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Grid {
+    /// What it shows.
+    pub caption: String,
+    /// Its columns.
+    pub columns: Vec<Column>,
+    /// Its rows; each has a cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Rows that are left out here for want of room.
+    pub left_out: usize,
+}
+
+/// A column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name for programs, which tells the unit of numbers.
+    pub key: String,
+    /// Its name for people.
+    pub heading: String,
+    /// Whether it holds numbers.
+    pub number: bool,
+}
+
+impl Column {
+    /// One that holds text.
+    #[must_use]
+    pub fn text(key: impl Into<String>, heading: impl Into<String>) -> Self {
+        Self { key: key.into(), heading: heading.into(), number: false }
+    }
+
+    /// One that holds numbers.
+    #[must_use]
+    pub fn number(key: impl Into<String>, heading: impl Into<String>) -> Self {
+        Self { number: true, ..Self::text(key, heading) }
+    }
+}
+
+/// A cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// As people read it; empty where there is nothing.
+    pub text: String,
+    /// As programs do, in the unit of the column's key.
+    pub number: Option<f64>,
+}
+
+impl Cell {
+    /// One without anything.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { text: String::new(), number: None }
+    }
+
+    /// One with text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: None }
+    }
+
+    /// One with a number, and how people read it.
+    #[must_use]
+    pub fn number(number: f64, text: impl Into<String>) -> Self {
+        Self { text: text.into(), number: Some(number).filter(|number| number.is_finite()) }
+    }
+
+    /// One with a number, or without anything.
+    #[must_use]
+    pub fn maybe(number: Option<f64>) -> Self {
+        number.map_or_else(Self::empty, |number| Self::number(number, number.to_string()))
+    }
+}

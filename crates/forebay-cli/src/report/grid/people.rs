@@ -1,0 +1,284 @@
+//! The tables that people read: only the axes that vary, and numbers of three digits.
+
+use super::{Cell, Column, Grid};
+use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text};
+use crate::results::summary::Estimate;
+
+/// The quantities that people read; the others are in the full table.
+const METRICS: [Metric; 6] =
+    [Metric::Rate, Metric::Requests, Metric::P50, Metric::P99, Metric::P999, Metric::CpuPerGb];
+
+/// A row for each line, `most` at most.
+#[must_use]
+pub fn results(digest: &Digest, most: usize) -> Grid {
+    let mut axes = digest.varying();
+    // A table without a name for its rows says nothing.
+    for axis in [Axis::Direction, Axis::Way] {
+        if !axes.contains(&axis) {
+            axes.insert(0, axis);
+        }
+    }
+    axes.sort();
+    let has = |metric: &Metric| digest.lines.iter().any(|line| line.metric(*metric).is_some());
+    let metrics: Vec<Metric> = METRICS.into_iter().filter(has).collect();
+    let mut columns: Vec<Column> = axes
+        .iter()
+        .map(|axis| Column {
+            key: axis.key(),
+            heading: axis.name().into(),
+            number: Axis::NUMBERS.contains(axis) && *axis != Axis::Run,
+        })
+        .collect();
+    columns.extend(metrics.iter().map(|metric| Column::number(metric.key(), heading(*metric))));
+    columns.extend([
+        Column::number("share_of_limit", "of ceiling, %"),
+        Column::text("limit", "bound by"),
+        Column::text("verified", "data"),
+        Column::text("route", "route"),
+        Column::text("verdict", "verdict"),
+        Column::text("error", "failure"),
+    ]);
+    let row = |line: &Line| {
+        let mut cells: Vec<Cell> = axes.iter().map(|axis| mark(line, *axis)).collect();
+        cells.extend(metrics.iter().map(|metric| quantity(*metric, line.metric(*metric))));
+        cells.extend(ending(line));
+        cells
+    };
+    let rows: Vec<Vec<Cell>> = digest.lines.iter().take(most).map(row).collect();
+    let left_out = digest.lines.len() - rows.len();
+    without_empty(Grid { caption: "Results".into(), columns, rows, left_out })
+}
+
+/// A metric with its unit.
+#[must_use]
+pub fn heading(metric: Metric) -> String {
+    match metric.unit() {
+        "" => metric.name().into(),
+        unit => format!("{}, {unit}", metric.name()),
+    }
+}
+
+fn mark(line: &Line, axis: Axis) -> Cell {
+    match line.marks.get(&axis) {
+        Some(mark) => Cell { text: mark.text.clone(), number: mark.number },
+        None => Cell::empty(),
+    }
+}
+
+/// A median, and between which values it lies.
+fn quantity(metric: Metric, estimate: Option<Estimate>) -> Cell {
+    let Some(estimate) = estimate else { return Cell::empty() };
+    let shown = |value: f64| digits(value * metric.scale());
+    let text = match estimate.interval {
+        Some((low, high)) if metric == Metric::Rate => {
+            format!("{} ({}–{})", shown(estimate.median), shown(low), shown(high))
+        }
+        _ => shown(estimate.median),
+    };
+    Cell::number(estimate.median, text)
+}
+
+/// What stands behind the quantities.
+fn ending(line: &Line) -> [Cell; 6] {
+    let text = |text: Option<&str>| Cell::text(text.unwrap_or_default());
+    let route = match (&line.route, line.simulated) {
+        (Some(route), true) => format!("{route} (simulated)"),
+        (None, true) => "(simulated)".into(),
+        (route, false) => route.clone().unwrap_or_default(),
+    };
+    let data = match line.verified {
+        None => "",
+        Some(true) => "right",
+        Some(false) => "WRONG",
+    };
+    [
+        line.share().map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
+        text(line.limit.as_ref().map(|limit| limit.name.as_str())),
+        Cell::text(data),
+        Cell::text(route),
+        text(line.verdict.as_deref()),
+        text(line.error.as_deref()),
+    ]
+}
+
+/// A table without columns in which nothing stands.
+fn without_empty(grid: Grid) -> Grid {
+    let used = |column: usize| grid.rows.iter().any(|row| !row[column].text.is_empty());
+    let kept: Vec<bool> = (0..grid.columns.len()).map(used).collect();
+    let keep = |index: &usize| kept[*index];
+    let only = |cells: Vec<Cell>| {
+        cells.into_iter().enumerate().filter(|(at, _)| keep(at)).map(|(_, cell)| cell).collect()
+    };
+    let columns = grid.columns.into_iter().enumerate();
+    Grid {
+        columns: columns.filter(|(at, _)| keep(at)).map(|(_, column)| column).collect(),
+        rows: grid.rows.into_iter().map(only).collect(),
+        ..grid
+    }
+}
+
+/// The ceilings, and the share that was reached of each by those lines that it may bind.
+#[must_use]
+pub fn ceilings(digest: &Digest, most: usize) -> Grid {
+    let columns = vec![
+        Column::text("run", "run"),
+        Column::text("name", "ceiling"),
+        Column::text("of", "of"),
+        Column::text("direction", "direction"),
+        Column::text("theory", "found by"),
+        Column::number("bytes_per_second", "GB/s"),
+        Column::number("reached", "reached, %"),
+        Column::text("how", "how"),
+    ];
+    let rows: Vec<Vec<Cell>> = digest
+        .ceilings
+        .iter()
+        .take(most)
+        .map(|bound| {
+            let run = digest.runs.get(bound.run).map_or("", |run| &run.name);
+            let several = digest.runs.len() > 1;
+            let share = reached(digest, bound).map(|rate| rate / bound.rate);
+            vec![
+                Cell::text(if several { run } else { "" }),
+                Cell::text(&bound.name),
+                Cell::text(&bound.of),
+                Cell::text(bound.direction.map_or("", |direction| direction.name())),
+                Cell::text(if bound.theory { "theory" } else { "measured" }),
+                Cell::number(bound.rate, digits(bound.rate * 1e-9)),
+                share.map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
+                Cell::text(&bound.how),
+            ]
+        })
+        .collect();
+    let left_out = digest.ceilings.len() - rows.len();
+    without_empty(Grid { caption: "Ceilings".into(), columns, rows, left_out })
+}
+
+/// The best rate of the bound's run in its direction, with right data; of what is resident only
+/// where the bound is no drive's or network's.
+#[must_use]
+pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
+    let of_memory = matches!(bound.name.as_str(), "link" | "memory");
+    let fits = |line: &&Line| {
+        let direction = bound.direction.map(|direction| direction.name());
+        line.run == bound.run
+            && (direction.is_none() || line.mark(Axis::Direction) == direction)
+            && (of_memory || line.mark(Axis::Cache) != Some("resident"))
+            && line.verified != Some(false)
+    };
+    if bound.rate.is_nan() || bound.rate <= 0.0 {
+        return None;
+    }
+    let lines = digest.lines.iter().filter(fits);
+    // Of several GPUs, each has only its part.
+    let rates = lines.filter_map(|line| {
+        let own = line.targets.iter().find(|share| share.target == bound.of);
+        let together = line.rate();
+        if bound.name == "link" { own.map(|own| own.rate.median).or(together) } else { together }
+    });
+    rates.max_by(f64::total_cmp).filter(|rate| *rate > 0.0)
+}
+
+/// Where several targets took part: what each had.
+#[must_use]
+pub fn targets(digest: &Digest, most: usize) -> Grid {
+    let mut columns = vec![Column::text("point", "point"), Column::text("target", "target")];
+    columns.extend([
+        Column::number("bytes_per_second", "throughput, GB/s"),
+        Column::number("first_done_s", "first done, s"),
+        Column::number("last_done_s", "last done, s"),
+    ]);
+    let axes = digest.varying();
+    let name = |line: &Line| {
+        let marks = axes.iter().filter_map(|axis| line.mark(*axis));
+        marks.collect::<Vec<_>>().join(", ")
+    };
+    let rows =
+        digest.lines.iter().flat_map(|line| line.targets.iter().map(move |share| (line, share)));
+    let all = rows.clone().count();
+    let rows: Vec<Vec<Cell>> = rows
+        .take(most)
+        .map(|(line, share)| {
+            let seconds =
+                |estimate: Estimate| Cell::number(estimate.median, digits(estimate.median));
+            vec![
+                Cell::text(name(line)),
+                Cell::text(&share.target),
+                quantity(Metric::Rate, Some(share.rate)),
+                seconds(share.first_done),
+                seconds(share.last_done),
+            ]
+        })
+        .collect();
+    let left_out = all - rows.len();
+    without_empty(Grid { caption: "Each target".into(), columns, rows, left_out })
+}
+
+/// A line's name among the others, and its rate, for bars.
+#[must_use]
+pub fn label(digest: &Digest, line: &Line) -> String {
+    let axes = digest.varying();
+    let marks: Vec<&str> = axes.iter().filter_map(|axis| line.mark(*axis)).collect();
+    match marks.as_slice() {
+        [] => line.mark(Axis::Way).unwrap_or("all").to_owned(),
+        marks => marks.join(", "),
+    }
+}
+
+/// The rate of a line and the share of its ceiling, in words.
+#[must_use]
+pub fn value(line: &Line) -> String {
+    let Some(rate) = line.rate() else { return "failed".into() };
+    match line.share() {
+        Some(share) => format!("{}, {} %", rate_text(rate), digits(share * 100.0)),
+        None => rate_text(rate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::made::{self, Sweep};
+
+    fn keys(grid: &Grid) -> Vec<&str> {
+        grid.columns.iter().map(|column| column.key.as_str()).collect()
+    }
+
+    #[test]
+    fn only_what_varies_and_what_is_there_has_a_column() {
+        let digest = digest_of(&[("a", &made::file(&Sweep::default()))]);
+        let grid = results(&digest, 4);
+        let keys = keys(&grid);
+        assert_eq!(keys[..4], ["way", "direction", "request_size", "depth"]);
+        assert!(!keys.contains(&"error") && keys.contains(&"verdict"), "{keys:?}");
+        assert_eq!((grid.rows.len(), grid.left_out), (4, 11));
+        assert!(grid.rows.iter().all(|row| row.len() == grid.columns.len()));
+        let failed = digest_of(&[("a", &made::file(&Sweep { fails: 2, ..Sweep::default() }))]);
+        assert!(self::keys(&results(&failed, 99)).contains(&"error"));
+    }
+
+    #[test]
+    fn ceilings_tell_how_much_was_reached() {
+        let digest = digest_of(&[("a", &made::file(&Sweep::default()))]);
+        let grid = ceilings(&digest, 9);
+        assert_eq!(keys(&grid)[..3], ["name", "of", "direction"]);
+        let best = digest.lines.iter().filter_map(Line::rate).max_by(f64::total_cmp).unwrap();
+        assert_eq!(grid.rows[1][5].number, Some(best / 7e9));
+        assert_eq!(grid.rows[2][3].text, "theory");
+    }
+
+    #[test]
+    fn targets_have_rows_of_their_own() {
+        let sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
+        let digest = digest_of(&[("a", &made::file(&sweep))]);
+        let grid = targets(&digest, 99);
+        assert_eq!(grid.rows.len(), 30);
+        assert_eq!((grid.rows[1][1].text.as_str(), grid.rows[1][4].number), ("cuda:1", Some(2.1)));
+        let half = digest.lines[0].rate().unwrap() / 2.0;
+        assert!((grid.rows[0][2].number.unwrap() / half - 1.0).abs() < 1e-9);
+        // The link of one GPU carries its own part only.
+        let reached = reached(&digest, &digest.ceilings[0]).unwrap();
+        assert!(reached < 3.5e9, "{reached}");
+    }
+}

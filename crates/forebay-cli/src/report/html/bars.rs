@@ -1,0 +1,73 @@
+//! The ceilings as bars in SVG: as long as what they allow, filled as far as it was reached.
+
+use super::markup::{Markup, at, cut};
+use crate::report::digest::{Bound, Digest, digits, rate_text};
+use crate::report::grid::people::reached;
+
+const WIDTH: f64 = 460.0;
+/// Pixels of one bar with its text.
+const ROW: f64 = 44.0;
+const BAR: f64 = 14.0;
+/// Bars at most; the table beside them has more.
+const BARS_MAX: usize = 24;
+
+/// The bars of a digest.
+pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
+    let bounds: Vec<&Bound> =
+        digest.ceilings.iter().filter(|bound| bound.rate.is_finite()).take(BARS_MAX).collect();
+    if bounds.is_empty() {
+        return;
+    }
+    let most = bounds.iter().map(|bound| bound.rate).fold(0.0, f64::max);
+    #[expect(clippy::cast_precision_loss, reason = "a few bars")]
+    let size = format!("0 0 {WIDTH} {}", ROW * bounds.len() as f64);
+    markup.within("figure", &[], |markup| {
+        let attributes: [(&str, &dyn std::fmt::Display); 3] =
+            [("viewBox", &size), ("role", &"img"), ("aria-labelledby", &"bars bars-about")];
+        markup.within("svg", &attributes, |markup| {
+            markup.element("title", &[("id", &"bars")], "Ceilings, and what was reached of them");
+            let about = bounds.iter().map(|bound| said(digest, bound));
+            let about = about.collect::<Vec<_>>().join("; ");
+            markup.element("desc", &[("id", &"bars-about")], about);
+            let mut y = 0.0;
+            for bound in &bounds {
+                bar(markup, digest, bound, most, y);
+                y += ROW;
+            }
+        });
+        let about = "The longest bar is the highest ceiling. What is filled was reached.";
+        markup.element("p", &[("class", &"note")], about);
+    });
+}
+
+/// A ceiling in words.
+fn said(digest: &Digest, bound: &Bound) -> String {
+    let theory = if bound.theory { ", theory" } else { "" };
+    let name = format!("{} of {}", cut(&bound.name, 14), cut(&bound.of, 22));
+    let reached = reached(digest, bound).map_or_else(
+        || ", not comparable".to_owned(),
+        |rate| format!(", {} % reached", digits(rate / bound.rate * 100.0)),
+    );
+    format!("{name}: {}{theory}{reached}", rate_text(bound.rate))
+}
+
+fn bar(markup: &mut Markup, digest: &Digest, bound: &Bound, most: f64, y: f64) {
+    let share = |value: f64| {
+        let share = if most > 0.0 { value / most } else { 0.0 };
+        if share.is_finite() { share.clamp(0.0, 1.0) * (WIDTH - 2.0) } else { 0.0 }
+    };
+    let whole = share(bound.rate);
+    let filled = share(reached(digest, bound).unwrap_or(0.0)).min(whole);
+    let attributes: [(&str, &dyn std::fmt::Display); 2] = [("x", &"1"), ("y", &at(y + 14.0))];
+    markup.element("text", &attributes, cut(&said(digest, bound), 70));
+    for (class, width) in [("fill", filled), ("room", whole)] {
+        let attributes: [(&str, &dyn std::fmt::Display); 5] = [
+            ("class", &class),
+            ("x", &"1"),
+            ("y", &at(y + 20.0)),
+            ("width", &at(width)),
+            ("height", &BAR),
+        ];
+        markup.alone("rect", &attributes);
+    }
+}

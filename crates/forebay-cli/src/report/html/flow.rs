@@ -1,0 +1,268 @@
+//! The data path as SVG: from the drives over the page cache and staging memory to the GPU, with
+//! the bytes that took each edge.
+//!
+//! How many took an edge follows from the verdicts alone; what they do not prove has an edge of
+//! its own. What the drives counted stands beside them.
+
+use std::collections::BTreeMap;
+
+use forebay::units::format_size;
+
+use super::markup::{Markup, at, cut};
+use crate::report::digest::{Axis, Digest, Line};
+
+const SIZE: &str = "0 0 460 250";
+/// Drawings of a page at most.
+const FLOWS_MAX: usize = 8;
+
+/// The bytes of one direction in one run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Flow {
+    /// Which.
+    pub(crate) name: String,
+    /// Towards the file.
+    writes: bool,
+    /// Whether the memory is the host's.
+    host: bool,
+    /// What the drives say to have moved.
+    drives: Option<u64>,
+    /// Past the page cache into staging memory.
+    staged: f64,
+    /// From the page cache.
+    cached: f64,
+    /// Straight.
+    direct: f64,
+    /// Whatever else.
+    unproven: f64,
+}
+
+impl Flow {
+    fn add(&mut self, line: &Line) {
+        self.host |= line.mark(Axis::Target) == Some("host");
+        for (way, bytes) in &line.ways {
+            match way.as_str() {
+                "staged" | "compat" => self.staged += bytes,
+                "cached" | "host (page cache)" => self.cached += bytes,
+                // To host memory, past the page cache is all the way.
+                "host (drive)" => self.direct += bytes,
+                word if word.starts_with("direct (") => self.direct += bytes,
+                _ => self.unproven += bytes,
+            }
+        }
+        if let Some(moved) = line.drive {
+            let bytes = if self.writes { moved.written } else { moved.read };
+            self.drives = Some(self.drives.unwrap_or(0).saturating_add(bytes));
+        }
+    }
+
+    /// Each edge in words, with its bytes.
+    pub(crate) fn edges(&self) -> Vec<(&'static str, f64)> {
+        let mut edges = if self.host {
+            vec![
+                ("drives and host memory, past the page cache", self.direct),
+                ("page cache and host memory", self.cached),
+                ("drives and staging memory", self.staged),
+            ]
+        } else {
+            vec![
+                ("drives and staging memory", self.staged),
+                ("page cache and staging memory", self.cached),
+                ("staging memory and GPU, over the link", self.staged + self.cached),
+                ("drives and GPU, straight", self.direct),
+            ]
+        };
+        if self.unproven > 0.0 {
+            edges.push(("a way that is not proven", self.unproven));
+        }
+        edges
+    }
+}
+
+/// What flowed in each run and direction.
+pub(crate) fn flows(digest: &Digest) -> Vec<Flow> {
+    let mut found: BTreeMap<(usize, String), Flow> = BTreeMap::new();
+    for line in digest.lines.iter().filter(|line| !line.ways.is_empty()) {
+        let direction = line.mark(Axis::Direction).unwrap_or("moved").to_owned();
+        let host = line.mark(Axis::Target) == Some("host");
+        let key = (line.run, format!("{direction}{}", if host { ", host memory" } else { "" }));
+        let flow = found.entry(key).or_insert_with_key(|(run, name)| {
+            let run = digest.runs.get(*run).filter(|_| digest.runs.len() > 1);
+            let name = run.map_or_else(|| name.clone(), |run| format!("{}: {name}", run.name));
+            Flow { name, writes: direction == "write", ..Flow::default() }
+        });
+        flow.add(line);
+    }
+    found.into_values().take(FLOWS_MAX).collect()
+}
+
+/// One drawing; `number` tells its elements from those of others.
+pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
+    markup.within("figure", &[], |markup| {
+        let name = format!("The way of the bytes: {}", cut(&flow.name, 100));
+        markup.element("figcaption", &[], &name);
+        let (title, about) = (format!("f{number}"), format!("g{number}"));
+        let labels = format!("{title} {about}");
+        let attributes: [(&str, &dyn std::fmt::Display); 3] =
+            [("viewBox", &SIZE), ("role", &"img"), ("aria-labelledby", &labels)];
+        markup.within("svg", &attributes, |markup| {
+            markup.element("title", &[("id", &title)], &name);
+            let edges = flow.edges();
+            let words = edges.iter().map(|(edge, bytes)| format!("{edge}: {}", shown(*bytes)));
+            markup.element("desc", &[("id", &about)], words.collect::<Vec<_>>().join("; "));
+            drawn_edges(markup, flow);
+            nodes(markup, flow);
+        });
+    });
+}
+
+/// Bytes that are no whole number, since they are a share of some.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast of a float stops at the ends of the integer"
+)]
+pub(crate) fn shown(bytes: f64) -> String {
+    format_size(bytes.max(0.0) as u64)
+}
+
+fn nodes(markup: &mut Markup, flow: &Flow) {
+    let drives = match flow.drives {
+        Some(bytes) => format!("counted {}", format_size(bytes)),
+        None => "not counted".into(),
+    };
+    let end = if flow.host { "host memory" } else { "GPU" };
+    node(markup, (4.0, 92.0), &["drives", &drives]);
+    node(markup, (176.0, 14.0), &["page cache"]);
+    if !flow.host {
+        node(markup, (176.0, 92.0), &["staging memory"]);
+    }
+    node(markup, (346.0, 92.0), &[end]);
+}
+
+fn node(markup: &mut Markup, (x, y): (f64, f64), words: &[&str]) {
+    let attributes: [(&str, &dyn std::fmt::Display); 6] = [
+        ("class", &"frame"),
+        ("x", &at(x)),
+        ("y", &at(y)),
+        ("width", &110),
+        ("height", &42),
+        ("rx", &5),
+    ];
+    markup.alone("rect", &attributes);
+    let mut line = if words.len() > 1 { y + 17.0 } else { y + 26.0 };
+    for word in words {
+        label(markup, (x + 55.0, line), word);
+        line += 17.0;
+    }
+}
+
+fn label(markup: &mut Markup, (x, y): (f64, f64), text: &str) {
+    let attributes: [(&str, &dyn std::fmt::Display); 3] =
+        [("x", &at(x)), ("y", &at(y)), ("text-anchor", &"middle")];
+    markup.element("text", &attributes, text);
+}
+
+/// The edges, each with its bytes and the head of an arrow at the end that they go to.
+fn drawn_edges(markup: &mut Markup, flow: &Flow) {
+    let between = flow.staged + flow.cached;
+    if flow.host {
+        edge(markup, flow, flow.cached, ((286.0, 35.0), (400.0, 92.0)), (372.0, 50.0));
+    } else {
+        edge(markup, flow, flow.cached, ((231.0, 56.0), (231.0, 92.0)), (272.0, 79.0));
+        edge(markup, flow, flow.staged, ((114.0, 113.0), (176.0, 113.0)), (145.0, 105.0));
+        edge(markup, flow, between, ((286.0, 113.0), (346.0, 113.0)), (316.0, 105.0));
+    }
+    // How much the page cache had from the drives is not told apart from what it had already.
+    markup.alone("path", &[("class", &"idle"), ("d", &"M59 92L176 35")]);
+    markup.within("g", &[], |markup| {
+        let class = if flow.direct > 0.0 { "edge" } else { "idle" };
+        markup.alone("path", &[("class", &class), ("d", &"M59 134Q230 220 401 134")]);
+        if flow.direct > 0.0 {
+            head(
+                markup,
+                if flow.writes {
+                    ((101.0, 155.0), (59.0, 134.0))
+                } else {
+                    ((359.0, 155.0), (401.0, 134.0))
+                },
+            );
+        }
+        let way = if flow.host { "past the page cache" } else { "straight" };
+        label(markup, (230.0, 168.0), &format!("{way}: {}", shown(flow.direct)));
+    });
+    if flow.unproven > 0.0 {
+        markup.alone("path", &[("class", &"doubt"), ("d", &"M40 134Q230 290 420 134")]);
+        label(markup, (230.0, 234.0), &format!("not proven: {}", shown(flow.unproven)));
+    }
+}
+
+type Place = (f64, f64);
+
+fn edge(markup: &mut Markup, flow: &Flow, bytes: f64, (from, to): (Place, Place), words: Place) {
+    let class = if bytes > 0.0 { "edge" } else { "idle" };
+    let path = format!("M{} {}L{} {}", at(from.0), at(from.1), at(to.0), at(to.1));
+    markup.alone("path", &[("class", &class), ("d", &path)]);
+    if bytes > 0.0 {
+        head(markup, if flow.writes { (to, from) } else { (from, to) });
+    }
+    label(markup, words, &shown(bytes));
+}
+
+/// The head of an arrow that ends at `to`.
+fn head(markup: &mut Markup, (from, to): (Place, Place)) {
+    let (x, y) = (to.0 - from.0, to.1 - from.1);
+    let len = x.hypot(y).max(1.0);
+    let (x, y) = (x / len * 8.0, y / len * 8.0);
+    let side = |turn: f64| format!("{} {}", at(to.0 - x - turn * y), at(to.1 - y + turn * x));
+    let path = format!("M{}L{} {}L{}", side(0.6), at(to.0), at(to.1), side(-0.6));
+    markup.alone("path", &[("class", &"edge"), ("d", &path)]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::digest::gather::tests::digest_of;
+    use crate::report::html::markup::tests::elements;
+    use crate::report::made::{self, Sweep};
+
+    #[test]
+    fn edges_have_the_bytes_that_verdicts_prove() {
+        let mut sweep = Sweep { read_percents: vec![100, 0], ..Sweep::default() };
+        let digest = digest_of(&[("a", &made::file(&sweep))]);
+        let flows = flows(&digest);
+        let names: Vec<&str> = flows.iter().map(|flow| flow.name.as_str()).collect();
+        assert_eq!(names, ["read", "write"]);
+        let lines =
+            || digest.lines.iter().filter(|line| line.mark(Axis::Direction) == Some("read"));
+        #[expect(clippy::cast_precision_loss, reason = "a test")]
+        let all: f64 = lines().map(|line| line.bytes as f64).sum();
+        let edges = flows[0].edges();
+        assert!((edges[0].1 / all - 0.75).abs() < 1e-9 && (edges[1].1 / all - 0.25).abs() < 1e-9);
+        assert!((edges[2].1 / all - 1.0).abs() < 1e-9);
+        assert_eq!((edges[3].1, edges.len()), (0.0, 4));
+        assert_eq!(flows[0].drives, Some(lines().map(|line| line.bytes).sum()));
+        sweep.label = Some("x");
+        let text = made::file(&sweep);
+        assert_eq!(super::flows(&digest_of(&[("a", &text), ("b", &text)])).len(), 4);
+    }
+
+    #[test]
+    fn each_way_has_an_edge() {
+        let mut line = Line::default();
+        for (number, way) in
+            ["direct (p2pdma)", "compat", "cached", "unproven", "odd"].iter().enumerate()
+        {
+            line.ways.insert((*way).into(), [1.0, 2.0, 4.0, 8.0, 16.0][number]);
+        }
+        let mut flow = Flow::default();
+        flow.add(&line);
+        assert_eq!((flow.direct, flow.staged, flow.cached, flow.unproven), (1.0, 2.0, 4.0, 24.0));
+        for host in [false, true] {
+            let mut markup = Markup::default();
+            draw(&mut markup, &Flow { host, ..flow.clone() }, 1);
+            let page = markup.done();
+            assert!(page.contains("not proven: 24 B"), "{page}");
+            assert!(elements(&page).len() > 10);
+        }
+    }
+}

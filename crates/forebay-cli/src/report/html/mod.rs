@@ -1,0 +1,167 @@
+//! A report as one page of HTML that needs nothing else: no network, no other file.
+//!
+//! Everything in it has a bound, whatever the results hold. [`markup`] lets no text of theirs act;
+//! besides, the page forbids itself to load anything. [`plots`] says what is drawn, [`lines`],
+//! [`heat`], [`bars`] and [`flow`] draw it.
+
+mod bars;
+mod facts;
+mod flow;
+mod heat;
+mod lines;
+mod markup;
+mod plots;
+mod samples;
+mod tables;
+
+use markup::Markup;
+
+use super::digest::{Digest, answer};
+use super::grid::people;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+/// Nothing may be loaded, not even where a text acted against all that is done here.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                      base-uri 'none'; form-action 'none'";
+
+/// Rows of a table at most: a browser sorts as many at once.
+const ROWS_MAX: usize = 2000;
+/// Warnings at most.
+const WARNINGS_MAX: usize = 100;
+/// Runs whose settings and machine are shown at most.
+const RUNS_MAX: usize = 64;
+
+/// The page.
+#[must_use]
+pub fn page(digest: &Digest) -> String {
+    let mut markup = Markup::default();
+    markup.own("<!doctype html>\n");
+    markup.within("html", &[("lang", &"en")], |markup| {
+        let title = title(digest);
+        markup.within("head", &[], |markup| head(markup, &title));
+        markup.within("body", &[], |markup| {
+            markup.within("header", &[], |markup| {
+                markup.element("h1", &[], &title);
+                let answer = answer::sentence(digest);
+                markup.element("p", &[("class", &"answer"), ("id", &"answer")], answer);
+            });
+            markup.within("main", &[], |markup| body(markup, digest));
+            markup.data("samples", &samples::json(digest));
+            markup.within("script", &[], |markup| markup.own(SCRIPT));
+        });
+    });
+    markup.done()
+}
+
+fn title(digest: &Digest) -> String {
+    let names: Vec<&str> = digest.runs.iter().take(4).map(|run| run.name.as_str()).collect();
+    let more = if digest.runs.len() > 4 { " and more" } else { "" };
+    markup::cut(&format!("Report of {}{more}", names.join(", ")), 200)
+}
+
+fn head(markup: &mut Markup, title: &str) {
+    markup.alone("meta", &[("charset", &"utf-8")]);
+    let wide = "width=device-width, initial-scale=1";
+    markup.alone("meta", &[("name", &"viewport"), ("content", &wide)]);
+    markup.alone("meta", &[("name", &"color-scheme"), ("content", &"light dark")]);
+    markup.alone("meta", &[("http-equiv", &"Content-Security-Policy"), ("content", &POLICY)]);
+    markup.element("title", &[], title);
+    markup.within("style", &[], |markup| markup.own(STYLE));
+}
+
+fn body(markup: &mut Markup, digest: &Digest) {
+    warnings(markup, digest);
+    section(markup, "What was asked", |markup| each_run(markup, digest, facts::asked));
+    if !digest.ceilings.is_empty() {
+        section(markup, "Ceilings", |markup| {
+            bars::draw(markup, digest);
+            tables::draw(markup, &people::ceilings(digest, ROWS_MAX), "ceilings");
+        });
+    }
+    drawings(markup, digest);
+    section(markup, "Results", |markup| {
+        let about = "The median of the repeats, and in brackets between which values it lies with \
+                     95 of 100 likely to hold it (a bootstrap). GB are 1e9 bytes.";
+        markup.element("p", &[("class", &"note")], about);
+        tables::draw(markup, &people::results(digest, ROWS_MAX), "results");
+        tables::draw(markup, &people::targets(digest, ROWS_MAX), "targets");
+    });
+    section(markup, "Environment", |markup| each_run(markup, digest, facts::environment));
+    section(markup, "Samples", |markup| samples::draw(markup, digest));
+}
+
+fn section(markup: &mut Markup, heading: &str, inside: impl FnOnce(&mut Markup)) {
+    markup.within("section", &[], |markup| {
+        markup.element("h2", &[], heading);
+        inside(markup);
+    });
+}
+
+fn each_run(
+    markup: &mut Markup,
+    digest: &Digest,
+    show: impl Fn(&mut Markup, &super::digest::RunFacts),
+) {
+    for run in digest.runs.iter().take(RUNS_MAX) {
+        if digest.runs.len() > 1 {
+            markup.element("h3", &[], format!("{}: {}", run.name, run.verb));
+        }
+        show(markup, run);
+    }
+}
+
+fn warnings(markup: &mut Markup, digest: &Digest) {
+    for warning in digest.warnings.iter().take(WARNINGS_MAX) {
+        markup.within("p", &[("class", &"warning")], |markup| {
+            markup.element("b", &[], "Warning:");
+            markup.text(" ");
+            markup.text(warning);
+        });
+    }
+    more(markup, digest.warnings.len().saturating_sub(WARNINGS_MAX), "warnings");
+}
+
+fn more(markup: &mut Markup, count: usize, what: &str) {
+    if count > 0 {
+        markup.element("p", &[("class", &"note")], format!("{count} more {what} are left out."));
+    }
+}
+
+fn drawings(markup: &mut Markup, digest: &Digest) {
+    let (charts, maps, flows) = (plots::charts(digest), plots::maps(digest), flow::flows(digest));
+    let mut number = 0;
+    let mut next = || {
+        number += 1;
+        number
+    };
+    if !charts.shown.is_empty() {
+        section(markup, "Throughput, latency and processors", |markup| {
+            markup.within("div", &[("class", &"plots")], |markup| {
+                charts.shown.iter().for_each(|chart| lines::draw(markup, chart, next()));
+            });
+            more(markup, charts.left_out, "charts");
+        });
+    }
+    if !maps.shown.is_empty() {
+        section(markup, "Maps", |markup| {
+            markup.within("div", &[("class", &"plots")], |markup| {
+                maps.shown.iter().for_each(|map| heat::draw(markup, map, next()));
+            });
+            more(markup, maps.left_out, "maps");
+        });
+    }
+    if !flows.is_empty() {
+        section(markup, "The way of the bytes", |markup| {
+            markup.within("div", &[("class", &"plots")], |markup| {
+                flows.iter().for_each(|flow| flow::draw(markup, flow, next()));
+            });
+            let about = "Bytes of all samples together, by the verdicts on which way they took; \
+                         the drives count for everybody.";
+            markup.element("p", &[("class", &"note")], about);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

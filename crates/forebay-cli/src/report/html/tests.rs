@@ -1,0 +1,164 @@
+//! The page as a whole.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::*;
+use crate::report::digest::Metric;
+use crate::report::digest::gather::tests::digest_of;
+use crate::report::made::{self, Sweep};
+use markup::tests::elements;
+
+fn of(text: &str) -> String {
+    page(&digest_of(&[("results", text)]))
+}
+
+/// The JSON within a page.
+fn data(page: &str) -> Value {
+    let (_, after) = page.split_once("id=\"samples\">").unwrap();
+    serde_json::from_str(after.split_once("</script>").unwrap().0).unwrap()
+}
+
+fn count(elements: &[String], name: &str) -> usize {
+    elements.iter().filter(|other| *other == name).count()
+}
+
+#[test]
+fn a_page_has_all_its_parts_and_needs_nothing_else() {
+    let text = made::file(&Sweep { fails: 7, ..Sweep::default() });
+    let page = of(&text);
+    let found = elements(&page);
+    // A bar chart, four of lines, two maps, one way, and a small one for each entry of a legend.
+    assert_eq!(count(&found, "figure"), 8);
+    assert_eq!((count(&found, "table"), count(&found, "script")), (3, 2));
+    assert_eq!(count(&found, "desc"), 8);
+    for word in
+        ["forebay sweep /data/model", "NVIDIA H200", "Linux 6.18.0", "2 of 15 points failed"]
+    {
+        assert!(page.contains(word), "{word}");
+    }
+    for tag in ["link", "img", "iframe", "object", "base", "form"] {
+        assert_eq!(count(&found, tag), 0, "{tag}");
+    }
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("@import"));
+    // Identifiers are there once.
+    let mut ids: Vec<&str> =
+        page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let all = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), all);
+}
+
+#[test]
+fn its_numbers_are_those_of_the_results() {
+    let text = made::file(&Sweep::default());
+    let digest = digest_of(&[("results", &text)]);
+    let page = page(&digest);
+    let (_, table) = page.split_once("id=\"results\">").unwrap();
+    let rows: Vec<&str> = table.split_once("</table>").unwrap().0.split("<tr>").skip(2).collect();
+    assert_eq!(rows.len(), digest.lines.len());
+    for (row, line) in rows.iter().zip(&digest.lines) {
+        for metric in [Metric::Rate, Metric::P50, Metric::P99] {
+            let median = line.metric(metric).unwrap().median;
+            assert!(row.contains(&format!("data-value=\"{median}\"")), "{metric:?} {row}");
+        }
+    }
+    let data = data(&page);
+    assert_eq!(data["left_out"], 0);
+    let samples = data["samples"].as_array().unwrap();
+    let records: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rate = |value: &Value| value["bytes_per_second"].as_f64().unwrap().to_bits();
+    let mut given: Vec<u64> = records
+        .iter()
+        .filter(|record| record["record"] == "sample")
+        .map(|record| rate(&record["measured"]))
+        .collect();
+    let mut shown: Vec<u64> = samples.iter().map(rate).collect();
+    given.sort_unstable();
+    shown.sort_unstable();
+    assert_eq!(given, shown);
+    assert_eq!(data["lines"][0]["request_size"], "64 KiB");
+}
+
+#[test]
+fn nothing_in_results_acts() {
+    let page = of(&made::hostile());
+    let found = elements(&page);
+    assert_eq!((count(&found, "script"), count(&found, "img")), (2, 0));
+    assert!(page.chars().all(|letter| letter == '\n' || !letter.is_control()));
+    assert!(!page.replace(SCRIPT, "").contains("NaN"));
+    // Its words are there, as words, and in the data they are whole.
+    assert!(page.contains("&lt;script&gt;alert(1)"));
+    assert!(data(&page)["samples"].as_array().unwrap().iter().any(|s| s["error"] == made::HARM));
+}
+
+#[test]
+fn a_page_is_bounded() {
+    let mut sweep = Sweep { repeats: 1, ways: vec!["a", "b"], ..Sweep::default() };
+    sweep.depths = (1..=250).collect();
+    let mut records = vec![made::run(&sweep)];
+    records.extend(made::samples(&sweep));
+    let warning = |n: u32| serde_json::json!({"record": "warning", "text": format!("{n}")});
+    records.extend((0..2000).map(warning));
+    let mut digest = digest_of(&[("many", &made::text(&records))]);
+    assert_eq!(digest.raw.len(), 2500);
+    digest.raw = (0..40).flat_map(|_| digest.raw.clone()).collect();
+    let page = page(&digest);
+    assert!(page.len() < 20 << 20, "{}", page.len());
+    assert!(count(&elements(&page), "figure") <= 60);
+    assert!(page.contains("500 more rows") && page.contains("900 more warnings"));
+    let data = data(&page);
+    let shown = data["samples"].as_array().unwrap().len() as u64;
+    assert_eq!(shown + data["left_out"].as_u64().unwrap(), 100_000);
+}
+
+/// The colours of a block of the style, by their names.
+fn colours(block: &str) -> BTreeMap<&str, [f64; 3]> {
+    let parts = block.split(['{', ';', '}']).filter_map(|part| part.trim().split_once(": #"));
+    parts.map(|(name, hex)| (name.trim_start_matches("--"), parsed(hex))).collect()
+}
+
+fn parsed(hex: &str) -> [f64; 3] {
+    [0, 2, 4].map(|at| f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0)
+}
+
+/// The contrast of two colours, as WCAG 2 defines it.
+fn contrast(one: [f64; 3], other: [f64; 3]) -> f64 {
+    let light = |part: f64| {
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    let of = |[red, green, blue]: [f64; 3]| {
+        0.2126 * light(red) + 0.7152 * light(green) + 0.0722 * light(blue) + 0.05
+    };
+    let (one, other) = (of(one), of(other));
+    one.max(other) / one.min(other)
+}
+
+#[test]
+fn every_colour_can_be_read_in_both_themes_and_on_paper() {
+    let themes: Vec<&str> = STYLE.split(":root {").skip(1).collect();
+    assert_eq!(themes.len(), 3);
+    for theme in themes {
+        let colours = colours(theme.split_once('}').unwrap().0);
+        assert_eq!(colours.len(), 15);
+        for ground in ["paper", "panel"] {
+            for name in colours.keys().filter(|name| !["paper", "panel", "rule"].contains(name)) {
+                let found = contrast(colours[name], colours[ground]);
+                assert!(found >= 4.5, "{name} on {ground}: {found}");
+            }
+        }
+    }
+    let fill = |class: &str| {
+        let (_, rest) = STYLE.split_once(&format!("svg .{class} {{ fill: #")).unwrap();
+        parsed(rest)
+    };
+    for step in 0..heat::STEPS {
+        let text = if step >= heat::LIGHT_FROM { "light" } else { "dark" };
+        let found = contrast(fill(&format!("h{step}")), fill(text));
+        assert!(found >= 4.5, "h{step}: {found}");
+    }
+    assert!((contrast([0.0; 3], [1.0; 3]) - 21.0).abs() < 1e-9);
+}

@@ -1,0 +1,138 @@
+//! Reads what a report is made of: results files, and the JSON that `forebay bench --json` and
+//! `forebay compare --json` print.
+
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use forebay::units::{KIB, MIB, format_size};
+use serde_json::Value;
+
+use super::json::{Report, SCHEMA};
+use crate::failure::{Failure, Result};
+use crate::results::{Record, file};
+
+/// Bytes of a report as JSON at most: with the evidence of many drives it has some MiB.
+const JSON_MAX: u64 = 256 * MIB;
+/// Bytes that tell which of both a file is.
+const START: u64 = 64 * KIB;
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
+    /// The records of a results file.
+    Records(Vec<Record>),
+    /// What a verb printed as one object.
+    Table(Box<Report>),
+}
+
+/// Reads a file of either kind.
+///
+/// # Errors
+/// It is neither, of another version, too large, or the system's.
+pub fn read(path: &Path) -> Result<Source> {
+    let text = format!("cannot read the results in `{}`", path.display());
+    let failed = |error| Failure::io(&text, &error);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let mut opened = opened.map_err(failed)?;
+    let facts = opened.metadata().map_err(failed)?;
+    if !facts.is_file() {
+        return Err(Failure::new(text).because("it is no regular file").hint(MADE_BY));
+    }
+    let mut bytes = Vec::new();
+    (&mut opened).take(START).read_to_end(&mut bytes).map_err(failed)?;
+    if !begins_object(&bytes) {
+        return file::read(path).map(Source::Records);
+    }
+    if facts.len() > JSON_MAX {
+        let (len, most) = (format_size(facts.len()), format_size(JSON_MAX));
+        let why = format!("it has {len}, and no report has more than {most}");
+        return Err(Failure::new(text).because(why).hint(MADE_BY));
+    }
+    opened.take(JSON_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    match table(&bytes) {
+        Ok(report) => Ok(Source::Table(Box::new(report))),
+        Err(why) => Err(Failure::new(text).because(why).hint(MADE_BY)),
+    }
+}
+
+const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`) and of what \
+                       `forebay bench --json` or `forebay compare --json` printed";
+
+/// Whether a file is one object over several lines, and so no records.
+fn begins_object(bytes: &[u8]) -> bool {
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let is_record = || String::from_utf8_lossy(line).contains("\"record\"");
+    bytes.trim_ascii_start().first() == Some(&b'{') && !is_record()
+}
+
+/// The report that was printed, or why it is none.
+fn table(bytes: &[u8]) -> Result<Report, String> {
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let schema = value.get("schema").and_then(Value::as_u64);
+    if value.get("results").is_none() {
+        return Err("it holds JSON without `results`".into());
+    }
+    match schema {
+        Some(schema) if schema == u64::from(SCHEMA) => {
+            serde_json::from_value(value).map_err(|error| error.to_string())
+        }
+        Some(schema) => Err(format!("it has version {schema}, and this program reads {SCHEMA}")),
+        None => Err("it has no version (`schema`)".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::json::tests::report;
+    use crate::report::made;
+
+    fn read_text(text: &str) -> Result<Source> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn both_kinds_are_told_apart() {
+        let records = read_text(&made::file(&made::Sweep::default())).unwrap();
+        assert!(matches!(records, Source::Records(records) if records.len() == 49));
+        let mut report = report();
+        let text = report.to_text().unwrap();
+        report.results.iter_mut().for_each(|row| row.size = 0);
+        assert_eq!(read_text(&text).unwrap(), Source::Table(Box::new(report.clone())));
+        // A comparison has more keys.
+        let mut value = serde_json::to_value(&report).unwrap();
+        value["compare"] = "all".into();
+        value["results"][0]["runs"] = serde_json::json!({"first": 1.0});
+        assert_eq!(read_text(&value.to_string()).unwrap(), Source::Table(Box::new(report)));
+    }
+
+    #[test]
+    fn what_is_neither_is_refused_with_what_makes_one() {
+        let why = |text: &str| {
+            let failure = read_text(text).unwrap_err();
+            assert!(failure.hint.is_some(), "{failure:?}");
+            failure.causes.concat()
+        };
+        assert!(why("{}").contains("without `results`"));
+        assert!(why(r#"{"results": []}"#).contains("no version"));
+        assert!(why(r#"{"results": [], "schema": 9}"#).contains("version 9"));
+        assert!(why(r#"{"results": [], "schema": 1}"#).contains("environment"));
+        assert!(why("").contains("empty"));
+        assert!(why("{\n").contains("EOF"));
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(read(folder.path()).unwrap_err().causes, ["it is no regular file"]);
+        assert!(read(&folder.path().join("none")).unwrap_err().message.contains("none"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_end_the_command(bytes: Vec<u8>) {
+            let _ = (begins_object(&bytes), table(&bytes));
+        }
+    }
+}

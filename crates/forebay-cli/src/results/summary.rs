@@ -1,0 +1,209 @@
+//! What samples of one point say together: the median, and how far to trust it.
+//!
+//! Pure: the same samples give the same numbers everywhere, as the draws of the bootstrap begin at
+//! one seed. What is no number counts nowhere.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Sample;
+use crate::bench::stats::Spread;
+
+/// Resamples of one bootstrap: the ends of the interval then vary by less than the samples do.
+const RESAMPLES: usize = 1000;
+/// From so many samples on, the interval follows from ranks: it is the same there, and drawing
+/// would take long.
+const DRAWN_MAX: usize = 64;
+/// Where the draws begin.
+const SEED: u64 = 0x666f_7265_6261_7931;
+
+/// What some samples say of one quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// How many samples there were.
+    pub count: usize,
+    /// The middle sample, or the mean of the two in the middle.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// Between which values the median lies, with 95 of 100 likely to hold it; null for one sample,
+    /// which says nothing of that.
+    pub interval: Option<(f64, f64)>,
+}
+
+impl Estimate {
+    /// The estimate from `samples`; `None` where none of them is a number.
+    #[must_use]
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> =
+            samples.into_iter().filter(|sample| sample.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let Spread { median, min, max } = Spread::of(sorted.iter().copied())?;
+        // The mean of two large numbers may be none.
+        let median = if median.is_finite() { median } else { sorted[sorted.len() / 2] };
+        Some(Self { count: sorted.len(), median, min, max, interval: interval(&sorted) })
+    }
+
+    /// The interval; where there is none, from the smallest to the largest.
+    #[must_use]
+    pub fn range(&self) -> (f64, f64) {
+        self.interval.unwrap_or((self.min, self.max))
+    }
+}
+
+/// The interval that holds the median of sorted samples, as a bootstrap finds it.
+fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
+    match sorted.len() {
+        0 | 1 => None,
+        len if len > DRAWN_MAX => Some(by_ranks(sorted)),
+        _ => Some(by_draws(sorted)),
+    }
+}
+
+/// The samples between which the median lies, by the spread of ranks: the count of samples below
+/// it is binomial.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "half of the root of a count"
+)]
+fn by_ranks(sorted: &[f64]) -> (f64, f64) {
+    let count = sorted.len();
+    let off = (1.96 * (count as f64).sqrt() / 2.0).ceil() as usize;
+    let middle = count / 2;
+    (sorted[middle.saturating_sub(off)], sorted[(middle + off).min(count - 1)])
+}
+
+/// The same by drawing as many samples again and again, with putting back.
+fn by_draws(sorted: &[f64]) -> (f64, f64) {
+    let count = sorted.len();
+    let mut state = SEED;
+    let mut drawn = vec![0_usize; count];
+    let mut medians: Vec<f64> = (0..RESAMPLES)
+        .map(|_| {
+            drawn.fill_with(|| below(&mut state, count));
+            drawn.sort_unstable();
+            let (low, high) = (sorted[drawn[(count - 1) / 2]], sorted[drawn[count / 2]]);
+            f64::midpoint(low, high)
+        })
+        .filter(|median| median.is_finite())
+        .collect();
+    medians.sort_by(f64::total_cmp);
+    let cut = medians.len() / 40;
+    match (medians.get(cut), medians.get(medians.len().saturating_sub(cut + 1))) {
+        (Some(low), Some(high)) => (*low, *high),
+        _ => (sorted[0], sorted[count - 1]),
+    }
+}
+
+/// The next draw, from 0 to one below `count` (`SplitMix64`).
+#[expect(clippy::cast_possible_truncation, reason = "it is below a count of samples")]
+fn below(state: &mut u64, count: usize) -> usize {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    ((u128::from(mixed) * count as u128) >> 64) as usize
+}
+
+/// The samples of one point in one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group<'a> {
+    /// Which run, by the number that the caller gave it.
+    pub run: usize,
+    /// Its samples of one point, in the order of the file.
+    pub samples: Vec<&'a Sample>,
+}
+
+/// Samples by their runs and points, in the order in which these came first. Runs that have one
+/// number are one: a file that was continued has its samples under several.
+#[must_use]
+pub fn groups<'a>(samples: impl IntoIterator<Item = (usize, &'a Sample)>) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut places: HashMap<(usize, String), usize> = HashMap::new();
+    for (run, sample) in samples {
+        // A point is text, numbers and names: as JSON it is the same where all of it is.
+        let key = serde_json::to_string(&sample.point).unwrap_or_default();
+        let place = *places.entry((run, key)).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.samples.push(sample),
+            None => groups.push(Group { run, samples: vec![sample] }),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_sample_has_no_interval() {
+        let one = Estimate::of([3.0]).unwrap();
+        assert_eq!((one.count, one.median, one.interval), (1, 3.0, None));
+        assert_eq!(one.range(), (3.0, 3.0));
+        assert_eq!(Estimate::of([f64::NAN, f64::INFINITY]), None);
+        assert_eq!(Estimate::of([f64::NAN, 2.0]).unwrap().count, 1);
+        assert!(Estimate::of([f64::MAX, f64::MAX]).unwrap().median.is_finite());
+    }
+
+    #[test]
+    fn more_samples_make_the_interval_narrower() {
+        let width = |count: usize| {
+            #[expect(clippy::cast_precision_loss, reason = "small")]
+            let samples = (0..count).map(|n| ((n * 7919) % 1000) as f64);
+            let (low, high) = Estimate::of(samples).unwrap().range();
+            high - low
+        };
+        // By draws on one side of the limit, by ranks on the other.
+        let widths = [8, 64, 65, 1000].map(width);
+        assert!(widths[0] > widths[1] && widths[2] > widths[3], "{widths:?}");
+        assert!((widths[1] - widths[2]).abs() < 0.3 * widths[1], "{widths:?}");
+    }
+
+    #[test]
+    fn the_interval_of_known_samples_is_that_of_its_draws() {
+        // Of three samples the smallest is the median of a draw in 7 of 27 cases.
+        assert_eq!(Estimate::of([1.0, 2.0, 9.0]).unwrap().interval, Some((1.0, 9.0)));
+        // Of nine the two smallest are in 1.5 % at most, so they are cut off.
+        let nine = Estimate::of((1..=9).map(f64::from)).unwrap();
+        let (low, high) = nine.interval.unwrap();
+        assert!((2.0..=4.0).contains(&low) && (6.0..=8.0).contains(&high), "{nine:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn an_estimate_is_ordered_and_knows_no_order(
+            mut samples in prop::collection::vec(any::<f64>(), 0..100)
+        ) {
+            let found = Estimate::of(samples.iter().copied());
+            prop_assert_eq!(found.is_some(), samples.iter().any(|sample| sample.is_finite()));
+            if let Some(found) = found {
+                let (low, high) = found.range();
+                prop_assert!(found.min <= low && low <= high && high <= found.max, "{:?}", found);
+                prop_assert!(low <= found.median && found.median <= high, "{:?}", found);
+            }
+            samples.reverse();
+            prop_assert_eq!(Estimate::of(samples), found);
+        }
+
+        #[test]
+        fn an_estimate_grows_with_its_samples(
+            samples in prop::collection::vec(0.0..1e12, 2..30), factor in 1.0..1000.0
+        ) {
+            let one = Estimate::of(samples.iter().copied()).unwrap();
+            let more = Estimate::of(samples.iter().map(|sample| sample * factor)).unwrap();
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
+            prop_assert!(near(one.median * factor, more.median));
+            prop_assert!(near(one.range().0 * factor, more.range().0));
+            prop_assert!(near(one.range().1 * factor, more.range().1));
+        }
+    }
+}
