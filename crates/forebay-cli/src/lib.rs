@@ -33,6 +33,7 @@ pub mod read;
 pub mod report;
 pub mod results;
 pub mod steps;
+pub mod sweep;
 pub mod tune;
 mod usage;
 mod variables;
@@ -84,8 +85,10 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             return not_a_verb(&error, verb);
         }
     };
-    let moves =
-        matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
+    let moves = matches!(
+        parsed.verb,
+        Verb::Bench(_) | Verb::Read(_) | Verb::Sweep(_) | Verb::Tune(_) | Verb::Doctor(_)
+    );
     if moves || matches!(parsed.verb, Verb::Map(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
@@ -106,6 +109,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
+        Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Completions { shell } => manual::completions(*shell),

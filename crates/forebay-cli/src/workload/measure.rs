@@ -101,6 +101,7 @@ impl Measurer {
             reason,
             verdict: VerdictFacts::of(&proofs),
             evidence: evidence(&proofs).and_then(|all| all.into_iter().next()),
+            bound: None,
             steady: ran.steady.clone(),
             verified,
             shares: ran.shares.clone(),
