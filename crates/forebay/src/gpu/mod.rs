@@ -194,6 +194,10 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         self.info().id
     }
 
+    /// Who keeps what host memory is [registered](Self::register): that of one device serves all of
+    /// its kind with the same number.
+    fn registry(&self) -> u64;
+
     /// Bytes free and bytes in all.
     ///
     /// # Errors
