@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -30,6 +30,8 @@ struct Undo {
     folders: Vec<PathBuf>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
+    /// Those that lead a process group of their own.
+    groups: Vec<u32>,
 }
 
 /// A file of ours that is not whole yet.
@@ -54,6 +56,7 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     outputs: Vec::new(),
     folders: Vec::new(),
     children: Vec::new(),
+    groups: Vec::new(),
 });
 
 fn undo() -> MutexGuard<'static, Undo> {
@@ -89,6 +92,9 @@ pub(crate) fn undo_all() -> impl Sized {
     let undo = undo();
     for (_, child) in &undo.children {
         let _ = pidfd_send_signal(child, Signal::KILL);
+    }
+    for group in undo.groups.iter().filter_map(|id| pid(*id)) {
+        let _ = kill_process_group(group, Signal::KILL);
     }
     for folder in &undo.scratch {
         folder.remove();
@@ -162,7 +168,7 @@ pub(crate) fn remove_folder(path: &Path) {
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut undo = undo();
     let child = command.spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid(child.id());
     // Before Linux 5.3 there is no handle that stays true after the child's end; such a child
     // is left to end by itself.
     if let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
@@ -171,7 +177,23 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Forgets the child with this number, which has ended.
+/// Starts `command`, which is to lead a process group of its own, and has all of that group ended
+/// by a signal. The child is to be given to [`ended`] before it is waited for: from then on its
+/// number may be another's.
+pub(crate) fn spawn_group(command: &mut Command) -> io::Result<Child> {
+    let mut undo = undo();
+    let child = command.spawn()?;
+    undo.groups.push(child.id());
+    Ok(child)
+}
+
+/// Forgets the child with this number, which has ended, or was ended with its group.
 pub(crate) fn ended(child: u32) {
-    undo().children.retain(|(id, _)| *id != child);
+    let mut undo = undo();
+    undo.children.retain(|(id, _)| *id != child);
+    undo.groups.retain(|id| *id != child);
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
 }
