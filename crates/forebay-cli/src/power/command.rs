@@ -65,7 +65,7 @@ impl Sensor for UserCommand {
         vec![Channel { name: "command".into(), kind: Kind::Power { part: Part::Command, how } }]
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
+    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
         vec![self.watts().map(Value::Number)]
     }
 }
@@ -269,18 +269,43 @@ mod tests {
         fails("yes", "it prints more than 16384 bytes");
     }
 
+    /// Whether a process runs; one that has ended may be there until somebody waits for it.
+    fn is_alive(process: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+        stat.is_ok_and(|stat| {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_some_and(|state| !"ZX".contains(state))
+        })
+    }
+
     #[test]
     fn a_command_that_hangs_is_ended_with_all_that_it_started() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("alive");
-        // The inner shell would make the file, had it lived on.
-        let line = format!("(sleep 0.4; echo > {}) & sleep 100", path.display());
         let begun = Instant::now();
-        let why = shell(&line, Duration::from_millis(100)).unwrap_err();
-        assert_eq!(why, "it takes more than 0.1 s");
-        assert!(begun.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(600));
-        assert!(!path.exists());
+        let why = shell("sleep 100", Duration::from_millis(50)).unwrap_err();
+        assert_eq!(why, "it takes more than 0.05 s");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        // Without the kill of the whole group the inner shell would live on.
+        let inner = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 100", path.display());
+        let stop = Arc::new(AtomicBool::new(false));
+        let stops = std::thread::spawn({
+            let (stop, path) = (Arc::clone(&stop), path.clone());
+            move || {
+                while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
+                    std::thread::sleep(LOOK);
+                }
+                stop.store(true, Ordering::Relaxed);
+            }
+        });
+        let mut command = Command::new("sh");
+        let command = command.arg("-c").arg(format!("sh -c '{inner}' & sleep 100"));
+        assert_eq!(run(command, Duration::MAX, &stop).unwrap_err(), "it was stopped");
+        stops.join().unwrap();
+        let process = std::fs::read_to_string(path).unwrap();
+        while is_alive(&process) {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(LOOK);
+        }
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Sensor for Thermometer {
         vec![channel(Kind::Heat), channel(Kind::Reasons { about })]
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
+    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
         let now = self.now();
         let alarm = self.system.small_file(format!("{}/temp1_alarm", self.chip));
         let bits = now.clone().map(|now| {
@@ -182,7 +182,7 @@ mod tests {
             ["drive nvme0n1", "drive sda", paths[0], paths[1], "drive nvme0"]
         );
         assert!(found.absent.is_empty(), "{:?}", found.absent);
-        let told = found.slow[0].read();
+        let told = found.slow[0].read(true);
         assert_eq!(told, [Ok(Value::Number(38.85)), Ok(Value::Bits(0))]);
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let mut bits = |now: &str, alarm: &str| {
             tree.file("sys/class/nvme/nvme0/hwmon0/temp1_input", now);
             tree.file("sys/class/nvme/nvme0/hwmon0/temp1_alarm", alarm);
-            found.slow[0].read().remove(1)
+            found.slow[0].read(true).remove(1)
         };
         assert_eq!(bits("81849", "0"), Ok(Value::Bits(0)));
         assert_eq!(bits("81850", "1"), Ok(Value::Bits(WARM | ALARM)));
@@ -202,7 +202,7 @@ mod tests {
         assert!(bits("300000", "1").unwrap_err().contains("300 °C, which cannot be"));
         assert!(about(WARM).is_some() && about(CRITICAL).is_some() && about(8).is_none());
         tree.remove("sys/class/nvme/nvme0/hwmon0");
-        assert!(found.slow[0].read().iter().all(Result::is_err));
+        assert!(found.slow[0].read(true).iter().all(Result::is_err));
     }
 
     #[test]

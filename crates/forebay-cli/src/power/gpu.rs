@@ -1,9 +1,10 @@
 //! Energy, power, temperature and throttling of GPUs.
 //!
-//! Where a GPU counts its energy and tells its power as well, both are read: the counter may move
-//! too seldom for a short span.
+//! Where a GPU counts its energy and tells its power as well, both are read: the counter moves too
+//! seldom for a short span. It also takes so long to read (`forebay::gpu::Sensors` has the numbers)
+//! that it is read where spans begin and end, and once a second between.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceInfo, Sensed, Sensors, ThrottleReasons};
 
@@ -12,6 +13,10 @@ use super::sensor::{CELSIUS, CHIP_WATTS_MAX, Channel, Found, Joules, Kind, Senso
 
 /// Joules in the unit of the GPU's counter.
 const MILLIJOULE: f64 = 1e-3;
+/// How often that moves on an H200.
+const STEP: Duration = Duration::from_millis(100);
+/// How often it is read where nobody asks.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// The sensors of one GPU.
 struct Gpu {
@@ -20,8 +25,10 @@ struct Gpu {
     power_is: Option<&'static str>,
     has_temperature: bool,
     has_reasons: bool,
-    read: Box<dyn FnMut() -> Sensed + Send>,
+    /// Reads the sensors, the counter of energy among them where it is to.
+    read: Box<dyn FnMut(bool) -> Sensed + Send>,
     joules: Joules,
+    /// When the counter was last read.
     last: Option<Instant>,
 }
 
@@ -39,7 +46,9 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
                     power_is: sensors.power_is(),
                     has_temperature: sensors.has_temperature(),
                     has_reasons: sensors.has_throttle_reasons(),
-                    read: Box::new(move || sensors.read()),
+                    read: Box::new(move |all| {
+                        if all { sensors.read() } else { sensors.read_without_energy() }
+                    }),
                     joules: Joules::default(),
                     last: None,
                 }));
@@ -57,7 +66,7 @@ impl Sensor for Gpu {
     fn channels(&self) -> Vec<Channel> {
         let energy = self.has_energy.then(|| {
             let how = "NVML: its counter of energy".into();
-            Kind::Energy { part: Part::Gpu, how }
+            Kind::Energy { part: Part::Gpu, how, step: STEP }
         });
         let power = self.power_is.map(|what| {
             let how = format!("NVML: {what}, added up");
@@ -69,12 +78,16 @@ impl Sensor for Gpu {
         kinds.map(|kind| Channel { name: self.name.clone(), kind }).collect()
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
-        let sensed = (self.read)();
-        let now = Instant::now();
-        let elapsed = self.last.replace(now).map(|last| now - last).unwrap_or_default();
+    fn read(&mut self, asked: bool) -> Vec<Result<Value, String>> {
+        let all = asked || self.last.is_none_or(|last| last.elapsed() >= PERIOD);
+        let sensed = (self.read)(all);
         let untold = || sensed.failed.clone().unwrap_or_else(|| "it tells nothing".into());
         let energy = self.has_energy.then(|| {
+            if !all {
+                return Ok(Value::Unread);
+            }
+            let now = Instant::now();
+            let elapsed = self.last.replace(now).map(|last| now - last).unwrap_or_default();
             let counter = sensed.energy_mj.ok_or_else(untold)?;
             self.joules.add(counter, None, MILLIJOULE, elapsed).map(Value::Number)
         });
@@ -116,10 +129,18 @@ mod tests {
             power_is: Some("power of the moment"),
             has_temperature: true,
             has_reasons: true,
-            read: Box::new(move || told.remove(0)),
+            read: Box::new(move |all| {
+                let told = told.remove(0);
+                if all { told } else { without_energy(told) }
+            }),
             joules: Joules::default(),
             last: None,
         }
+    }
+
+    fn without_energy(mut sensed: Sensed) -> Sensed {
+        sensed.energy_mj = None;
+        sensed
     }
 
     fn sensed(energy_mj: u64, power_mw: u64, temperature_c: i64, reasons: u64) -> Sensed {
@@ -142,9 +163,21 @@ mod tests {
         assert_eq!(kinds, ["Ener", "Powe", "Heat", "Reas"]);
         let [zero, bits] = [Value::Number(0.0), Value::Bits(0)].map(Ok);
         let number = |number| Ok(Value::Number(number));
-        assert_eq!(gpu.read(), [zero, number(70.0), number(31.0), bits]);
+        assert_eq!(gpu.read(false), [zero, number(70.0), number(31.0), bits]);
         let bits = Ok(Value::Bits(0x60)); // it was idle as well, which holds nothing back
-        assert_eq!(gpu.read(), [number(7.0), number(80.5), number(40.0), bits]);
+        assert_eq!(gpu.read(true), [number(7.0), number(80.5), number(40.0), bits]);
+    }
+
+    #[test]
+    fn the_counter_is_read_where_somebody_asks_and_now_and_then() {
+        let told = |n: u64| sensed(n * 1000, 1, 20, 0);
+        let mut gpu = gpu(vec![told(1), told(2), told(3), told(5)]);
+        let number = |number| Ok(Value::Number(number));
+        assert_eq!(gpu.read(false)[0], number(0.0), "the first");
+        assert_eq!(gpu.read(false)[0], Ok(Value::Unread));
+        assert_eq!(gpu.read(true)[0], number(2.0));
+        gpu.last = Instant::now().checked_sub(PERIOD);
+        assert_eq!(gpu.read(false)[0], number(4.0));
     }
 
     #[test]
@@ -153,9 +186,9 @@ mod tests {
         lost.failed = Some("GPU is lost (15)".into());
         let mut gpu =
             gpu(vec![sensed(0, 0, 1 << 40, 0), lost, sensed(u64::MAX, u64::MAX, -300, 0)]);
-        gpu.read();
-        assert!(gpu.read().iter().all(|told| told == &Err("GPU is lost (15)".into())));
-        let told = gpu.read();
+        gpu.read(true);
+        assert!(gpu.read(true).iter().all(|told| told == &Err("GPU is lost (15)".into())));
+        let told = gpu.read(true);
         assert!(told[..3].iter().all(Result::is_err) && told[3].is_ok(), "{told:?}");
     }
 

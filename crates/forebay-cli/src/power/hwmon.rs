@@ -92,7 +92,7 @@ impl Sensor for PowerMeter {
         vec![Channel { name: self.name.clone(), kind: Kind::Power { part: Part::Server, how } }]
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
+    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
         let told = self.watts().map_err(|why| format!("`/{}`: {why}", self.path));
         vec![told.map(Value::Number)]
     }
@@ -125,10 +125,10 @@ mod tests {
         tree.file("sys/class/hwmon/hwmon2/power1_average", "412000000\n");
         let mut found = found(&tree);
         assert_eq!(names(&found), ["server (hwmon power_meter)"]);
-        assert_eq!(found.slow[0].read(), [Ok(Value::Number(412.0))]);
+        assert_eq!(found.slow[0].read(true), [Ok(Value::Number(412.0))]);
         assert!(found.absent.is_empty() && found.quick.is_empty());
         tree.file("sys/class/hwmon/hwmon2/power1_average", "-1");
-        let why = found.slow[0].read().remove(0).unwrap_err();
+        let why = found.slow[0].read(true).remove(0).unwrap_err();
         assert!(why.starts_with("`/sys/class/hwmon/hwmon2/power1_average`: "), "{why}");
     }
 

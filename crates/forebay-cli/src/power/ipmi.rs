@@ -79,7 +79,7 @@ impl Sensor for Ipmi {
         vec![Channel { name: NAME.into(), kind }]
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
+    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
         vec![self.watts().map(Value::Number)]
     }
 }
@@ -146,16 +146,16 @@ mod tests {
         tree.file("dev/ipmi0", "");
         let folder = tree.program("ipmi-dcmi", "echo \"$1: $LC_ALL\"; echo 'Current Power : 76 W'");
         let mut one = found(&tree, &folder);
-        assert_eq!(one.slow[0].read(), [Ok(Value::Number(76.0))]);
+        assert_eq!(one.slow[0].read(true), [Ok(Value::Number(76.0))]);
         let how = format!("{:?}", one.slow[0].channels());
         assert!(how.contains("`ipmi-dcmi --get-system-power-statistics`"), "{how}");
         let line = "[ \"$*\" = 'dcmi power reading' ] && echo 'Instantaneous power reading: 220 W'";
         tree.program("ipmitool", line);
         let mut both = found(&tree, &folder);
         assert_eq!((both.slow.len(), both.absent.len()), (1, 0));
-        assert_eq!(both.slow[0].read(), [Ok(Value::Number(220.0))]);
+        assert_eq!(both.slow[0].read(true), [Ok(Value::Number(220.0))]);
         tree.program("ipmitool", "echo 'Instantaneous power reading: 9999999 W'");
-        assert!(both.slow[0].read().remove(0).unwrap_err().contains("9999999 W cannot be"));
+        assert!(both.slow[0].read(true).remove(0).unwrap_err().contains("9999999 W cannot be"));
     }
 
     #[test]

@@ -6,14 +6,14 @@
 //! in common, `series` and `readings` are the arithmetic, `result` the data. What is not there is
 //! told with the reason, and ends nothing.
 //!
-//! | Source | Read | What is told |
+//! | Source | Read, in a second | What is told |
 //! |---|---|---|
-//! | NVML | 10 times a second | energy (a counter), power, temperature, throttle reasons of a GPU |
-//! | RAPL | 10 times a second | energy (counters) of packages, memory, platform |
-//! | hwmon `power_meter` | once a second | power of the server, as averaged by its firmware |
-//! | hwmon of drives | once a second | temperature, and whether a limit of the drive's is passed |
-//! | IPMI's DCMI | once a second | power of the server, as averaged by its controller |
-//! | the user's command | once a second | whatever it prints as watts |
+//! | NVML | 10 times, energy once | a GPU's energy (a counter), power, heat, throttling |
+//! | RAPL | 10 times | energy (counters) of packages, memory, platform |
+//! | hwmon's `power_meter` | once | power of the server, as averaged by its firmware |
+//! | hwmon of drives | once | heat, and whether a limit of the drive's is passed |
+//! | IPMI's DCMI | once | power of the server, as averaged by its controller |
+//! | the user's command | once | whatever it prints as watts |
 //!
 //! Sources that may take long have a thread each, so that none holds up another; programs are ended
 //! after 2 s, and a slow source that fails three times in succession is not asked again.
@@ -250,17 +250,18 @@ impl Shared {
     fn read_quick(&self, mut sensors: Sensors, thread: usize) {
         let mut due = Instant::now();
         while !self.is_over() {
-            let asked = {
+            let (asked, is_asked) = {
                 let rest = due.saturating_duration_since(Instant::now());
                 let sleeps = |turns: &mut Turns| turns.asked == turns.made && !self.is_over();
                 let waited = self.changed.wait_timeout_while(self.turns(), rest, sleeps);
-                waited.unwrap_or_else(PoisonError::into_inner).0.asked
+                let turns = waited.unwrap_or_else(PoisonError::into_inner).0;
+                (turns.asked, turns.asked != turns.made)
             };
             if self.is_over() {
                 return;
             }
             for (sensor, first) in &mut sensors {
-                self.read(sensor.as_mut(), *first);
+                self.read(sensor.as_mut(), *first, is_asked);
             }
             self.take_time(thread);
             self.turns().made = asked;
@@ -277,7 +278,7 @@ impl Shared {
             let begun = Instant::now();
             let mut is_told = false;
             for (sensor, first) in &mut sensors {
-                is_told |= self.read(sensor.as_mut(), *first);
+                is_told |= self.read(sensor.as_mut(), *first, false);
             }
             failures = if is_told { 0 } else { failures + 1 };
             self.take_time(thread);
@@ -288,9 +289,9 @@ impl Shared {
     }
 
     /// Reads a sensor; whether it told anything.
-    fn read(&self, sensor: &mut dyn Sensor, first: usize) -> bool {
+    fn read(&self, sensor: &mut dyn Sensor, first: usize, asked: bool) -> bool {
         let begun = Instant::now();
-        let told = sensor.read();
+        let told = sensor.read(asked);
         // Somewhere within the call it was read.
         let at = begun + begun.elapsed() / 2;
         let is_told = told.iter().any(std::result::Result::is_ok);

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay::topology::System;
 
@@ -22,6 +22,8 @@ const FOLDER: &str = "sys/class/powercap";
 const NAME: &str = "package (RAPL)";
 /// Zones that are looked at: far more than a machine has.
 const ZONES_MAX: usize = 1024;
+/// How often a counter moves: about once in a millisecond (Intel's manual, volume 3, on RAPL).
+const STEP: Duration = Duration::from_millis(1);
 /// Joules in the counters' unit.
 const MICROJOULE: f64 = 1e-6;
 
@@ -119,10 +121,11 @@ impl Zone {
 impl Sensor for Zone {
     fn channels(&self) -> Vec<Channel> {
         let how = format!("RAPL: `/{FOLDER}/{}/energy_uj`", self.folder);
-        vec![Channel { name: self.name.clone(), kind: Kind::Energy { part: self.part, how } }]
+        let kind = Kind::Energy { part: self.part, how, step: STEP };
+        vec![Channel { name: self.name.clone(), kind }]
     }
 
-    fn read(&mut self) -> Vec<Result<Value, String>> {
+    fn read(&mut self, _asked: bool) -> Vec<Result<Value, String>> {
         let counter = match self.counter() {
             Ok(counter) => counter,
             Err(lack) => return vec![Err(lack.why)],
@@ -201,7 +204,7 @@ mod tests {
     fn readings_grow_over_the_counters_end() {
         let tree = server();
         let mut found = found(&tree);
-        let mut read = || found.quick[2].read().remove(0);
+        let mut read = || found.quick[2].read(true).remove(0);
         assert_eq!(read(), Ok(Value::Number(0.0)));
         tree.zone("intel-rapl:0", "package-0", 501_000);
         assert_eq!(read(), Ok(Value::Number(0.5)));

@@ -6,8 +6,13 @@ use super::result::{Power, Source, Temperature, Throttled};
 use super::sensor::{Channel, Kind, Value};
 use super::series::{Average, Series};
 
-/// A counter that moved less often within a span says little of it.
-const MOVES_MIN: u64 = 5;
+/// Steps of a counter in a span from which on it is better than power of the moment: it is wrong by
+/// one of them at most. On an H200, whose power moves as often, both agreed within 1 % by then.
+const STEPS_GOOD: u32 = 50;
+/// Steps below which that is worth a word where there is nothing better.
+const STEPS_MIN: u32 = 10;
+/// Readings of which one at least has moved, if the counter moves at all.
+const STUCK: u64 = 3;
 /// Less of a span than this that is known is worth a word.
 const COVERED_MIN: f64 = 0.9;
 /// Degrees by which something may warm before that is worth a word.
@@ -59,7 +64,7 @@ impl Readings {
         for (read, told) in self.channels.iter_mut().skip(first).zip(told) {
             match told {
                 Ok(Value::Number(value)) if value.is_finite() => read.numbers.push(at, value),
-                Ok(Value::Number(_)) => {}
+                Ok(Value::Number(_) | Value::Unread) => {}
                 Ok(Value::Bits(bits)) => read.bits.push(at, bits),
                 Err(why) if !read.is_lost() => read.failed = Some((at, why)),
                 Err(_) => {}
@@ -111,8 +116,12 @@ impl Readings {
     /// Adds what a source took, by the better of its two channels where it has two.
     fn source(&self, index: usize, span: (Instant, Instant), power: &mut Power) {
         let (mut read, mut found) = (&self.channels[index], self.channels[index].average(span));
-        let is_coarse = |found: &Average| found.moves < MOVES_MIN;
-        if found.as_ref().is_none_or(is_coarse)
+        let length = span.1.saturating_duration_since(span.0);
+        let is_short = |read: &Read, steps: u32| match read.channel.kind {
+            Kind::Energy { step, .. } => length < step * steps,
+            _ => false,
+        };
+        if (found.is_none() || is_short(read, STEPS_GOOD))
             && let Some(rival) = self.rival(index)
             && let Some(other) = rival.average(span)
         {
@@ -126,7 +135,8 @@ impl Readings {
             ));
             return;
         };
-        let (Kind::Energy { part, how } | Kind::Power { part, how }) = &read.channel.kind else {
+        let (Kind::Energy { part, how, .. } | Kind::Power { part, how }) = &read.channel.kind
+        else {
             return;
         };
         if found.covered < COVERED_MIN {
@@ -136,11 +146,11 @@ impl Readings {
                 found.covered * 100.0
             ));
         }
-        if matches!(read.channel.kind, Kind::Energy { .. }) && is_coarse(&found) {
+        if is_short(read, STEPS_MIN) {
             power.warnings.push(format!(
-                "the counter of `{name}` moved {} times within {:.1} s, so its watts are rough: \
-                 measure for longer",
-                found.moves, power.seconds
+                "the span of {:.3} s is short for the counter of `{name}`, which moves in steps, \
+                 so its watts are rough: measure for longer",
+                power.seconds
             ));
         }
         power.sources.push(Source {
@@ -158,7 +168,10 @@ impl Readings {
 impl Read {
     fn average(&self, (start, end): (Instant, Instant)) -> Option<Average> {
         match self.channel.kind {
-            Kind::Energy { .. } => self.numbers.of_energy(start, end),
+            Kind::Energy { .. } => {
+                let found = self.numbers.of_energy(start, end);
+                found.filter(|found| found.moves > 0 || found.samples < STUCK)
+            }
             _ => self.numbers.of_power(start, end, self.reach),
         }
     }
@@ -228,54 +241,58 @@ mod tests {
     }
 
     fn energy(name: &str) -> Channel {
-        Channel { name: name.into(), kind: Kind::Energy { part: Part::Gpu, how: "counter".into() } }
+        let kind = Kind::Energy { part: Part::Gpu, how: "counter".into(), step: ms(10) };
+        Channel { name: name.into(), kind }
     }
 
     fn power(name: &str) -> Channel {
         Channel { name: name.into(), kind: Kind::Power { part: Part::Gpu, how: "power".into() } }
     }
 
-    /// A GPU's counter that moves every `step` ms at 100 W, and its power, which is said to be 90.
-    fn gpu(t: Instant, step: u64) -> Readings {
+    /// A GPU's counter at 100 W, and its power, which is said to be 90.
+    fn gpu(t: Instant) -> Readings {
         let mut readings = Readings::default();
         let first = readings.add(vec![energy("gpu"), power("gpu")], REACH);
-        for at in (0..=2000).step_by(100) {
-            #[expect(clippy::cast_precision_loss, reason = "small")]
-            let joules = (at / step * step) as f64 / 10.0;
-            let told = [joules, 90.0].map(|value| Ok(Value::Number(value)));
-            readings.take(first, t + ms(at), told.into());
+        for (at, joules) in (0..=2000).step_by(100).zip(0..) {
+            let joules =
+                if at % 200 == 0 { Value::Number(f64::from(joules) * 10.0) } else { Value::Unread };
+            readings.take(first, t + ms(at), vec![Ok(joules), Ok(Value::Number(90.0))]);
         }
         readings
     }
 
     #[test]
-    fn a_gpu_has_one_source_by_the_counter_unless_that_hardly_moves() {
+    fn a_gpu_has_one_source_by_its_counter_unless_the_span_is_short() {
         let t = Instant::now();
-        let fine = gpu(t, 100).power(t + ms(200), t + ms(1800));
-        let [source] = &fine.sources[..] else { panic!("{fine:?}") };
-        assert_eq!((source.how.as_str(), source.samples), ("counter", 17));
+        let told = gpu(t).power(t + ms(200), t + ms(1800));
+        let [source] = &told.sources[..] else { panic!("{told:?}") };
+        assert_eq!((source.how.as_str(), source.samples), ("counter", 9));
         assert!((source.watts - 100.0).abs() < 1e-6 && (source.joules - 160.0).abs() < 1e-6);
-        assert!(fine.warnings.is_empty(), "{:?}", fine.warnings);
-        let coarse = gpu(t, 500).power(t + ms(200), t + ms(1800));
-        let [source] = &coarse.sources[..] else { panic!("{coarse:?}") };
-        assert_eq!(source.how, "power");
+        assert!(told.warnings.is_empty(), "{:?}", told.warnings);
+        let short = gpu(t).power(t + ms(200), t + ms(699));
+        let [source] = &short.sources[..] else { panic!("{short:?}") };
+        assert_eq!((source.how.as_str(), source.samples), ("power", 5));
         assert!((source.watts - 90.0).abs() < 1e-6);
-        assert!(coarse.warnings.is_empty(), "{:?}", coarse.warnings);
+        assert!(short.warnings.is_empty(), "{:?}", short.warnings);
     }
 
     #[test]
-    fn a_counter_that_hardly_moves_is_rough_where_there_is_nothing_else() {
+    fn a_short_span_of_a_counter_is_rough_and_one_that_never_moves_tells_nothing() {
         let t = Instant::now();
         let mut readings = Readings::default();
         let first = readings.add(vec![energy("package-0")], REACH);
-        for at in [0, 1000, 2000] {
-            readings.take(first, t + ms(at), vec![Ok(Value::Number(1.0))]);
+        for (at, joules) in [(0, 0.0), (1000, 50.0), (2000, 50.0), (3000, 50.0), (4000, 50.0)] {
+            readings.take(first, t + ms(at), vec![Ok(Value::Number(joules))]);
         }
-        let told = readings.power(t, t + ms(2000));
-        assert_eq!(told.sources[0].watts, 0.0);
-        assert!(
-            told.warnings[0].starts_with("the counter of `package-0` moved 0 times within 2.0 s")
-        );
+        let short = readings.power(t, t + ms(99));
+        assert!((short.sources[0].watts - 50.0).abs() < 1e-6);
+        let rough = "the span of 0.099 s is short for the counter of `package-0`";
+        assert!(short.warnings[0].starts_with(rough), "{:?}", short.warnings);
+        assert!(readings.power(t, t + ms(100)).warnings.is_empty());
+        let stuck = readings.power(t + ms(2000), t + ms(4000));
+        assert!(stuck.sources.is_empty(), "{stuck:?}");
+        let none = "`package-0` told no power within the span";
+        assert!(stuck.warnings[0].starts_with(none), "{:?}", stuck.warnings);
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub(super) trait Sensor: Send {
     fn channels(&self) -> Vec<Channel>;
 
     /// Reads now: one answer for each channel, `Err` with the reason where it gives none this time.
-    fn read(&mut self) -> Vec<Result<Value, String>>;
+    /// Where `asked`, a span begins or ends here; else the readings are those between.
+    fn read(&mut self, asked: bool) -> Vec<Result<Value, String>>;
 }
 
 /// One number that a sensor tells.
@@ -31,8 +32,8 @@ pub(super) struct Channel {
 /// What a number is.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
-    /// Joules, which only grow.
-    Energy { part: Part, how: String },
+    /// Joules, which only grow, once in each `step`.
+    Energy { part: Part, how: String, step: Duration },
     /// Watts.
     Power { part: Part, how: String },
     /// Degrees Celsius.
@@ -49,6 +50,8 @@ pub(super) enum Kind {
 pub(super) enum Value {
     Number(f64),
     Bits(u64),
+    /// Not read this time.
+    Unread,
 }
 
 /// Sensors that were found, and what was not.

@@ -2,7 +2,11 @@
 //! temperature, and why its clocks are held down.
 //!
 //! Each of the four is there or not by itself. Energy is a counter, so the difference over a span
-//! needs no samples within; power is a number of the moment, for GPUs without that counter.
+//! needs no samples within, but it moves in steps. On an H200 (driver 580.159.04) these came 10
+//! times a second, reading the counter took 3 ms on an idle GPU and 5 ms (up to 17) on a busy one,
+//! and anything else 2 µs. Over spans of 0.2 s its difference was up to 17 % from the power of the
+//! moment, which moves as often, over 1 s up to 3 %, over 4 s less than 1 %. The other call for
+//! power followed a load that begins or ends within a second or more.
 
 use std::fmt;
 
@@ -12,7 +16,7 @@ use super::nvml::{Count, Handle, INSTALL, LIBRARY, LOOK, Nvml};
 /// `NVML_FI_DEV_POWER_INSTANT`: milliwatts at the moment, from Ampere on.
 const POWER_INSTANT: u32 = 186;
 
-/// A GPU's sensors. Reading them may take milliseconds.
+/// A GPU's sensors.
 #[derive(Debug)]
 pub struct Sensors {
     nvml: Nvml,
@@ -133,16 +137,28 @@ impl Sensors {
         &self.missing
     }
 
-    /// Reads them all.
+    /// Reads them all, which may take milliseconds.
     #[must_use]
     pub fn read(&self) -> Sensed {
+        let mut sensed = self.read_without_energy();
+        if self.energy {
+            match self.nvml.energy(self.handle) {
+                Ok(energy) => sensed.energy_mj = Some(energy),
+                Err(why) => sensed.failed = Some(why),
+            }
+        }
+        sensed
+    }
+
+    /// Reads all but the counter of energy, which takes by far the longest.
+    #[must_use]
+    pub fn read_without_energy(&self) -> Sensed {
         fn note<T>(told: Result<T, String>, failed: &mut Option<String>) -> Option<T> {
             told.map_err(|why| failed.get_or_insert(why).len()).ok()
         }
         let (nvml, gpu) = (&self.nvml, self.handle);
         let mut sensed = Sensed::default();
         let failed = &mut sensed.failed;
-        sensed.energy_mj = self.energy.then(|| nvml.energy(gpu)).and_then(|t| note(t, failed));
         let power = self.power.map(|power| match power {
             Power::Instant => instant_power(nvml, gpu),
             Power::Usage => nvml.power(gpu).map(u64::from),
@@ -275,7 +291,9 @@ mod tests {
             throttle: Some(ThrottleReasons(0x24)),
             failed: None,
         };
-        assert_eq!(first, whole);
+        assert_eq!(first, whole.clone());
+        let quick = Sensed { energy_mj: None, ..whole };
+        assert_eq!(sensors.read_without_energy(), quick);
         assert_eq!(sensors.read().energy_mj, Some(21_000));
         let after = sensors.read();
         assert_eq!((after.energy_mj, after.power_mw), (None, first.power_mw));
@@ -325,28 +343,5 @@ mod tests {
         let text = ThrottleReasons(0x60 | 1 << 63).to_string();
         let heat = "software thermal slowdown, hardware thermal slowdown";
         assert_eq!(text, format!("{heat}, reason 0x8000000000000000"));
-    }
-
-    /// The GPU of this machine, where there is one.
-    #[test]
-    fn the_sensors_of_this_machine_answer_or_say_why_not() {
-        let gpus = crate::gpu::visible().unwrap_or_else(|why| {
-            println!("skipped: a GPU's sensors: {why}");
-            Vec::new()
-        });
-        for info in gpus {
-            match Sensors::find(&info) {
-                Ok(sensors) => {
-                    let (first, second) = (sensors.read(), sensors.read());
-                    assert_eq!(first.failed, None);
-                    assert!(first.energy_mj <= second.energy_mj, "{first:?} {second:?}");
-                    // More than nothing, and less than a whole rack of them.
-                    assert!(first.power_mw.is_none_or(|mw| (1_000..100_000_000).contains(&mw)));
-                    assert!(first.temperature_c.is_none_or(|c| (-40..200).contains(&c)));
-                    println!("{}: {first:?}, without {:?}", sensors.name(), sensors.missing());
-                }
-                Err(none) => println!("skipped: a GPU's sensors: {none}"),
-            }
-        }
     }
 }
