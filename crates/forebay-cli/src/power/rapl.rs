@@ -54,6 +54,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
     let is_zone = |name: &&String| name.starts_with("intel-rapl") && name.contains(':');
     let mut names: Vec<_> = names.iter().filter(is_zone).take(ZONES_MAX).collect();
     names.sort_by_key(|name| name.starts_with("intel-rapl-mmio"));
+    let is_any = !names.is_empty();
     for zone in names.into_iter().filter_map(|name| zone(system, name)) {
         if zones.contains_key(&zone.name) {
             continue;
@@ -64,12 +65,21 @@ pub(super) fn find(system: &System, found: &mut Found) {
         }
     }
     if zones.is_empty() && absent.is_empty() {
-        let why = format!("no counter in `/{FOLDER}`");
-        let remedy = "load the module `intel_rapl_msr`, which serves AMD's processors as well";
-        found.absent.push(Absent::new(NAME, why).remedy(remedy));
+        found.absent.push(none(system, is_any));
     }
     found.absent.extend(absent.into_values().filter(|lack| !zones.contains_key(&lack.name)));
     found.quick.extend(zones.into_values().map(|zone| Box::new(zone) as Box<dyn Sensor>));
+}
+
+/// Why there is no counter, though the kernel shows a folder for them, and zones if `is_any`.
+fn none(system: &System, is_any: bool) -> Absent {
+    if is_any && !system.has("sys/devices/virtual/powercap/intel-rapl") {
+        let why = format!("`/{FOLDER}` names counters that lie nowhere");
+        let remedy = "containers hide them: run outside, or as one that sees all of `/sys`";
+        return Absent::silent(NAME, why).remedy(remedy);
+    }
+    let remedy = "load the module `intel_rapl_msr`, which serves AMD's processors as well";
+    Absent::new(NAME, format!("no counter in `/{FOLDER}`")).remedy(remedy)
 }
 
 /// The zone in the folder of this name, where it is to be counted.
@@ -236,7 +246,12 @@ mod tests {
         assert!(none.why.contains("`/sys/class/powercap`") && none.remedy.is_none(), "{none:?}");
         tree.file("sys/class/powercap/dtpm/enabled", "1\n");
         let none = found(&tree).absent.remove(0);
-        assert!(none.remedy.unwrap().contains("intel_rapl_msr"));
+        assert!(!none.there && none.remedy.unwrap().contains("intel_rapl_msr"));
+        // As where a container has an empty folder over the devices.
+        let device = "../../devices/virtual/powercap/intel-rapl/intel-rapl:1";
+        tree.link("sys/class/powercap/intel-rapl:1", device);
+        let none = found(&tree).absent.remove(0);
+        assert!(none.there && none.remedy.unwrap().contains("containers"));
         tree.zone("intel-rapl:0", "package-0", 5);
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "18446744073709551616");
         let none = found(&tree).absent.remove(0);

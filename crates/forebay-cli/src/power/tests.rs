@@ -4,6 +4,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc;
 use std::thread::sleep;
 
+use proptest::prelude::*;
+
 use super::sensor::{Kind, Value};
 use super::tree::Tree;
 use super::*;
@@ -213,6 +215,71 @@ fn readings_are_made_without_being_asked_for() {
     let after = calls.load(Ordering::Relaxed);
     sleep(2 * PERIOD);
     assert_eq!(calls.load(Ordering::Relaxed), after, "nothing goes on");
+}
+
+/// Files that hold anything, are no files, or lead nowhere.
+#[test]
+fn files_that_are_none_are_said_and_never_waited_for() {
+    let tree = Tree::new();
+    tree.zone("intel-rapl:0", "package-0", 1);
+    let energy = "sys/class/powercap/intel-rapl:0/energy_uj";
+    let lack = |tree: &Tree| {
+        let meter = Meter::begin(&wanted(tree)).unwrap();
+        let absent = meter.absent().iter().find(|absent| absent.name == "package-0");
+        absent.unwrap().why.clone()
+    };
+    tree.remove(energy);
+    tree.link(energy, "energy_uj");
+    assert!(lack(&tree).ends_with("not a file"), "{}", lack(&tree));
+    tree.remove(energy);
+    tree.fifo(energy);
+    assert!(lack(&tree).ends_with("not a file"), "{}", lack(&tree));
+    tree.remove(energy);
+    tree.file(energy, &"7".repeat(1 << 20));
+    assert!(lack(&tree).contains("is no number: `7777"), "{}", lack(&tree));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Whatever the files hold, nothing panics, and what is taken can be.
+    #[test]
+    fn no_file_is_a_panic(
+        texts in proptest::collection::vec(
+            "(-?[0-9]{1,25}(\\.[0-9]+)?(e[0-9]{1,3})?|\\PC{0,20})",
+            8,
+        ),
+    ) {
+        let tree = Tree::new();
+        let zone = "sys/class/powercap/intel-rapl:0";
+        let meter = "sys/class/hwmon/hwmon0";
+        let drive = "sys/class/nvme/nvme0/hwmon0";
+        tree.file(&format!("{zone}/name"), "package-0");
+        tree.file(&format!("{meter}/name"), "power_meter");
+        let files = [
+            format!("{zone}/energy_uj"),
+            format!("{zone}/max_energy_range_uj"),
+            format!("{meter}/power1_average"),
+            format!("{meter}/power1_oem_info"),
+            format!("{drive}/temp1_input"),
+            format!("{drive}/temp1_max"),
+            format!("{drive}/temp1_crit"),
+            format!("{drive}/temp1_alarm"),
+        ];
+        files.iter().zip(&texts).for_each(|(file, text)| tree.file(file, text));
+        let mut found = Found::default();
+        rapl::find(&tree.system(), &mut found);
+        hwmon::find(&tree.system(), &mut found);
+        drives::find(&tree.system(), &["nvme0".to_owned()], &mut found);
+        // The counter goes on from something else.
+        tree.file(&files[0], &texts[1]);
+        let sensors = found.quick.iter_mut().chain(&mut found.slow);
+        for told in sensors.flat_map(|sensor| [sensor.read(true), sensor.read(false)]).flatten() {
+            if let Ok(Value::Number(number)) = told {
+                prop_assert!((-60.0..=1e6).contains(&number), "{}", number);
+            }
+        }
+    }
 }
 
 /// Whatever this machine has or has not is said, and nothing is an error.

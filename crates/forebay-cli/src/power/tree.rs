@@ -30,6 +30,13 @@ impl Tree {
         symlink(target, path).unwrap();
     }
 
+    /// What nobody writes to: whoever opened it to wait would wait for ever.
+    pub(super) fn fifo(&self, path: &str) {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let (kind, path) = (rustix::fs::FileType::Fifo, self.0.path().join(path));
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+    }
+
     pub(super) fn remove(&self, path: &str) {
         let path = self.0.path().join(path);
         fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)).unwrap();
