@@ -197,3 +197,54 @@ pub(crate) fn ended(child: u32) {
 fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Set in the process that is stopped; holds where a child's child tells its number.
+    const STOPPED: &str = "FOREBAY_STOPPED_TEST";
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LONG, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts a child that starts another, and is stopped.
+    fn stopped(path: &Path) {
+        install();
+        let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 100", path.display());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("sh -c '{line}' & sleep 100")).process_group(0);
+        let mut child = spawn_group(&mut command).unwrap();
+        until("the child's child", || path.exists());
+        rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).unwrap();
+        child.wait().unwrap();
+        std::thread::sleep(LONG);
+    }
+
+    #[test]
+    fn a_signal_ends_a_whole_group() {
+        if let Some(path) = std::env::var_os(STOPPED) {
+            return stopped(Path::new(&path));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("number");
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "interrupt::tests::a_signal_ends_a_whole_group"]);
+        let output = again.env(STOPPED, &path).output().unwrap();
+        assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
+        let stat =
+            PathBuf::from(format!("/proc/{}/stat", fs::read_to_string(&path).unwrap().trim()));
+        // One that has ended may be there until somebody waits for it.
+        let is_there = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        until("its end", || !is_there());
+    }
+}
