@@ -43,7 +43,7 @@ pub(super) fn find(system: &System, drives: &[String], found: &mut Found) {
             found.absent.push(Absent::new(name, "no name of a block device of the kernel's"));
             continue;
         }
-        let before = found.slow.len();
+        let before = (found.slow.len(), found.absent.len());
         for (path, chip) in chips(system, drive) {
             let name = if path == *drive { name.clone() } else { format!("{name} ({path})") };
             let system = system.clone();
@@ -55,8 +55,7 @@ pub(super) fn find(system: &System, drives: &[String], found: &mut Found) {
                 Err(why) => found.absent.push(Absent::silent(sensor.name, why)),
             }
         }
-        let told = |absent: &Absent| absent.name.starts_with(&name);
-        if found.slow.len() == before && !found.absent.iter().any(told) {
+        if (found.slow.len(), found.absent.len()) == before {
             let lack = Absent::new(name, "it has no thermometer in `/sys`");
             let is_sata = drive.starts_with("sd");
             let module = "load the module `drivetemp`, which asks SATA drives";

@@ -36,6 +36,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
         }
     };
     let mut meters: Vec<PowerMeter> = Vec::new();
+    let before = found.absent.len();
     for chip in chips.iter().take(CHIPS_MAX) {
         let Some((mut meter, path)) = meter(system, chip) else { continue };
         if meters.iter().any(|other| other.name == meter.name) {
@@ -46,7 +47,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
             Err(why) => found.absent.push(Absent::silent(meter.name, format!("`/{path}`: {why}"))),
         }
     }
-    if meters.is_empty() && found.absent.iter().all(|absent| !absent.name.starts_with("server")) {
+    if meters.is_empty() && found.absent.len() == before {
         let why = format!("no chip in `/{FOLDER}` is a `{DRIVER}`");
         found.absent.push(Absent::new(NAME, why));
     }

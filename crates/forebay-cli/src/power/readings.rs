@@ -121,11 +121,13 @@ impl Readings {
             Kind::Energy { step, .. } => length < step * steps,
             _ => false,
         };
-        if (found.is_none() || is_short(read, STEPS_GOOD))
-            && let Some(rival) = self.rival(index)
-            && let Some(other) = rival.average(span)
+        let known = |found: Option<Average>| found.map_or(0.0, |found| found.covered);
+        if (is_short(read, STEPS_GOOD) || known(found) < COVERED_MIN)
+            && let Some((rival, other)) =
+                self.rival(index).map(|rival| (rival, rival.average(span)))
+            && known(other) > known(found).min(COVERED_MIN)
         {
-            (read, found) = (rival, Some(other));
+            (read, found) = (rival, other);
         }
         let name = &read.channel.name;
         let failed = read.failure(span).map(|why| format!(": {why}")).unwrap_or_default();
@@ -274,6 +276,29 @@ mod tests {
         assert_eq!((source.how.as_str(), source.samples), ("power", 5));
         assert!((source.watts - 90.0).abs() < 1e-6);
         assert!(short.warnings.is_empty(), "{:?}", short.warnings);
+    }
+
+    #[test]
+    fn of_a_gpus_two_sources_the_one_that_is_known_counts() {
+        let t = Instant::now();
+        let mut readings = gpu(t);
+        for at in (2100..=4000).step_by(100) {
+            let told = vec![Err("no counter any more".into()), Ok(Value::Number(90.0))];
+            readings.take(0, t + ms(at), told);
+        }
+        let told = readings.power(t + ms(1000), t + ms(4000));
+        assert_eq!((told.sources.len(), told.sources[0].how.as_str()), (1, "power"));
+        assert!(told.warnings.is_empty(), "{:?}", told.warnings);
+        // A short span for which only the counter is known.
+        let mut readings = Readings::default();
+        let first = readings.add(vec![energy("gpu"), power("gpu")], REACH);
+        for (at, joules) in [(0, 0.0), (200, 20.0)] {
+            let told = vec![Ok(Value::Number(joules)), Err("no power".into())];
+            readings.take(first, t + ms(at), told);
+        }
+        let told = readings.power(t, t + ms(200));
+        assert_eq!((told.sources.len(), told.sources[0].how.as_str()), (1, "counter"));
+        assert!((told.sources[0].watts - 100.0).abs() < 1e-6);
     }
 
     #[test]
