@@ -3,8 +3,8 @@
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
 //! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
 //! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices what it
-//! waits for in vain. Data go to stdout, talk to stderr.
+//! meanwhile, `power` reads what the machine takes. `watched` runs a verb in a process that can be
+//! left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -26,6 +26,11 @@ mod limits;
 mod log;
 mod manual;
 pub mod map;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "sweeps are to measure power by it")
+)]
+mod power;
 mod probe;
 pub mod program;
 mod reach;

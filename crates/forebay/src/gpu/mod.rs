@@ -9,8 +9,10 @@
 
 mod address;
 pub mod cuda;
+pub(crate) mod nvml;
 mod range;
 mod select;
+mod sensors;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
@@ -21,6 +23,7 @@ pub use address::AddressKind;
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
+pub use sensors::{NoSensors, Sensed, Sensors, ThrottleReasons};
 
 /// The kind of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
