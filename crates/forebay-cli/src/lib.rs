@@ -3,8 +3,8 @@
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
 //! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
 //! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices what it
-//! waits for in vain. Data go to stdout, talk to stderr.
+//! meanwhile, `power` reads what the machine takes. `watched` runs a verb in a process that can be
+//! left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -26,6 +26,7 @@ mod limits;
 mod log;
 mod manual;
 pub mod map;
+pub mod power;
 mod probe;
 pub mod program;
 mod reach;
@@ -33,6 +34,7 @@ pub mod read;
 pub mod report;
 pub mod results;
 pub mod steps;
+pub mod sweep;
 pub mod tune;
 mod usage;
 mod variables;
@@ -84,8 +86,10 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             return not_a_verb(&error, verb);
         }
     };
-    let moves =
-        matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
+    let moves = matches!(
+        parsed.verb,
+        Verb::Bench(_) | Verb::Read(_) | Verb::Sweep(_) | Verb::Tune(_) | Verb::Doctor(_)
+    );
     if moves || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
@@ -106,6 +110,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
+        Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Report(args) => report::command::command(args),

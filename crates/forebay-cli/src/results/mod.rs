@@ -11,6 +11,7 @@ pub mod summary;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::power::result::{Absent, Part, Power};
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::proof::VerdictFacts;
 
@@ -47,6 +48,9 @@ pub struct Run {
     pub environment: Environment,
     /// All GPUs that take part; none where the target is host memory.
     pub gpus: Vec<Gpu>,
+    /// Sources of power and heat that do not tell anything here, and why.
+    #[serde(default)]
+    pub unmetered: Vec<Absent>,
     /// What is to be measured: a file may be continued where this is the same.
     pub asked: Value,
 }
@@ -71,7 +75,7 @@ pub struct Ceiling {
 }
 
 /// What is measured at once: one value of each axis.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The file or the folder, as it was given.
     pub path: String,
@@ -143,8 +147,14 @@ pub struct Measured {
     pub verdict: Option<VerdictFacts>,
     /// What they counted.
     pub evidence: Option<Value>,
+    /// What binds it.
+    pub bound: Option<Bound>,
     /// Whether the rate held still.
     pub steady: Option<Steady>,
+    /// What GPUs, processors and the server took, and how warm they were.
+    pub power: Option<Power>,
+    /// Joules for each 1e9 bytes, by the parts that can be added up.
+    pub joules_per_gb: Vec<Joules>,
     /// What the bytes looked like afterwards: whether those that were compared were right.
     pub verified: Option<bool>,
     /// For each of several targets, in their order.
@@ -205,6 +215,29 @@ pub struct DriveBytes {
     pub read: u64,
     /// To them.
     pub written: u64,
+}
+
+/// What a part of the machine took for what was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Joules {
+    /// The part.
+    pub part: Part,
+    /// Joules for each 1e9 bytes.
+    pub per_gb: f64,
+}
+
+/// What binds a measurement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// `link` or `storage` where the lowest ceiling on its way is near, `processors` where all of
+    /// them were busy, else `in-flight`: there were too few requests to fill any of these.
+    pub name: String,
+    /// The lowest ceiling on its way.
+    pub bytes_per_second: Option<f64>,
+    /// The rate as a share of that.
+    pub share: Option<f64>,
+    /// What would lift it.
+    pub advice: Option<String>,
 }
 
 /// Whether a rate held still, by the bytes of equal parts of the span.

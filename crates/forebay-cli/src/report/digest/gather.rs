@@ -9,6 +9,7 @@ use forebay::units::format_size;
 
 use super::{Axis, Bound, Digest, Limit, Line, Mark, Metric, Raw, RunFacts, TargetShare, UNPROVEN};
 use crate::bench::stats::{Spread, rate};
+use crate::power::result::Part;
 use crate::report::input::Source;
 use crate::report::json::{Direction, Report, Row};
 use crate::report::proof::VerdictFacts;
@@ -71,6 +72,7 @@ impl Digest {
             verb: run.verb.clone(),
             environment: run.environment.clone(),
             gpus: run.gpus.clone(),
+            unmetered: run.unmetered.clone(),
             asked: run.asked.clone(),
         });
         asked.insert(key, self.runs.len() - 1);
@@ -101,6 +103,8 @@ impl Digest {
             match &sample.measured {
                 Some(measured) => {
                     add_measured(&mut line, measured);
+                    let told = measured.power.iter().flat_map(|power| &power.warnings);
+                    told.for_each(|text| self.warn(text));
                     raw.seconds = Some(measured.seconds);
                     raw.bytes = Some(measured.bytes);
                     for (metric, value) in quantities(measured) {
@@ -174,6 +178,7 @@ impl Digest {
             verb: "bench".into(),
             environment: report.environment.clone(),
             gpus: report.environment.gpu.iter().cloned().collect(),
+            unmetered: Vec::new(),
             asked: serde_json::Value::Null,
         });
         for text in &report.warnings {
@@ -323,8 +328,27 @@ fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
         found.push((Metric::Cores, cpu.cores));
         found.extend(cpu.s_per_gb.map(|cost| (Metric::CpuPerGb, cost)));
     }
+    found.extend(powers(measured));
     found.retain(|(_, value)| value.is_finite());
     found
+}
+
+/// Watts, and joules for what was moved, of the parts that can be added up.
+fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
+    let parts = [
+        (Part::Gpu, Metric::GpuWatts, Metric::GpuJoules),
+        (Part::Package, Metric::PackageWatts, Metric::PackageJoules),
+        (Part::Server, Metric::ServerWatts, Metric::ServerJoules),
+    ];
+    parts
+        .into_iter()
+        .flat_map(move |(part, watts, joules)| {
+            let power = measured.power.as_ref().filter(|power| power.seconds > 0.0);
+            let taken = power.and_then(|power| Some(power.joules_of(part)? / power.seconds));
+            let per_gb = measured.joules_per_gb.iter().find(|found| found.part == part);
+            [taken.map(|taken| (watts, taken)), per_gb.map(|found| (joules, found.per_gb))]
+        })
+        .flatten()
 }
 
 /// What is added up over samples, and said of all of them.
@@ -338,6 +362,7 @@ fn add_measured(line: &mut Line, measured: &Measured) {
         });
     }
     also(&mut line.route, measured.route.as_deref());
+    also(&mut line.bound, measured.bound.as_ref().map(|bound| bound.name.as_str()));
     line.verified = match (line.verified, measured.verified) {
         (Some(false), _) | (_, Some(false)) => Some(false),
         (before, now) => before.or(now),

@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::json::{Direction, Environment, Gpu};
+use crate::power::result::Absent;
 use crate::results::DriveBytes;
 use crate::results::summary::Estimate;
 
@@ -43,6 +44,8 @@ pub struct RunFacts {
     pub environment: Environment,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
+    /// Sources of power and heat that told nothing, and why.
+    pub unmetered: Vec<Absent>,
     /// What was to be measured.
     pub asked: Value,
 }
@@ -178,11 +181,23 @@ pub enum Metric {
     Cores,
     /// Processor seconds for 1e9 bytes.
     CpuPerGb,
+    /// Watts of all GPUs.
+    GpuWatts,
+    /// Of all processors' packages.
+    PackageWatts,
+    /// Of the whole server.
+    ServerWatts,
+    /// Joules of all GPUs for 1e9 bytes.
+    GpuJoules,
+    /// Of all processors' packages.
+    PackageJoules,
+    /// Of the whole server.
+    ServerJoules,
 }
 
 impl Metric {
     /// All, in the order of columns.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 15] = [
         Self::Rate,
         Self::Requests,
         Self::P50,
@@ -192,6 +207,12 @@ impl Metric {
         Self::Slowest,
         Self::Cores,
         Self::CpuPerGb,
+        Self::GpuWatts,
+        Self::PackageWatts,
+        Self::ServerWatts,
+        Self::GpuJoules,
+        Self::PackageJoules,
+        Self::ServerJoules,
     ];
 
     /// Its name in a heading.
@@ -207,6 +228,12 @@ impl Metric {
             Self::Slowest => "longest latency",
             Self::Cores => "busy cores",
             Self::CpuPerGb => "CPU cost",
+            Self::GpuWatts => "GPU power",
+            Self::PackageWatts => "package power",
+            Self::ServerWatts => "server power",
+            Self::GpuJoules => "GPU energy",
+            Self::PackageJoules => "package energy",
+            Self::ServerJoules => "server energy",
         }
     }
 
@@ -219,6 +246,8 @@ impl Metric {
             Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => "µs",
             Self::Cores => "",
             Self::CpuPerGb => "s/GB",
+            Self::GpuWatts | Self::PackageWatts | Self::ServerWatts => "W",
+            Self::GpuJoules | Self::PackageJoules | Self::ServerJoules => "J/GB",
         }
     }
 
@@ -228,7 +257,7 @@ impl Metric {
         match self {
             Self::Rate => 1e-9,
             Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => 1e6,
-            Self::Requests | Self::Cores | Self::CpuPerGb => 1.0,
+            _ => 1.0,
         }
     }
 
@@ -245,6 +274,12 @@ impl Metric {
             Self::Slowest => "latency_max_s",
             Self::Cores => "cpu_cores",
             Self::CpuPerGb => "cpu_s_per_gb",
+            Self::GpuWatts => "gpu_watts",
+            Self::PackageWatts => "package_watts",
+            Self::ServerWatts => "server_watts",
+            Self::GpuJoules => "gpu_joules_per_gb",
+            Self::PackageJoules => "package_joules_per_gb",
+            Self::ServerJoules => "server_joules_per_gb",
         }
     }
 }
@@ -280,6 +315,8 @@ pub struct Line {
     pub simulated: bool,
     /// The lowest ceiling on the way.
     pub limit: Option<Limit>,
+    /// What bound it, in the words of who measured.
+    pub bound: Option<String>,
     /// Of several targets, what each had.
     pub targets: Vec<TargetShare>,
 }

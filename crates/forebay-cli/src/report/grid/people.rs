@@ -93,7 +93,7 @@ fn ending(line: &Line) -> [Cell; 6] {
     };
     [
         line.share().map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
-        text(line.limit.as_ref().map(|limit| limit.name.as_str())),
+        text(line.bound.as_deref().or(line.limit.as_ref().map(|limit| limit.name.as_str()))),
         Cell::text(data),
         Cell::text(route),
         text(line.verdict.as_deref()),

@@ -7,6 +7,16 @@ use std::collections::BTreeMap;
 use crate::report::digest::{Axis, Digest, Line, Metric};
 use crate::results::summary::Estimate;
 
+/// What charts show.
+const METRICS: [Metric; 7] = [
+    Metric::Rate,
+    Metric::P50,
+    Metric::P99,
+    Metric::CpuPerGb,
+    Metric::GpuJoules,
+    Metric::PackageJoules,
+    Metric::ServerJoules,
+];
 /// Lines in one chart at most: more cannot be told apart.
 pub(crate) const SERIES_MAX: usize = 8;
 /// Charts of a page at most.
@@ -128,7 +138,7 @@ pub(crate) fn charts(digest: &Digest) -> Plots<Chart> {
     }
     let mut all = Vec::new();
     for (facet, part) in split(&lines, &facets) {
-        for metric in [Metric::Rate, Metric::P50, Metric::P99, Metric::CpuPerGb] {
+        for metric in METRICS {
             all.extend(chart(&part, facet.clone(), x, metric, &apart));
         }
     }
@@ -217,7 +227,7 @@ mod tests {
         let digest = digest(&Sweep::default());
         let charts = charts(&digest).shown;
         let metrics: Vec<Metric> = charts.iter().map(|chart| chart.metric).collect();
-        assert_eq!(metrics, [Metric::Rate, Metric::P50, Metric::P99, Metric::CpuPerGb]);
+        assert_eq!(metrics, METRICS[..5]);
         let chart = &charts[0];
         assert_eq!((chart.x, chart.ticks.len(), chart.series.len()), (Axis::RequestSize, 5, 3));
         assert_eq!(

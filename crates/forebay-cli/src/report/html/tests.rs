@@ -29,10 +29,10 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
     let text = made::file(&Sweep { fails: 7, ..Sweep::default() });
     let page = of(&text);
     let found = elements(&page);
-    // A bar chart, four of lines, two maps, one way, and a small one for each entry of a legend.
-    assert_eq!(count(&found, "figure"), 8);
+    // A bar chart, five of lines, two maps, and one way.
+    assert_eq!(count(&found, "figure"), 9);
     assert_eq!((count(&found, "table"), count(&found, "script")), (3, 2));
-    assert_eq!(count(&found, "desc"), 8);
+    assert_eq!(count(&found, "desc"), 9);
     for word in
         ["forebay sweep /data/model", "NVIDIA H200", "Linux 6.18.0", "2 of 15 points failed"]
     {
