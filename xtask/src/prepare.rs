@@ -23,16 +23,23 @@ const TOOLS: [Tool; 6] = [
     Tool { program: "setpriv", package: "util-linux", purpose: "tests as another user" },
 ];
 
-/// Installs what is missing where it may, and reports what stays missing.
-pub(crate) fn run(report: &mut Report) {
+/// What only slow tests use.
+const SLOW_TOOLS: [Tool; 1] =
+    [Tool { program: "chromium", package: "chromium", purpose: "reports in a browser" }];
+
+/// Installs what is missing where it may, and reports what stays missing; `all` for the slow tests
+/// too.
+pub(crate) fn run(report: &mut Report, all: bool) {
     let root = process::is_root();
+    let slow = if all { &SLOW_TOOLS[..] } else { &[] };
+    let tools: Vec<&Tool> = TOOLS.iter().chain(slow).collect();
     let missing: Vec<&Tool> =
-        TOOLS.iter().filter(|tool| process::find(tool.program).is_none()).collect();
+        tools.iter().copied().filter(|tool| process::find(tool.program).is_none()).collect();
     if !missing.is_empty() && root && process::find("apt-get").is_some() {
         install(&missing);
     }
     let (there, absent): (Vec<&Tool>, Vec<&Tool>) =
-        TOOLS.iter().partition(|tool| process::find(tool.program).is_some());
+        tools.into_iter().partition(|tool| process::find(tool.program).is_some());
     let names: Vec<&str> = there.iter().map(|tool| tool.program).collect();
     say!("prepared: programs: {}", names.join(", "));
     for tool in absent {

@@ -20,7 +20,7 @@ pub(crate) const BARS: [&str; 3] = ["--tiny", "--gpu", "sim"];
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let start = Instant::now();
     let mut report = Report::default();
-    prepare::run(&mut report);
+    prepare::run(&mut report, all);
     cufile::prepare(&mut report, root)?;
     let wheels_of_cufile = cufile::folder(root)?;
     let cargo = |arguments: &[&str]| {

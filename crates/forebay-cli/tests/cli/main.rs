@@ -23,6 +23,7 @@ mod played;
 mod probe;
 mod program;
 mod proof;
+mod report;
 mod silent;
 mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
