@@ -25,6 +25,8 @@ fn short_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          sweep        Measure every size, depth and way that is named, again and again, and keep
+                       the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
           report       Make a report of results: a page for a browser, text, or tables for other
@@ -54,6 +56,8 @@ fn long_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          sweep        Measure every size, depth and way that is named, again and again, and keep
+                       the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
           report       Make a report of results: a page for a browser, text, or tables for other
@@ -75,6 +79,7 @@ fn long_help_of_the_command() {
           forebay bench --gpu sim --json         a simulated GPU, results as JSON
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
+          forebay sweep /data                    every size and depth, with latencies
           forebay tune /data                     how much to keep in flight there, and remember it
           forebay doctor /data                   what keeps bytes from going to the GPU directly
           forebay report results -o report.html  results as a page for a browser

@@ -11,7 +11,8 @@ use forebay::units::format_size;
 use super::markup::{Markup, at, cut};
 use crate::report::digest::{Axis, Digest, Line};
 
-const SIZE: &str = "0 0 460 250";
+/// Without and with an edge that is not proven.
+const SIZES: [&str; 2] = ["0 0 460 190", "0 0 460 250"];
 /// Drawings of a page at most.
 const FLOWS_MAX: usize = 8;
 
@@ -102,8 +103,9 @@ pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
         markup.element("figcaption", &[], &name);
         let (title, about) = (format!("f{number}"), format!("g{number}"));
         let labels = format!("{title} {about}");
+        let size = SIZES[usize::from(flow.unproven > 0.0)];
         let attributes: [(&str, &dyn std::fmt::Display); 3] =
-            [("viewBox", &SIZE), ("role", &"img"), ("aria-labelledby", &labels)];
+            [("viewBox", &size), ("role", &"img"), ("aria-labelledby", &labels)];
         markup.within("svg", &attributes, |markup| {
             markup.element("title", &[("id", &title)], &name);
             let edges = flow.edges();
@@ -131,12 +133,12 @@ fn nodes(markup: &mut Markup, flow: &Flow) {
         None => "not counted".into(),
     };
     let end = if flow.host { "host memory" } else { "GPU" };
-    node(markup, (4.0, 92.0), &["drives", &drives]);
-    node(markup, (176.0, 14.0), &["page cache"]);
+    node(markup, (2.0, 92.0), &["drives", &drives]);
+    node(markup, (168.0, 14.0), &["page cache"]);
     if !flow.host {
-        node(markup, (176.0, 92.0), &["staging memory"]);
+        node(markup, (168.0, 92.0), &["staging memory"]);
     }
-    node(markup, (346.0, 92.0), &[end]);
+    node(markup, (334.0, 92.0), &[end]);
 }
 
 fn node(markup: &mut Markup, (x, y): (f64, f64), words: &[&str]) {
@@ -144,14 +146,14 @@ fn node(markup: &mut Markup, (x, y): (f64, f64), words: &[&str]) {
         ("class", &"frame"),
         ("x", &at(x)),
         ("y", &at(y)),
-        ("width", &110),
+        ("width", &124),
         ("height", &42),
         ("rx", &5),
     ];
     markup.alone("rect", &attributes);
     let mut line = if words.len() > 1 { y + 17.0 } else { y + 26.0 };
     for word in words {
-        label(markup, (x + 55.0, line), word);
+        label(markup, (x + 62.0, line), word);
         line += 17.0;
     }
 }
@@ -166,29 +168,29 @@ fn label(markup: &mut Markup, (x, y): (f64, f64), text: &str) {
 fn drawn_edges(markup: &mut Markup, flow: &Flow) {
     let between = flow.staged + flow.cached;
     if flow.host {
-        edge(markup, flow, flow.cached, ((286.0, 35.0), (400.0, 92.0)), (372.0, 50.0));
+        edge(markup, flow, flow.cached, ((292.0, 35.0), (396.0, 92.0)), (390.0, 52.0));
     } else {
-        edge(markup, flow, flow.cached, ((231.0, 56.0), (231.0, 92.0)), (272.0, 79.0));
-        edge(markup, flow, flow.staged, ((114.0, 113.0), (176.0, 113.0)), (145.0, 105.0));
-        edge(markup, flow, between, ((286.0, 113.0), (346.0, 113.0)), (316.0, 105.0));
+        edge(markup, flow, flow.cached, ((230.0, 56.0), (230.0, 92.0)), (272.0, 79.0));
+        edge(markup, flow, flow.staged, ((126.0, 113.0), (168.0, 113.0)), (147.0, 149.0));
+        edge(markup, flow, between, ((292.0, 113.0), (334.0, 113.0)), (313.0, 149.0));
     }
     // How much the page cache had from the drives is not told apart from what it had already.
-    markup.alone("path", &[("class", &"idle"), ("d", &"M59 92L176 35")]);
+    markup.alone("path", &[("class", &"idle"), ("d", &"M64 92L168 35")]);
     markup.within("g", &[], |markup| {
         let class = if flow.direct > 0.0 { "edge" } else { "idle" };
-        markup.alone("path", &[("class", &class), ("d", &"M59 134Q230 220 401 134")]);
+        markup.alone("path", &[("class", &class), ("d", &"M64 134Q230 226 396 134")]);
         if flow.direct > 0.0 {
             head(
                 markup,
                 if flow.writes {
-                    ((101.0, 155.0), (59.0, 134.0))
+                    ((100.0, 153.0), (64.0, 134.0))
                 } else {
-                    ((359.0, 155.0), (401.0, 134.0))
+                    ((360.0, 153.0), (396.0, 134.0))
                 },
             );
         }
         let way = if flow.host { "past the page cache" } else { "straight" };
-        label(markup, (230.0, 168.0), &format!("{way}: {}", shown(flow.direct)));
+        label(markup, (230.0, 174.0), &format!("{way}: {}", shown(flow.direct)));
     });
     if flow.unproven > 0.0 {
         markup.alone("path", &[("class", &"doubt"), ("d", &"M40 134Q230 290 420 134")]);

@@ -8,8 +8,8 @@ use crate::report::grid::people::heading;
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 62.0;
-const RIGHT: f64 = 18.0;
-const TOP: f64 = 14.0;
+const RIGHT: f64 = 26.0;
+const TOP: f64 = 30.0;
 const BOTTOM: f64 = 48.0;
 /// Space that the text of a tick needs.
 const TICK: f64 = 58.0;
@@ -131,6 +131,9 @@ fn axes(markup: &mut Markup, chart: &Chart, scale: &Scale) {
             free = x + TICK;
         }
     }
+    let attributes: [(&str, &dyn std::fmt::Display); 3] =
+        [("class", &"soft"), ("x", &"2"), ("y", &"14")];
+    markup.element("text", &attributes, heading(chart.metric));
     let middle = f64::midpoint(LEFT, right);
     let attributes: [(&str, &dyn std::fmt::Display); 4] = [
         ("class", &"soft"),
