@@ -104,7 +104,7 @@ pub enum Verb {
     /// last line says how bytes travel here. Works without root and without a GPU, and says what it
     /// could not see. Ends with 1 where something that was set up does not work.
     Doctor(DoctorArgs),
-    /// Make a report of results: a page for a browser, text, or tables for other programs
+    /// Make a report of results: a page for a browser, text, or tables
     ///
     /// Results files and what `forebay bench --json` or `forebay compare --json` printed stand in
     /// one report, each as a run of its own. Without `-o` it is shown here.

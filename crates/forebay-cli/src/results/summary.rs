@@ -179,6 +179,9 @@ mod tests {
     }
 
     proptest! {
+        // Each draws a thousand times.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn an_estimate_is_ordered_and_knows_no_order(
             mut samples in prop::collection::vec(any::<f64>(), 0..100)

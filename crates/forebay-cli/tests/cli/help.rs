@@ -3,7 +3,7 @@
 use crate::program::program;
 use assert_cmd::Command;
 
-fn stdout(arguments: &[&str]) -> String {
+pub(crate) fn stdout(arguments: &[&str]) -> String {
     let mut command = Command::new(program());
     let output = command.args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -29,8 +29,7 @@ fn short_help_of_the_command() {
                        the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
-          report       Make a report of results: a page for a browser, text, or tables for other
-                       programs
+          report       Make a report of results: a page for a browser, text, or tables
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -60,8 +59,7 @@ fn long_help_of_the_command() {
                        the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
-          report       Make a report of results: a page for a browser, text, or tables for other
-                       programs
+          report       Make a report of results: a page for a browser, text, or tables
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -472,35 +470,4 @@ fn short_help_fits_on_one_screen() {
 #[test]
 fn the_version_is_that_of_the_package() {
     assert_eq!(stdout(&["--version"]), format!("forebay {}\n", env!("CARGO_PKG_VERSION")));
-}
-
-#[test]
-fn the_man_page_names_every_flag() {
-    let page = stdout(&["man"]);
-    assert!(page.starts_with(".ie"), "{page}");
-    for flag in [
-        "size",
-        "repeats",
-        "gpu",
-        "route",
-        "cold",
-        "resident",
-        "json",
-        "checksum",
-        "extents",
-        "dry\\-run",
-        "fixture",
-    ] {
-        assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{flag}");
-    }
-    assert!(page.contains(".SH BENCH") && page.contains(".SH READ") && page.contains(".SH MAP"));
-    assert!(page.contains(".SH TUNE") && page.contains(".SH DOCTOR"));
-}
-
-#[test]
-fn every_shell_gets_its_completions() {
-    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let script = stdout(&["completions", shell]);
-        assert!(script.contains("resident"), "{shell}");
-    }
 }

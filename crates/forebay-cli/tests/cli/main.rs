@@ -15,6 +15,7 @@ mod log;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/doctor/machine.rs"]
 mod machine;
+mod manual;
 mod map;
 mod paths;
 #[allow(dead_code, reason = "the library's own tests use the rest")]

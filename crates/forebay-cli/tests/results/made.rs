@@ -114,7 +114,8 @@ fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32
         "route": "staged", "reason": "no direct path", "verdict": verdict(), "evidence": null,
         "steady": {"rates": [rate], "part_s": 0.5, "slope": 0.0, "deviation": 0.0,
             "reached": true},
-        "verified": true, "joules_per_gb": [{"part": "gpu", "per_gb": 20.5}], "shares": shares, "simulated": false
+        "verified": true, "shares": shares,
+        "joules_per_gb": [{"part": "gpu", "per_gb": 20.5}], "simulated": false
     })
 }
 

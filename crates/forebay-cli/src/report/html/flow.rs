@@ -190,7 +190,7 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
             );
         }
         let way = if flow.host { "past the page cache" } else { "straight" };
-        label(markup, (230.0, 174.0), &format!("{way}: {}", shown(flow.direct)));
+        label(markup, (230.0, 170.0), &format!("{way}: {}", shown(flow.direct)));
     });
     if flow.unproven > 0.0 {
         markup.alone("path", &[("class", &"doubt"), ("d", &"M40 134Q230 290 420 134")]);

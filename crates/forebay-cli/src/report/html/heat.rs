@@ -149,8 +149,10 @@ mod tests {
         fn every_cell_has_its_ground_and_its_text(
             cells in prop::collection::vec(prop::collection::vec(any::<Option<f64>>(), 3), 1..5)
         ) {
-            let cells: Vec<Vec<Option<f64>>> = cells.into_iter()
-                .map(|row| row.into_iter().map(|v| v.filter(|v| v.is_finite())).collect()).collect();
+            let finite = |row: Vec<Option<f64>>| -> Vec<Option<f64>> {
+                row.into_iter().map(|value| value.filter(|value| value.is_finite())).collect()
+            };
+            let cells: Vec<Vec<Option<f64>>> = cells.into_iter().map(finite).collect();
             let names = |count| (0..count).map(|n| format!("{n}")).collect::<Vec<_>>();
             let (rows, columns) = (names(cells.len()), names(3));
             let count = 3 * cells.len();

@@ -34,8 +34,10 @@
     const shown = /^[=+@\t\r-]/.test(text) ? "'" + text : text;
     return /[",\r\n]/.test(shown) ? '"' + shown.replaceAll('"', '""') + '"' : shown;
   };
-  const csvCell = (cell) =>
-    cell.dataset.value === undefined ? csvField(cell.textContent) : cell.dataset.value;
+  const csvCell = (cell) => {
+    if (cell.dataset.value !== undefined) return cell.dataset.value;
+    return isNothing(cell.textContent) ? "" : csvField(cell.textContent);
+  };
   const csv = (table) => {
     const keys = Array.from(table.tHead.rows[0].cells, (head) => csvField(head.dataset.key));
     return [keys, ...lines(table, csvCell)].map((line) => line.join(",") + "\r\n").join("");

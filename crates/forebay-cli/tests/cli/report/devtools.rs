@@ -135,7 +135,8 @@ impl Browser {
     /// Clicks, as a mouse does, into the middle of what an expression finds.
     pub(super) fn click(&mut self, element: &str) {
         let place = self.is(&format!(
-            "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center', inline: 'center'}});
+            "(() => {{ const e = {element};
+             e.scrollIntoView({{block: 'center', inline: 'center'}});
              const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         ));
         for kind in ["mousePressed", "mouseReleased"] {
