@@ -1,10 +1,10 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
-//! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices what it
-//! waits for in vain. Data go to stdout, talk to stderr.
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
+//! [`map`], [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command
+//! anew, [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine
+//! tells meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices
+//! what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -18,6 +18,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod compare;
 pub mod doctor;
 pub mod failure;
 mod interrupt;
@@ -81,8 +82,10 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             return not_a_verb(&error, verb);
         }
     };
-    let moves =
-        matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
+    let moves = matches!(
+        parsed.verb,
+        Verb::Bench(_) | Verb::Compare(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_)
+    );
     if moves || matches!(parsed.verb, Verb::Map(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
@@ -101,6 +104,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
+        Verb::Compare(args) => compare::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),

@@ -78,7 +78,7 @@ pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
 }
 
 /// A row's verdict for a table, with the mark of what has to be known beside it.
-pub(super) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
+pub(crate) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let Some(verdict) = &row.verdict else { return "–".into() };
     match verdict.note() {
         None => verdict.text.clone(),

@@ -28,6 +28,8 @@ pub enum Warning {
     Simulated,
     /// The file system keeps its files in memory.
     InMemory(String),
+    /// The file's pages cannot be dropped, and why.
+    Resident(String),
     /// Rows are missing because the file cannot be brought where it should be.
     LeftOut {
         /// Which rows.
@@ -117,6 +119,11 @@ impl fmt::Display for Warning {
                 f,
                 "no cold rows and no storage ceiling: {kind} keeps its files in memory; give a \
                  path on a drive"
+            ),
+            Self::Resident(reason) => write!(
+                f,
+                "the file stays in memory, so no drive is compared: {reason}; give a path on a \
+                 drive"
             ),
             Self::LeftOut { rows, reason } => {
                 write!(f, "left out: {}: {reason}", some(rows))
@@ -302,6 +309,7 @@ mod tests {
             Warning::HostTarget("no driver".into()),
             Warning::Simulated,
             Warning::InMemory("tmpfs".into()),
+            Warning::Resident("ramfs keeps its files in memory".into()),
             Warning::LeftOut { rows: rows(), reason: "why".into() },
             Warning::Part { len: 1 << 30, whole: 5 << 30 },
             Warning::Parts { parts: 1, len: 1 << 30 },
@@ -328,6 +336,8 @@ mod tests {
           on a machine with a GPU
         no cold rows and no storage ceiling: tmpfs keeps its files in memory; give a
           path on a drive
+        the file stays in memory, so no drive is compared: ramfs keeps its files in
+          memory; give a path on a drive
         left out: `mmap` read, cold; `standard` read, cold: why
         only the first 1 GiB of 5 GiB are read, to end in time; `--size 5368709120`
           reads all

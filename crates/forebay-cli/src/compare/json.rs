@@ -1,0 +1,51 @@
+//! A comparison as JSON, version 1; docs/json-schema.md describes every key. What `forebay bench`
+//! has as well is the same there.
+
+use serde::{Deserialize, Serialize};
+
+use super::runs::Runs;
+use crate::report::json::{Environment, Row};
+
+/// One run of `forebay compare`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareReport {
+    /// The version of the schema, that of `forebay bench`.
+    pub schema: u32,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// What was compared.
+    pub compare: Compared,
+    /// A row for each way and direction, in the order of the table.
+    pub results: Vec<CompareRow>,
+    /// What a reader of the numbers should know, as sentences.
+    pub warnings: Vec<String>,
+}
+
+impl CompareReport {
+    /// The report as text, with a line feed at its end.
+    ///
+    /// # Errors
+    /// None that a report of numbers and text can cause.
+    pub fn to_text(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+}
+
+/// What was compared.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// `compare`, `dma` or `all`.
+    pub mode: String,
+    /// How often each way was run.
+    pub runs: u32,
+}
+
+/// One way in one direction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareRow {
+    /// As a row of `forebay bench`; what is said of several samples leaves the first out.
+    #[serde(flatten)]
+    pub row: Row,
+    /// The runs.
+    pub runs: Runs,
+}
