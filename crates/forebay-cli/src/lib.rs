@@ -12,6 +12,7 @@
 //! - `bench/methods/mapping.rs`: mappings of files
 //! - `bench/methods/cufile/child.rs`: lends memory to cuFile
 //! - `bench/cpu.rs`: `getrusage`
+//! - `compare/compute.rs`: a kernel on a GPU's memory
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 //! - `bench/drives/ways/one_queue.rs`: the same
 //! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::runs::Runs;
+use super::sockets::Sockets;
 use crate::report::json::{Environment, Row};
 
 /// One run of `forebay compare`.
@@ -38,6 +39,38 @@ pub struct Compared {
     pub mode: String,
     /// How often each way was run.
     pub runs: u32,
+    /// Where GPU and drives hang; null where the GPU is none on PCI.
+    pub topology: Option<Sockets>,
+    /// The GPU's own work; null where none was measured.
+    pub compute: Option<ComputeFacts>,
+}
+
+/// A kernel on the GPU's memory, alone and beside a read of ours. Rates are bytes per second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComputeFacts {
+    /// `xor`: each word of its memory is read, changed and written.
+    pub kernel: String,
+    /// Bytes of that memory.
+    pub bytes: u64,
+    /// What that memory can do, reads and writes together.
+    pub limit: f64,
+    /// Where that is from: `clock_and_width`, as the driver tells them, or `filling`, the best of
+    /// some fills, for want of better.
+    pub limit_by: String,
+    /// What the kernel reads and writes by itself.
+    pub alone: Runs,
+    /// The mean of that as a share of the limit.
+    pub share_of_limit: f64,
+    /// The same while a file is read.
+    pub beside: Runs,
+    /// That read.
+    pub read: Runs,
+    /// Its mean as a share of the mean of our reads without a kernel.
+    pub share_of_read: Option<f64>,
+    /// Whether every byte that the kernel changed, and every byte of the reads, was right.
+    pub verified: bool,
+    /// Whether host memory played the GPU.
+    pub simulated: bool,
 }
 
 /// One way in one direction.

@@ -4,24 +4,32 @@
 //! `file` finds or makes the file, `run` takes the samples, `runs` says what they come to, `draw`
 //! shows it. Whether bytes went by DMA is what the verdict says, never a speed.
 
+mod beside;
+mod compute;
 mod draw;
 mod file;
 pub mod json;
+mod notes;
 mod run;
 pub mod runs;
+pub mod sockets;
 
 use std::io::Write as _;
 
+use forebay::topology::Resolver;
 use forebay::{Engine, Route};
 
+use self::beside::Work;
 use self::file::TestFile;
 use self::json::{CompareReport, Compared};
 use self::run::{Runner, Told, Way};
+use self::sockets::Sockets;
 use crate::args::{CompareArgs, Mode};
 use crate::bench::cache::make_cold;
 use crate::bench::data::Pattern;
 use crate::bench::demand::Demand;
 use crate::bench::line::RowPlace;
+use crate::bench::memory::Memory;
 use crate::bench::methods::forebay::try_route;
 use crate::bench::proof::Prover;
 use crate::bench::target::Target;
@@ -31,7 +39,7 @@ use crate::interrupt;
 use crate::program::Program;
 use crate::report::json::{Cache, Environment, SCHEMA};
 use crate::report::warnings::{self, Warning};
-use crate::steps;
+use crate::steps::{self, Step};
 
 /// Runs the verb: lines as runs end, then the report.
 pub(crate) fn command(args: &CompareArgs, command: &str, program: &Program) -> Result<()> {
@@ -59,10 +67,11 @@ fn say(text: &str) -> Result<()> {
 
 /// How the verb ends. Wrong data are told even where nobody took the report.
 fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
-    match report.results.iter().filter(|row| row.row.verified == Some(false)).count() {
-        0 => shown,
-        _ => Err(Failure::new("wrong data were found: `WRONG` says where")),
+    let moved = report.results.iter().all(|row| row.row.verified != Some(false));
+    if moved && report.compare.compute.as_ref().is_none_or(|compute| compute.verified) {
+        return shown;
     }
+    Err(Failure::new("wrong data were found: `WRONG` says where"))
 }
 
 /// Compares what `args` ask for; `tell` gets the text that stands before the report.
@@ -98,13 +107,58 @@ struct Comparison<'a> {
     environment: Environment,
 }
 
+/// What the runs need, and what they are of.
+struct Ready {
+    memory: Memory,
+    pattern: Pattern,
+    cache: Cache,
+    ways: Vec<Way>,
+    sockets: Option<Sockets>,
+}
+
 impl Comparison<'_> {
     fn run(
         self,
         mut warnings: Vec<Warning>,
         tell: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<CompareReport> {
-        let (len, runs) = (self.args.size, self.args.runs);
+        let mut ready = self.ready(&mut warnings)?;
+        let (simulated, runs) = (self.target.is_simulated(), self.args.runs);
+        let head = draw::Head {
+            environment: &self.environment,
+            sockets: ready.sockets.as_ref(),
+            path: self.file.path(),
+            len: self.args.size,
+            cache: ready.cache,
+        };
+        tell(&head.text(simulated))?;
+        let work = self.measure(&mut ready, &mut warnings, tell)?;
+        let place = RowPlace {
+            target: &ready.memory.name(),
+            simulated,
+            size: self.args.size,
+            paths: vec![self.file.path().display().to_string()],
+            drives: self.environment.drives.iter().map(|drive| drive.id.clone()).collect(),
+        };
+        let results = run::rows(&ready.ways, &place);
+        let topology = ready.sockets;
+        warnings.extend(topology.as_ref().and_then(Sockets::warning).map(Warning::Engine));
+        warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
+        warnings.extend(notes::about(&results, runs));
+        let compute = work.and_then(|work| work.facts(&results, simulated));
+        let mode = self.args.mode.name().into();
+        Ok(CompareReport {
+            schema: SCHEMA,
+            environment: self.environment.clone(),
+            compare: Compared { mode, runs, topology, compute },
+            results,
+            warnings: warnings.iter().map(ToString::to_string).collect(),
+        })
+    }
+
+    /// Looks whether all can be had, and makes what is needed.
+    fn ready(&self, warnings: &mut Vec<Warning>) -> Result<Ready> {
+        let len = self.args.size;
         let in_memory = self.in_memory();
         self.file.check_room(len)?;
         self.demand(in_memory.is_some()).check(len, "--size")?;
@@ -112,45 +166,51 @@ impl Comparison<'_> {
             scratch::random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         let pattern = Pattern::new(key);
         let has_direct = self.has_direct(pattern)?;
-        let mut memory = self.target.allocate(&self.engine, len)?;
+        let memory = self.target.allocate(&self.engine, len)?;
         make::fill(self.file.path(), pattern, len)?;
-        let cache = self.cache(in_memory, &mut warnings)?;
-        let mut ways = self.ways(has_direct, cache);
-        let (target, simulated) = (memory.name(), self.target.is_simulated());
-        tell(&draw::head(&self.environment, self.file.path(), len, cache, simulated))?;
+        let cache = self.cache(in_memory, warnings)?;
+        let (ways, sockets) = (self.ways(has_direct, cache), self.sockets());
+        Ok(Ready { memory, pattern, cache, ways, sockets })
+    }
+
+    /// Makes all runs; what could not be measured is among the warnings.
+    fn measure(
+        &self,
+        ready: &mut Ready,
+        warnings: &mut Vec<Warning>,
+        tell: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Option<Work>> {
+        let simulated = self.target.is_simulated();
         let mut runner = Runner {
             engine: &self.engine,
             file: &self.file,
-            prover: Prover::new(memory.info()),
-            memory: &mut memory,
-            len,
-            cache,
-            pattern,
+            prover: Prover::new(ready.memory.info()),
+            memory: &mut ready.memory,
+            len: self.args.size,
+            cache: ready.cache,
+            pattern: ready.pattern,
         };
-        runner.run(&mut ways, runs, &mut |told: &Told| tell(&draw::run(told, simulated)))?;
-        for way in &ways {
+        let mut work = self.work(ready.pattern, warnings);
+        for run in 1..=self.args.runs {
+            let told = &mut |told: &Told| tell(&draw::run(told, simulated));
+            runner.run(&mut ready.ways, run, told)?;
+            let Some(at_work) = &mut work else { continue };
+            let turn = at_work.turn(&mut runner, run);
+            match turn.unwrap_or_else(|failure| Err(failure.in_one_line())) {
+                Ok(turn) => tell(&draw::turn(&turn, simulated))?,
+                Err(reason) => {
+                    warnings.push(Warning::NoCompute(reason));
+                    work = None;
+                }
+            }
+        }
+        for way in &ready.ways {
             if let Some(reason) = way.left_out() {
-                let rows = vec![format!("`{}`", way.name)];
+                let rows = vec![way.name.clone()];
                 warnings.push(Warning::LeftOut { rows, reason: reason.into() });
             }
         }
-        let place = RowPlace {
-            target: &target,
-            simulated,
-            size: len,
-            paths: vec![self.file.path().display().to_string()],
-            drives: self.environment.drives.iter().map(|drive| drive.id.clone()).collect(),
-        };
-        let results = run::rows(&ways, &place);
-        warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
-        let compare = Compared { mode: self.args.mode.name().into(), runs };
-        Ok(CompareReport {
-            schema: SCHEMA,
-            environment: self.environment.clone(),
-            compare,
-            results,
-            warnings: warnings.iter().map(ToString::to_string).collect(),
-        })
+        Ok(work)
     }
 
     /// The ways, in the order of the table.
@@ -164,6 +224,27 @@ impl Comparison<'_> {
             ways.push(Way::ours(&self.engine, Some(Route::Direct), must, cache));
         }
         ways
+    }
+
+    /// The GPU's own work, where it is wanted and can be had.
+    fn work(&self, pattern: Pattern, warnings: &mut Vec<Warning>) -> Option<Work> {
+        if self.args.mode != Mode::All {
+            return None;
+        }
+        match Work::new(&self.engine, &self.target, self.args.size, pattern) {
+            Ok(work) => Some(work),
+            Err(failure) => {
+                warnings.push(Warning::NoCompute(failure.in_one_line()));
+                None
+            }
+        }
+    }
+
+    /// Where the GPU and the drives hang.
+    fn sockets(&self) -> Option<Sockets> {
+        let info = self.target.device.as_ref()?.info();
+        let _step = Step::begin("look at", self.file.path());
+        Sockets::look(&Resolver::default(), self.file.path(), &info.pci_address)
     }
 
     /// Whether bytes can go straight between this file and the GPU.

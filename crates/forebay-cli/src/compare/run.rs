@@ -89,26 +89,24 @@ pub(super) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs all `ways` so often; `tell` hears of each run of each.
+    /// Has each of `ways` run once; `tell` hears of it.
     ///
     /// # Errors
     /// Those of a way that was demanded, and of `tell`.
     pub(super) fn run(
         &mut self,
         ways: &mut [Way],
-        runs: u32,
+        run: u32,
         tell: &mut dyn FnMut(&Told) -> Result<()>,
     ) -> Result<()> {
-        for run in 1..=runs {
-            let count = ways.len();
-            for index in 0..count {
-                let index = if run % 2 == 1 { index } else { count - 1 - index };
-                let way = &mut ways[index];
-                if way.left_out().is_none()
-                    && let Some(told) = self.turn(way, run)?
-                {
-                    tell(&told)?;
-                }
+        let count = ways.len();
+        for index in 0..count {
+            let index = if run % 2 == 1 { index } else { count - 1 - index };
+            let way = &mut ways[index];
+            if way.left_out().is_none()
+                && let Some(told) = self.turn(way, run)?
+            {
+                tell(&told)?;
             }
         }
         Ok(())
@@ -156,7 +154,11 @@ impl Runner<'_> {
         Ok(self.sample(method, Direction::Read, run)?.map(|read| (write, read)))
     }
 
-    fn sample(
+    /// Takes one sample; the text says why the file's pages are not where they should be.
+    ///
+    /// # Errors
+    /// The way's, and the system's.
+    pub(super) fn sample(
         &mut self,
         method: &mut dyn Method,
         direction: Direction,

@@ -64,10 +64,17 @@ impl Runs {
     /// first; `None` where there are none.
     #[must_use]
     pub fn of(bytes: u64, seconds: &[f64]) -> Option<(Self, Spread)> {
-        let first = rate(bytes, *seconds.first()?);
-        let rates: Vec<f64> = counted(seconds).iter().map(|s| rate(bytes, *s)).collect();
+        let rates: Vec<f64> = seconds.iter().map(|seconds| rate(bytes, *seconds)).collect();
+        Self::of_rates(&rates)
+    }
+
+    /// The same of rates.
+    #[must_use]
+    pub fn of_rates(rates: &[f64]) -> Option<(Self, Spread)> {
+        let first = *rates.first()?;
+        let rates = counted(rates);
         let spread = Spread::of(rates.iter().copied())?;
-        let mean = mean(&rates)?;
+        let mean = mean(rates)?;
         let several = rates.len() > 1 && mean > 0.0;
         let variation = several.then(|| (spread.max - spread.min) / mean);
         Some((Self { first, mean, variation, judgement: variation.map(Judgement::of) }, spread))

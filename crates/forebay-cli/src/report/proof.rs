@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::json::Row;
 use crate::bench::proof::Proof;
 
+/// What words begin with of ways straight to the GPU.
+const DIRECT: &str = "direct";
+
 /// What is proven of a row's bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictFacts {
@@ -57,6 +60,18 @@ impl VerdictFacts {
         let all: Vec<Verdict> = proofs.iter().map(|proof| proof.verdict.clone()).collect();
         let claim = proofs.first().map(|proof| &proof.claim);
         serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
+    }
+
+    /// Whether all bytes went straight between storage and GPU.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.word.starts_with(DIRECT)
+    }
+
+    /// Whether some did.
+    #[must_use]
+    pub fn is_partly_direct(&self) -> bool {
+        self.shares.iter().any(|share| share.way.starts_with(DIRECT))
     }
 
     /// What a reader has to know beside the word, the worst first.

@@ -1,5 +1,10 @@
 //! `forebay compare`: what it prints, what it refuses, and that it leaves nothing behind.
 
+mod ends;
+mod help;
+mod refused;
+mod sockets;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -139,115 +144,72 @@ fn the_direct_path_is_called_dma_by_what_others_counted() {
     }
 }
 
-#[test]
-fn a_direct_path_that_is_missing_is_named() {
-    let folder = folder();
-    let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "sim"]);
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("by the route `direct`") && text.contains("no `libcufile`"), "{text}");
-    assert!(text.contains("hint: `forebay doctor` says what the route takes; `-m compare`"));
-    let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "none"]);
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("by the route `direct` without a GPU"), "{text}");
-    // Beside others it is only not there.
-    let report = report(folder.path(), &["-m", "compare", "--gpu", "sim", "-r", "1"]);
-    assert!(report.results.iter().all(|found| found.row.demanded.is_none()));
+/// The lines that say whether it was DMA, writing and reading.
+fn dma(text: &str) -> Vec<&str> {
+    text.lines().filter_map(|line| line.strip_prefix("DMA      ")).collect()
 }
 
 #[test]
-fn a_file_that_is_there_is_not_touched_unless_the_user_says_so() {
+fn it_is_called_dma_where_the_verdict_says_so_and_nowhere_else() {
     let folder = folder();
-    let path = folder.path().join("file");
-    fs::write(&path, "precious").unwrap();
-    for mode in ["compare", "dma"] {
-        let (code, text) = failure(folder.path(), &["-f", "file", "-m", mode, "--gpu", "sim"]);
-        let expected = "error: `file` is there, and would be overwritten\n\
-                        hint: give a new name or a folder; with `--overwrite` all that it holds is \
-                        lost\n";
-        assert_eq!((code, text.as_str()), (2, expected));
+    let text = good(folder.path(), &["-m", "compare", "-r", "1", "--gpu", "sim"]);
+    let said = dma(&text);
+    assert_eq!(said.len(), 2, "{text}");
+    for (line, direction) in said.iter().zip(["write", "read"]) {
+        let says = |word| line.starts_with(&format!("{direction}: {word}: forebay"));
+        assert!(says("no") || says("not proven"), "{line}");
+        assert!(line.ends_with(", simulated"), "{line}");
     }
-    // What it holds is not lost for a path that is not there.
-    let arguments = ["-f", "file", "--overwrite", "-m", "dma", "--gpu", "sim"];
-    assert_eq!(failure(folder.path(), &arguments).0, 1);
-    assert_eq!(fs::read(&path).unwrap(), b"precious");
-    let arguments = ["-f", "file", "--overwrite", "-m", "compare", "-r", "1", "--gpu", "none"];
-    good(folder.path(), &arguments);
-    assert_eq!(fs::metadata(&path).unwrap().len(), 2 << 20, "it stays, with other bytes");
-    assert_eq!(names(folder.path()), ["file"]);
-}
+    assert_eq!(text.matches("DMA").count(), 2, "{text}");
 
-#[test]
-fn a_file_that_is_new_goes_away_again() {
-    let folder = folder();
-    fs::create_dir(folder.path().join("there")).unwrap();
-    for file in ["new", "there", "there/new"] {
-        good(folder.path(), &["-f", file, "-m", "compare", "-r", "1", "--gpu", "none"]);
-        assert_eq!(names(folder.path()), ["there"], "{file}");
-        assert_eq!(names(&folder.path().join("there")), [""; 0], "{file}");
+    // A library that says that bytes have gone, which have not.
+    let output = compare(folder.path(), &["-m", "dma", "-r", "1", "--gpu", "sim:cufile=lie"]);
+    let (text, told) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+    let (text, told) = (text.unwrap(), told.unwrap());
+    if told.contains("by the route `direct`: ") {
+        return println!("skipped: a path that lies: {told}");
     }
-    for (file, says) in
-        [("missing/new", "cannot create `missing/new`"), ("/dev/null", "no regular")]
-    {
-        let (code, text) = failure(folder.path(), &["-f", file, "--gpu", "none"]);
-        assert_eq!(code, if file == "/dev/null" { 2 } else { 1 }, "{text}");
-        assert!(text.contains(says), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("run 1: ") && text.contains("WRONG DATA"), "{text}");
+    assert!(told.contains("error: wrong data were found"), "{told}");
+    assert!(dma(&text).iter().all(|line| line.contains(": not proven: ")), "{text}");
+    let wrong: Vec<&str> = text.lines().filter(|line| line.contains(" WRONG ")).collect();
+    assert!(!wrong.is_empty());
+    for line in wrong {
+        assert!(!line.contains("faster") && !line.contains("slower"), "it says nothing: {line}");
     }
 }
 
 #[test]
-fn words_that_make_no_sense_are_told() {
+fn a_kernel_works_alone_and_beside_a_read() {
     let folder = folder();
-    let texts: Vec<String> = [
-        &["-m", "turbo"][..],
-        &["-r", "0"],
-        &["-f"],
-        &["--overwrite"],
-        &["--overwite", "-f", "x"],
-        &["file"],
-    ]
-    .into_iter()
-    .map(|arguments| {
-        let (code, text) = failure(folder.path(), arguments);
-        assert_eq!(code, 2, "{arguments:?}: {text}");
-        text
-    })
-    .collect();
-    insta::assert_snapshot!(texts.concat(), @"
-    error: `--mode` cannot be `turbo`: it takes one of `compare`, `dma`, `all`
-    hint: `forebay compare --help` tells what it takes
-    error: `--runs` cannot be `0`: it takes a number from 1 to 1000
-    hint: `forebay compare --help` tells what it takes
-    error: `--file` needs a value
-    hint: `forebay compare --help` tells what it takes
-    error: `--file` is missing
-    hint: `forebay compare --help` tells what it takes
-    error: there is no flag `--overwite`
-    hint: perhaps `--overwrite` was meant
-    error: `file` is one word too many
-    hint: `forebay compare --help` tells what it takes
-    ");
-    for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
-        let mut command = Command::new(program());
-        command.current_dir(folder.path()).args(["compare", "--size", size]);
-        let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(2));
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains("it takes a number of MiB, or a size such as `512M`"), "{text}");
+    let text = good(folder.path(), &["-r", "2", "--gpu", "sim"]);
+    for run in [1, 2] {
+        let line = format!("xor, run {run}: alone ");
+        let line = text.lines().find(|found| found.starts_with(&line)).unwrap();
+        assert!(line.contains("GB/s, beside a read ") && line.ends_with("verified, simulated"));
     }
-}
-
-#[test]
-fn a_size_without_room_is_refused() {
-    let folder = folder();
-    let mut command = Command::new(program());
-    let arguments = ["compare", "--size", "1000000T", "--gpu", "none"];
-    let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("stay free"), "{text}");
-    assert_eq!(names(folder.path()), [""; 0]);
-    // The GPU's memory bounds it as well.
-    let (code, text) = failure(folder.path(), &["--gpu", "sim:memory=1M"]);
-    assert_eq!(code, 1, "{text}");
-    assert!(text.contains("cannot allocate 2 MiB on sim:0"), "{text}");
+    for (name, says) in [("xor ", "data right, simulated"), ("beside ", ", simulated")] {
+        let line = text.lines().find(|line| line.starts_with(name) && !line.contains("run "));
+        assert!(line.unwrap().ends_with(says), "{text}");
+    }
+    let report = report(folder.path(), &["-r", "2", "--gpu", "sim"]);
+    let facts = report.compare.compute.as_ref().unwrap();
+    assert_eq!((facts.kernel.as_str(), facts.bytes), ("xor", 2 << 20));
+    assert_eq!((facts.limit_by.as_str(), facts.verified, facts.simulated), ("filling", true, true));
+    for runs in [facts.alone, facts.beside, facts.read] {
+        assert!(runs.first > 0.0 && runs.mean > 0.0, "{facts:?}");
+    }
+    assert!((facts.share_of_limit - facts.alone.mean / facts.limit).abs() < 1e-9);
+    let ours = report.results.iter().find(|found| {
+        (found.row.method, found.row.direction) == (MethodName::Forebay, Direction::Read)
+    });
+    let share = facts.read.mean / ours.unwrap().runs.mean;
+    assert!((facts.share_of_read.unwrap() - share).abs() < 1e-9);
+    // Without a GPU the rest is measured all the same.
+    let output = compare(folder.path(), &["-r", "1", "--gpu", "none"]);
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("own work beside a read is not measured: there is no GPU"), "{told}");
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("xor"));
 }
