@@ -80,11 +80,13 @@ impl Kernel {
     /// # Safety
     /// The buffer lives, and nobody else uses it meanwhile.
     unsafe fn run(&self) -> DeviceResult<()> {
-        for _ in 0..self.row {
+        let queued = (0..self.row).try_for_each(|_| {
             // SAFETY: the caller's promise; the stream is waited for below.
-            unsafe { self.device.xor(self.stream, self.address, KEY, self.len) }?;
-        }
-        self.device.synchronize(self.stream)
+            unsafe { self.device.xor(self.stream, self.address, KEY, self.len) }
+        });
+        // Whatever became of the last, those before it are at work.
+        let done = self.device.synchronize(self.stream);
+        queued.and(done)
     }
 
     /// Runs rows until `is_enough`, one at least.

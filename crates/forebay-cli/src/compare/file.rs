@@ -42,17 +42,16 @@ impl TestFile {
     /// It is there and may not, it is no file, or the system's.
     pub(super) fn find(wanted: Option<&Path>, overwrite: bool) -> Result<Self> {
         let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
-        let facts = {
-            let _step = Step::begin("look at", path);
-            fs::metadata(path)
-        };
+        let looking = Step::begin("look at", path);
+        let facts = fs::metadata(path);
+        // A link that leads nowhere is the user's as well.
+        let is_new = |error: &io::Error| error.kind() == ErrorKind::NotFound && !path.is_symlink();
+        let is_new = facts.as_ref().is_err_and(is_new);
+        drop(looking);
         match facts {
             Ok(facts) if facts.is_dir() => Self::scratch(path),
             Ok(facts) => Self::given(path, &facts, overwrite),
-            // A link that leads nowhere is the user's as well.
-            Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => {
-                Self::create(path)
-            }
+            Err(_) if is_new => Self::create(path),
             Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)),
         }
     }
@@ -89,6 +88,7 @@ impl TestFile {
                     "give a new name or a folder; with `--overwrite` all that it holds is lost",
                 ));
         }
+        let _step = Step::begin("look at", path);
         // What is written is opened without following links, and this one the user has named.
         let path = fs::canonicalize(path)
             .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
