@@ -47,8 +47,8 @@ impl Head<'_> {
         let path = self.path.display().to_string();
         let mut text = table::header(self.environment, Some(&path), false);
         // Writing to a string cannot fail.
-        for drive in self.sockets.iter().flat_map(|sockets| &sockets.drives) {
-            let _ = writeln!(text, "distance {}: {}", plain(&drive.name), plain(&drive.text));
+        for drive in self.sockets.iter().flat_map(|sockets| sockets.lines()) {
+            let _ = writeln!(text, "distance {}", plain(&drive));
         }
         let how = match self.cache {
             Cache::Cold => "writes end on the drive, reads begin there",
@@ -208,4 +208,152 @@ fn cells<'a>(CompareRow { row, runs }: &'a CompareRow, reasons: &mut Vec<&'a str
         table::route(row, reasons),
         proof::cell(row, reasons),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::json::Compared;
+    use crate::compare::runs::Runs;
+    use crate::compare::sockets::Away;
+    use crate::report::json::tests::report as bench;
+
+    /// A report of fixed data.
+    fn report(simulated: bool) -> CompareReport {
+        let bench = bench();
+        let rows = bench.results.into_iter().filter(|row| !row.method.is_ceiling());
+        let rows = rows.map(|row| {
+            let row = Row { simulated, speed_up: Some(1.843), ..row };
+            CompareRow { runs: Runs::of(row.bytes, &row.seconds).unwrap().0, row }
+        });
+        let runs = |rates: [f64; 3]| Runs::of_rates(&rates).unwrap().0;
+        let (alone, beside) = (runs([1.0e12, 4.2e12, 4.2e12]), runs([1.0e12, 4.1e12, 4.1e12]));
+        let compute = ComputeFacts {
+            kernel: "xor".into(),
+            bytes: 512 << 20,
+            limit: 4.8e12,
+            limit_by: "clock_and_width".into(),
+            alone,
+            share_of_limit: alone.mean / 4.8e12,
+            beside,
+            read: runs([1e9, 3e9, 3e9]),
+            share_of_read: Some(0.97),
+            verified: true,
+            simulated,
+        };
+        let mode = "all".into();
+        CompareReport {
+            schema: bench.schema,
+            environment: bench.environment,
+            compare: Compared { mode, runs: 3, topology: None, compute: Some(compute) },
+            results: rows.collect(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Lines that fit into this file.
+    fn folded(text: &str) -> String {
+        let fold = |line: &str| {
+            let cut = line.char_indices().nth(87).map(|(at, _)| at);
+            // Where a column or a word ends.
+            match cut.and_then(|at| line[..at].rfind(' ')) {
+                Some(at) => format!("{}\n  {}\n", line[..at].trim_end(), line[at..].trim()),
+                None => format!("{line}\n"),
+            }
+        };
+        text.lines().map(fold).collect()
+    }
+
+    #[test]
+    fn the_whole_summary() {
+        insta::assert_snapshot!(folded(&summary(&report(false))), @"
+
+        method    direction  first  average  median (min–max)  variation  against standard
+          CPU s/GB  data   route       verdict
+        standard  read        2.15     2.15  2.15 (2.11–2.19)  4 %, good                 –
+          0.125  right  –           staged [1]
+        forebay   read        54.5     54.5  54.5 (54.2–54.8)  1 %, good    [+84 % faster]
+          0.125  right  cached [2]  cached
+        [1] others used it as well
+        [2] resident in the page cache
+
+        DMA      read: no: forebay: cached
+        xor      512 MiB of the GPU's memory, read and written: 4200 GB/s, 88 % of the 4800
+          GB/s that its clock and width give; data right
+        beside   a read: 4100 GB/s, 98 % of what it is alone; that read 3.00 GB/s, 97 % of
+          what it is alone
+        ");
+    }
+
+    #[test]
+    fn what_is_played_says_so_in_each_line_with_a_number() {
+        let text = summary(&report(true));
+        let is_number = |line: &&str| line.contains("GB/s") || line.contains(" right ");
+        let headings = |line: &&str| !line.starts_with("method");
+        let lines: Vec<&str> = text.lines().filter(is_number).filter(headings).collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines.iter().all(|line| line.contains("simulated")), "{text}");
+    }
+
+    #[test]
+    fn the_speed_of_wrong_data_is_compared_with_nothing() {
+        let mut report = report(false);
+        assert_eq!(summary(&report).matches("faster").count(), 1);
+        report.results[1].row.verified = Some(false);
+        report.compare.compute.as_mut().unwrap().verified = false;
+        let text = summary(&report);
+        assert_eq!((text.matches("faster").count(), text.matches("WRONG").count()), (0, 2));
+    }
+
+    #[test]
+    fn dma_is_what_the_verdict_says() {
+        let said = |word: &str, shares: &[&str]| {
+            let mut report = report(false);
+            let verdict = report.results[1].row.verdict.as_mut().unwrap();
+            (verdict.word, verdict.text) = (word.into(), word.into());
+            let of =
+                |way: &&str| crate::report::proof::ShareFacts { way: (*way).into(), share: 0.5 };
+            verdict.shares = shares.iter().map(of).collect();
+            dma(&report.results, Direction::Read)
+        };
+        let direct = "direct (p2pdma)";
+        assert_eq!(said(direct, &[direct]), "DMA      read: yes: forebay: direct (p2pdma)\n");
+        assert_eq!(said("mixed", &["staged", direct]), "DMA      read: in part: forebay: mixed\n");
+        assert_eq!(said("staged", &["staged"]), "DMA      read: no: forebay: staged\n");
+        for word in ["unproven", "contradictory"] {
+            assert_eq!(said(word, &[]), format!("DMA      read: not proven: forebay: {word}\n"));
+        }
+        assert_eq!(dma(&report(false).results, Direction::Write), "", "nothing was written");
+    }
+
+    #[test]
+    fn the_head_names_file_target_and_distance() {
+        let environment = bench().environment;
+        let away = Away {
+            drive: "nvme:1".into(),
+            name: "nvme0n1\u{1b}[2J".into(),
+            numa_node: Some(0),
+            distance: "across_sockets".into(),
+            text: "across sockets".into(),
+            node_distance: Some(21),
+        };
+        let gpu = "0000:1b:00.0".to_owned();
+        let sockets = Sockets { gpu, numa_node: Some(1), drives: vec![away] };
+        let mut head = Head {
+            environment: &environment,
+            sockets: Some(&sockets),
+            path: Path::new("/data/new"),
+            len: 512 << 20,
+            cache: Cache::Cold,
+        };
+        insta::assert_snapshot!(head.text(false), @r"
+        machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
+        file     /data/new, ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
+        target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+        distance nvme0n1\u{1b}[2J: across sockets, NUMA nodes 1 and 0, distance 21
+        each run 512 MiB written and read; writes end on the drive, reads begin there
+        ");
+        head.cache = Cache::Resident;
+        assert!(head.text(true).contains("in the page cache, reads begin there, simulated GPU\n"));
+    }
 }

@@ -18,7 +18,7 @@ use crate::bench::methods::{Job, Method};
 use crate::bench::proof::Prover;
 use crate::bench::stats::{cpu_per_gb, rate};
 use crate::compare::json::CompareRow;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps;
 
@@ -118,6 +118,9 @@ impl Runner<'_> {
         let samples = self.samples(way.method.as_mut(), run);
         let (write, read) = match samples {
             Ok(Ok(samples)) => samples,
+            Ok(Err(reason)) if way.demanded => {
+                return Err(Failure::new(format!("cannot measure `{}`", way.name)).because(reason));
+            }
             Ok(Err(reason)) => {
                 way.write.left_out = Some(reason);
                 return Ok(None);
@@ -203,4 +206,155 @@ fn row(line: &Line, place: &RowPlace<'_>) -> Option<CompareRow> {
     let cpu: Vec<f64> = counted(&line.samples).iter().map(|spent| spent.cpu_seconds).collect();
     row.cpu_s_per_gb = cpu_per_gb(line.bytes, &cpu);
     Some(CompareRow { row, runs })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use forebay::Options;
+    use forebay::units::MIB;
+
+    use super::*;
+    use crate::bench::memory::HostMemory;
+    use crate::bench::methods::Moved;
+
+    const LEN: u64 = MIB + 4096;
+
+    /// The standard way, spoiled.
+    struct Broken(Standard, &'static str);
+
+    impl Method for Broken {
+        fn name(&self) -> MethodName {
+            MethodName::Mmap
+        }
+
+        fn open(&mut self, job: &Job, memory: &Memory) -> Result<()> {
+            self.0.open(job, memory)
+        }
+
+        fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
+            let moved = self.0.read(job, target);
+            if let (Memory::Host(host), "flips") = (target, self.1) {
+                host.bytes_mut()[4096] ^= 1;
+            }
+            moved
+        }
+
+        fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
+            let moved = self.0.write(job, source);
+            match self.1 {
+                "fails" => Err(Failure::new("half of it").because("the drive is gone")),
+                "cuts" => {
+                    fs::File::options().write(true).open(&job.path).unwrap().set_len(7).unwrap();
+                    moved
+                }
+                _ => moved,
+            }
+        }
+
+        fn close(&mut self) {
+            self.0.close();
+        }
+    }
+
+    fn broken(fault: &'static str, must: bool) -> Way {
+        Way::new(Box::new(Broken(Standard::default(), fault)), None, must, Cache::Resident)
+    }
+
+    /// The ways after so many runs beside the standard one, and what was told.
+    fn run(ways: Vec<Way>, runs: u32) -> Result<(Vec<Way>, Vec<Told>)> {
+        let place = tempfile::tempdir().unwrap();
+        let engine = Engine::new(Options::default()).unwrap();
+        let file = TestFile::find(Some(place.path()), false).unwrap();
+        let pattern = Pattern::new(5);
+        make::fill(file.path(), pattern, LEN).unwrap();
+        let mut runner = Runner {
+            engine: &engine,
+            file: &file,
+            memory: &mut Memory::Host(HostMemory::allocate(LEN).unwrap()),
+            len: LEN,
+            cache: Cache::Resident,
+            pattern,
+            prover: Prover::new(None),
+        };
+        let mut told = Vec::new();
+        let mut ways: Vec<Way> = ways.into_iter().chain([Way::standard(Cache::Resident)]).collect();
+        for run in 1..=runs {
+            runner.run(&mut ways, run, &mut |one| {
+                told.push(one.clone());
+                Ok(())
+            })?;
+        }
+        Ok((ways, told))
+    }
+
+    fn place() -> RowPlace<'static> {
+        let (paths, drives) = (Vec::new(), Vec::new());
+        RowPlace { target: "host", simulated: false, size: LEN, paths, drives }
+    }
+
+    #[test]
+    fn every_second_run_goes_backwards() {
+        let (ways, told) = run(vec![broken("", false)], 3).unwrap();
+        let order: Vec<_> = told.iter().map(|one| (one.run, one.name.as_str())).collect();
+        let (first, second) = ("mmap", "standard");
+        let expected = [(1, first), (1, second), (2, second), (2, first), (3, first), (3, second)];
+        assert_eq!(order, expected);
+        assert!(told.iter().all(|one| one.verified == (true, true)));
+        let rows = rows(&ways, &place());
+        assert_eq!(rows.len(), 4);
+        for found in &rows {
+            let seconds = &found.row.seconds;
+            assert_eq!((seconds.len(), found.row.verified), (3, Some(true)));
+            let (runs, spread) = Runs::of(LEN, seconds).unwrap();
+            assert_eq!((found.runs, found.row.bytes_per_second), (runs, spread));
+            assert!(found.row.speed_up.is_some());
+        }
+    }
+
+    #[test]
+    fn wrong_data_are_seen_in_their_direction_and_harm_nobody_else() {
+        for (fault, verified) in [("cuts", (false, true)), ("flips", (true, false))] {
+            let (ways, told) = run(vec![broken(fault, false)], 2).unwrap();
+            for one in &told {
+                let expected = if one.name == "standard" { (true, true) } else { verified };
+                assert_eq!(one.verified, expected, "{fault}: {one:?}");
+            }
+            let wrong =
+                rows(&ways, &place()).into_iter().filter(|row| row.row.verified == Some(false));
+            assert_eq!(wrong.count(), 1, "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_way_that_fails_is_left_out_unless_it_was_demanded() {
+        let (ways, told) = run(vec![broken("fails", false)], 2).unwrap();
+        assert_eq!(ways[0].left_out(), Some("half of it: the drive is gone"));
+        assert!(told.iter().all(|one| one.name == "standard" && one.verified == (true, true)));
+        assert_eq!((told.len(), rows(&ways, &place()).len()), (2, 2));
+        let failure = run(vec![broken("fails", true)], 2).err().unwrap();
+        assert_eq!(failure.message, "half of it");
+    }
+
+    #[test]
+    fn whoever_is_told_can_end_it() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = Engine::new(Options::default()).unwrap();
+        let file = TestFile::find(Some(place.path()), false).unwrap();
+        make::fill(file.path(), Pattern::new(5), LEN).unwrap();
+        let mut runner = Runner {
+            engine: &engine,
+            file: &file,
+            memory: &mut Memory::Host(HostMemory::allocate(LEN).unwrap()),
+            len: LEN,
+            cache: Cache::Resident,
+            pattern: Pattern::new(5),
+            prover: Prover::new(None),
+        };
+        let mut ways = [Way::standard(Cache::Resident), Way::standard(Cache::Resident)];
+        let end = runner.run(&mut ways, 1, &mut |_| Err(Failure::new("nobody reads")));
+        assert_eq!(end.unwrap_err().message, "nobody reads");
+        assert_eq!((ways[0].write.samples.len(), ways[1].write.samples.len()), (1, 0));
+    }
 }

@@ -45,6 +45,20 @@ impl Sockets {
         Some(Self { numa_node: gpu.numa_node, gpu: gpu.address, drives })
     }
 
+    /// How far each drive is from the GPU, in a line.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.drives.iter().map(|drive| {
+            let Away { name, text, .. } = drive;
+            let nodes = self.numa_node.zip(drive.numa_node).filter(|(one, other)| one != other);
+            match nodes.zip(drive.node_distance) {
+                Some(((one, other), far)) => {
+                    format!("{name}: {text}, NUMA nodes {one} and {other}, distance {far}")
+                }
+                None => format!("{name}: {text}"),
+            }
+        })
+    }
+
     /// The drives on another socket than the GPU, in a sentence with what to do; none where there
     /// are none.
     #[must_use]
