@@ -378,7 +378,7 @@ fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
 }
 
 /// Shows that scratch is being made, where it is and somebody watches.
-fn spinner(scratch: bool, len: u64) -> ProgressBar {
+pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     if !scratch || log::is_on() {
         return ProgressBar::hidden();
     }

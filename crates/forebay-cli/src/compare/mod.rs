@@ -33,7 +33,7 @@ use crate::bench::memory::Memory;
 use crate::bench::methods::forebay::try_route;
 use crate::bench::proof::Prover;
 use crate::bench::target::Target;
-use crate::bench::{TRY_LEN, environment, make, scratch};
+use crate::bench::{TRY_LEN, environment, make, scratch, spinner};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::program::Program;
@@ -167,7 +167,10 @@ impl Comparison<'_> {
         let pattern = Pattern::new(key);
         let has_direct = self.has_direct(pattern)?;
         let memory = self.target.allocate(&self.engine, len)?;
-        make::fill(self.file.path(), pattern, len)?;
+        let bar = spinner(true, len);
+        let made = make::fill(self.file.path(), pattern, len);
+        bar.finish_and_clear();
+        made?;
         let cache = self.cache(in_memory, warnings)?;
         let (ways, sockets) = (self.ways(has_direct, cache), self.sockets());
         Ok(Ready { memory, pattern, cache, ways, sockets })

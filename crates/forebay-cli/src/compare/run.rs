@@ -3,6 +3,9 @@
 //!
 //! Every second run goes backwards, so that a machine that grows slower or faster favours nobody.
 
+use std::thread;
+use std::time::Duration;
+
 use forebay::{Engine, Route};
 
 use super::file::TestFile;
@@ -21,6 +24,11 @@ use crate::compare::json::CompareRow;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps;
+
+/// How often the file's pages are brought where they should be before that is given up.
+const TRIES: u32 = 3;
+/// What passes between two of these.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// One way of those that are compared.
 pub(super) struct Way {
@@ -157,11 +165,27 @@ impl Runner<'_> {
         Ok(self.sample(method, Direction::Read, run)?.map(|read| (write, read)))
     }
 
-    /// Takes one sample; the text says why the file's pages are not where they should be.
+    /// Takes one sample; the text says why the file's pages are not where they should be, which
+    /// is looked at some times, for other work may be in the way.
     ///
     /// # Errors
     /// The way's, and the system's.
     pub(super) fn sample(
+        &mut self,
+        method: &mut dyn Method,
+        direction: Direction,
+        run: u32,
+    ) -> Result<Result<Sample, String>> {
+        for _ in 1..TRIES {
+            if let Ok(sample) = self.one_sample(method, direction, run)? {
+                return Ok(Ok(sample));
+            }
+            thread::sleep(PAUSE);
+        }
+        self.one_sample(method, direction, run)
+    }
+
+    fn one_sample(
         &mut self,
         method: &mut dyn Method,
         direction: Direction,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use forebay_cli::compare::json::CompareReport;
-use forebay_cli::report::json::{Direction, MethodName, Report};
+use forebay_cli::report::json::{Cache, Direction, MethodName, Report};
 
 use crate::program::program;
 use crate::proof::stays_in_memory;
@@ -212,4 +212,22 @@ fn a_kernel_works_alone_and_beside_a_read() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("own work beside a read is not measured: there is no GPU"), "{told}");
     assert!(!String::from_utf8(output.stdout).unwrap().contains("xor"));
+}
+
+#[test]
+fn a_file_system_in_memory_is_told() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        return println!("skipped: a file system in memory: no `/dev/shm`");
+    };
+    let output = compare(folder.path(), &["-m", "compare", "-r", "1", "--gpu", "none", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: CompareReport = serde_json::from_slice(&output.stdout).unwrap();
+    let kind = report.environment.file_system.map(|facts| facts.kind).unwrap_or_default();
+    if kind != "tmpfs" {
+        return println!("skipped: a file system in memory: `/dev/shm` is {kind}");
+    }
+    let resident = report.results.iter().all(|found| found.row.cache == Some(Cache::Resident));
+    assert!(resident && report.results.len() == 4, "{:?}", report.results);
+    let told = |text: &String| text.contains("stays in memory") && text.contains("tmpfs keeps");
+    assert!(report.warnings.iter().any(told), "{:?}", report.warnings);
 }
