@@ -71,7 +71,8 @@ fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
     if moved && report.compare.compute.as_ref().is_none_or(|compute| compute.verified) {
         return shown;
     }
-    Err(Failure::new("wrong data were found: `WRONG` says where"))
+    Err(Failure::new("wrong data were found")
+        .hint("`WRONG` says where, in JSON `verified: false`; its speed means nothing"))
 }
 
 /// Compares what `args` ask for; `tell` gets the text that stands before the report.
