@@ -1,6 +1,8 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
+mod compare;
 mod report;
+pub(crate) mod sweep;
 
 use std::path::PathBuf;
 
@@ -12,8 +14,9 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
+pub use self::compare::{CompareArgs, Mode};
 pub use self::report::ReportArgs;
-use crate::sweep::args::SweepArgs;
+pub use self::sweep::SweepArgs;
 use crate::variables;
 
 const STYLES: Styles = Styles::styled()
@@ -28,6 +31,7 @@ Examples:
   forebay bench model.safetensors        measure reading your file; it is never written
   forebay bench --size 1G,8G --repeats 5 choose how much and how often
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
+  forebay compare                        standard against direct and ours, run by run
   forebay read model.safetensors         move a file to the GPU and say how it went
   forebay map /data                      the drives under it, and how far from the GPUs
   forebay sweep /data                    every size and depth, with latencies
@@ -72,6 +76,14 @@ pub enum Verb {
     /// in its best settings) and `forebay`; of several paths `one-queue`, `kvikio` and `forebay`.
     /// Every byte that a way moved is checked. Without a GPU the target is host memory.
     Bench(BenchArgs),
+    /// Compare the standard way with the direct path and with ours, run by run
+    ///
+    /// A file is written from the GPU and read back: in the standard way (by pageable memory and
+    /// the page cache), by our engine as it chooses, and straight where there is a path for that.
+    /// Every byte of every run is checked, the first run is shown apart from the others, and
+    /// whether bytes went by DMA is said by what others counted, never by a speed. Without a GPU
+    /// the target is host memory.
+    Compare(CompareArgs),
     /// Move a file to the GPU (or host memory) and say what moved and how
     ///
     /// The engine takes the fastest route that this file and this machine have, and says why it

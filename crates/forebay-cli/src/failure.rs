@@ -76,6 +76,14 @@ impl Failure {
         Self::io("cannot write to stdout", error)
     }
 
+    /// Message and causes in one line.
+    #[must_use]
+    pub fn in_one_line(&self) -> String {
+        let mut parts = vec![self.message.clone()];
+        parts.extend(self.causes.iter().cloned());
+        parts.join(": ")
+    }
+
     /// The process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

@@ -1,10 +1,11 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
-//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
-//! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile, `power` reads what the machine takes. `watched` runs a verb in a process that can be
-//! left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
+//! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
+//! [`map`], [`sweep`], [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the
+//! command anew, [`workload`] keeps files busy, [`results`] keeps what was measured, [`report`]
+//! shows it, [`failure`] is how a verb fails, `log` shows what the engine tells meanwhile, [`power`]
+//! reads what the machine takes. `watched` runs a verb in a process that can be left behind,
+//! `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -12,6 +13,7 @@
 //! - `bench/methods/mapping.rs`: mappings of files
 //! - `bench/methods/cufile/child.rs`: lends memory to cuFile
 //! - `bench/cpu.rs`: `getrusage`
+//! - `compare/compute.rs`: a kernel on a GPU's memory
 //! - `bench/ceilings/link.rs`: copies to and from a GPU by raw address
 //! - `bench/drives/ways/one_queue.rs`: the same
 //! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
@@ -19,6 +21,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod compare;
 pub mod doctor;
 pub mod failure;
 mod interrupt;
@@ -88,7 +91,12 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     };
     let moves = matches!(
         parsed.verb,
-        Verb::Bench(_) | Verb::Read(_) | Verb::Sweep(_) | Verb::Tune(_) | Verb::Doctor(_)
+        Verb::Bench(_)
+            | Verb::Compare(_)
+            | Verb::Read(_)
+            | Verb::Sweep(_)
+            | Verb::Tune(_)
+            | Verb::Doctor(_)
     );
     if moves || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
@@ -108,6 +116,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     }
     let result = match &parsed.verb {
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
+        Verb::Compare(args) => compare::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),

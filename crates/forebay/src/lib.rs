@@ -73,6 +73,7 @@
 //! - `gpu/cuda/corrupt.rs`: calls the device against a driver that answers nonsense
 //! - `gpu/cuda/device.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
+//! - `gpu/cuda/kernels.rs`: has the driver compile kernels, and starts them
 //! - `gpu/cuda/table.rs`: loads the driver's functions
 //! - `gpu/cuda/tests.rs`: calls the device against a simulated driver
 //! - `gpu/nvml/mod.rs`: loads NVML and calls it
@@ -83,6 +84,7 @@
 //! - `gpu/sim/table/batch.rs`: plays copies in batches
 //! - `gpu/sim/table/capture.rs`: plays captures of graphs
 //! - `gpu/sim/table/corrupt.rs`: plays a driver that answers nonsense
+//! - `gpu/sim/table/kernels.rs`: plays what starts kernels
 //! - `gpu/sim/table/mod.rs`: a simulated driver behind the driver's C interface
 //! - `gpu/sim/tests.rs`: calls the device
 //! - `gpu/sim/timeline.rs`: runs the copies that are due
@@ -111,6 +113,7 @@
 //! - `tests/cuda/addresses.rs`: lends a real GPU's memory
 //! - `tests/cuda/capture.rs`: lends a real GPU's memory
 //! - `tests/cuda/driver.rs`: calls the driver as another library would
+//! - `tests/cuda/kernels.rs`: has kernels work on a real GPU's memory
 //! - `tests/cuda_processes.rs`: asks a real GPU's driver for a context
 //! - `tests/cufile/main.rs`: lends memory to cuFile
 //! - `tests/cufile/processes.rs`: opens cuFile as another library would

@@ -13,6 +13,9 @@ mod capture;
 #[path = "cuda/driver.rs"]
 mod driver;
 #[cfg(test)]
+#[path = "cuda/kernels.rs"]
+mod kernels;
+#[cfg(test)]
 #[path = "cuda/ordered.rs"]
 mod ordered;
 #[cfg(test)]
@@ -33,7 +36,7 @@ mod tests {
     };
 
     /// The first GPU, or the test is skipped.
-    fn gpu() -> Option<Arc<dyn Device>> {
+    pub(super) fn gpu() -> Option<Arc<dyn Device>> {
         let device = open(&GpuSelector::Auto).unwrap();
         if device.is_none() {
             let reason = absence_reason().unwrap_or_default();
@@ -44,7 +47,7 @@ mod tests {
         device
     }
 
-    fn random(len: usize, mut state: u64) -> Vec<u8> {
+    pub(super) fn random(len: usize, mut state: u64) -> Vec<u8> {
         let step = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             state.to_le_bytes()[7]

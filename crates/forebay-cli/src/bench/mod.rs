@@ -43,7 +43,6 @@ use self::left_out::LeftOut;
 use self::line::{Line, Others, Plan, Setting};
 use self::make::Room;
 use self::methods::cufile::{self, Cufile};
-use self::methods::{Job, Method as _};
 use self::run::Run;
 use self::size::{Means, Passes};
 use self::subject::{Subject, is_folder};
@@ -67,7 +66,7 @@ const LOOK: Duration = Duration::from_millis(400);
 /// Bytes that are looked at.
 const LOOK_LEN: u64 = 64 * MIB;
 /// Bytes that show whether a route can be had.
-const TRY_LEN: u64 = MIB;
+pub(crate) const TRY_LEN: u64 = MIB;
 /// How often a sign of life changes.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes per second where the storage cannot be looked at.
@@ -264,13 +263,7 @@ impl Bench<'_> {
         let Some(route) = route else { return Ok(()) };
         let len = subject.given_len().unwrap_or(TRY_LEN).min(TRY_LEN);
         subject.make_read(len)?;
-        let mut memory = self.target.allocate(&self.engine, len)?;
-        let mut forebay = methods::forebay::Forebay::new(self.engine.clone(), Some(route));
-        let path = subject.read_path();
-        let _step = Step::of_engine("read", &path, &self.engine, Some(route));
-        let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
-        forebay.open(&job, &memory)?;
-        forebay.read(&job, &mut memory).map(drop)
+        methods::forebay::try_route(&self.engine, &self.target, &subject.read_path(), len, route)
     }
 
     fn environment(&self, place: &Path, command: &str) -> Environment {
@@ -385,7 +378,7 @@ fn wanted_sizes(args: &BenchArgs) -> Vec<u64> {
 }
 
 /// Shows that scratch is being made, where it is and somebody watches.
-fn spinner(scratch: bool, len: u64) -> ProgressBar {
+pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
     if !scratch || log::is_on() {
         return ProgressBar::hidden();
     }

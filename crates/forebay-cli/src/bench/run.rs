@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
             let others = |line: &&mut Line| line.tuning.is_some() && line.direction == direction;
             for line in lines.iter_mut().filter(others) {
                 if let Err(failure) = self.warm(line) {
-                    line.left_out = Some(text_of(&failure));
+                    line.left_out = Some(failure.in_one_line());
                     self.restore(line)?;
                 }
             }
@@ -211,7 +211,7 @@ impl<'a> Run<'a> {
         };
         match result {
             Err(failure) if !self.is_chosen(line) => {
-                line.left_out = Some(text_of(&failure));
+                line.left_out = Some(failure.in_one_line());
                 self.restore(line)
             }
             other => other,
@@ -311,11 +311,4 @@ impl<'a> Run<'a> {
             Direction::Write => make::fill(&self.subject.write_path(), self.written, self.len),
         }
     }
-}
-
-/// A failure in one line.
-pub(super) fn text_of(failure: &Failure) -> String {
-    let mut parts = vec![failure.message.clone()];
-    parts.extend(failure.causes.iter().cloned());
-    parts.join(": ")
 }

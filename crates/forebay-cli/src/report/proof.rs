@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::json::Row;
 use crate::bench::proof::Proof;
 
+/// What words begin with of ways straight to the GPU.
+const DIRECT: &str = "direct";
+
 /// What is proven of a row's bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictFacts {
@@ -59,6 +62,18 @@ impl VerdictFacts {
         serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
     }
 
+    /// Whether all bytes went straight between storage and GPU.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.word.starts_with(DIRECT)
+    }
+
+    /// Whether some did.
+    #[must_use]
+    pub fn is_partly_direct(&self) -> bool {
+        self.shares.iter().any(|share| share.way.starts_with(DIRECT))
+    }
+
     /// What a reader has to know beside the word, the worst first.
     fn note(&self) -> Option<&str> {
         let missing = self.missing.first().map(|missing| &missing.why);
@@ -78,7 +93,7 @@ pub fn evidence(proofs: &[Proof]) -> Option<Vec<Value>> {
 }
 
 /// A row's verdict for a table, with the mark of what has to be known beside it.
-pub(super) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
+pub(crate) fn cell<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let Some(verdict) = &row.verdict else { return "–".into() };
     match verdict.note() {
         None => verdict.text.clone(),

@@ -28,8 +28,11 @@ const HEADINGS: [&str; 11] = [
 /// The whole report: the machine, then one table for each size.
 #[must_use]
 pub fn render(report: &Report) -> String {
-    let mut text = header(report);
-    if paths::are_several(report) {
+    let several = paths::are_several(report);
+    let path = report.results.iter().find_map(|row| row.paths.as_ref()?.first());
+    let path = path.filter(|_| !several).map(String::as_str);
+    let mut text = header(&report.environment, path, several);
+    if several {
         text.push_str(&paths::render(report));
         return text;
     }
@@ -57,12 +60,18 @@ pub(super) fn note(report: &Report) -> &'static str {
     if report.results.iter().any(|row| row.simulated) { ", simulated GPU" } else { "" }
 }
 
-fn header(report: &Report) -> String {
-    let facts = &report.environment;
-    let mut text = machine(facts);
-    let path = report.results.iter().find_map(|row| row.paths.as_ref()?.first());
-    let several = paths::are_several(report);
-    let mut file: Vec<String> = path.filter(|_| !several).into_iter().cloned().collect();
+/// The machine, the file where there is one, or the drives of `several` paths, and the target.
+pub(crate) fn header(facts: &Environment, path: Option<&str>, several: bool) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "machine  {} × {}, {} memory, {}",
+        facts.cpu.cores,
+        facts.cpu.model,
+        format_size(facts.memory.total),
+        facts.kernel
+    );
+    let mut file: Vec<String> = path.into_iter().map(str::to_owned).collect();
     file.extend(place(facts, several));
     if !file.is_empty() {
         let label = if several { "drives" } else { "file  " };
@@ -70,14 +79,6 @@ fn header(report: &Report) -> String {
     }
     let _ = writeln!(text, "target   {}", target(facts));
     text
-}
-
-/// The line of a head that names the machine.
-#[must_use]
-pub(crate) fn machine(facts: &Environment) -> String {
-    let (cores, model) = (facts.cpu.cores, plain(&facts.cpu.model));
-    let memory = format_size(facts.memory.total);
-    format!("machine  {cores} × {model}, {memory} memory, {}\n", plain(&facts.kernel))
 }
 
 /// Drives that the head of a report names.
@@ -165,7 +166,7 @@ pub(crate) fn footnotes(reasons: &[&str]) -> String {
 }
 
 /// A row's route, with the mark of its reason, which stands once for all rows that have it.
-pub(super) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
+pub(crate) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
     let mut route: Vec<String> = row.route.iter().cloned().collect();
     if row.simulated {
         route.push("simulated".into());
@@ -189,7 +190,7 @@ pub(crate) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
 }
 
 /// Whether the data of a row were right.
-pub(super) fn data(row: &Row) -> &'static str {
+pub(crate) fn data(row: &Row) -> &'static str {
     match row.verified {
         None => "–",
         Some(true) => "right",
@@ -198,7 +199,7 @@ pub(super) fn data(row: &Row) -> &'static str {
 }
 
 /// A row's rates: the median, and between which others it lies.
-pub(super) fn rates(row: &Row) -> String {
+pub(crate) fn rates(row: &Row) -> String {
     let rates = row.bytes_per_second;
     format!("{} ({}–{})", rate(rates.median), rate(rates.min), rate(rates.max))
 }

@@ -17,7 +17,7 @@ const SHARE_MAX: f64 = 1.05;
 /// Rows that a warning names at most.
 const NAMES_MAX: usize = 3;
 /// Samples shorter than this say little.
-const SECONDS_MIN: f64 = 0.002;
+pub(crate) const SECONDS_MIN: f64 = 0.002;
 
 /// Something that a reader of the numbers should know.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,8 @@ pub enum Warning {
     Simulated,
     /// The file system keeps its files in memory.
     InMemory(String),
+    /// The file's pages cannot be dropped, and why.
+    Resident(String),
     /// Rows are missing because the file cannot be brought where it should be.
     LeftOut {
         /// Which rows.
@@ -67,6 +69,8 @@ pub enum Warning {
     NoKvikio(String),
     /// cuFile's compat mode is not compared, and why.
     NoCufile(String),
+    /// The GPU's own work is not measured, and why.
+    NoCompute(String),
     /// `fio` is not installed.
     NoFio,
     /// Scratch of crashed runs was removed.
@@ -81,6 +85,15 @@ pub enum Warning {
         spread: f64,
         /// How many samples a row has.
         count: usize,
+    },
+    /// Runs of a comparison far apart.
+    Unstable {
+        /// Which rows.
+        rows: Vec<String>,
+        /// How far at worst, as a share of the mean.
+        variation: f64,
+        /// How many runs there were.
+        runs: u32,
     },
     /// Samples too short.
     Short {
@@ -132,6 +145,9 @@ impl fmt::Display for Warning {
             | Self::SharedDrive(_)
             | Self::Uneven { .. }
             | Self::NoKvikio(_) => self.about_paths(f),
+            Self::Resident(_) | Self::NoCompute(_) | Self::Unstable { .. } => {
+                self.about_comparisons(f)
+            }
             Self::NoCufile(reason) => write!(f, "cuFile's compat mode is not compared: {reason}"),
             Self::NoFio => f.write_str(
                 "`fio` is not installed: install it for a second opinion on the storage",
@@ -206,6 +222,31 @@ impl Warning {
                 f,
                 "KvikIO is not compared: {reason}; with `kvikio` installed for the `python3` that \
                  is found first, and an NVIDIA driver, it is"
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Those that only `forebay compare` has.
+    fn about_comparisons(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resident(reason) => write!(
+                f,
+                "the file stays in memory, so no drive is compared: {reason}; give a path on a \
+                 drive"
+            ),
+            Self::NoCompute(reason) => write!(
+                f,
+                "the GPU's own work beside a read is not measured: {reason}; `-m compare` leaves \
+                 it out"
+            ),
+            Self::Unstable { rows, variation, runs } => write!(
+                f,
+                "unstable, by up to {:.0} %: {}; end other work on this machine, or try `-r {}` or \
+                 a larger `-s`",
+                variation * 100.0,
+                some(rows),
+                (runs * 3).max(9)
             ),
             _ => Ok(()),
         }
@@ -356,6 +397,26 @@ mod tests {
           below the file system answered; try more `--repeats` or a larger `--size`
         `mmap` read, cold moved wrong data: its speed means nothing; look whether the
           file changed meanwhile, and at the kernel's log
+        ");
+    }
+
+    #[test]
+    fn those_of_a_comparison_do_so_too() {
+        let rows = vec!["`standard` read, cold".to_owned()];
+        let warnings = [
+            Warning::Resident("ramfs keeps its files in memory".into()),
+            Warning::NoCompute("there is no GPU".into()),
+            Warning::Unstable { rows, variation: 1.45, runs: 4 },
+        ];
+        let text: Vec<String> =
+            warnings.iter().map(|warning| wrapped(&warning.to_string())).collect();
+        insta::assert_snapshot!(text.join("\n"), @"
+        the file stays in memory, so no drive is compared: ramfs keeps its files in
+          memory; give a path on a drive
+        the GPU's own work beside a read is not measured: there is no GPU; `-m compare`
+          leaves it out
+        unstable, by up to 145 %: `standard` read, cold; end other work on this machine,
+          or try `-r 12` or a larger `-s`
         ");
     }
 

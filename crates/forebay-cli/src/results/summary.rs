@@ -14,7 +14,7 @@ use crate::bench::stats::Spread;
 const RESAMPLES: usize = 1000;
 /// From so many samples on, the interval follows from ranks: it is the same there, and drawing
 /// would take long.
-const DRAWN_MAX: usize = 64;
+const DRAWN_MAX: usize = 32;
 /// Where the draws begin.
 const SEED: u64 = 0x666f_7265_6261_7931;
 
@@ -82,13 +82,12 @@ fn by_ranks(sorted: &[f64]) -> (f64, f64) {
 fn by_draws(sorted: &[f64]) -> (f64, f64) {
     let count = sorted.len();
     let mut state = SEED;
-    let mut drawn = vec![0_usize; count];
+    let mut times = vec![0_usize; count];
     let mut medians: Vec<f64> = (0..RESAMPLES)
         .map(|_| {
-            drawn.fill_with(|| below(&mut state, count));
-            drawn.sort_unstable();
-            let (low, high) = (sorted[drawn[(count - 1) / 2]], sorted[drawn[count / 2]]);
-            f64::midpoint(low, high)
+            times.fill(0);
+            (0..count).for_each(|_| times[below(&mut state, count)] += 1);
+            f64::midpoint(sorted[nth(&times, (count - 1) / 2)], sorted[nth(&times, count / 2)])
         })
         .filter(|median| median.is_finite())
         .collect();
@@ -98,6 +97,16 @@ fn by_draws(sorted: &[f64]) -> (f64, f64) {
         (Some(low), Some(high)) => (*low, *high),
         _ => (sorted[0], sorted[count - 1]),
     }
+}
+
+/// Which sample stands at `place` of what was drawn, by how many times each was.
+fn nth(times: &[usize], place: usize) -> usize {
+    let mut passed = 0;
+    let found = times.iter().position(|count| {
+        passed += count;
+        passed > place
+    });
+    found.unwrap_or(times.len() - 1)
 }
 
 /// The next draw, from 0 to one below `count` (`SplitMix64`).
@@ -163,7 +172,7 @@ mod tests {
             high - low
         };
         // By draws on one side of the limit, by ranks on the other.
-        let widths = [8, 64, 65, 1000].map(width);
+        let widths = [8, 32, 33, 1000].map(width);
         assert!(widths[0] > widths[1] && widths[2] > widths[3], "{widths:?}");
         assert!((widths[1] - widths[2]).abs() < 0.3 * widths[1], "{widths:?}");
     }

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table};
 
-use super::args::direction_name;
+use crate::args::sweep::direction_name;
 use crate::bench::stats::Spread;
 use crate::report::plain::plain;
-use crate::report::table::{footnotes, lines, machine, mark, place, rate};
+use crate::report::table::{footnotes, header, lines, mark, rate};
 use crate::results::file::samples;
 use crate::results::{Measured, Point, Record, Run};
 use crate::workload::pattern::exact_size;
@@ -59,10 +59,13 @@ pub(super) fn render(records: &[Record]) -> String {
 
 /// What all points have in common stands above the table.
 fn head(run: &Run, points: &[Seen<'_>]) -> String {
-    let mut text = machine(&run.environment);
-    if let Some(place) = place(&run.environment, false) {
-        let _ = writeln!(text, "drive    {}", plain(&place));
+    let mut paths: Vec<&str> = Vec::new();
+    for (point, ..) in points {
+        if !paths.contains(&point.path.as_str()) {
+            paths.push(&point.path);
+        }
     }
+    let mut text = header(&run.environment, paths.first().copied(), paths.len() > 1);
     let same = AXES.iter().filter(|axis| !differs(points, axis.1));
     let same = same.filter_map(|(name, value)| {
         points.first().map(|(point, ..)| format!("{name} {}", value(point)))

@@ -9,8 +9,8 @@ use forebay::Engine;
 use forebay::gpu::Device;
 use forebay::units::{GIB, align_down, format_size};
 
-use super::args::SweepArgs;
 use super::plan::Planned;
+use crate::args::SweepArgs;
 use crate::bench::data::Pattern;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch::{Scratch, random, remove_leftovers};

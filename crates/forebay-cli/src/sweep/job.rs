@@ -12,7 +12,7 @@ use clap::{Args, Command, FromArgMatches};
 use forebay::units::{MIB, format_size};
 use toml::{Table, Value};
 
-use super::args::SweepArgs;
+use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::usage;
 

@@ -1,16 +1,15 @@
 //! `forebay sweep`: one value of each axis with each of the others, measured again and again.
 //!
-//! `args` are the axes, `job` reads them from a file, `kv` knows sizes of caches of models; `plan`
-//! makes points of them, `files` and `targets` find what these work on, `ceilings` says what could
+//! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
+//! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what could
 //! be reached. [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was
 //! measured as soon as it was, `pace` says how long it will take, `draw` shows it.
 
-pub mod args;
 mod ceilings;
 mod draw;
 mod files;
 mod job;
-mod kv;
+pub mod kv;
 mod pace;
 mod plan;
 mod state;
@@ -24,12 +23,12 @@ use forebay::Engine;
 use forebay::topology::{DriveKind, Resolver};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::args::SweepArgs;
 use self::files::Place;
 use self::pace::Pace;
 use self::plan::Planned;
 use self::state::Kept;
 use self::targets::Together;
+use crate::args::SweepArgs;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use forebay::Route;
 use serde_json::{Value, json};
 
-use super::args::{SweepArgs, WayName, direction_name};
+use crate::args::SweepArgs;
+use crate::args::sweep::{WayName, direction_name};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::Point;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use twox_hash::XxHash3_64;
 
-use super::args::SweepArgs;
+use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::results::file::{Ledger, samples};
 use crate::results::{Point, Record};

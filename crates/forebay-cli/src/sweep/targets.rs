@@ -8,7 +8,8 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, GpuSelector};
 
-use super::args::{GpuList, SweepArgs};
+use crate::args::SweepArgs;
+use crate::args::sweep::GpuList;
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::warnings::Warning;

@@ -22,6 +22,7 @@ fn short_help_of_the_command() {
 
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
+          compare      Compare the standard way with the direct path and with ours, run by run
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
@@ -52,6 +53,7 @@ fn long_help_of_the_command() {
 
         Commands:
           bench        Measure how fast bytes move, by every way, against what the machine can do
+          compare      Compare the standard way with the direct path and with ours, run by run
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
@@ -75,6 +77,7 @@ fn long_help_of_the_command() {
           forebay bench model.safetensors        measure reading your file; it is never written
           forebay bench --size 1G,8G --repeats 5 choose how much and how often
           forebay bench --gpu sim --json         a simulated GPU, results as JSON
+          forebay compare                        standard against direct and ours, run by run
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
           forebay sweep /data                    every size and depth, with latencies

@@ -11,8 +11,8 @@ use crate::program::{program, worker};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A long run in a folder of its own; it is ended whatever becomes of the test.
-struct Running {
-    folder: tempfile::TempDir,
+pub(crate) struct Running {
+    pub(crate) folder: tempfile::TempDir,
     child: Child,
 }
 
@@ -39,18 +39,18 @@ impl Running {
         running
     }
 
-    fn spawn(folder: tempfile::TempDir, command: &mut Command) -> Self {
+    pub(crate) fn spawn(folder: tempfile::TempDir, command: &mut Command) -> Self {
         command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         // Signals for this run must not reach the tests.
         command.process_group(0);
         Self { child: command.spawn().unwrap(), folder }
     }
 
-    fn scratch(&self) -> Vec<PathBuf> {
+    pub(crate) fn scratch(&self) -> Vec<PathBuf> {
         scratch_in(self.folder.path())
     }
 
-    fn wait_for(&self, done: impl Fn() -> bool) {
+    pub(crate) fn wait_for(&self, done: impl Fn() -> bool) {
         let start = Instant::now();
         while !done() {
             // Only a bound on a hang: nothing is measured.
@@ -70,12 +70,12 @@ impl Running {
         worker(id)
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
-    fn end(&mut self) -> ExitStatus {
+    pub(crate) fn end(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }

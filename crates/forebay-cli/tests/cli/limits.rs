@@ -76,6 +76,7 @@ fn what_a_control_group_does_not_grant_is_refused_in_time() {
     for (arguments, flag) in [
         (&["bench", "--size", "1G", "--gpu", "none"][..], "--size"),
         (&["bench", "file", "--size", "1G", "--gpu", "none"], "--size"),
+        (&["compare", "-s", "1G", "--gpu", "none"], "--size"),
         (&["read", "file", "--gpu", "none"], "--len"),
         (&["read", "file", "--gpu", "sim"], "--len"),
     ] {

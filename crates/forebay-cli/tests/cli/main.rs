@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
+mod compare;
 mod cufile;
 mod doctor;
 mod help;

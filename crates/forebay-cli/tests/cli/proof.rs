@@ -73,7 +73,7 @@ fn the_engines_account_is_confirmed_by_what_others_counted() {
 }
 
 /// Why a file's bytes cannot be had from its drive, past the page cache.
-fn stays_in_memory(file: &Path) -> Option<String> {
+pub(crate) fn stays_in_memory(file: &Path) -> Option<String> {
     let engine = Engine::new(Options::default()).unwrap();
     let file = engine.open(file).unwrap();
     match file.evict().unwrap() {

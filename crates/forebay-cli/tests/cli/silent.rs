@@ -178,6 +178,8 @@ fn a_path_that_does_not_answer_fails_whatever_moves_bytes() {
             ("bench FILE --gpu none --json", "look at"),
             ("bench FOLDER --gpu none", "look at"),
             ("bench other FILE --gpu none", "look at"),
+            ("compare -f FILE --gpu none", "look at"),
+            ("compare -f FOLDER --gpu none", "look at"),
             ("tune FILE", "look at"),
             ("tune FOLDER --write", "look at"),
         ],
@@ -193,6 +195,7 @@ fn a_path_that_is_not_opened_fails_whatever_moves_bytes() {
             ("read FILE --gpu none", "open"),
             ("bench FILE --gpu none", "open"),
             ("bench other FILE --gpu none", "open"),
+            ("compare -f FILE --overwrite --gpu none", "look at"),
             ("tune FILE", "open"),
         ],
     );

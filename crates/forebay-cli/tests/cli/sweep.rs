@@ -42,7 +42,7 @@ fn stderr(output: &Output) -> String {
 /// Runs a sweep that must succeed, and returns its samples.
 fn measured(arguments: &[&str]) -> Vec<(Point, Measured)> {
     let folder = folder();
-    let output = sweep(folder.path(), &[arguments, &["-o", "results", "--time=20ms"]].concat());
+    let output = sweep(folder.path(), &[arguments, &["-o", "results", "--bytes=256K"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     assert_eq!(scratch(folder.path()), Vec::<PathBuf>::new());
@@ -183,7 +183,7 @@ fn a_number_of_bytes_ends_a_sample_as_well() {
 fn a_sweep_goes_on_where_it_was_killed() {
     let folder = folder();
     let arguments = ["--gpu=none", "--request-size=4K,8K,16K", "--depth=1,2", "--size=8M"];
-    let arguments = [&arguments[..], &["--repeats=3", "--time=50ms"]].concat();
+    let arguments = [&arguments[..], &["--repeats=3", "--bytes=1M"]].concat();
     let mut child = command(folder.path(), &arguments)
         .process_group(0)
         .stdout(Stdio::null())
@@ -233,7 +233,7 @@ fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
 fn ctrl_c_leaves_whole_results_and_no_scratch() {
     let folder = folder();
     let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--size=8M"];
-    let arguments = [&arguments[..], &["--repeats=1000", "--time=20ms", "-o", "results"]].concat();
+    let arguments = [&arguments[..], &["--repeats=1000", "--bytes=256K", "-o", "results"]].concat();
     let mut child = command(folder.path(), &arguments)
         .process_group(0)
         .stdout(Stdio::null())
@@ -254,7 +254,7 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     // Past the page cache no plain way reads a thousand bytes.
     let arguments = ["--gpu=none", "--way=cpu,forebay", "--request-size=1000,4K", "--depth=1"];
     let output =
-        sweep(folder.path(), &[&arguments[..], &["--time=20ms", "-o", "results"]].concat());
+        sweep(folder.path(), &[&arguments[..], &["--bytes=256K", "-o", "results"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let records = read(&folder.path().join("results")).unwrap();
     let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
@@ -277,7 +277,7 @@ fn a_gpu_that_falls_away_ends_no_sweep() {
             "--gpu=sim:lost-after=400",
             "--request-size=64K",
             "--depth=2",
-            "--time=20ms",
+            "--bytes=256K",
             "--repeats=20",
             "-o",
             "results",
@@ -295,7 +295,7 @@ fn a_path_that_vanishes_ends_no_sweep() {
     let folder = folder();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; 8 << 20]).unwrap();
-    let arguments = ["file", "--gpu=none", "--request-size=64K", "--depth=1", "--time=20ms"];
+    let arguments = ["file", "--gpu=none", "--request-size=64K", "--depth=1", "--bytes=256K"];
     let arguments = [&arguments[..], &["--repeats=40", "-o", "results"]].concat();
     let mut child = command(folder.path(), &arguments)
         .stdout(Stdio::null())
@@ -317,7 +317,7 @@ fn nothing_is_written_that_was_not_made_for_it() {
     let folder = folder();
     let precious = vec![7; 1 << 20];
     fs::write(folder.path().join("file"), &precious).unwrap();
-    let write = ["file", "--gpu=none", "--direction=write", "--request-size=4K", "--time=20ms"];
+    let write = ["file", "--gpu=none", "--direction=write", "--request-size=4K", "--bytes=256K"];
     let refused = sweep(folder.path(), &write);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("`--overwrite` writes to it"), "{}", stderr(&refused));
@@ -330,7 +330,7 @@ fn nothing_is_written_that_was_not_made_for_it() {
     let refused = sweep(folder.path(), &["--gpu=none", "--depth=1", "-o", "notes"]);
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
     assert_eq!(fs::read_to_string(folder.path().join("notes")).unwrap(), "precious");
-    let one = ["--gpu=none", "--request-size=4K", "--depth=1", "--time=20ms", "-o", "one"];
+    let one = ["--gpu=none", "--request-size=4K", "--depth=1", "--bytes=256K", "-o", "one"];
     assert!(sweep(folder.path(), &one).status.success());
     let before = fs::read(folder.path().join("one")).unwrap();
     let other = sweep(folder.path(), &[&one[..], &["--batch=2"]].concat());
@@ -374,7 +374,7 @@ fn wrong_words_are_named_with_what_was_meant() {
 #[test]
 fn records_are_printed_for_programs() {
     let folder = folder();
-    let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--time=20ms", "--json"];
+    let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--bytes=256K", "--json"];
     let output = sweep(folder.path(), &[&arguments[..], &["--label=mine"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -181,6 +181,16 @@ pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
     (0..2).any(|_| device.synchronize(stream).is_ok())
 }
 
+/// Refuses what does not begin and end at a multiple of 16: kernels take memory by pairs of words.
+fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
+    if address.is_multiple_of(16) && len.is_multiple_of(16) {
+        return Ok(());
+    }
+    let (name, detail) =
+        ("UNALIGNED".to_owned(), format!("{address:#x}+{len} is no pairs of words"));
+    Err(DeviceError { call, code: -1, name, detail })
+}
+
 /// What a device without an operation answers.
 fn unsupported(call: &'static str) -> DeviceError {
     let name = "UNSUPPORTED".to_owned();
@@ -335,6 +345,25 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// # Errors
     /// The driver's; nothing is queued then.
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()>;
+
+    /// Queues an exclusive or of each 8 of the `len` bytes at `address` with `key`: work of the GPU
+    /// beside what is copied, for measurements.
+    ///
+    /// # Safety
+    /// The range is valid and stays so until that is done.
+    ///
+    /// # Errors
+    /// The driver's, also where it starts no kernels, and that address or length is no multiple of
+    /// 16; nothing is queued then.
+    unsafe fn xor(&self, _stream: Stream, _address: u64, _key: u64, _len: u64) -> DeviceResult<()> {
+        Err(unsupported("xor"))
+    }
+
+    /// Bytes per second that its memory moves in theory, reads and writes together; `None`: nobody
+    /// tells.
+    fn memory_rate(&self) -> Option<u64> {
+        None
+    }
 
     /// Puts `event` behind all that is queued on `stream` now.
     ///

@@ -26,7 +26,7 @@ use crate::bench::make;
 use crate::bench::measure::{Sample, file_holds, other_byte};
 use crate::bench::memory::Memory;
 use crate::bench::proof::Prover;
-use crate::bench::run::{LINK_SAMPLES, text_of};
+use crate::bench::run::LINK_SAMPLES;
 use crate::bench::target::Target;
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
             let prepared = way.prepare(&job, self.targets, &mut ready);
             self.ways[index] = Some(way);
             if let Err(failure) = prepared {
-                entry.line.left_out = Some(text_of(&failure));
+                entry.line.left_out = Some(failure.in_one_line());
             }
         }
         Ok(())
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         };
         match result {
             Err(failure) if !self.is_chosen(entry) => {
-                entry.line.left_out = Some(text_of(&failure));
+                entry.line.left_out = Some(failure.in_one_line());
                 self.restore(entry)
             }
             other => other,

@@ -1,5 +1,7 @@
 //! Our own engine, by the route that it chooses or by one that the user demands.
 
+use std::path::Path;
+
 use ::forebay::{
     Engine, File, OpenOptions, Outcome, Reason, RequestOptions, Route, RouteShare, Source,
     SyncMode, Target,
@@ -7,6 +9,7 @@ use ::forebay::{
 
 use super::{Job, Method, Moved};
 use crate::bench::memory::{Memory, whole};
+use crate::bench::target::Target as Place;
 use crate::failure::Result;
 use crate::report::json::{Cache, Direction, MethodName};
 use crate::steps::Step;
@@ -77,6 +80,26 @@ impl Method for Forebay {
     fn close(&mut self) {
         self.file = None;
     }
+}
+
+/// Reads the first `len` bytes of the file at `path` by `route`, to see whether it can be had.
+///
+/// # Errors
+/// It cannot.
+pub fn try_route(
+    engine: &Engine,
+    target: &Place,
+    path: &Path,
+    len: u64,
+    route: Route,
+) -> Result<()> {
+    let mut memory = target.allocate(engine, len)?;
+    let mut forebay = Forebay::new(engine.clone(), Some(route));
+    let _step = Step::of_engine("read", path, engine, Some(route));
+    let path = path.to_owned();
+    let job = Job { path, len, direction: Direction::Read, cache: Cache::Resident };
+    forebay.open(&job, &memory)?;
+    forebay.read(&job, &mut memory).map(drop)
 }
 
 fn moved(outcome: &Outcome) -> Moved {

@@ -14,9 +14,9 @@ use crate::engine::{Engine, RequestOptions};
 use crate::error::Error;
 use crate::gpu::sim::table::corrupt::{
     ADDRESSES, BLAMED, BLAMES, COUNTS, ENDLESS, EVENTS, HOSTILE, MEMORY, NO_CONTEXT, NO_EVENT,
-    NO_STREAM, STATUSES, STREAMS, TINY, answer, seed,
+    NO_FUNCTION, NO_MODULE, NO_STREAM, STATUSES, STREAMS, TINY, answer, seed,
 };
-use crate::gpu::sim::table::{PLAIN, stack};
+use crate::gpu::sim::table::{PLAIN, loaded, stack};
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceId, DeviceKind, check_range};
 use crate::options::Options;
 
@@ -47,6 +47,21 @@ fn handles_that_are_none_are_refused() {
         open(&NO_EVENT).create_event(),
         "cuEventCreate: NONSENSE (-1): the driver reports success, and gives no event",
     );
+    let xor = |table| {
+        let device = open(table);
+        let (stream, memory) = (device.create_stream().unwrap(), device.allocate(64).unwrap());
+        // SAFETY: nothing is queued.
+        unsafe { device.xor(stream, memory, 1, 64) }
+    };
+    assert_nonsense(
+        xor(&NO_MODULE),
+        "cuModuleLoadData: NONSENSE (-1): the driver reports success, and gives no module",
+    );
+    assert_nonsense(
+        xor(&NO_FUNCTION),
+        "cuModuleGetFunction: NONSENSE (-1): the driver reports success, and gives no function",
+    );
+    assert_eq!(loaded(), 0, "a module stayed");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use std::ptr::{self, NonNull};
 use super::batch::Way;
 use super::capture::Relaxed;
 use super::handles::{Handles, InUse};
+use super::kernels::{self, Kernels};
 use super::table::{
     Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal, nonsense,
 };
@@ -57,6 +58,7 @@ pub struct CudaDevice {
     info: DeviceInfo,
     streams: Handles,
     events: Handles,
+    pub(super) kernels: Kernels,
     home: Home,
 }
 
@@ -84,7 +86,8 @@ impl CudaDevice {
         }
         let context = Context(context);
         let (streams, events) = (Handles::new(), Handles::new());
-        Ok(Self { cuda, ordinal, context, info, streams, events, home: Home::here() })
+        let (kernels, home) = (Kernels::default(), Home::here());
+        Ok(Self { cuda, ordinal, context, info, streams, events, kernels, home })
     }
 
     /// Makes our context current until the guard goes, unless it is current already, and no call
@@ -155,6 +158,7 @@ impl Drop for CudaDevice {
             return; // the context is the parent's
         }
         let (streams, events) = (self.streams.drain(), self.events.drain());
+        let mut kernels = std::mem::take(&mut self.kernels);
         if let Ok(_current) = self.enter() {
             // Failures here mean that the driver is shutting down and has destroyed them itself.
             for event in events {
@@ -165,6 +169,7 @@ impl Drop for CudaDevice {
                 // SAFETY: as above.
                 let _ = unsafe { (self.cuda.stream_destroy)(stream) };
             }
+            kernels.unload(self.cuda);
         }
         let _relaxed = Relaxed::enter(self.cuda);
         // SAFETY: retained once in `open_with`.
@@ -415,6 +420,15 @@ impl Device for CudaDevice {
         // SAFETY: the caller keeps the range valid until the fill is done; the stream is alive.
         let status = unsafe { (self.cuda.memset_d8_async)(address, byte, len, stream.raw) };
         self.cuda.check(call, status)
+    }
+
+    unsafe fn xor(&self, stream: Stream, address: u64, key: u64, len: u64) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.queue_xor(stream, address, key, len) }
+    }
+
+    fn memory_rate(&self) -> Option<u64> {
+        kernels::memory_rate(self.cuda, self.ordinal)
     }
 
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {

@@ -11,6 +11,7 @@ mod corrupt;
 mod device;
 mod handles;
 mod info;
+pub(crate) mod kernels;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

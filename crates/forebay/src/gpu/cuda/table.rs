@@ -15,6 +15,7 @@ use std::ptr::{self, NonNull};
 
 use libloading::Library;
 
+use super::kernels::KernelTable;
 use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
 
 /// `CUresult`.
@@ -101,6 +102,8 @@ macro_rules! cuda_table {
             /// copy that failed. CUDA 13.0 dropped that argument under the same name; asked for at
             /// 12.8, newer drivers answer with this one. Absent before 12.8.
             pub(crate) memcpy_batch_async: Option<MemcpyBatchAsync>,
+            /// What starts kernels.
+            pub(crate) kernels: Option<KernelTable>,
         }
 
         impl CudaTable {
@@ -124,6 +127,7 @@ macro_rules! cuda_table {
                             unsafe { mem::transmute::<NonNull<c_void>, MemcpyBatchAsync>(address) }
                         },
                     ),
+                    kernels: KernelTable::find(resolver),
                 })
             }
 
@@ -208,7 +212,7 @@ impl Resolver {
         }
     }
 
-    fn find(&self, name: &CStr, version: c_int) -> Result<NonNull<c_void>, String> {
+    pub(super) fn find(&self, name: &CStr, version: c_int) -> Result<NonNull<c_void>, String> {
         let mut address = ptr::null_mut();
         // SAFETY: the name ends in a zero, and the outputs outlive the call.
         let status = unsafe {

@@ -9,8 +9,8 @@ use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::sim::table::{
-    Capture, FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, push, retained, stack,
-    swap_mode,
+    Capture, FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, loaded, push, retained,
+    stack, swap_mode,
 };
 use crate::gpu::{
     AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, DeviceKind, Event, Stream,
@@ -44,6 +44,13 @@ fn the_table_is_filled_by_name() {
     let batch = |table: &CudaTable| table.memcpy_batch_async.map(|function| function as Opaque);
     assert_eq!(batch(&filled), batch(&TABLE));
     assert!(batch(&filled).is_some());
+    let kernels = |table: &CudaTable| {
+        let kernels = table.kernels.unwrap();
+        let (load, get) =
+            (kernels.module_load_data as Opaque, kernels.module_get_function as Opaque);
+        (load, get, kernels.module_unload as Opaque, kernels.launch_kernel as Opaque)
+    };
+    assert_eq!(kernels(&filled), kernels(&TABLE));
 }
 
 unsafe extern "C" fn knows_nothing(_: *const c_char, _: *mut Opaque, _: c_int, _: u64) -> Status {
@@ -312,6 +319,72 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(device.address_kind(ptr::null::<u8>().addr() as u64), AddressKind::Unknown);
 }
 
+/// Bytes without much of a pattern, moved to memory of the device and back around `work`.
+fn around(device: &CudaDevice, len: usize, work: impl FnOnce(Stream, u64)) -> (Vec<u8>, Vec<u8>) {
+    let before: Vec<u8> = (0..len).map(|at| u8::try_from(at * at % 251).unwrap()).collect();
+    let mut bytes = before.clone();
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let (stream, memory) = (device.create_stream().unwrap(), device.allocate(len as u64).unwrap());
+    // SAFETY: the vector stays where it is, and every copy is waited for.
+    unsafe {
+        device.register(start, len).unwrap();
+        device.copy_to_device(stream, memory, start, len).unwrap();
+        work(stream, memory);
+        device.copy_to_host(stream, start, memory, len).unwrap();
+        device.synchronize(stream).unwrap();
+        device.unregister(start).unwrap();
+        device.free(memory).unwrap();
+    }
+    device.destroy_stream(stream).unwrap();
+    (before, bytes)
+}
+
+#[test]
+fn a_kernel_takes_every_word_once() {
+    const KEY: u64 = 0x0123_4567_89AB_CDEF;
+    let device = open(PLAIN[8]);
+    for (from, words) in [(0, 2), (16, 2), (16, 500), (32, 9998), (16, 100_000)] {
+        let len = 8 * words;
+        let (before, after) = around(&device, from + len + 16, |stream, memory| {
+            // SAFETY: inside the memory, and waited for.
+            unsafe { device.xor(stream, memory + from as u64, KEY, len as u64) }.unwrap();
+        });
+        let key = KEY.to_ne_bytes();
+        for (at, (before, after)) in before.iter().zip(&after).enumerate() {
+            let inside = (from..from + len).contains(&at);
+            assert_eq!(*after, if inside { before ^ key[at % 8] } else { *before }, "{at}");
+        }
+    }
+    assert_eq!(loaded(), 1, "it is compiled once");
+    assert!(stack().is_empty());
+    drop(device);
+    assert_eq!(loaded(), 0);
+}
+
+#[test]
+fn what_a_kernel_cannot_take_is_refused() {
+    let (device, old) = (open(PLAIN[8]), CudaDevice::open_with(&OLD, PLAIN[8]).unwrap());
+    let (before, after) = around(&device, 64, |stream, memory| {
+        for (address, len) in [(memory + 8, 16), (memory, 8), (memory + 1, 32), (memory, 17)] {
+            // SAFETY: inside the memory.
+            let refused = unsafe { device.xor(stream, address, 1, len) };
+            assert_eq!(refused.unwrap_err().name, "UNALIGNED");
+        }
+        // SAFETY: there is nothing to do.
+        unsafe { device.xor(stream, memory, 1, 0) }.unwrap();
+        // SAFETY: the simulated GPU looks before it does anything.
+        let beyond = unsafe { device.xor(stream, memory, 1, 80) };
+        assert_eq!(name(beyond), "CUDA_ERROR_INVALID_VALUE");
+    });
+    assert_eq!(before, after);
+    around(&old, 64, |stream, memory| {
+        // SAFETY: inside the memory.
+        let none = unsafe { old.xor(stream, memory, 1, 64) }.unwrap_err();
+        assert!(none.to_string().contains("no functions that load and start kernels"), "{none}");
+    });
+    assert_eq!(device.memory_rate(), Some(4_916_736_000_000));
+}
+
 #[test]
 fn calls_are_relaxed_while_a_capture_is_on() {
     let capture = Capture::begin();
@@ -322,6 +395,8 @@ fn calls_are_relaxed_while_a_capture_is_on() {
         let memory = device.allocate(64).unwrap();
         // SAFETY: the stream is waited for.
         unsafe { device.fill(stream, memory, 1, 64) }.unwrap();
+        // SAFETY: as above.
+        unsafe { device.xor(stream, memory, 1, 64) }.unwrap();
         device.record(event, stream).unwrap();
         device.synchronize(stream).unwrap();
         assert_eq!(device.is_done(event), Ok(true));

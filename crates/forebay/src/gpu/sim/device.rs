@@ -14,7 +14,7 @@ use super::timeline::{Direction, Timeline, lock};
 use crate::clock::Clock;
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
-    DeviceResult, Event, Stream, check_home,
+    DeviceResult, Event, Stream, check_home, check_pairs,
 };
 use crate::process::Home;
 
@@ -328,6 +328,11 @@ impl Device for SimDevice {
 
     unsafe fn fill(&self, stream: Stream, address: u64, byte: u8, len: u64) -> DeviceResult<()> {
         self.timeline("fill")?.fill(self.clock.now(), stream.0, address, byte, len)
+    }
+
+    unsafe fn xor(&self, stream: Stream, address: u64, key: u64, len: u64) -> DeviceResult<()> {
+        check_pairs("xor", address, len)?;
+        self.timeline("xor")?.xor(self.clock.now(), stream.0, address, key, len)
     }
 
     fn record(&self, event: Event, stream: Stream) -> DeviceResult<()> {

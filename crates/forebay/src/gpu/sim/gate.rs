@@ -18,6 +18,7 @@ pub(super) enum Held {
     /// Copies that are held by the memory already, and the link's latency before the first.
     Copies(Direction, Vec<(DeviceCopy, bool)>, Duration),
     Fill(u64, u8, u64),
+    Xor(u64, u64, u64),
     /// An event, and the number by which it is known that no later record took its place.
     Record(u64, u64),
     /// That number, to be waited for.
@@ -136,6 +137,10 @@ impl Timeline {
                 self.push(due, Work::Fill { device, byte, len });
                 self.set_due(stream, due);
             }
+            Held::Xor(device, key, len) => {
+                self.push(due, Work::Xor { device, key, len });
+                self.set_due(stream, due);
+            }
             Held::Record(event, record) => {
                 let number = self.queued;
                 self.records.insert(record, Some(due));
@@ -182,7 +187,7 @@ impl Timeline {
                 Held::Number(number, _) | Held::Write(number, _) => {
                     lock(&self.registered).let_go(number.host());
                 }
-                Held::Fill(device, ..) => self.memory.let_go(device),
+                Held::Fill(device, ..) | Held::Xor(device, ..) => self.memory.let_go(device),
                 Held::Record(_, record) => {
                     self.records.insert(record, Some(Duration::ZERO));
                 }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
+use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -198,6 +199,19 @@ impl DeviceMemory {
         let len = usize::try_from(len).expect("it was mapped as a whole");
         // SAFETY: the target is inside a mapping of ours.
         unsafe { ptr::write_bytes(self.place(address), byte, len) }
+    }
+
+    /// Takes each 8 bytes of a held range by exclusive or with `key`.
+    ///
+    /// # Safety
+    /// The held range is at least `len` long, and begins at a multiple of 8.
+    pub(super) unsafe fn xor(&self, address: u64, key: u64, len: u64) {
+        let words = usize::try_from(len / 8).expect("it was mapped as a whole");
+        let first = self.place(address).cast::<u64>();
+        // SAFETY: inside a mapping of ours that begins at a page; nobody else has a reference into
+        // it, since copies reach it through this value only.
+        let words = unsafe { slice::from_raw_parts_mut(first, words) };
+        words.iter_mut().for_each(|word| *word ^= key);
     }
 }
 

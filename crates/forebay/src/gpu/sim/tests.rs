@@ -404,3 +404,45 @@ fn many_threads_on_the_machines_own_clock() {
         }
     });
 }
+
+#[test]
+fn words_are_taken_by_exclusive_or_in_their_turn() {
+    const KEY: u64 = 0xFEDC_BA98_7654_3210;
+    let (device, _) = stepped("sim");
+    let memory = device.allocate(96).unwrap();
+    let mut bytes = Pinned::new(&device, (0..96).collect());
+    let mut number = Pinned::new(&device, vec![0; 8]);
+    let stream = device.create_stream().unwrap();
+    up(&device, stream, memory, &mut bytes);
+    device.synchronize(stream).unwrap();
+    let at = number.start().cast::<u32>();
+    // SAFETY: the number and the memory stay where they are until the stream has been waited for.
+    unsafe {
+        device.wait_number(stream, at, 1).unwrap();
+        device.xor(stream, memory + 16, KEY, 64).unwrap();
+    }
+    let other = device.create_stream().unwrap();
+    down(&device, other, &mut bytes, memory);
+    device.synchronize(other).unwrap();
+    assert!(bytes.bytes.iter().copied().eq(0..96), "it waits for the number");
+    // SAFETY: nothing else looks at the number but the device, as an atomic.
+    unsafe { std::sync::atomic::AtomicU32::from_ptr(at.as_ptr()) }
+        .store(1, std::sync::atomic::Ordering::Release);
+    device.synchronize(stream).unwrap();
+    down(&device, other, &mut bytes, memory);
+    device.synchronize(other).unwrap();
+    let key = KEY.to_ne_bytes();
+    for (at, byte) in (0..96).zip(&bytes.bytes) {
+        let inside = (16..80).contains(&at);
+        assert_eq!(*byte, if inside { at ^ key[usize::from(at) % 8] } else { at });
+    }
+    // SAFETY: the device looks before it does anything.
+    unsafe {
+        assert!(device.xor(stream, memory + 8, KEY, 16).is_err());
+        assert!(device.xor(stream, memory + 48, KEY, 64).is_err());
+        assert!(device.xor(stream, memory, KEY, 0).is_ok());
+        assert!(device.xor(Stream(u64::MAX), memory, KEY, 16).is_err());
+        device.free(memory).unwrap();
+    }
+    assert_eq!(device.memory_rate(), None);
+}

@@ -55,6 +55,11 @@ pub(super) enum Work {
         byte: u8,
         len: u64,
     },
+    Xor {
+        device: u64,
+        key: u64,
+        len: u64,
+    },
     Record {
         stream: u64,
         event: u64,
@@ -243,6 +248,29 @@ impl Timeline {
         Ok(())
     }
 
+    pub(super) fn xor(
+        &mut self,
+        now: Duration,
+        stream: u64,
+        device: u64,
+        key: u64,
+        len: u64,
+    ) -> DeviceResult<()> {
+        let due = now.max(self.stream("xor", stream)?.due);
+        if len == 0 {
+            return Ok(());
+        }
+        self.memory.hold("xor", device, len)?;
+        let state = self.stream("xor", stream)?;
+        if !state.held.is_empty() {
+            state.held.push_back(Held::Xor(device, key, len));
+            return Ok(());
+        }
+        self.push(due, Work::Xor { device, key, len });
+        self.stream("xor", stream)?.due = due;
+        Ok(())
+    }
+
     pub(super) fn record(&mut self, now: Duration, event: u64, stream: u64) -> DeviceResult<()> {
         let due = now.max(self.stream("record", stream)?.due);
         let is_held = !self.stream("record", stream)?.held.is_empty();
@@ -357,6 +385,11 @@ impl Timeline {
                 unsafe { self.memory.fill(device, byte, len) }
                 self.memory.let_go(device);
             }
+            Work::Xor { device, key, len } => {
+                // SAFETY: as above, and it begins at a multiple of 16.
+                unsafe { self.memory.xor(device, key, len) }
+                self.memory.let_go(device);
+            }
             Work::Write { number, value } => {
                 number.write(value);
                 lock(&self.registered).let_go(number.host());
@@ -386,7 +419,7 @@ impl Drop for Timeline {
             match work {
                 Work::Copy { host, device, .. } => self.let_go(host, device),
                 Work::Write { number, .. } => lock(&self.registered).let_go(number.host()),
-                Work::Fill { .. } | Work::Record { .. } => {}
+                Work::Fill { .. } | Work::Xor { .. } | Work::Record { .. } => {}
             }
         }
         for stream in std::mem::take(&mut self.streams).into_values() {

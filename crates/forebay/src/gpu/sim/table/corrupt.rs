@@ -8,7 +8,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::super::fault::Dice;
+use super::kernels::KERNELS;
 use super::{BATCH, BEFORE_12_8, TABLE, put, write};
+use crate::gpu::cuda::kernels::KernelTable;
 use crate::gpu::cuda::table::{
     Address, AllocationHandle, CopyAttributes, CudaTable, Location, Opaque, Ordinal, Status,
 };
@@ -53,6 +55,26 @@ pub(crate) static NO_STREAM: CudaTable = CudaTable { stream_create: no_handle, .
 
 /// Gives events that are none.
 pub(crate) static NO_EVENT: CudaTable = CudaTable { event_create: no_handle, ..BEFORE_12_8 };
+
+unsafe extern "C" fn no_module(module: *mut Opaque, _: *const c_void) -> Status {
+    write(module, ptr::null_mut())
+}
+
+unsafe extern "C" fn no_function(function: *mut Opaque, _: Opaque, _: *const c_char) -> Status {
+    write(function, ptr::null_mut())
+}
+
+/// Gives modules that are none.
+pub(crate) static NO_MODULE: CudaTable = CudaTable {
+    kernels: Some(KernelTable { module_load_data: no_module, ..KERNELS }),
+    ..BEFORE_12_8
+};
+
+/// Gives functions that are none.
+pub(crate) static NO_FUNCTION: CudaTable = CudaTable {
+    kernels: Some(KernelTable { module_get_function: no_function, ..KERNELS }),
+    ..BEFORE_12_8
+};
 
 unsafe extern "C" fn any_count(count: *mut c_int) -> Status {
     write(count, c_int::try_from(NUMBER.get()).unwrap())

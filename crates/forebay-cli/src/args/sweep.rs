@@ -9,9 +9,9 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_duration;
 
-use super::kv::Kv;
-use crate::args::{gpu, positive_size, route};
+use super::{gpu, positive_size, route};
 use crate::report::json::Cache;
+use crate::sweep::kv::Kv;
 use crate::workload::issuer::Plain;
 use crate::workload::pattern::Pattern;
 
@@ -232,7 +232,7 @@ fn direction(text: &str) -> Result<u8, String> {
 
 /// The name of a share of reads, as it is typed.
 #[must_use]
-pub fn direction_name(read_percent: u8) -> String {
+pub(crate) fn direction_name(read_percent: u8) -> String {
     match read_percent {
         100 => "read".into(),
         0 => "write".into(),

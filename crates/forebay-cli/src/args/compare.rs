@@ -1,0 +1,136 @@
+//! What `forebay compare` takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use forebay::gpu::GpuSelector;
+use forebay::units::{KIB, MIB, parse_size};
+
+use super::gpu;
+
+/// Sizes are whole numbers of these, which every drive and every GPU takes.
+const UNIT: u64 = 4 * KIB;
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// The standard way, ours, and the direct path where there is one
+    Compare,
+    /// The standard way and the direct path, which has to be there
+    Dma,
+    /// As `compare`, and a kernel that works on the GPU's memory, alone and beside a read
+    All,
+}
+
+impl Mode {
+    /// Its name, as in the command.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compare => "compare",
+            Self::Dma => "dma",
+            Self::All => "all",
+        }
+    }
+}
+
+/// What `forebay compare` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay compare                        a scratch file of 512 MiB in this folder\n  \
+    forebay compare -s 8G -r 5 -f /data    a larger one in `/data`, five runs\n  \
+    forebay compare -m dma -f /data/new    straight to the GPU, or an error\n  \
+    forebay compare --gpu sim              a simulated GPU\n  \
+    forebay compare --json >compare.json   for a program to read")]
+pub struct CompareArgs {
+    /// What to compare
+    #[arg(short, long, value_name = "MODE", value_enum, default_value_t = Mode::All)]
+    pub mode: Mode,
+
+    /// Bytes of each run, in MiB, or a size such as `512M` or `8G`
+    #[arg(
+        short, long, value_name = "SIZE_MB", default_value = "512",
+        value_parser = size, allow_negative_numbers = true
+    )]
+    pub size: u64,
+
+    /// A new file, or a folder for a scratch file; by default this folder
+    ///
+    /// What is made is removed afterwards. A file that is there already is not touched without
+    /// `--overwrite`.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// How often each way is run; the first run is shown apart from the others
+    #[arg(
+        short, long, value_name = "RUNS", default_value_t = 3,
+        value_parser = runs, allow_negative_numbers = true
+    )]
+    pub runs: u32,
+
+    /// Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+    ///
+    /// By default the first GPU, else host memory. `sim:bandwidth=50GB/s,latency=10us` sets what a
+    /// simulated GPU plays.
+    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    pub gpu: Option<GpuSelector>,
+
+    /// Take a FILE that is there already: all that it holds is lost
+    ///
+    /// It has SIZE_MB of test data afterwards, and stays.
+    #[arg(long, requires = "file")]
+    pub overwrite: bool,
+
+    /// Print JSON instead of text; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let is_bare = text.ends_with(|letter: char| letter.is_ascii_digit());
+    let parsed = if is_bare { parse_size(&format!("{text}M")) } else { parse_size(text) };
+    let whole = |len: &u64| *len >= MIB && len.is_multiple_of(UNIT);
+    parsed.filter(whole).ok_or_else(|| {
+        "it takes a number of MiB, or a size such as `512M` or `8G`, of 1 MiB or more and in whole \
+         4 KiB"
+            .into()
+    })
+}
+
+fn runs(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
+    number.ok_or_else(|| "it takes a number from 1 to 1000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_numbers_are_mebibytes() {
+        assert_eq!(size("512"), Ok(512 * MIB));
+        assert_eq!(size("512M"), Ok(512 * MIB));
+        assert_eq!(size("8G"), Ok(8 << 30));
+        assert_eq!(size("8GB"), Ok(8_000_000_000));
+        assert_eq!(size("1.5"), Ok(MIB + MIB / 2));
+        for text in ["", "0", "0.5", "-1", "1MB", "1e3", "512 x", "4096K+"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        for text in ["99999999999999", "18446744073709551615G", "1023K", "1025B"] {
+            assert!(size(text).unwrap_err().contains("`512M` or `8G`"), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_word_ends_the_command(text: String, number: u64) {
+            let _ = (size(&text), runs(&text));
+            for unit in ["", "K", "M", "G", "T", "MB"] {
+                if let Ok(len) = size(&format!("{number}{unit}")) {
+                    proptest::prop_assert!(len >= MIB && len % UNIT == 0);
+                }
+            }
+        }
+    }
+}

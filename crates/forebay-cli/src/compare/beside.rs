@@ -1,0 +1,111 @@
+//! The kernel's turns of a comparison: alone, then beside a read of ours.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use forebay::Engine;
+
+use super::compute::{Beside, Compute, MemoryLimit};
+use super::json::{CompareRow, ComputeFacts};
+use super::run::Runner;
+use super::runs::Runs;
+use crate::bench::data::Pattern;
+use crate::bench::stats::rate;
+use crate::bench::target::Target;
+use crate::failure::Result;
+use crate::report::json::{Direction, MethodName};
+
+/// What one turn came to, for its line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Turn {
+    /// Which run, from 1.
+    pub(super) run: u32,
+    /// What the kernel read and wrote in a second, alone.
+    pub(super) alone: f64,
+    /// The same beside a read.
+    pub(super) beside: f64,
+    /// Bytes per second of that read.
+    pub(super) read: f64,
+    /// Whether every byte was right, so far.
+    pub(super) verified: bool,
+}
+
+/// The kernel, and what was measured of it so far.
+pub(super) struct Work {
+    compute: Rc<RefCell<Compute>>,
+    method: Beside,
+    limit: MemoryLimit,
+    alone: Vec<f64>,
+    beside: Vec<f64>,
+    read: Vec<f64>,
+    verified: bool,
+}
+
+impl Work {
+    /// Gets ready to work on `len` bytes.
+    ///
+    /// # Errors
+    /// There is no GPU, no room, or it runs no kernels.
+    pub(super) fn new(
+        engine: &Engine,
+        target: &Target,
+        len: u64,
+        pattern: Pattern,
+    ) -> Result<Self> {
+        let mut compute = Compute::new(engine, target, len, pattern)?;
+        let limit = compute.limit()?;
+        let compute = Rc::new(RefCell::new(compute));
+        let method = Beside::new(engine, Rc::clone(&compute));
+        let (alone, beside, read) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { compute, method, limit, alone, beside, read, verified: true })
+    }
+
+    /// Works alone, then beside a read of the file.
+    ///
+    /// # Errors
+    /// The GPU's and the read's; the text says why the file's pages are not where they should be.
+    pub(super) fn turn(
+        &mut self,
+        runner: &mut Runner<'_>,
+        run: u32,
+    ) -> Result<std::result::Result<Turn, String>> {
+        let alone = self.compute.borrow_mut().alone()?;
+        let sample = match runner.sample(&mut self.method, Direction::Read, run)? {
+            Ok(sample) => sample,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        self.compute.borrow_mut().check()?;
+        self.verified &= sample.verified && self.compute.borrow().verified;
+        let beside = self.method.last.map_or(0.0, |(_, rate)| rate);
+        let read = rate(runner.len, sample.spent.seconds);
+        self.alone.push(alone);
+        self.beside.push(beside);
+        self.read.push(read);
+        Ok(Ok(Turn { run, alone, beside, read, verified: self.verified }))
+    }
+
+    /// What all turns come to, beside `rows` of reads without a kernel; none without a turn.
+    pub(super) fn facts(&self, rows: &[CompareRow], simulated: bool) -> Option<ComputeFacts> {
+        let of = |rates: &[f64]| Runs::of_rates(rates).map(|(runs, _)| runs);
+        let (alone, beside, read) = (of(&self.alone)?, of(&self.beside)?, of(&self.read)?);
+        let ours = rows.iter().find(|found| {
+            let row = &found.row;
+            let chosen = row.method == MethodName::Forebay && row.demanded.is_none();
+            chosen && row.direction == Direction::Read
+        });
+        let limit = self.limit.bytes_per_second;
+        Some(ComputeFacts {
+            kernel: "xor".into(),
+            bytes: self.compute.borrow().len(),
+            limit,
+            limit_by: if self.limit.filled { "filling" } else { "clock_and_width" }.into(),
+            alone,
+            share_of_limit: alone.mean / limit,
+            beside,
+            read,
+            share_of_read: ours.map(|row| read.mean / row.runs.mean),
+            verified: self.verified,
+            simulated,
+        })
+    }
+}

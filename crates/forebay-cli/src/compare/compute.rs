@@ -1,0 +1,341 @@
+//! Work of the GPU's own beside what is moved: a kernel takes memory by exclusive or, alone and
+//! while a file is read to another place of the same memory.
+
+#![expect(unsafe_code, reason = "kernels and fills are queued by raw address")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
+use forebay::units::MIB;
+use forebay::{Buffer, Engine};
+
+use crate::bench::cpu::{Spent, timed};
+use crate::bench::data::{Expected, Pattern};
+use crate::bench::memory::{Memory, buffer_holds, put_into};
+use crate::bench::methods::forebay::Forebay;
+use crate::bench::methods::{Job, Method, Moved};
+use crate::bench::stats::rate;
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+use crate::report::json::MethodName;
+use crate::steps::Step;
+
+/// What each word is taken with: all bits, so that data of ours become their inverse.
+const KEY: u64 = u64::MAX;
+/// How long the kernel works alone, at least.
+const ALONE: Duration = Duration::from_millis(50);
+/// Kernels in a row before somebody looks whether there were enough.
+const ROW: u32 = 8;
+/// Fills of which the best is taken for what memory can do.
+const FILLS: u32 = 5;
+/// Bytes at most on a simulated GPU, which is busy for as long as it plays.
+const SIMULATED_MAX: u64 = 8 * MIB;
+
+/// What memory can do at most, in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct MemoryLimit {
+    /// Reads and writes together.
+    pub(super) bytes_per_second: f64,
+    /// Whether it is what filling reached, for want of better: else clock and width give it.
+    pub(super) filled: bool,
+}
+
+/// A kernel with memory of its own.
+#[derive(Debug)]
+pub(super) struct Compute {
+    kernel: Kernel,
+    buffer: Buffer,
+    pattern: Pattern,
+    /// Whether all that was looked at so far was right.
+    pub(super) verified: bool,
+}
+
+/// What is queued where. A copy of it may work on another thread, for as long as the buffer lives.
+#[derive(Debug, Clone)]
+struct Kernel {
+    device: Arc<dyn Device>,
+    stream: Stream,
+    address: u64,
+    len: u64,
+    row: u32,
+    /// Whether it pauses for as long as it worked: a simulated GPU does nothing else meanwhile.
+    pauses: bool,
+}
+
+/// What kernels came to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    kernels: u64,
+    seconds: f64,
+}
+
+impl Kernel {
+    /// Runs a row of kernels to its end.
+    ///
+    /// # Safety
+    /// The buffer lives, and nobody else uses it meanwhile.
+    unsafe fn run(&self) -> DeviceResult<()> {
+        let queued = (0..self.row).try_for_each(|_| {
+            // SAFETY: the caller's promise; the stream is waited for below.
+            unsafe { self.device.xor(self.stream, self.address, KEY, self.len) }
+        });
+        // Whatever became of the last, those before it are at work.
+        let done = self.device.synchronize(self.stream);
+        queued.and(done)
+    }
+
+    /// Runs rows until `is_enough`, one at least.
+    ///
+    /// # Safety
+    /// As for [`run`](Self::run).
+    unsafe fn run_until(&self, is_enough: impl Fn(Duration) -> bool) -> DeviceResult<Done> {
+        let (start, mut kernels) = (Instant::now(), 0);
+        loop {
+            let row = Instant::now();
+            // SAFETY: the caller's promise.
+            unsafe { self.run() }?;
+            if self.pauses {
+                thread::sleep(row.elapsed());
+            }
+            kernels += u64::from(self.row);
+            if is_enough(start.elapsed()) {
+                return Ok(Done { kernels, seconds: start.elapsed().as_secs_f64() });
+            }
+        }
+    }
+}
+
+impl Compute {
+    /// Gets memory for `len` bytes, a multiple of 16, and has the kernel made.
+    ///
+    /// # Errors
+    /// There is no GPU, no room, or it runs no kernels.
+    pub(super) fn new(
+        engine: &Engine,
+        target: &Target,
+        len: u64,
+        pattern: Pattern,
+    ) -> Result<Self> {
+        let Some(device) = &target.device else {
+            let reason = target.reason.clone().unwrap_or_default();
+            return Err(Failure::new("there is no GPU to work").because(reason));
+        };
+        let device = Arc::clone(device);
+        let pauses = target.is_simulated();
+        let (len, row) = if pauses { (len.min(SIMULATED_MAX), 1) } else { (len, ROW) };
+        let mut buffer = engine.allocate(device.id(), len)?;
+        put_into(&mut buffer, pattern, len)?;
+        let stream = device.create_stream().map_err(|error| failed(&error))?;
+        let kernel = Kernel { device, stream, address: buffer.address(), len, row, pauses };
+        let mut compute = Self { kernel, buffer, pattern, verified: true };
+        // The first has the driver compile it.
+        compute.work(|_| true)?;
+        compute.check()?;
+        Ok(compute)
+    }
+
+    /// Bytes that the kernel takes.
+    pub(super) fn len(&self) -> u64 {
+        self.kernel.len
+    }
+
+    /// What the memory can do: as the driver tells, else what filling it reaches.
+    ///
+    /// # Errors
+    /// The GPU's.
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+    pub(super) fn limit(&mut self) -> Result<MemoryLimit> {
+        let Kernel { device, stream, address, len, .. } = &self.kernel;
+        if let Some(rate) = device.memory_rate() {
+            return Ok(MemoryLimit { bytes_per_second: rate as f64, filled: false });
+        }
+        let mut best = 0.0_f64;
+        for _ in 0..FILLS {
+            let (filled, spent) = timed(|| {
+                // SAFETY: the buffer is ours, and the stream is waited for.
+                unsafe { device.fill(*stream, *address, 0, *len) }?;
+                device.synchronize(*stream)
+            });
+            filled.map_err(|error| failed(&error))?;
+            best = best.max(rate(*len, spent.seconds));
+        }
+        put_into(&mut self.buffer, self.pattern, self.kernel.len)?;
+        Ok(MemoryLimit { bytes_per_second: best, filled: true })
+    }
+
+    /// Works alone for a while; how many bytes it read and wrote in a second.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub(super) fn alone(&mut self) -> Result<f64> {
+        let done = self.work(|passed| passed >= ALONE)?;
+        self.check()?;
+        Ok(self.rate(done))
+    }
+
+    /// Works for as long as `work` does, and some time longer than that; how many bytes it read
+    /// and wrote in a second.
+    ///
+    /// # Errors
+    /// The GPU's.
+    fn beside<T>(&mut self, work: impl FnOnce() -> T) -> Result<(T, f64)> {
+        let (is_over, both) = (AtomicBool::new(false), Barrier::new(2));
+        let kernel = self.kernel.clone();
+        let (value, done) = thread::scope(|scope| {
+            let running = scope.spawn(|| {
+                both.wait();
+                // SAFETY: the buffer lives as long as `self`, which is borrowed exclusively until
+                // this thread has ended.
+                unsafe { kernel.run_until(|_| is_over.load(Ordering::Acquire)) }
+            });
+            both.wait();
+            let value = work();
+            is_over.store(true, Ordering::Release);
+            (value, running.join())
+        });
+        let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let done = done.map_err(|error| failed(&error))?;
+        self.turn(done);
+        Ok((value, self.rate(done)))
+    }
+
+    fn work(&mut self, is_enough: impl Fn(Duration) -> bool) -> Result<Done> {
+        // SAFETY: the buffer is ours.
+        let done = unsafe { self.kernel.run_until(is_enough) }.map_err(|error| failed(&error))?;
+        self.turn(done);
+        Ok(done)
+    }
+
+    /// Takes into account that so many kernels have turned the data.
+    fn turn(&mut self, done: Done) {
+        if done.kernels % 2 == 1 {
+            self.pattern = self.pattern.inverse();
+        }
+    }
+
+    /// Looks at every byte.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let expected = Expected::Pattern(self.pattern);
+        self.verified &= buffer_holds(&self.buffer, &expected, self.kernel.len)?;
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+    fn rate(&self, done: Done) -> f64 {
+        // Each byte is read and written.
+        2.0 * rate(self.kernel.len, done.seconds) * done.kernels as f64
+    }
+}
+
+impl Drop for Compute {
+    fn drop(&mut self) {
+        // Everything was waited for, unless the GPU is lost.
+        let _ = self.kernel.device.destroy_stream(self.kernel.stream);
+    }
+}
+
+fn failed(error: &DeviceError) -> Failure {
+    Failure::new("the GPU cannot run the kernel").because(error.to_string())
+}
+
+/// Reads by our engine while the kernel works.
+pub(super) struct Beside {
+    inner: Forebay,
+    compute: Rc<RefCell<Compute>>,
+    /// What the last read took, and the kernel's rate meanwhile.
+    pub(super) last: Option<(Spent, f64)>,
+}
+
+impl Beside {
+    pub(super) fn new(engine: &Engine, compute: Rc<RefCell<Compute>>) -> Self {
+        Self { inner: Forebay::new(engine.clone(), None), compute, last: None }
+    }
+}
+
+impl Method for Beside {
+    fn name(&self) -> MethodName {
+        self.inner.name()
+    }
+
+    fn open(&mut self, job: &Job, memory: &Memory) -> Result<()> {
+        self.inner.open(job, memory)
+    }
+
+    fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
+        let inner = &mut self.inner;
+        let mut compute = self.compute.borrow_mut();
+        let ((moved, spent), rate) = compute.beside(|| timed(|| inner.read(job, target)))?;
+        self.last = Some((spent, rate));
+        moved
+    }
+
+    fn reading(&self, job: &Job) -> Option<Step> {
+        self.inner.reading(job)
+    }
+
+    fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
+        self.inner.write(job, source)
+    }
+
+    /// Without the kernel's own end.
+    fn spent(&self) -> Option<Spent> {
+        self.last.map(|(spent, _)| spent)
+    }
+
+    fn close(&mut self) {
+        self.inner.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::Options;
+
+    use super::*;
+
+    fn target(engine: &Engine, gpu: &str) -> Target {
+        Target::find(engine, Some(&gpu.parse().unwrap())).unwrap()
+    }
+
+    fn compute(gpu: &str, len: u64) -> Result<Compute> {
+        let engine = Engine::new(Options::default()).unwrap();
+        Compute::new(&engine, &target(&engine, gpu), len, Pattern::new(3))
+    }
+
+    #[test]
+    fn every_byte_is_looked_at() {
+        let mut compute = compute("sim", MIB + 16).unwrap();
+        for _ in 0..2 {
+            assert!(compute.alone().unwrap() > 0.0);
+            let ((), rate) = compute.beside(|| thread::sleep(Duration::from_millis(2))).unwrap();
+            assert!(rate > 0.0);
+            compute.check().unwrap();
+            assert!(compute.verified);
+        }
+        let limit = compute.limit().unwrap();
+        assert!(limit.filled && limit.bytes_per_second > 0.0);
+        compute.check().unwrap();
+        assert!(compute.verified, "filling leaves what was there");
+        let mut byte = [0];
+        compute.buffer.download(MIB + 15, &mut byte).unwrap();
+        byte[0] ^= 0x10;
+        compute.buffer.upload(MIB + 15, &byte).unwrap();
+        compute.alone().unwrap();
+        assert!(!compute.verified, "the last byte is wrong");
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named() {
+        let none = compute("none", MIB).unwrap_err().in_one_line();
+        assert!(none.starts_with("there is no GPU to work: `--gpu none`"), "{none}");
+        let small = compute("sim:memory=1M", 2 * MIB).unwrap_err().in_one_line();
+        assert!(small.contains("cannot allocate 2 MiB on sim:0"), "{small}");
+        let faulty = compute("sim:lost-after=1", MIB).unwrap_err().in_one_line();
+        assert!(faulty.contains("sim:0"), "{faulty}");
+    }
+}

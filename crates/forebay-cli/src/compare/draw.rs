@@ -1,0 +1,359 @@
+//! A comparison as text for people: what is compared, a line for each run, then the table.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use comfy_table::{CellAlignment, Table};
+use forebay::units::format_size;
+
+use super::beside::Turn;
+use super::json::{CompareReport, CompareRow, ComputeFacts};
+use super::run::Told;
+use super::runs::faster;
+use super::sockets::Sockets;
+use crate::report::json::{Cache, Direction, Environment, MethodName, Row};
+use crate::report::plain::plain;
+use crate::report::proof::{self, VerdictFacts};
+use crate::report::table::{self, lines, rate};
+
+const HEADINGS: [&str; 11] = [
+    "method",
+    "direction",
+    "first",
+    "average",
+    "median (min–max)",
+    "variation",
+    "against standard",
+    "CPU s/GB",
+    "data",
+    "route",
+    "verdict",
+];
+/// Columns of numbers.
+const NUMBERS: std::ops::Range<usize> = 2..8;
+
+/// What is compared, on what.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    pub(super) environment: &'a Environment,
+    pub(super) sockets: Option<&'a Sockets>,
+    pub(super) path: &'a Path,
+    pub(super) len: u64,
+    pub(super) cache: Cache,
+}
+
+impl Head<'_> {
+    pub(super) fn text(&self, simulated: bool) -> String {
+        let path = self.path.display().to_string();
+        let mut text = table::header(self.environment, Some(&path), false);
+        // Writing to a string cannot fail.
+        for drive in self.sockets.iter().flat_map(|sockets| sockets.lines()) {
+            let _ = writeln!(text, "distance {}", plain(&drive));
+        }
+        let how = match self.cache {
+            Cache::Cold => "writes end on the drive, reads begin there",
+            Cache::Resident => "writes end in the page cache, reads begin there",
+        };
+        let played = if simulated { ", simulated GPU" } else { "" };
+        let len = format_size(self.len);
+        let _ = writeln!(text, "each run {len} written and read; {how}{played}\n");
+        text
+    }
+}
+
+/// The line of one run.
+pub(super) fn run(told: &Told, simulated: bool) -> String {
+    let verified = match told.verified {
+        (true, true) => "verified",
+        (false, true) => "WRONG DATA written",
+        (true, false) => "WRONG DATA read",
+        (false, false) => "WRONG DATA written and read",
+    };
+    let played = if simulated { ", simulated" } else { "" };
+    format!(
+        "{}, run {}: write {} GB/s, read {} GB/s, {verified}{played}\n",
+        plain(&told.name),
+        told.run,
+        rate(told.write),
+        rate(told.read),
+    )
+}
+
+/// The line of the kernel's turn.
+pub(super) fn turn(turn: &Turn, simulated: bool) -> String {
+    let verified = if turn.verified { "verified" } else { "WRONG DATA" };
+    let played = if simulated { ", simulated" } else { "" };
+    format!(
+        "xor, run {}: alone {} GB/s, beside a read {} GB/s, that read {} GB/s, \
+         {verified}{played}\n",
+        turn.run,
+        rate(turn.alone),
+        rate(turn.beside),
+        rate(turn.read),
+    )
+}
+
+/// What all runs come to.
+pub(super) fn summary(report: &CompareReport) -> String {
+    let mut text = String::from("\n");
+    text.push_str(&table(&report.results));
+    text.push('\n');
+    for direction in [Direction::Write, Direction::Read] {
+        text.push_str(&dma(&report.results, direction));
+    }
+    if let Some(facts) = &report.compare.compute {
+        text.push_str(&compute(facts));
+    }
+    text
+}
+
+/// Whether our bytes went by DMA between drive and GPU, as their verdicts alone say.
+fn dma(rows: &[CompareRow], direction: Direction) -> String {
+    let ours = rows.iter().map(|found| &found.row).filter(|row| {
+        row.method == MethodName::Forebay && row.direction == direction && row.verdict.is_some()
+    });
+    let ours: Vec<&Row> = ours.collect();
+    let of = |is_so: fn(&VerdictFacts) -> bool| -> Vec<&Row> {
+        ours.iter().copied().filter(|row| row.verdict.as_ref().is_some_and(is_so)).collect()
+    };
+    let answers = [
+        ("yes", of(VerdictFacts::is_direct)),
+        ("in part", of(VerdictFacts::is_partly_direct)),
+        ("not proven", of(|verdict| verdict.shares.is_empty())),
+        ("no", ours.clone()),
+    ];
+    let Some((answer, rows)) = answers.into_iter().find(|(_, rows)| !rows.is_empty()) else {
+        return String::new();
+    };
+    let said = rows.iter().map(|row| {
+        let verdict = row.verdict.as_ref().map_or("", |verdict| &verdict.text);
+        format!("{}: {verdict}", method(row))
+    });
+    let said: Vec<String> = said.collect();
+    let played = if rows.iter().any(|row| row.simulated) { ", simulated" } else { "" };
+    format!("DMA      {}: {answer}: {}{played}\n", direction.name(), said.join("; "))
+}
+
+/// The kernel beside the memory's limit and beside a read.
+fn compute(facts: &ComputeFacts) -> String {
+    let by = match facts.limit_by.as_str() {
+        "filling" => "that filling it reaches",
+        _ => "that its clock and width give",
+    };
+    let share = |share: f64| format!("{:.0} %", share * 100.0);
+    let read = facts.share_of_read.map(|of| format!(", {} of what it is alone", share(of)));
+    let data = if facts.verified { "right" } else { "WRONG" };
+    let played = if facts.simulated { ", simulated" } else { "" };
+    format!(
+        "xor      {} of the GPU's memory, read and written: {} GB/s, {} of the {} GB/s {by}; \
+         data {data}{played}\n\
+         beside   a read: {} GB/s, {} of what it is alone; that read {} GB/s{}{played}\n",
+        format_size(facts.bytes),
+        rate(facts.alone.mean),
+        share(facts.share_of_limit),
+        rate(facts.limit),
+        rate(facts.beside.mean),
+        share(facts.beside.mean / facts.alone.mean),
+        rate(facts.read.mean),
+        read.unwrap_or_default(),
+    )
+}
+
+fn table(rows: &[CompareRow]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(HEADINGS);
+    let mut reasons = Vec::new();
+    for row in rows {
+        table.add_row(cells(row, &mut reasons));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if NUMBERS.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut text = lines(&table);
+    text.push_str(&table::footnotes(&reasons));
+    text
+}
+
+/// A way, with the route that was demanded of it.
+fn method(row: &Row) -> String {
+    match &row.demanded {
+        Some(route) => format!("{}, by `{route}`", row.method.name()),
+        None => row.method.name().to_owned(),
+    }
+}
+
+fn cells<'a>(CompareRow { row, runs }: &'a CompareRow, reasons: &mut Vec<&'a str>) -> [String; 11] {
+    let none = || "–".to_owned();
+    let variation = runs.judgement.zip(runs.variation);
+    let ratio = row.speed_up.filter(|_| {
+        // The speed of wrong data means nothing.
+        row.method != MethodName::Standard && row.verified != Some(false)
+    });
+    [
+        method(row),
+        row.direction.name().to_owned(),
+        rate(runs.first),
+        rate(runs.mean),
+        table::rates(row),
+        variation.map_or_else(none, |(judgement, share)| {
+            format!("{:.0} %, {}", share * 100.0, judgement.name())
+        }),
+        ratio.map_or_else(none, faster),
+        row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
+        table::data(row).to_owned(),
+        table::route(row, reasons),
+        proof::cell(row, reasons),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::json::Compared;
+    use crate::compare::runs::Runs;
+    use crate::compare::sockets::Away;
+    use crate::report::json::tests::report as bench;
+
+    /// A report of fixed data.
+    fn report(simulated: bool) -> CompareReport {
+        let bench = bench();
+        let rows = bench.results.into_iter().filter(|row| !row.method.is_ceiling());
+        let rows = rows.map(|row| {
+            let row = Row { simulated, speed_up: Some(1.843), ..row };
+            CompareRow { runs: Runs::of(row.bytes, &row.seconds).unwrap().0, row }
+        });
+        let runs = |rates: [f64; 3]| Runs::of_rates(&rates).unwrap().0;
+        let (alone, beside) = (runs([1.0e12, 4.2e12, 4.2e12]), runs([1.0e12, 4.1e12, 4.1e12]));
+        let compute = ComputeFacts {
+            kernel: "xor".into(),
+            bytes: 512 << 20,
+            limit: 4.8e12,
+            limit_by: "clock_and_width".into(),
+            alone,
+            share_of_limit: alone.mean / 4.8e12,
+            beside,
+            read: runs([1e9, 3e9, 3e9]),
+            share_of_read: Some(0.97),
+            verified: true,
+            simulated,
+        };
+        let mode = "all".into();
+        CompareReport {
+            schema: bench.schema,
+            environment: bench.environment,
+            compare: Compared { mode, runs: 3, topology: None, compute: Some(compute) },
+            results: rows.collect(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Lines that fit into this file.
+    fn folded(text: &str) -> String {
+        let fold = |line: &str| {
+            let cut = line.char_indices().nth(87).map(|(at, _)| at);
+            // Where a column or a word ends.
+            match cut.and_then(|at| line[..at].rfind(' ')) {
+                Some(at) => format!("{}\n  {}\n", line[..at].trim_end(), line[at..].trim()),
+                None => format!("{line}\n"),
+            }
+        };
+        text.lines().map(fold).collect()
+    }
+
+    #[test]
+    fn the_whole_summary() {
+        insta::assert_snapshot!(folded(&summary(&report(false))), @"
+
+        method    direction  first  average  median (min–max)  variation  against standard
+          CPU s/GB  data   route       verdict
+        standard  read        2.15     2.15  2.15 (2.11–2.19)  4 %, good                 –
+          0.125  right  –           staged [1]
+        forebay   read        54.5     54.5  54.5 (54.2–54.8)  1 %, good    [+84 % faster]
+          0.125  right  cached [2]  cached
+        [1] others used it as well
+        [2] resident in the page cache
+
+        DMA      read: no: forebay: cached
+        xor      512 MiB of the GPU's memory, read and written: 4200 GB/s, 88 % of the 4800
+          GB/s that its clock and width give; data right
+        beside   a read: 4100 GB/s, 98 % of what it is alone; that read 3.00 GB/s, 97 % of
+          what it is alone
+        ");
+    }
+
+    #[test]
+    fn what_is_played_says_so_in_each_line_with_a_number() {
+        let text = summary(&report(true));
+        let is_number = |line: &&str| line.contains("GB/s") || line.contains(" right ");
+        let headings = |line: &&str| !line.starts_with("method");
+        let lines: Vec<&str> = text.lines().filter(is_number).filter(headings).collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        assert!(lines.iter().all(|line| line.contains("simulated")), "{text}");
+    }
+
+    #[test]
+    fn the_speed_of_wrong_data_is_compared_with_nothing() {
+        let mut report = report(false);
+        assert_eq!(summary(&report).matches("faster").count(), 1);
+        report.results[1].row.verified = Some(false);
+        report.compare.compute.as_mut().unwrap().verified = false;
+        let text = summary(&report);
+        assert_eq!((text.matches("faster").count(), text.matches("WRONG").count()), (0, 2));
+    }
+
+    #[test]
+    fn dma_is_what_the_verdict_says() {
+        let said = |word: &str, shares: &[&str]| {
+            let mut report = report(false);
+            let verdict = report.results[1].row.verdict.as_mut().unwrap();
+            (verdict.word, verdict.text) = (word.into(), word.into());
+            let of =
+                |way: &&str| crate::report::proof::ShareFacts { way: (*way).into(), share: 0.5 };
+            verdict.shares = shares.iter().map(of).collect();
+            dma(&report.results, Direction::Read)
+        };
+        let direct = "direct (p2pdma)";
+        assert_eq!(said(direct, &[direct]), "DMA      read: yes: forebay: direct (p2pdma)\n");
+        assert_eq!(said("mixed", &["staged", direct]), "DMA      read: in part: forebay: mixed\n");
+        assert_eq!(said("staged", &["staged"]), "DMA      read: no: forebay: staged\n");
+        for word in ["unproven", "contradictory"] {
+            assert_eq!(said(word, &[]), format!("DMA      read: not proven: forebay: {word}\n"));
+        }
+        assert_eq!(dma(&report(false).results, Direction::Write), "", "nothing was written");
+    }
+
+    #[test]
+    fn the_head_names_file_target_and_distance() {
+        let environment = bench().environment;
+        let away = Away {
+            drive: "nvme:1".into(),
+            name: "nvme0n1\u{1b}[2J".into(),
+            numa_node: Some(0),
+            distance: "across_sockets".into(),
+            text: "across sockets".into(),
+            node_distance: Some(21),
+        };
+        let gpu = "0000:1b:00.0".to_owned();
+        let sockets = Sockets { gpu, numa_node: Some(1), drives: vec![away] };
+        let mut head = Head {
+            environment: &environment,
+            sockets: Some(&sockets),
+            path: Path::new("/data/new"),
+            len: 512 << 20,
+            cache: Cache::Cold,
+        };
+        insta::assert_snapshot!(head.text(false), @r"
+        machine  16 × Some CPU, 128 GiB memory, Linux 6.18.0
+        file     /data/new, ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)
+        target   cuda:0, NVIDIA H200, GPU-1234, 0000:1b:00.0, driver 580.159
+        distance nvme0n1\u{1b}[2J: across sockets, NUMA nodes 1 and 0, distance 21
+        each run 512 MiB written and read; writes end on the drive, reads begin there
+        ");
+        head.cache = Cache::Resident;
+        assert!(head.text(true).contains("in the page cache, reads begin there, simulated GPU\n"));
+    }
+}

@@ -1,0 +1,228 @@
+//! The file of a comparison: scratch, a new one that goes away again, or one of the user's that
+//! may be overwritten.
+//!
+//! A file that was there is never touched unless the user said so.
+
+use std::fs::{self, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use forebay::units::MIB;
+
+use crate::bench::make::Room;
+use crate::bench::scratch::{self, Part, Scratch};
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::steps::Step;
+
+/// A file that is written and read back.
+#[derive(Debug)]
+pub(super) struct TestFile {
+    path: PathBuf,
+    /// Where it is.
+    pub(super) folder: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Scratch(Scratch),
+    /// Made by us at the user's path: device and number, for somebody may put another there.
+    New((u64, u64)),
+    /// The user's, with what it had before.
+    Given((u64, u64), u64),
+}
+
+impl TestFile {
+    /// Makes scratch in this folder or in the one that `wanted` names, makes the file of that name
+    /// where there is none, or takes the one that is there where it may be overwritten.
+    ///
+    /// # Errors
+    /// It is there and may not, it is no file, or the system's.
+    pub(super) fn find(wanted: Option<&Path>, overwrite: bool) -> Result<Self> {
+        let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
+        let looking = Step::begin("look at", path);
+        let facts = fs::metadata(path);
+        // A link that leads nowhere is the user's as well.
+        let is_new = |error: &io::Error| error.kind() == ErrorKind::NotFound && !path.is_symlink();
+        let is_new = facts.as_ref().is_err_and(is_new);
+        drop(looking);
+        match facts {
+            Ok(facts) if facts.is_dir() => Self::scratch(path),
+            Ok(facts) => Self::given(path, &facts, overwrite),
+            Err(_) if is_new => Self::create(path),
+            Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)),
+        }
+    }
+
+    fn scratch(folder: &Path) -> Result<Self> {
+        let scratch = Scratch::create(folder)?;
+        let path = scratch.path(Part::Write);
+        Ok(Self { path, folder: folder.to_owned(), origin: Origin::Scratch(scratch) })
+    }
+
+    fn create(path: &Path) -> Result<Self> {
+        let step = Step::begin("create", path);
+        let made = interrupt::create_output(path).and_then(|file| file.metadata());
+        drop(step);
+        let failed =
+            |error: io::Error| Failure::io(format!("cannot create `{}`", path.display()), &error);
+        let origin = Origin::New(number(&made.map_err(failed)?));
+        Ok(Self { path: path.to_owned(), folder: folder_of(path), origin })
+    }
+
+    fn given(path: &Path, facts: &Metadata, overwrite: bool) -> Result<Self> {
+        let name = path.display();
+        if facts.file_type().is_block_device() {
+            return Err(Failure::usage(format!("`{name}` is a device, and would be overwritten"))
+                .hint("give a folder on it: `forebay compare` writes to files only"));
+        }
+        if !facts.is_file() {
+            return Err(Failure::usage(format!("`{name}` is no regular file"))
+                .hint("give a new name, or a folder for a scratch file"));
+        }
+        if !overwrite {
+            return Err(Failure::usage(format!("`{name}` is there, and would be overwritten"))
+                .hint(
+                    "give a new name or a folder; with `--overwrite` all that it holds is lost",
+                ));
+        }
+        let _step = Step::begin("look at", path);
+        // What is written is opened without following links, and this one the user has named.
+        let path = fs::canonicalize(path)
+            .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
+        let folder = folder_of(&path);
+        Ok(Self { path, folder, origin: Origin::Given(number(facts), facts.len()) })
+    }
+
+    /// Where it is now.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is room for it.
+    ///
+    /// # Errors
+    /// There is not, or the system's.
+    pub(super) fn check_room(&self, len: u64) -> Result<()> {
+        let had = if let Origin::Given(_, had) = self.origin { had } else { 0 };
+        Room::of(&self.folder)?.check(&self.folder, len.saturating_sub(had))
+    }
+
+    /// Bytes that it has before anything is written, where it is the user's.
+    pub(super) fn given_len(&self) -> Option<u64> {
+        match self.origin {
+            Origin::Given(_, len) if len > 0 => Some(len.min(MIB)),
+            _ => None,
+        }
+    }
+
+    /// Looks whether its path still leads to it.
+    ///
+    /// # Errors
+    /// It is another's.
+    pub(super) fn check(&self) -> Result<()> {
+        let expected = match &self.origin {
+            Origin::Scratch(scratch) => return scratch.check(),
+            Origin::New(number) | Origin::Given(number, _) => *number,
+        };
+        let _step = Step::begin("look at", &self.path);
+        let found = fs::symlink_metadata(&self.path).and_then(|facts| {
+            let other = || io::Error::other("somebody else put another file in its place");
+            if number(&facts) == expected { Ok(()) } else { Err(other()) }
+        });
+        found.map_err(|error| {
+            Failure::io(format!("cannot go on with `{}`", self.path.display()), &error)
+                .hint("give a folder that only you may write")
+        })
+    }
+
+    /// Removes what crashed runs left beside it; returns how many there were.
+    pub(super) fn remove_leftovers(&self) -> usize {
+        scratch::remove_leftovers(&self.folder)
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        if matches!(self.origin, Origin::New(_)) {
+            let _step = Step::begin_long("remove", &self.path);
+            interrupt::end_output(&self.path, false);
+        }
+    }
+}
+
+fn number(facts: &Metadata) -> (u64, u64) {
+    (facts.dev(), facts.ino())
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_there_takes_a_word_of_the_user() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("precious");
+        fs::write(&path, "bytes").unwrap();
+        let link = place.path().join("link");
+        symlink(&path, &link).unwrap();
+        let nowhere = place.path().join("nowhere");
+        symlink(place.path().join("missing"), &nowhere).unwrap();
+        for path in [&path, &link] {
+            let failure = TestFile::find(Some(path), false).unwrap_err();
+            assert!(failure.usage && failure.hint.unwrap().contains("`--overwrite`"));
+        }
+        for overwrite in [false, true] {
+            assert!(TestFile::find(Some(&nowhere), overwrite).is_err());
+            assert!(TestFile::find(Some(Path::new("/dev/null")), overwrite).unwrap_err().usage);
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"bytes");
+        let taken = TestFile::find(Some(&link), true).unwrap();
+        assert_eq!(taken.path(), fs::canonicalize(&path).unwrap());
+        assert_eq!(taken.given_len(), Some(5));
+        drop(taken);
+        assert!(path.exists(), "it is the user's");
+    }
+
+    #[test]
+    fn what_was_made_goes_away_and_what_took_its_place_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("new");
+        let file = TestFile::find(Some(&path), false).unwrap();
+        assert_eq!((file.path(), file.given_len()), (path.as_path(), None));
+        file.check().unwrap();
+        drop(file);
+        assert!(!path.exists());
+
+        let file = TestFile::find(Some(&path), false).unwrap();
+        fs::rename(&path, place.path().join("moved")).unwrap();
+        fs::write(&path, "precious").unwrap();
+        let failure = file.check().unwrap_err();
+        assert!(failure.causes[0].contains("another file"), "{failure:?}");
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_folder_is_a_place_for_scratch() {
+        let place = tempfile::tempdir().unwrap();
+        let file = TestFile::find(Some(place.path()), false).unwrap();
+        file.check().unwrap();
+        assert!(file.path().starts_with(place.path()) && file.path() != place.path());
+        file.check_room(MIB).unwrap();
+        assert!(file.check_room(u64::MAX / 2).is_err());
+        drop(file);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,108 @@
+//! Where the GPU and the file's drives hang, and how far from each other: what a comparison has to
+//! say of the machine's part in its numbers.
+
+use std::path::Path;
+
+use forebay::topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
+use serde::{Deserialize, Serialize};
+
+/// A GPU and the drives of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The GPU's PCI address.
+    pub gpu: String,
+    /// The NUMA node that it hangs on.
+    pub numa_node: Option<u32>,
+    /// How far each drive is.
+    pub drives: Vec<Away>,
+}
+
+/// A drive, as seen from the GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Away {
+    /// The drive's id, as in the environment.
+    pub drive: String,
+    /// The kernel's name of it.
+    pub name: String,
+    /// The NUMA node of the path that serves it.
+    pub numa_node: Option<u32>,
+    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
+    pub distance: String,
+    /// The same in words.
+    pub text: String,
+    /// How far the nodes are from each other, where 10 is a node's own memory.
+    pub node_distance: Option<u32>,
+}
+
+impl Sockets {
+    /// Looks at the drives under `path` from the GPU at a PCI address; `None` where there is no
+    /// such device.
+    #[must_use]
+    pub fn look(resolver: &Resolver, path: &Path, gpu: &str) -> Option<Self> {
+        let gpu = gpu_at(resolver.system(), gpu)?.pci;
+        let map = resolver.resolve(path);
+        let drives = map.drives.iter().map(|drive| away(&gpu, drive)).collect();
+        Some(Self { numa_node: gpu.numa_node, gpu: gpu.address, drives })
+    }
+
+    /// How far each drive is from the GPU, in a line.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.drives.iter().map(|drive| {
+            let Away { name, text, .. } = drive;
+            let nodes = self.numa_node.zip(drive.numa_node).filter(|(one, other)| one != other);
+            match nodes.zip(drive.node_distance) {
+                Some(((one, other), far)) => {
+                    format!("{name}: {text}, NUMA nodes {one} and {other}, distance {far}")
+                }
+                None => format!("{name}: {text}"),
+            }
+        })
+    }
+
+    /// The drives on another socket than the GPU, in a sentence with what to do; none where there
+    /// are none.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let far = self.drives.iter().filter(|drive| drive.distance == "across_sockets");
+        let far: Vec<String> = far.map(Away::named).collect();
+        let are = match far.len() {
+            0 => return None,
+            1 => "is",
+            _ => "are",
+        };
+        let node = self.numa_node.map_or_else(String::new, |node| format!(" on NUMA node {node}"));
+        Some(format!(
+            "{} {are} on another socket than the GPU{node}, so bytes pass the link between \
+             sockets: compare with a drive or a GPU of the same socket; `forebay map` shows where \
+             they hang",
+            far.join(", ")
+        ))
+    }
+}
+
+impl Away {
+    /// Its name, with where it is.
+    fn named(&self) -> String {
+        let node = self.numa_node.map(|node| format!("NUMA node {node}"));
+        let apart = self.node_distance.map(|far| format!("distance {far}, where 10 is near"));
+        let parts: Vec<String> = node.into_iter().chain(apart).collect();
+        match parts.as_slice() {
+            [] => format!("`{}`", self.name),
+            parts => format!("`{}` ({})", self.name, parts.join(", ")),
+        }
+    }
+}
+
+fn away(gpu: &PciDevice, drive: &Drive) -> Away {
+    let distance = Distance::to_drive(gpu, drive);
+    let node = drive.numa_node();
+    let far = node.and_then(|node| gpu.node_distances.get(node as usize));
+    Away {
+        drive: drive.id.as_str().into(),
+        name: drive.name.clone(),
+        numa_node: node,
+        distance: distance.name().into(),
+        text: distance.to_string(),
+        node_distance: far.copied(),
+    }
+}

@@ -1,0 +1,52 @@
+//! What a comparison leaves, however it ends: nothing.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::folder;
+use crate::interrupt::Running;
+use crate::program::program;
+
+/// A long comparison, once its file has bytes.
+fn running(file: &[&str], path: &str) -> Running {
+    let mut command = Command::new(program());
+    command.args(["compare", "-m", "compare", "-s", "4", "-r", "1000", "--gpu", "none"]);
+    let running = Running::spawn(folder(), command.args(file));
+    running.wait_for(|| {
+        let found = running.scratch();
+        let scratch = found.iter().map(|folder| folder.join("write"));
+        let named = (!path.is_empty()).then(|| running.folder.path().join(path));
+        let mut paths = scratch.chain(named);
+        paths.any(|path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0))
+    });
+    running
+}
+
+#[test]
+fn signals_leave_neither_scratch_nor_a_new_file() {
+    for (file, path) in [(&[][..], ""), (&["-f", "new"], "new")] {
+        for signal in [Signal::INT, Signal::TERM] {
+            let mut running = running(file, path);
+            running.send(signal);
+            assert_eq!(running.end().signal(), Some(signal.as_raw()));
+            let left = fs::read_dir(running.folder.path()).unwrap().count();
+            assert_eq!(left, 0, "{signal:?} left something of {file:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it() {
+    let folder = folder();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(program());
+    command.current_dir(folder.path()).stdout(writer);
+    command.args(["compare", "-m", "compare", "-s", "1", "-r", "1000", "--gpu", "none"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

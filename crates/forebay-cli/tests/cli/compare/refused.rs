@@ -1,0 +1,120 @@
+//! What a comparison does not do.
+
+use std::fs;
+use std::process::Command;
+
+use super::{failure, folder, good, names, report};
+use crate::program::program;
+
+#[test]
+fn a_direct_path_that_is_missing_is_named() {
+    let folder = folder();
+    let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "sim"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("by the route `direct`") && text.contains("no `libcufile`"), "{text}");
+    assert!(text.contains("hint: `forebay doctor` says what the route takes; `-m compare`"));
+    let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "none"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("by the route `direct` without a GPU"), "{text}");
+    // Beside others it is only not there.
+    let report = report(folder.path(), &["-m", "compare", "--gpu", "sim", "-r", "1"]);
+    assert!(report.results.iter().all(|found| found.row.demanded.is_none()));
+}
+
+#[test]
+fn a_file_that_is_there_is_not_touched_unless_the_user_says_so() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, "precious").unwrap();
+    for mode in ["compare", "dma"] {
+        let (code, text) = failure(folder.path(), &["-f", "file", "-m", mode, "--gpu", "sim"]);
+        let expected = "error: `file` is there, and would be overwritten\n\
+                        hint: give a new name or a folder; with `--overwrite` all that it holds is \
+                        lost\n";
+        assert_eq!((code, text.as_str()), (2, expected));
+    }
+    // What it holds is not lost for a path that is not there.
+    let arguments = ["-f", "file", "--overwrite", "-m", "dma", "--gpu", "sim"];
+    assert_eq!(failure(folder.path(), &arguments).0, 1);
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    let arguments = ["-f", "file", "--overwrite", "-m", "compare", "-r", "1", "--gpu", "none"];
+    good(folder.path(), &arguments);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 2 << 20, "it stays, with other bytes");
+    assert_eq!(names(folder.path()), ["file"]);
+}
+
+#[test]
+fn a_file_that_is_new_goes_away_again() {
+    let folder = folder();
+    fs::create_dir(folder.path().join("there")).unwrap();
+    for file in ["new", "there", "there/new"] {
+        good(folder.path(), &["-f", file, "-m", "compare", "-r", "1", "--gpu", "none"]);
+        assert_eq!(names(folder.path()), ["there"], "{file}");
+        assert_eq!(names(&folder.path().join("there")), [""; 0], "{file}");
+    }
+    for (file, says) in
+        [("missing/new", "cannot create `missing/new`"), ("/dev/null", "no regular")]
+    {
+        let (code, text) = failure(folder.path(), &["-f", file, "--gpu", "none"]);
+        assert_eq!(code, if file == "/dev/null" { 2 } else { 1 }, "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+}
+
+#[test]
+fn words_that_make_no_sense_are_told() {
+    let folder = folder();
+    let texts: Vec<String> = [
+        &["-m", "turbo"][..],
+        &["-r", "0"],
+        &["-f"],
+        &["--overwrite"],
+        &["--overwite", "-f", "x"],
+        &["file"],
+    ]
+    .into_iter()
+    .map(|arguments| {
+        let (code, text) = failure(folder.path(), arguments);
+        assert_eq!(code, 2, "{arguments:?}: {text}");
+        text
+    })
+    .collect();
+    insta::assert_snapshot!(texts.concat(), @"
+    error: `--mode` cannot be `turbo`: it takes one of `compare`, `dma`, `all`
+    hint: `forebay compare --help` tells what it takes
+    error: `--runs` cannot be `0`: it takes a number from 1 to 1000
+    hint: `forebay compare --help` tells what it takes
+    error: `--file` needs a value
+    hint: `forebay compare --help` tells what it takes
+    error: `--file` is missing
+    hint: `forebay compare --help` tells what it takes
+    error: there is no flag `--overwite`
+    hint: perhaps `--overwrite` was meant
+    error: `file` is one word too many
+    hint: `forebay compare --help` tells what it takes
+    ");
+    for size in ["0", "bananas", "1023K", "1MB", "-1", "99999999999T"] {
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).args(["compare", "--size", size]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("it takes a number of MiB, or a size such as `512M`"), "{text}");
+    }
+}
+
+#[test]
+fn a_size_without_room_is_refused() {
+    let folder = folder();
+    let mut command = Command::new(program());
+    let arguments = ["compare", "--size", "1000000T", "--gpu", "none"];
+    let output = command.current_dir(folder.path()).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("stay free"), "{text}");
+    assert_eq!(names(folder.path()), [""; 0]);
+    // The GPU's memory bounds it as well.
+    let (code, text) = failure(folder.path(), &["--gpu", "sim:memory=1M"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("cannot allocate 2 MiB on sim:0"), "{text}");
+}

@@ -1,0 +1,248 @@
+//! Kernels of ours: text that the driver compiles for the GPU when one is first used.
+//!
+//! The text is for an old generation, which every driver compiles for every later one. What starts
+//! kernels is no part of the required table: without it nothing but measurements is missing.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
+
+use super::device::CudaDevice;
+use super::table::{Address, CudaTable, Opaque, Ordinal, Resolver, SUCCESS, Status, nonsense};
+use crate::gpu::{DeviceError, DeviceResult, Stream, check_pairs};
+
+/// The text, which ends in a zero as the driver wants it.
+pub(crate) const TEXT: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("xor.ptx"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("the text has no other zero"),
+    };
+/// The kernel's name in it.
+pub(crate) const XOR: &CStr = c"forebay_xor";
+
+/// Threads of a block.
+const THREADS: c_uint = 256;
+/// Bytes that a thread takes each time: two pairs of words.
+const BYTES_EACH: u64 = 32;
+/// Blocks at most; their threads go on until all is done.
+const BLOCKS_MAX: u64 = 1 << 16;
+
+/// `CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE`, in kHz.
+const MEMORY_CLOCK: c_int = 36;
+/// `CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH`, in bits.
+const MEMORY_WIDTH: c_int = 37;
+
+/// A function, three counts of blocks, three of a block's threads, bytes of shared memory, the
+/// stream, where the arguments are, and further settings.
+pub(crate) type LaunchKernel = unsafe extern "C" fn(
+    Opaque,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Opaque,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> Status;
+
+/// The driver's functions that start kernels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KernelTable {
+    /// `cuModuleLoadData`: a module from a text.
+    pub(crate) module_load_data: unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
+    /// `cuModuleGetFunction`: the function of a name in a module.
+    pub(crate) module_get_function:
+        unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
+    /// `cuModuleUnload`.
+    pub(crate) module_unload: unsafe extern "C" fn(Opaque) -> Status,
+    /// `cuLaunchKernel`.
+    pub(crate) launch_kernel: LaunchKernel,
+}
+
+impl KernelTable {
+    /// All of them, or none.
+    pub(super) fn find(resolver: &Resolver) -> Option<Self> {
+        let find = |name, version| resolver.find(name, version).ok();
+        let load = find(c"cuModuleLoadData", 2_000)?;
+        let get = find(c"cuModuleGetFunction", 2_000)?;
+        let unload = find(c"cuModuleUnload", 2_000)?;
+        let launch = find(c"cuLaunchKernel", 4_000)?;
+        // SAFETY: the driver says that these are the functions of these names as of these versions,
+        // whose signatures are the fields'.
+        unsafe {
+            Some(Self {
+                module_load_data: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut Opaque, *const c_void) -> Status,
+                >(load),
+                module_get_function: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut Opaque, Opaque, *const c_char) -> Status,
+                >(get),
+                module_unload: mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(Opaque) -> Status,
+                >(unload),
+                launch_kernel: mem::transmute::<NonNull<c_void>, LaunchKernel>(launch),
+            })
+        }
+    }
+}
+
+/// The kernels of one GPU, once they have been asked for.
+#[derive(Debug, Default)]
+pub(super) struct Kernels(Mutex<Option<Loaded>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Loaded {
+    module: Opaque,
+    xor: Opaque,
+}
+
+// SAFETY: the driver's modules and functions are made for use by several threads; the pointers are
+// never followed.
+unsafe impl Send for Loaded {}
+
+impl Kernels {
+    /// The function, which is compiled for the current context if it has not been so far.
+    fn xor(&self, cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Opaque> {
+        let mut kernels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = match *kernels {
+            Some(loaded) => loaded,
+            None => *kernels.insert(load(cuda, table)?),
+        };
+        Ok(loaded.xor)
+    }
+
+    /// Gives them back; their context is current, and none of them runs.
+    pub(super) fn unload(&mut self, cuda: &CudaTable) {
+        let loaded = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(loaded), Some(table)) = (loaded, &cuda.kernels) {
+            // SAFETY: ours, loaded once. Where it fails the driver is shutting down.
+            let _ = unsafe { (table.module_unload)(loaded.module) };
+        }
+    }
+}
+
+fn load(cuda: &CudaTable, table: &KernelTable) -> DeviceResult<Loaded> {
+    let mut module = ptr::null_mut();
+    // SAFETY: the text ends in a zero and is never changed; the output outlives the call.
+    let status = unsafe { (table.module_load_data)(&raw mut module, TEXT.as_ptr().cast()) };
+    cuda.check("cuModuleLoadData", status)?;
+    if module.is_null() {
+        return Err(nonsense("cuModuleLoadData", "gives no module"));
+    }
+    let mut xor = ptr::null_mut();
+    // SAFETY: the module was just loaded, the name ends in a zero, the output outlives the call.
+    let status = unsafe { (table.module_get_function)(&raw mut xor, module, XOR.as_ptr()) };
+    let found = cuda.check("cuModuleGetFunction", status).and_then(|()| {
+        let none = || nonsense("cuModuleGetFunction", "gives no function");
+        if xor.is_null() { Err(none()) } else { Ok(Loaded { module, xor }) }
+    });
+    found.inspect_err(|_| {
+        // SAFETY: just loaded, and known to nobody.
+        let _ = unsafe { (table.module_unload)(module) };
+    })
+}
+
+impl CudaDevice {
+    /// Queues the kernel on `len` bytes at `address`.
+    ///
+    /// # Safety
+    /// The range is valid and stays so until it is done.
+    pub(super) unsafe fn queue_xor(
+        &self,
+        stream: Stream,
+        address: Address,
+        key: u64,
+        len: u64,
+    ) -> DeviceResult<()> {
+        let call = "cuLaunchKernel";
+        let stream = self.stream(call, stream)?;
+        check_pairs(call, address, len)?;
+        let Some(table) = &self.cuda.kernels else { return Err(no_kernels(call)) };
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.enter()?;
+        let xor = self.kernels.xor(self.cuda, table)?;
+        let (mut first, mut pairs, mut key) = (address, len / 16, key);
+        let mut arguments = [&raw mut first, &raw mut pairs, &raw mut key].map(<*mut u64>::cast);
+        let blocks = len.div_ceil(u64::from(THREADS) * BYTES_EACH).min(BLOCKS_MAX);
+        let blocks = c_uint::try_from(blocks).unwrap_or(c_uint::MAX);
+        // SAFETY: the function takes three numbers of 64 bits, which the driver copies before it
+        // returns; it stays inside the range, which the caller keeps valid; the stream is alive.
+        let status = unsafe {
+            (table.launch_kernel)(
+                xor,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                stream.raw,
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        self.cuda.check(call, status)
+    }
+}
+
+#[cold]
+fn no_kernels(call: &'static str) -> DeviceError {
+    let name = "CUDA_ERROR_NOT_FOUND".to_owned();
+    let detail = "the driver has no functions that load and start kernels".to_owned();
+    DeviceError { call, code: 500, name, detail }
+}
+
+/// Bytes per second that the GPU's memory moves in theory, as the driver tells its clock and its
+/// width: two transfers in each turn of the clock.
+pub(super) fn memory_rate(cuda: &CudaTable, ordinal: Ordinal) -> Option<u64> {
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (cuda.device_get_attribute)(&raw mut value, attribute, ordinal) };
+        (status == SUCCESS).then_some(value)
+    };
+    rate_of(ask(MEMORY_CLOCK)?, ask(MEMORY_WIDTH)?)
+}
+
+/// The rate of a clock in kHz and a width in bits; `None` where either is not told.
+fn rate_of(clock: c_int, width: c_int) -> Option<u64> {
+    let (clock, width) = (u64::try_from(clock).ok()?, u64::try_from(width).ok()?);
+    let rate = clock.checked_mul(2_000)?.checked_mul(width)? / 8;
+    (rate > 0).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_moves_twice_in_each_turn() {
+        assert_eq!(rate_of(3_201_000, 6_144), Some(4_916_736_000_000));
+        for (clock, width) in [(0, 6_144), (3_201_000, 0), (-1, 6_144), (1, -1)] {
+            assert_eq!(rate_of(clock, width), None);
+        }
+        assert_eq!(rate_of(c_int::MAX, c_int::MAX), None, "more than there are numbers for");
+    }
+
+    #[test]
+    fn the_text_holds_the_kernel() {
+        let text = TEXT.to_str().unwrap();
+        let name = XOR.to_str().unwrap();
+        assert!(text.contains(&format!(".visible .entry {name}(")));
+        // The oldest generation that drivers of CUDA 12 know.
+        assert!(text.contains(".version 6.0\n.target sm_50\n.address_size 64\n"));
+        assert!(text.is_ascii());
+    }
+}

@@ -1,0 +1,136 @@
+//! Our kernels on a real GPU: every byte of what they take, and none beside it.
+
+#![expect(unsafe_code, reason = "has kernels work on raw addresses")]
+
+use std::ptr::NonNull;
+
+use forebay::gpu::{Device, Stream};
+
+use super::tests::{gpu, random};
+
+const KEY: u64 = 0x0123_4567_89AB_CDEF;
+const MIB: usize = 1 << 20;
+
+/// Pinned memory by which the GPU's is looked at.
+struct Window<'a> {
+    device: &'a dyn Device,
+    stream: Stream,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    fn new(device: &'a dyn Device, len: usize) -> Self {
+        let mut window =
+            Self { device, stream: device.create_stream().unwrap(), bytes: vec![0; len] };
+        let start = window.start();
+        // SAFETY: the vector is neither moved nor grown before `drop`.
+        unsafe { device.register(start, len) }.unwrap();
+        window
+    }
+
+    fn start(&mut self) -> NonNull<u8> {
+        NonNull::new(self.bytes.as_mut_ptr()).unwrap()
+    }
+
+    fn upload(&mut self, target: u64, bytes: &[u8]) {
+        self.bytes[..bytes.len()].copy_from_slice(bytes);
+        let start = self.start();
+        // SAFETY: both ranges are there, and the copy is waited for.
+        unsafe { self.device.copy_to_device(self.stream, target, start, bytes.len()) }.unwrap();
+        self.device.synchronize(self.stream).unwrap();
+    }
+
+    fn download(&mut self, source: u64, len: usize) -> &[u8] {
+        let start = self.start();
+        // SAFETY: as above.
+        unsafe { self.device.copy_to_host(self.stream, start, source, len) }.unwrap();
+        self.device.synchronize(self.stream).unwrap();
+        &self.bytes[..len]
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        let start = self.start();
+        // SAFETY: nothing is queued on it.
+        unsafe { self.device.unregister(start) }.unwrap();
+        self.device.destroy_stream(self.stream).unwrap();
+    }
+}
+
+#[test]
+fn every_word_is_taken_once_and_none_beside_them() {
+    let Some(device) = gpu() else { return };
+    let device = &*device;
+    println!("the memory moves {:?} bytes per second in theory", device.memory_rate());
+    let mut window = Window::new(device, 16 * MIB + 4096);
+    let stream = window.stream;
+    // Around the threads of one block, of several, and more than one step of each.
+    for len in [16, 32, 48, 4080, 4096, 4112, 8176, 8192, 8208, 65_552, 16 * MIB - 16, 16 * MIB] {
+        for from in [0, 16, 1040] {
+            let before = random(from + len + 32, (len + from) as u64);
+            let memory = device.allocate(before.len() as u64).unwrap();
+            window.upload(memory, &before);
+            // SAFETY: inside the memory, and waited for.
+            unsafe { device.xor(stream, memory + from as u64, KEY, len as u64) }.unwrap();
+            device.synchronize(stream).unwrap();
+            let after = window.download(memory, before.len());
+            let key = KEY.to_ne_bytes();
+            let wrong = (0..before.len()).find(|&at| {
+                let key = if (from..from + len).contains(&at) { key[at % 8] } else { 0 };
+                after[at] != before[at] ^ key
+            });
+            assert_eq!(wrong, None, "{len} bytes from {from}");
+            // SAFETY: nothing is queued on it.
+            unsafe { device.free(memory) }.unwrap();
+        }
+    }
+}
+
+/// So much that each thread has to go on, which must take nothing twice.
+#[test]
+fn more_than_all_threads_take_at_once() {
+    let Some(device) = gpu() else { return };
+    let device = &*device;
+    let len = 1300 * MIB + 16;
+    let mut window = Window::new(device, 16 * MIB);
+    let stream = window.stream;
+    let memory = match device.allocate(len as u64) {
+        Ok(memory) => memory,
+        Err(error) => return println!("skipped: a large kernel: {error}"),
+    };
+    // SAFETY: inside the memory, and waited for.
+    unsafe {
+        device.fill(stream, memory, 0xA5, len as u64).unwrap();
+        device.xor(stream, memory, KEY, len as u64).unwrap();
+    }
+    device.synchronize(stream).unwrap();
+    let expected = (0xA5A5_A5A5_A5A5_A5A5 ^ KEY).to_ne_bytes();
+    let mut from = 0;
+    while from < len {
+        let part = (len - from).min(16 * MIB);
+        let bytes = window.download(memory + from as u64, part);
+        let wrong = bytes.chunks_exact(8).position(|word| word != expected);
+        assert_eq!(wrong, None, "behind {from}");
+        from += part;
+    }
+    // SAFETY: nothing is queued on it.
+    unsafe { device.free(memory) }.unwrap();
+}
+
+#[test]
+fn what_is_no_pairs_of_words_is_refused() {
+    let Some(device) = gpu() else { return };
+    let memory = device.allocate(4096).unwrap();
+    let stream = device.create_stream().unwrap();
+    for (address, len) in [(memory + 8, 16), (memory, 8), (memory, 4095)] {
+        // SAFETY: nothing is queued.
+        assert!(unsafe { device.xor(stream, address, KEY, len) }.is_err());
+    }
+    // SAFETY: there is nothing to do, and nothing is queued.
+    unsafe {
+        device.xor(stream, memory, KEY, 0).unwrap();
+        device.free(memory).unwrap();
+    }
+    device.destroy_stream(stream).unwrap();
+}
