@@ -1,8 +1,8 @@
 //! A report as one page of HTML that needs nothing else: no network, no other file.
 //!
-//! Everything in it has a bound, whatever the results hold. [`markup`] lets no text of theirs act;
-//! besides, the page forbids itself to load anything. [`plots`] says what is drawn, [`lines`],
-//! [`heat`], [`bars`] and [`flow`] draw it.
+//! Everything in it has a bound, whatever the results hold. `markup` lets no text of theirs act;
+//! besides, the page forbids itself to load anything. `plots` says what is drawn, `lines`, `heat`,
+//! `bars` and `flow` draw it.
 
 mod bars;
 mod facts;

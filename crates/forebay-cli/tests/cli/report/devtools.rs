@@ -137,7 +137,8 @@ impl Browser {
         let place = self.is(&format!(
             "(() => {{ const e = {element};
              e.scrollIntoView({{block: 'center', inline: 'center'}});
-             const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
+             const r = e.getBoundingClientRect();
+             return [r.x + r.width / 2, r.y + r.height / 2]; }})()"
         ));
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left",
