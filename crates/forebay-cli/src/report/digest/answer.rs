@@ -6,20 +6,24 @@ use crate::report::plain::plain;
 /// The ways that others are held against.
 const PLAIN: [&str; 2] = ["standard", "plain"];
 
-/// The answer: how fast it got at best in each direction, in what way, how near to which ceiling,
+/// Directions and states of the page cache that are told of at most.
+const KINDS_MAX: usize = 6;
+
+/// The answer: how fast it got at best in each direction, from drives and from memory, in what way, how near to which ceiling,
 /// and how the bytes went.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
-    let mut directions: Vec<Option<&str>> = Vec::new();
+    // What comes from memory is no answer to how fast a drive is.
+    let kind =
+        |line: &Line| [Axis::Direction, Axis::Cache].map(|axis| line.marks.get(&axis).cloned());
+    let mut kinds = Vec::new();
     for line in &digest.lines {
-        let direction = line.mark(Axis::Direction);
-        if !directions.contains(&direction) {
-            directions.push(direction);
+        if kinds.len() < KINDS_MAX && !kinds.contains(&kind(line)) {
+            kinds.push(kind(line));
         }
     }
-    let best = directions.iter().filter_map(|direction| {
-        let of = |line: &&Line| line.mark(Axis::Direction) == *direction;
-        let lines: Vec<&Line> = digest.lines.iter().filter(of).collect();
+    let best = kinds.iter().filter_map(|wanted| {
+        let lines: Vec<&Line> = digest.lines.iter().filter(|line| kind(line) == *wanted).collect();
         fastest(&lines).map(|line| said(digest, line, &lines))
     });
     let parts: Vec<String> = best.collect();
@@ -133,6 +137,14 @@ mod tests {
         sweep.read_percents = vec![100, 0];
         let both = of(&sweep);
         assert!(both.contains("forebay reads 6.77") && both.contains("; forebay writes 6.77"));
+    }
+
+    #[test]
+    fn what_came_from_memory_is_told_apart() {
+        let report = crate::report::json::tests::report().to_text().unwrap();
+        let text = sentence(&digest_of(&[("b", &report)]));
+        assert!(text.contains("standard reads 2.15 GB/s"), "{text}");
+        assert!(text.contains("; forebay reads 54.5 GB/s"), "{text}");
     }
 
     #[test]

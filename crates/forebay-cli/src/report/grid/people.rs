@@ -217,7 +217,9 @@ pub fn targets(digest: &Digest, most: usize) -> Grid {
 /// A line's name among the others, and its rate, for bars.
 #[must_use]
 pub fn label(digest: &Digest, line: &Line) -> String {
-    let axes = digest.varying();
+    let mut axes = digest.varying();
+    // It is the longest, and the last is what is cut off.
+    axes.sort_by_key(|axis| *axis == Axis::Path);
     let marks: Vec<&str> = axes.iter().filter_map(|axis| line.mark(*axis)).collect();
     match marks.as_slice() {
         [] => line.mark(Axis::Way).unwrap_or("all").to_owned(),
