@@ -1,10 +1,10 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the command anew,
-//! [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices what it
-//! waits for in vain. Data go to stdout, talk to stderr.
+//! [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`), [`program`] starts the command
+//! anew, [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine
+//! tells meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices
+//! what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -21,6 +21,7 @@ pub mod args;
 pub mod bench;
 pub mod doctor;
 pub mod failure;
+pub mod gdsio;
 mod interrupt;
 mod limits;
 mod log;
@@ -84,8 +85,10 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             return not_a_verb(&error, verb);
         }
     };
-    let moves =
-        matches!(parsed.verb, Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_));
+    let moves = matches!(
+        parsed.verb,
+        Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_) | Verb::Gdsio(_)
+    );
     if moves || matches!(parsed.verb, Verb::Map(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
@@ -108,6 +111,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
+        Verb::Gdsio(args) => gdsio::command(args, program),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

@@ -27,6 +27,7 @@ fn short_help_of_the_command() {
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
+          gdsio        Run gdsio's command lines and job files, and print its result line
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -54,6 +55,7 @@ fn long_help_of_the_command() {
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
+          gdsio        Run gdsio's command lines and job files, and print its result line
           completions  Print completions for a shell
           man          Print the manual page
 
