@@ -12,6 +12,8 @@ use crate::failure::{Failure, Result};
 
 /// Threads that a run may have; a batch has as many requests in flight.
 pub(crate) const THREADS_MAX: u32 = 1024;
+/// Requests of a batch that may be in flight.
+const IN_FLIGHT_MAX: u32 = 4096;
 /// The longest run, in seconds: a week.
 pub(crate) const SECONDS_MAX: u64 = 7 * 24 * 3600;
 
@@ -325,6 +327,12 @@ impl Asked {
                     .because("random requests lie at multiples of their size here")
                     .hint("give a `-a` that divides `-i`, or leave it out"));
             }
+        }
+        let most = self.jobs.iter().map(|job| job.threads).max().unwrap_or(0);
+        if self.transfer.is_batch() && most * self.batch > IN_FLIGHT_MAX {
+            return Err(wrong(format!("`-w {most}` times `-B {}` is too much", self.batch))
+                .because(format!("no more than {IN_FLIGHT_MAX} requests may be in flight"))
+                .hint("give less of one of them"));
         }
         let threads: u32 = self.jobs.iter().map(|job| job.threads).sum();
         if threads > THREADS_MAX {

@@ -49,9 +49,21 @@ impl Task<'_> {
     const fn depth(&self) -> u32 {
         match self.way {
             Way::Plain(plain) => plain.depth(),
+            // Many requests in one call would go through the host's memory.
+            Way::Forebay(Some(Route::Direct)) => self.requests(),
             Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
             Way::Forebay(_) => 1,
         }
+    }
+
+    /// Requests of one call.
+    fn batch(&self) -> u32 {
+        if matches!(self.way, Way::Forebay(None)) { self.asked.batch } else { 1 }
+    }
+
+    /// Requests that a thread has in flight.
+    const fn requests(&self) -> u32 {
+        if self.asked.transfer.is_batch() { self.job.threads * self.asked.batch } else { 1 }
     }
 
     /// A load for each size of request. Reading back is one pass, whatever the run was.
@@ -70,7 +82,7 @@ impl Task<'_> {
             pattern: if io.is_random() { Pattern::Random } else { Pattern::Sequential },
             request_size,
             depth: self.depth(),
-            batch: asked.batch,
+            batch: self.batch(),
             // Nothing is brought anywhere before, and no write waits for the drive to have it.
             cache: Cache::Resident,
             warm_up: Duration::ZERO,
@@ -84,7 +96,7 @@ impl Task<'_> {
     /// Bytes of memory that it takes, the GPU's and the host's together.
     fn memory(&self) -> u64 {
         let calls = self.lanes.len() as u64 * u64::from(self.depth());
-        let bytes = self.job.sizes.max.saturating_mul(u64::from(self.asked.batch));
+        let bytes = self.job.sizes.max.saturating_mul(u64::from(self.batch()));
         bytes.saturating_mul(calls).saturating_mul(if self.lanes[0].device.is_some() {
             2
         } else {

@@ -3,7 +3,7 @@
 use crate::program::program;
 use assert_cmd::Command;
 
-fn stdout(arguments: &[&str]) -> String {
+pub(crate) fn stdout(arguments: &[&str]) -> String {
     let mut command = Command::new(program());
     let output = command.args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");

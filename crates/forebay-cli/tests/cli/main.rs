@@ -6,6 +6,7 @@
 
 mod cufile;
 mod doctor;
+mod gdsio;
 mod help;
 mod interrupt;
 #[path = "../../../forebay/tests/lab/mod.rs"]
