@@ -11,6 +11,7 @@ use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
 use crate::gdsio::options::GdsioArgs;
+use crate::sweep::args::SweepArgs;
 use crate::variables;
 
 const STYLES: Styles = Styles::styled()
@@ -27,6 +28,7 @@ Examples:
   forebay bench --gpu sim --json         a simulated GPU, results as JSON
   forebay read model.safetensors         move a file to the GPU and say how it went
   forebay map /data                      the drives under it, and how far from the GPUs
+  forebay sweep /data                    every size and depth, with latencies
   forebay tune /data                     how much to keep in flight there, and remember it
   forebay doctor /data                   what keeps bytes from going to the GPU directly";
 
@@ -84,6 +86,13 @@ pub enum Verb {
     /// past the page cache, by the engine itself. What was found is kept for the engines to come
     /// (they find it by themselves too, a little later), and shown as settings of other programs.
     Tune(TuneArgs),
+    /// Measure every size, depth and way that is named, again and again, and keep the results
+    ///
+    /// One value of each axis with each of the others is a point; each is measured several times,
+    /// in turn. Each sample says throughput, latency, processor time, which way the bytes took and
+    /// what binds. Results are kept as soon as they are there, so the same command goes on where
+    /// it was stopped.
+    Sweep(Box<SweepArgs>),
     /// Say what keeps bytes from going to the GPU directly, and what to do about it
     ///
     /// Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
@@ -403,7 +412,7 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).ok_or_else(|| "it takes a size such as `64K` or `1.5GiB`".into())
 }
 
-fn positive_size(text: &str) -> Result<u64, String> {
+pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("it takes a size above zero".into()),
         len => Ok(len),
@@ -436,6 +445,6 @@ fn threads(text: &str) -> Result<u16, String> {
     number.ok_or_else(|| "it takes a number from 1 to 1024".into())
 }
 
-fn route(text: &str) -> Result<Route, String> {
+pub(crate) fn route(text: &str) -> Result<Route, String> {
     text.parse().map_err(|_| "it takes `direct`, `staged`, `cached` or `host`".into())
 }

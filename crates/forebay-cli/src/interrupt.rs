@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -30,6 +30,8 @@ struct Undo {
     folders: Vec<PathBuf>,
     /// By the number of the process.
     children: Vec<(u32, OwnedFd)>,
+    /// Those that lead a process group of their own.
+    groups: Vec<u32>,
 }
 
 /// A file of ours that is not whole yet.
@@ -54,6 +56,7 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     outputs: Vec::new(),
     folders: Vec::new(),
     children: Vec::new(),
+    groups: Vec::new(),
 });
 
 fn undo() -> MutexGuard<'static, Undo> {
@@ -89,6 +92,9 @@ pub(crate) fn undo_all() -> impl Sized {
     let undo = undo();
     for (_, child) in &undo.children {
         let _ = pidfd_send_signal(child, Signal::KILL);
+    }
+    for group in undo.groups.iter().filter_map(|id| pid(*id)) {
+        let _ = kill_process_group(group, Signal::KILL);
     }
     for folder in &undo.scratch {
         folder.remove();
@@ -162,7 +168,7 @@ pub(crate) fn remove_folder(path: &Path) {
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let mut undo = undo();
     let child = command.spawn()?;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid(child.id());
     // Before Linux 5.3 there is no handle that stays true after the child's end; such a child
     // is left to end by itself.
     if let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
@@ -171,7 +177,74 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Forgets the child with this number, which has ended.
+/// Starts `command`, which is to lead a process group of its own, and has all of that group ended
+/// by a signal. The child is to be given to [`ended`] before it is waited for: from then on its
+/// number may be another's.
+pub(crate) fn spawn_group(command: &mut Command) -> io::Result<Child> {
+    let mut undo = undo();
+    let child = command.spawn()?;
+    undo.groups.push(child.id());
+    Ok(child)
+}
+
+/// Forgets the child with this number, which has ended, or was ended with its group.
 pub(crate) fn ended(child: u32) {
-    undo().children.retain(|(id, _)| *id != child);
+    let mut undo = undo();
+    undo.children.retain(|(id, _)| *id != child);
+    undo.groups.retain(|id| *id != child);
+}
+
+fn pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Set in the process that is stopped; holds where a child's child tells its number.
+    const STOPPED: &str = "FOREBAY_STOPPED_TEST";
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < LONG, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts a child that starts another, and is stopped.
+    fn stopped(path: &Path) {
+        install();
+        let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 100", path.display());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("sh -c '{line}' & sleep 100")).process_group(0);
+        let mut child = spawn_group(&mut command).unwrap();
+        until("the child's child", || path.exists());
+        rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).unwrap();
+        child.wait().unwrap();
+        std::thread::sleep(LONG);
+    }
+
+    #[test]
+    fn a_signal_ends_a_whole_group() {
+        if let Some(path) = std::env::var_os(STOPPED) {
+            return stopped(Path::new(&path));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("number");
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "interrupt::tests::a_signal_ends_a_whole_group"]);
+        let output = again.env(STOPPED, &path).output().unwrap();
+        assert_eq!(output.status.signal(), Some(SIGTERM), "{output:?}");
+        let stat =
+            PathBuf::from(format!("/proc/{}/stat", fs::read_to_string(&path).unwrap().trim()));
+        // One that has ended may be there until somebody waits for it.
+        let is_there = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        until("its end", || !is_there());
+    }
 }

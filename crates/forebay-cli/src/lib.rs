@@ -1,10 +1,11 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`map`],
-//! [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`), [`program`] starts the command
-//! anew, [`report`] shows results, [`failure`] is how a verb fails, `log` shows what the engine
-//! tells meanwhile. `watched` runs a verb in a process that can be left behind, `steps` notices
-//! what it waits for in vain. Data go to stdout, talk to stderr.
+//! [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`), [`program`]
+//! starts the command anew, [`report`] shows results, [`failure`] is how a verb fails, `log` shows
+//! what the engine tells meanwhile, `power` reads what the machine takes. `watched` runs a verb in
+//! a process that can be left behind, `steps` notices what it waits for in vain. Data go to stdout,
+//! talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -27,6 +28,11 @@ mod limits;
 mod log;
 mod manual;
 pub mod map;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "sweeps are to measure power by it")
+)]
+mod power;
 mod probe;
 pub mod program;
 mod reach;
@@ -34,6 +40,7 @@ pub mod read;
 pub mod report;
 pub mod results;
 pub mod steps;
+pub mod sweep;
 pub mod tune;
 mod usage;
 mod variables;
@@ -87,7 +94,12 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
     };
     let moves = matches!(
         parsed.verb,
-        Verb::Bench(_) | Verb::Read(_) | Verb::Tune(_) | Verb::Doctor(_) | Verb::Gdsio(_)
+        Verb::Bench(_)
+            | Verb::Read(_)
+            | Verb::Sweep(_)
+            | Verb::Tune(_)
+            | Verb::Doctor(_)
+            | Verb::Gdsio(_)
     );
     if moves || matches!(parsed.verb, Verb::Map(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
@@ -109,6 +121,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
         Verb::Read(args) => read::command(args, program),
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
+        Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Gdsio(args) => gdsio::command(args, program),

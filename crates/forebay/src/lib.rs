@@ -75,6 +75,7 @@
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
 //! - `gpu/cuda/table.rs`: loads the driver's functions
 //! - `gpu/cuda/tests.rs`: calls the device against a simulated driver
+//! - `gpu/nvml/mod.rs`: loads NVML and calls it
 //! - `gpu/sim/device.rs`: copies between registered host memory and its own
 //! - `gpu/sim/gate.rs`: reads and writes numbers that streams wait for
 //! - `gpu/sim/memory.rs`: maps the simulated GPU's memory
@@ -90,7 +91,6 @@
 //! - `memory/mod.rs`: hands out slices of memory that it maps itself
 //! - `memory/node.rs`: asks the kernel to place memory
 //! - `process.rs`: maps the page that tells a forked child from its parent
-//! - `proof/pcie/nvml.rs`: loads NVML and calls it
 //! - `queue/bounce.rs`: copies between a ring's own memory and an op's
 //! - `queue/lane.rs`: hands an op's memory to a provider's lane
 //! - `queue/pread.rs`: reads into an op's memory

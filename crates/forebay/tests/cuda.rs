@@ -15,6 +15,9 @@ mod driver;
 #[cfg(test)]
 #[path = "cuda/ordered.rs"]
 mod ordered;
+#[cfg(test)]
+#[path = "cuda/sensors.rs"]
+mod sensors;
 
 #[cfg(test)]
 mod tests {

@@ -26,6 +26,23 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_an_engine_with_several_gpus_is_pinned_once_for_all() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let clock = Arc::new(ManualClock::new());
+        let first = SimDevice::new(0, "sim".parse().unwrap(), clock.clone());
+        let others =
+            [first.beside(1, "sim".parse().unwrap()), first.beside(2, "sim".parse().unwrap())];
+        let elsewhere = SimDevice::new(3, "sim".parse().unwrap(), clock);
+        for device in std::iter::once(first).chain(others).chain([elsewhere]) {
+            let device: Arc<dyn Device> = Arc::new(device);
+            engine.add_device(&device).unwrap();
+        }
+        // Those of one host share a registry, and would refuse the same memory twice.
+        let buffer = engine.allocate_pinned(1 << 20).unwrap();
+        assert_eq!(buffer.len(), 1 << 20);
+    }
+
+    #[test]
     fn two_gpus_read_different_files_at_once() {
         let engine = Engine::new(Options::default()).unwrap();
         let clock = Arc::new(ManualClock::new());

@@ -65,7 +65,9 @@ fn versions() -> Versions {
     Versions { forebay: env!("CARGO_PKG_VERSION").into(), fio: None, kvikio: None, cufile: None }
 }
 
-fn gpu(info: &DeviceInfo) -> Gpu {
+/// What is known about a GPU.
+#[must_use]
+pub fn gpu(info: &DeviceInfo) -> Gpu {
     Gpu {
         id: info.id.to_string(),
         name: info.name.clone(),

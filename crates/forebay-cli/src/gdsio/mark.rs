@@ -92,7 +92,7 @@ mod tests {
         assert!(is_ours(&File::open(&moved).unwrap(), &moved));
         fs::write(&path, "precious").unwrap();
         assert!(!is_ours(&File::open(&path).unwrap(), &path));
-        fsetxattr(&File::open(&path).unwrap(), NAME, b"other", XattrFlags::empty())
+        fsetxattr(File::open(&path).unwrap(), NAME, b"other", XattrFlags::empty())
             .unwrap_or_else(|error| println!("skipped: a foreign mark: {error}"));
         assert!(!is_ours(&File::open(&path).unwrap(), &path));
     }

@@ -59,16 +59,8 @@ pub(super) fn note(report: &Report) -> &'static str {
 
 fn header(report: &Report) -> String {
     let facts = &report.environment;
-    let mut text = String::new();
+    let mut text = machine(facts);
     let path = report.results.iter().find_map(|row| row.paths.as_ref()?.first());
-    let _ = writeln!(
-        text,
-        "machine  {} × {}, {} memory, {}",
-        facts.cpu.cores,
-        facts.cpu.model,
-        format_size(facts.memory.total),
-        facts.kernel
-    );
     let several = paths::are_several(report);
     let mut file: Vec<String> = path.filter(|_| !several).into_iter().cloned().collect();
     file.extend(place(facts, several));
@@ -78,6 +70,14 @@ fn header(report: &Report) -> String {
     }
     let _ = writeln!(text, "target   {}", target(facts));
     text
+}
+
+/// The line of a head that names the machine.
+#[must_use]
+pub(crate) fn machine(facts: &Environment) -> String {
+    let (cores, model) = (facts.cpu.cores, plain(&facts.cpu.model));
+    let memory = format_size(facts.memory.total);
+    format!("machine  {cores} × {model}, {memory} memory, {}\n", plain(&facts.kernel))
 }
 
 /// Drives that the head of a report names.
@@ -159,7 +159,7 @@ pub(crate) fn lines(table: &Table) -> String {
 }
 
 /// What the marks in a table stand for.
-pub(super) fn footnotes(reasons: &[&str]) -> String {
+pub(crate) fn footnotes(reasons: &[&str]) -> String {
     let notes = reasons.iter().enumerate();
     notes.map(|(index, reason)| format!("[{}] {}\n", index + 1, plain(reason))).collect()
 }
@@ -177,7 +177,7 @@ pub(super) fn route<'a>(row: &'a Row, reasons: &mut Vec<&'a str>) -> String {
 }
 
 /// The number of a sentence below a table, which stands there once.
-pub(super) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
+pub(crate) fn mark<'a>(reason: &'a str, reasons: &mut Vec<&'a str>) -> usize {
     let found = reasons.iter().position(|other| *other == reason);
     found.map_or_else(
         || {

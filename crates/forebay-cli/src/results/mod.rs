@@ -70,7 +70,7 @@ pub struct Ceiling {
 }
 
 /// What is measured at once: one value of each axis.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The file or the folder, as it was given.
     pub path: String,
@@ -142,6 +142,8 @@ pub struct Measured {
     pub verdict: Option<VerdictFacts>,
     /// What they counted.
     pub evidence: Option<Value>,
+    /// What binds it.
+    pub bound: Option<Bound>,
     /// Whether the rate held still.
     pub steady: Option<Steady>,
     /// What the bytes looked like afterwards: whether those that were compared were right.
@@ -204,6 +206,20 @@ pub struct DriveBytes {
     pub read: u64,
     /// To them.
     pub written: u64,
+}
+
+/// What binds a measurement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// `link` or `storage` where the lowest ceiling on its way is near, `processors` where all of
+    /// them were busy, else `in-flight`: there were too few requests to fill any of these.
+    pub name: String,
+    /// The lowest ceiling on its way.
+    pub bytes_per_second: Option<f64>,
+    /// The rate as a share of that.
+    pub share: Option<f64>,
+    /// What would lift it.
+    pub advice: Option<String>,
 }
 
 /// Whether a rate held still, by the bytes of equal parts of the span.

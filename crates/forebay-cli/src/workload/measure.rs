@@ -1,11 +1,13 @@
 //! One measurement: files brought where they are to be, a load run, counters of others read around
 //! it, and all of it put into words.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay::gpu::Device;
 use forebay::proof::{Evidence, Seen};
+use forebay::units::format_size;
 use forebay::{Engine, File, Residency};
 
 use super::issuer::Taken;
@@ -81,6 +83,9 @@ impl Measurer {
         let span = sources.as_ref().map(|sources| sources.begin());
         let (ran, moved) = ready.run(&self.targets)?;
         let seen = span.map(|span| span.end());
+        if ran.requests == 0 {
+            return Err(nothing_ended(load, ran.span));
+        }
         let after = resident(&files);
         let verified = moved.check(&self.engine)?;
         let proofs = self.prover.as_ref().zip(seen.as_ref());
@@ -101,6 +106,7 @@ impl Measurer {
             reason,
             verdict: VerdictFacts::of(&proofs),
             evidence: evidence(&proofs).and_then(|all| all.into_iter().next()),
+            bound: None,
             steady: ran.steady.clone(),
             verified,
             shares: ran.shares.clone(),
@@ -121,6 +127,13 @@ impl Measurer {
         }
         Ok(files)
     }
+}
+
+/// The failure of a span in which no request ended, so that nothing can be said of any.
+fn nothing_ended(load: &Load, span: Duration) -> Failure {
+    let size = format_size(load.call_len());
+    Failure::new(format!("no call of {size} ended within {span:.1?}"))
+        .hint("give a longer `--time`, or smaller requests")
 }
 
 /// How much of the files is in the page cache, from 0 to 1.
@@ -182,10 +195,4 @@ fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
     }
     let route = (!names.is_empty()).then(|| names.join("+"));
     (route, (!reasons.is_empty()).then(|| reasons.join("; ")))
-}
-
-/// The path as a report shows it.
-#[must_use]
-pub fn shown(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -25,6 +25,7 @@ mod probe;
 mod program;
 mod proof;
 mod silent;
+mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/topology/tree.rs"]
 mod tree;

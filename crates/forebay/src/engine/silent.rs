@@ -87,6 +87,9 @@ impl Device for Silent {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
+    fn registry(&self) -> u64 {
+        self.inner.registry()
+    }
     fn memory(&self) -> DeviceResult<(u64, u64)> {
         self.inner.memory()
     }

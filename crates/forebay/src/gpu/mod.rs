@@ -9,8 +9,10 @@
 
 mod address;
 pub mod cuda;
+pub(crate) mod nvml;
 mod range;
 mod select;
+mod sensors;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
@@ -21,6 +23,7 @@ pub use address::AddressKind;
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
+pub use sensors::{NoSensors, Sensed, Sensors, ThrottleReasons};
 
 /// The kind of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -193,6 +196,10 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     fn id(&self) -> DeviceId {
         self.info().id
     }
+
+    /// Who keeps what host memory is [registered](Self::register): that of one device serves all of
+    /// its kind with the same number.
+    fn registry(&self) -> u64;
 
     /// Bytes free and bytes in all.
     ///

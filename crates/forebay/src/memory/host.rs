@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Node;
 use crate::error::{Error, Operation, Result};
-use crate::gpu::{Device, DeviceKind};
+use crate::gpu::Device;
 use crate::process::Home;
 
 /// Alignment of every mapping: the huge page of x86-64 and of arm64 with 4 KiB pages. Where huge
@@ -137,13 +137,12 @@ impl HostMemory {
         })
     }
 
-    /// Pins it for `device`; once for each device.
+    /// Pins it for `device`; once for all that share a registry.
     pub(crate) fn register(&mut self, device: &Arc<dyn Device>) -> Result<()> {
         let known = |other: &Arc<dyn Device>| {
-            Arc::ptr_eq(other, device)
-                || (device.id().kind == DeviceKind::Cuda && other.id().kind == DeviceKind::Cuda)
+            other.id().kind == device.id().kind && other.registry() == device.registry()
         };
-        // Registered as portable: known to every GPU of the kind. Of no bytes there is nothing.
+        // Of no bytes there is nothing.
         if self.len == 0 || self.registered.iter().any(known) {
             return Ok(());
         }

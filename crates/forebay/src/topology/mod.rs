@@ -8,8 +8,8 @@
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
-//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it, and
-//! `look` what a diagnosis asks for.
+//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it,
+//! `look` what a diagnosis asks for, and `files` what others do.
 
 mod block;
 mod btrfs;
@@ -21,6 +21,7 @@ mod distance;
 mod dm;
 mod drive;
 mod file_systems;
+mod files;
 mod gpu;
 mod groups;
 mod json;

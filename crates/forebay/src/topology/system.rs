@@ -144,8 +144,8 @@ impl System {
     }
 
     /// The system whose `/sys` is in `root`, without a kernel to ask.
-    #[cfg(test)]
-    pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
+    #[must_use]
+    pub fn at(root: impl Into<PathBuf>) -> Self {
         Self::played(root, Arc::new(super::replay::Replay::default()))
     }
 

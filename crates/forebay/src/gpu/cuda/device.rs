@@ -183,6 +183,10 @@ impl Device for CudaDevice {
         &self.info
     }
 
+    fn registry(&self) -> u64 {
+        0 // the driver's, for all GPUs of the process
+    }
+
     fn memory(&self) -> DeviceResult<(u64, u64)> {
         let _current = self.enter()?;
         let (mut free, mut total) = (0_usize, 0_usize);

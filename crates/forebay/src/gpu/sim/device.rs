@@ -205,6 +205,10 @@ impl Device for SimDevice {
         &self.info
     }
 
+    fn registry(&self) -> u64 {
+        Arc::as_ptr(&self.registered).addr() as u64
+    }
+
     fn memory(&self) -> DeviceResult<(u64, u64)> {
         let timeline = self.timeline("memory")?;
         Ok((timeline.memory.free_bytes(), timeline.memory.capacity()))

@@ -2,37 +2,28 @@
 
 use std::time::Duration;
 
-/// One counter at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Raw {
-    /// 32 bits wide: begins anew at 4 GiB.
-    Narrow(u32),
-    /// 64 bits wide.
-    Wide(u64),
-}
+use crate::gpu::nvml::Count;
 
-impl Raw {
-    /// How far it came since an earlier reading, once round at most.
-    fn since(self, earlier: Self) -> u64 {
-        match (earlier, self) {
-            (Self::Narrow(earlier), Self::Narrow(now)) => now.wrapping_sub(earlier).into(),
-            (Self::Wide(earlier), Self::Wide(now)) => now.saturating_sub(earlier),
-            // A driver that changes its mind within a span tells nothing about that step.
-            _ => 0,
-        }
+/// How far a counter came since an earlier reading, once round at most.
+fn since(now: Count, earlier: Count) -> u64 {
+    match (earlier, now) {
+        (Count::Narrow(earlier), Count::Narrow(now)) => now.wrapping_sub(earlier).into(),
+        (Count::Wide(earlier), Count::Wide(now)) => now.saturating_sub(earlier),
+        // A driver that changes its mind within a span tells nothing about that step.
+        _ => 0,
     }
 }
 
 /// Both counters at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
-    pub(super) received: Raw,
-    pub(super) sent: Raw,
+    pub(super) received: Count,
+    pub(super) sent: Count,
 }
 
 impl Reading {
     pub(super) fn is_narrow(self) -> bool {
-        matches!(self.received, Raw::Narrow(_)) || matches!(self.sent, Raw::Narrow(_))
+        matches!(self.received, Count::Narrow(_)) || matches!(self.sent, Count::Narrow(_))
     }
 }
 
@@ -60,8 +51,8 @@ impl Meter {
 
     pub(super) fn add(&mut self, reading: Reading) {
         if let Some(last) = self.last {
-            self.received = self.received.saturating_add(reading.received.since(last.received));
-            self.sent = self.sent.saturating_add(reading.sent.since(last.sent));
+            self.received = self.received.saturating_add(since(reading.received, last.received));
+            self.sent = self.sent.saturating_add(since(reading.sent, last.sent));
         }
         self.last = Some(reading);
         self.samples += 1;
@@ -97,10 +88,10 @@ mod tests {
 
     #[test]
     fn a_counter_that_changes_its_width_counts_nothing_there() {
-        let at = |received| Reading { received, sent: Raw::Wide(7) };
-        let mut meter = Meter::new(at(Raw::Narrow(5)));
-        meter.add(at(Raw::Wide(1 << 40)));
-        meter.add(at(Raw::Wide((1 << 40) + 9)));
+        let at = |received| Reading { received, sent: Count::Wide(7) };
+        let mut meter = Meter::new(at(Count::Narrow(5)));
+        meter.add(at(Count::Wide(1 << 40)));
+        meter.add(at(Count::Wide((1 << 40) + 9)));
         assert_eq!((meter.received, meter.sent, meter.samples), (9, 0, 3));
     }
 
@@ -111,8 +102,8 @@ mod tests {
             steps in proptest::collection::vec((any::<u32>(), any::<u32>()), 0..50),
         ) {
             let reading = |received: u64, sent: u64| Reading {
-                received: Raw::Narrow(u32::try_from(received & 0xffff_ffff).unwrap()),
-                sent: Raw::Wide(sent),
+                received: Count::Narrow(u32::try_from(received & 0xffff_ffff).unwrap()),
+                sent: Count::Wide(sent),
             };
             let (mut received, mut sent) = (u64::from(start), 0_u64);
             let mut meter = Meter::new(reading(received, sent));

@@ -7,7 +7,6 @@
 //! missing, that thread adds up rates, each of a window of 20 ms.
 
 mod meter;
-mod nvml;
 #[cfg(test)]
 mod tests;
 
@@ -16,11 +15,11 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::meter::{Meter, Reading};
-use self::nvml::{Handle, Nvml};
+use self::meter::{Meter, Rates, Reading};
 use super::json::Json;
 use super::seen::Seen;
 use crate::gpu::DeviceInfo;
+use crate::gpu::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
 use crate::units::{GIB, format_size};
 
 /// Bytes below which a counter of 32 bits does not pass its end unnoticed, headers included.
@@ -31,10 +30,14 @@ const PERIOD: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Samples after which a thread that nobody stops stops itself: five hours.
 const SAMPLES_MAX: u64 = 900_000;
-/// The driver's library.
-const LIBRARY: &str = "libnvidia-ml.so.1";
-/// What to do where NVML does not count.
-const REMEDY: &str = "look with `nvidia-smi` whether the driver sees this GPU";
+/// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `…_RX_BYTES`: what the GPU sent and received.
+const SENT: u32 = 197;
+const RECEIVED: u32 = 198;
+/// `NVML_PCIE_UTIL_TX_BYTES` and `…_RX_BYTES`.
+const RATE_SENT: u32 = 0;
+const RATE_RECEIVED: u32 = 1;
+/// Bytes of NVML's KB.
+const KB: u64 = 1000;
 
 /// What crossed a GPU's link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,17 +141,17 @@ impl Link {
     fn find_in(library: &str, info: &DeviceInfo) -> Seen<Arc<Self>> {
         let nvml = match Nvml::load(library) {
             Ok(nvml) => nvml,
-            Err(why) => return Seen::missing(why, "install the driver's `libnvidia-ml.so.1`"),
+            Err(why) => return Seen::missing(why, INSTALL),
         };
         let (handle, name) = match nvml.find(&info.pci_address, &info.uuid) {
             Ok(found) => found,
-            Err(why) => return Seen::missing(why, REMEDY),
+            Err(why) => return Seen::missing(why, LOOK),
         };
-        let counts = match nvml.read(handle) {
+        let counts = match read(&nvml, handle) {
             Ok(_) => true,
-            Err(why) => match nvml.rates(handle) {
+            Err(why) => match rates(&nvml, handle) {
                 Ok(_) => false,
-                Err(rates) => return Seen::missing(format!("{why}; {rates}"), REMEDY),
+                Err(rates) => return Seen::missing(format!("{why}; {rates}"), LOOK),
             },
         };
         Seen::Told(Arc::new(Self { nvml, handle, name, counts }))
@@ -156,9 +159,9 @@ impl Link {
 
     /// Begins to count; `bytes` are what the span may move.
     pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
-        let first = match self.counts.then(|| self.nvml.read(self.handle)).transpose() {
+        let first = match self.counts.then(|| read(&self.nvml, self.handle)).transpose() {
             Ok(first) => first,
-            Err(why) => return Seen::missing(why, REMEDY),
+            Err(why) => return Seen::missing(why, LOOK),
         };
         let mut sampler = None;
         if first.is_none() || (bytes > EDGES_MAX && first.is_some_and(Reading::is_narrow)) {
@@ -188,7 +191,7 @@ impl Link {
             if meter.samples >= SAMPLES_MAX {
                 return Sum { meter, wrapped: true, failed: None };
             }
-            match self.nvml.read(self.handle) {
+            match read(&self.nvml, self.handle) {
                 Ok(reading) => meter.add(reading),
                 Err(why) => return Sum { meter, wrapped, failed: Some(why) },
             }
@@ -207,7 +210,7 @@ impl Link {
             if meter.samples >= SAMPLES_MAX {
                 break;
             }
-            match self.nvml.rates(self.handle) {
+            match rates(&self.nvml, self.handle) {
                 Ok(rates) => meter.add_rates(rates, last.elapsed()),
                 Err(why) => return Sum { meter, wrapped: false, failed: Some(why) },
             }
@@ -215,6 +218,18 @@ impl Link {
         }
         Sum { meter, wrapped: false, failed: None }
     }
+}
+
+/// Both counters now.
+fn read(nvml: &Nvml, gpu: Handle) -> Result<Reading, String> {
+    let [received, sent] = nvml.fields(gpu, [RECEIVED, SENT])?;
+    Ok(Reading { received: received?, sent: sent? })
+}
+
+/// Both rates over the last window, in bytes per second.
+fn rates(nvml: &Nvml, gpu: Handle) -> Result<Rates, String> {
+    let rate = |which| nvml.throughput(gpu, which).map(|rate| u64::from(rate) * KB);
+    Ok(Rates { received: rate(RATE_RECEIVED)?, sent: rate(RATE_SENT)? })
 }
 
 /// Whether the thread is to go on, after one period.
@@ -268,13 +283,13 @@ impl Watch {
             }
         };
         if self.first.is_some() && sum.failed.is_none() {
-            match self.link.nvml.read(self.link.handle) {
+            match read(&self.link.nvml, self.link.handle) {
                 Ok(last) => sum.meter.add(last),
                 Err(why) => sum.failed = Some(why),
             }
         }
         if let Some(why) = sum.failed {
-            return Seen::missing(why, REMEDY);
+            return Seen::missing(why, LOOK);
         }
         let narrow = self.first.is_some_and(Reading::is_narrow);
         let how = match (self.first, is_sampled) {

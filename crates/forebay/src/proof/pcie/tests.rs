@@ -1,19 +1,13 @@
 //! The link against libraries that are compiled here.
 
 use std::path::Path;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::Instant;
 
 use super::*;
+use crate::gpu::nvml::played::{FIND, INIT, library};
 use crate::gpu::{DeviceId, DeviceKind};
 
-const INIT: &str = "int nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
-    const char *nvmlErrorString(int n) { return n == 3 ? \"Not Supported\" : \"Other\"; }\n";
-const FIND: &str = "static int gpu;\n\
-    int nvmlDeviceGetHandleByPciBusId_v2(const char *a, void **d)\n\
-    { if (a[0] != '0') return 6; *d = &gpu; return 0; }\n\
-    int nvmlDeviceGetHandleByUUID(const char *a, void **d) { *d = &gpu; return 0; }\n";
 /// Each reading of the fields adds 1 GiB to what was received, and 5 bytes to what was sent.
 const FIELDS: &str = "struct value { unsigned field, scope; long long time, latency;\n\
       unsigned kind, status; unsigned long long value; };\n\
@@ -41,21 +35,8 @@ fn info() -> DeviceInfo {
 
 /// What is found in a library of these `parts`; `None` where there is no compiler.
 fn found(parts: &[&str], info: &DeviceInfo) -> Option<Seen<Arc<Link>>> {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("nvml.c"), folder.path().join("libnvml.so"));
-    std::fs::write(&source, parts.concat()).unwrap();
-    let mut compiler = Command::new("cc");
-    match compiler.args(["-w", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status() {
-        Ok(status) if status.success() => Some(Link::find_in(library.to_str().unwrap(), info)),
-        _ => {
-            skip();
-            None
-        }
-    }
-}
-
-fn skip() {
-    println!("skipped: NVML's counters: no C compiler");
+    let (_folder, path) = library(parts)?;
+    Some(Link::find_in(&path, info))
 }
 
 fn told(seen: Seen<PcieBytes>) -> PcieBytes {

@@ -78,6 +78,10 @@ impl Device for FaultyDevice {
         self.inner.info()
     }
 
+    fn registry(&self) -> u64 {
+        self.inner.registry()
+    }
+
     fn memory(&self) -> DeviceResult<(u64, u64)> {
         self.inner.memory()
     }

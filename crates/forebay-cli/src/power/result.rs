@@ -1,0 +1,185 @@
+//! What power, heat and throttling came to over a span: plain data, as JSON has them.
+//!
+//! What is read back may have been written by another version: keys that are not known here are
+//! passed over, and those that are missing are as if nothing had been measured.
+
+use serde::{Deserialize, Serialize};
+
+/// What was measured over one span.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Power {
+    /// How long the span was.
+    pub(crate) seconds: f64,
+    /// What each source took. Sources of one part may be added ([`Power::joules_of`]); two parts
+    /// may not, since each of them may hold another.
+    pub(crate) sources: Vec<Source>,
+    /// How warm GPUs and drives were.
+    pub(crate) temperatures: Vec<Temperature>,
+    /// What was held back, and why.
+    pub(crate) throttled: Vec<Throttled>,
+    /// What a reader of the numbers should know, as sentences with the next step.
+    pub(crate) warnings: Vec<String>,
+    /// Processor time that the measuring itself took within the span, but for that of programs
+    /// that it asks.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// What one source took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Source {
+    /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server (hwmon power_meter)`, `server
+    /// (ipmi)`, `command`.
+    pub(crate) name: String,
+    /// What it is a part of.
+    pub(crate) part: Part,
+    /// The average power over what is known of the span.
+    pub(crate) watts: f64,
+    /// That power over the whole span.
+    pub(crate) joules: f64,
+    /// How often it was read within the span.
+    pub(crate) samples: u64,
+    /// The part of the span that is known, from 0 to 1.
+    pub(crate) covered: f64,
+    /// How it was measured.
+    pub(crate) how: String,
+}
+
+/// What a source measures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Part {
+    /// A GPU with its memory.
+    Gpu,
+    /// A processor's package: cores, caches, controllers.
+    Package,
+    /// Memory beside a package.
+    Dram,
+    /// What a board's maker takes for the whole platform, packages included.
+    Platform,
+    /// The server, as its own meter sees it, or a part of it that the meter names.
+    Server,
+    /// Whatever the command measures that the user gave.
+    Command,
+    /// A word of another version.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+/// How warm something was, in degrees Celsius.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Temperature {
+    /// `gpu cuda:0`, `drive nvme0n1`.
+    pub(crate) name: String,
+    /// As the span began.
+    pub(crate) first: f64,
+    /// As it ended.
+    pub(crate) last: f64,
+    /// At most.
+    pub(crate) max: f64,
+}
+
+/// Something that was held back, or was about to be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Throttled {
+    /// `gpu cuda:0`, `drive nvme0n1`.
+    pub(crate) name: String,
+    /// Why, such as `hardware thermal slowdown`.
+    pub(crate) reason: String,
+    /// The part of the readings that said so, from 0 to 1.
+    pub(crate) share: f64,
+}
+
+/// A source that is not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Absent {
+    /// What it would have measured.
+    pub(crate) name: String,
+    /// Why it does not.
+    pub(crate) why: String,
+    /// What to do about it; null where nothing can be done, or need be.
+    pub(crate) remedy: Option<String>,
+    /// Whether the machine has it all the same, so that it could be measured.
+    pub(crate) there: bool,
+}
+
+impl Absent {
+    pub(super) fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), why: why.into(), remedy: None, there: false }
+    }
+
+    /// Something that the machine has, and that does not answer.
+    pub(super) fn silent(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { there: true, ..Self::new(name, why) }
+    }
+
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+}
+
+impl Power {
+    /// Joules of all GPUs, all packages or all memory; `None` where there is no such source, or
+    /// where its sources may hold each other.
+    pub(crate) fn joules_of(&self, part: Part) -> Option<f64> {
+        let of: Vec<_> = self.sources.iter().filter(|source| source.part == part).collect();
+        let adds = matches!(part, Part::Gpu | Part::Package | Part::Dram) || of.len() == 1;
+        (adds && !of.is_empty()).then(|| of.iter().map(|source| source.joules).sum())
+    }
+}
+
+/// Joules for each GB (10⁹ bytes) that was moved; `None` where nothing was.
+pub(crate) fn joules_per_gb(joules: f64, bytes: u64) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
+    let per_gb = joules / (bytes as f64 / 1e9);
+    (bytes > 0 && per_gb.is_finite()).then_some(per_gb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(name: &str, part: Part, joules: f64) -> Source {
+        Source { name: name.into(), part, joules, ..Source::default() }
+    }
+
+    #[test]
+    fn only_what_stands_side_by_side_is_added() {
+        let sources = vec![
+            source("package-0", Part::Package, 3.0),
+            source("package-1", Part::Package, 4.0),
+            source("psys", Part::Platform, 9.0),
+            source("server (ipmi)", Part::Server, 20.0),
+            source("server (hwmon power_meter)", Part::Server, 21.0),
+        ];
+        let power = Power { sources, ..Power::default() };
+        assert_eq!(power.joules_of(Part::Package), Some(7.0));
+        assert_eq!(power.joules_of(Part::Platform), Some(9.0));
+        assert_eq!(power.joules_of(Part::Server), None, "two views of one server");
+        assert_eq!(power.joules_of(Part::Gpu), None);
+    }
+
+    #[test]
+    fn joules_per_gb_are_of_what_was_moved() {
+        assert_eq!(joules_per_gb(100.0, 4_000_000_000), Some(25.0));
+        assert_eq!(joules_per_gb(100.0, 0), None);
+        assert_eq!(joules_per_gb(f64::MAX, 1), None);
+        assert_eq!(joules_per_gb(f64::NAN, 1), None);
+    }
+
+    #[test]
+    fn what_another_version_wrote_is_read() {
+        let text = r#"{"sources": [{"name": "rack", "part": "rack", "watts": 5, "novel": [1]}],
+                       "throttled": [{"name": "gpu cuda:0"}], "novel": {}}"#;
+        let power: Power = serde_json::from_str(text).unwrap();
+        assert_eq!((power.sources[0].part, power.sources[0].watts), (Part::Other, 5.0));
+        assert_eq!(power.throttled[0].name, "gpu cuda:0");
+        let again: Power = serde_json::from_str(&serde_json::to_string(&power).unwrap()).unwrap();
+        assert_eq!(again, power);
+    }
+}

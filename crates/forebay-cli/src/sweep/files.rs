@@ -1,0 +1,174 @@
+//! The files of a path of a sweep: the user's own, or scratch.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::Engine;
+use forebay::gpu::Device;
+use forebay::units::{GIB, align_down, format_size};
+
+use super::args::SweepArgs;
+use super::plan::Planned;
+use crate::bench::data::Pattern;
+use crate::bench::make::{self, Room};
+use crate::bench::scratch::{Scratch, random, remove_leftovers};
+use crate::bench::subject::{check_size, is_folder};
+use crate::failure::{Failure, Result};
+use crate::steps::Step;
+use crate::workload::Lane;
+use crate::workload::pattern::Region;
+
+/// Bytes that the files of a path hold together, if nobody says less or more.
+const SIZE: u64 = GIB;
+/// Parts of files begin at multiples of this, whatever the drive's block is.
+const ALIGN: u64 = 4096;
+
+/// One path.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The files, and the bytes of each.
+    pub(super) files: Vec<PathBuf>,
+    pub(super) len: u64,
+    /// Where scratch is made, or a file's folder.
+    pub(super) folder: PathBuf,
+    /// Scratch of crashed runs that was removed.
+    pub(super) leftovers: usize,
+    scratch: Option<Scratch>,
+}
+
+impl Place {
+    /// Looks at `path`; what is made there by [`make`](Self::make) goes away with it.
+    ///
+    /// # Errors
+    /// A file that is not there or empty, or that would be written without a word of the user's.
+    pub(super) fn find(
+        engine: &Engine,
+        path: &Path,
+        args: &SweepArgs,
+        of: &[&Planned],
+    ) -> Result<Self> {
+        let writes = of.iter().any(|planned| planned.load.writes());
+        let most_files = of.iter().map(|planned| planned.point.files).max().unwrap_or(1);
+        if is_folder(path) {
+            let leftovers = remove_leftovers(path);
+            let scratch = Scratch::create(path)?;
+            let files = (0..most_files).map(|number| scratch.add(number));
+            let files = files.collect::<Result<Vec<_>>>()?;
+            let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
+            let needed = of.iter().map(needs).max().unwrap_or(0);
+            let each = args.size.unwrap_or(SIZE) / u64::from(most_files);
+            let len = align_down(each.max(needed) + ALIGN - 1, ALIGN).max(ALIGN);
+            let folder = path.to_owned();
+            return Ok(Self { files, len, folder, leftovers, scratch: Some(scratch) });
+        }
+        let text = path.display();
+        if most_files > 1 {
+            return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
+                .hint("give a folder, where scratch files are made, or leave `--files` out"));
+        }
+        if writes {
+            may_write(path, args)?;
+        }
+        let opening = Step::begin("open", path);
+        let len = engine.open(path)?.len()?;
+        check_size(path, len)?;
+        drop(opening);
+        let len = args.size.map_or(len, |size| size.min(len));
+        if len == 0 {
+            return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
+                .hint("give a folder instead, and scratch files are made there"));
+        }
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        Ok(Self { files: vec![path.to_owned()], len, folder, leftovers: 0, scratch: None })
+    }
+
+    /// Makes scratch, where there is any; `tell` hears how much.
+    ///
+    /// # Errors
+    /// The system's, for want of room above all.
+    pub(super) fn make(&self, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let Some(scratch) = &self.scratch else { return Ok(()) };
+        scratch.check()?;
+        Room::of(&self.folder)?.check(&self.folder, self.len * self.files.len() as u64)?;
+        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+        for (index, file) in self.files.iter().enumerate() {
+            tell(self.len);
+            make::fill(file, Pattern::new(key.wrapping_add(index as u64)), self.len)?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether scratch is still where it was made.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(super) fn check(&self) -> Result<()> {
+        self.scratch.as_ref().map_or(Ok(()), Scratch::check)
+    }
+
+    /// The parts of the files on which the threads of a point work, those of each of `devices`.
+    ///
+    /// # Errors
+    /// They are too small.
+    pub(super) fn lanes(
+        &self,
+        planned: &Planned,
+        devices: &[Option<Arc<dyn Device>>],
+    ) -> Result<Vec<Lane>> {
+        let point = &planned.point;
+        let files = usize::try_from(point.files).expect("a small number").min(self.files.len());
+        let threads = usize::try_from(point.threads).expect("a small number");
+        let all = threads * devices.len();
+        let lane = |index: usize| {
+            let file = index % files;
+            // Threads that share a file take neighbouring parts of it.
+            let sharers = ((all - file).div_ceil(files)) as u64;
+            let part = align_down(self.len / sharers, ALIGN.min(point.request_size.max(1)));
+            let part = if sharers == 1 { self.len } else { part };
+            let start = (index / files) as u64 * part;
+            let target = index % devices.len();
+            Lane {
+                target,
+                device: devices[target].clone(),
+                path: self.files[file].clone(),
+                region: Region { start, len: part },
+            }
+        };
+        let lanes: Vec<Lane> = (0..all).map(lane).collect();
+        match lanes.iter().find(|lane| lane.region.len < point.request_size) {
+            None => Ok(lanes),
+            Some(lane) => {
+                let (wanted, have) =
+                    (format_size(point.request_size), format_size(lane.region.len));
+                let path = lane.path.display();
+                Err(Failure::new(format!("cannot make requests of {wanted} in `{path}`"))
+                    .because(format!("each of {all} threads has {have} of it"))
+                    .hint("give a larger `--size`, fewer `--threads`, or smaller requests"))
+            }
+        }
+    }
+}
+
+/// Whether the user said that `path` may be written.
+fn may_write(path: &Path, args: &SweepArgs) -> Result<()> {
+    let text = path.display();
+    let looking = Step::begin("look at", path);
+    let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
+    drop(looking);
+    let (allowed, flag) = if is_device {
+        (args.overwrite_device, "`--overwrite-device` writes to it, and what is on it is lost")
+    } else {
+        (args.overwrite, "`--overwrite` writes to it; a folder gets a scratch file")
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("`{text}` would be written"))
+        .because("no file is written that was not made for it")
+        .hint(flag))
+}

@@ -1,0 +1,148 @@
+//! What one request is where a cache of keys and values lies in a file: pure.
+//!
+//! Bytes of a token, and how they are divided, are those of the models' published shapes: of
+//! DeepSeek-R1 a latent of 512 and a rotary part of 64 for each of 61 layers, which tensor
+//! parallelism replicates; of Llama 3.1 keys and values of 8 heads of 128, which it divides.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A model's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Model {
+    name: &'static str,
+    layers: u64,
+    /// Numbers that a token has in one layer.
+    numbers: u64,
+    /// Whether tensor parallelism divides them.
+    divided: bool,
+}
+
+const MODELS: [Model; 4] = [
+    Model { name: "deepseek-r1", layers: 61, numbers: 512 + 64, divided: false },
+    Model { name: "llama-8b", layers: 32, numbers: 2 * 8 * 128, divided: true },
+    Model { name: "llama-70b", layers: 80, numbers: 2 * 8 * 128, divided: true },
+    Model { name: "llama-405b", layers: 126, numbers: 2 * 8 * 128, divided: true },
+];
+
+/// Types of numbers, and their bytes.
+const TYPES: [(&str, u64); 4] = [("fp8", 1), ("int8", 1), ("fp16", 2), ("bf16", 2)];
+/// Pages of more tokens, and more GPUs for one model, are nowhere.
+const NUMBER_MAX: u64 = 65_536;
+
+/// Blocks of a cache of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kv {
+    model: Model,
+    kind: (&'static str, u64),
+    tensor_parallel: u64,
+    page: u64,
+    /// Whether one request has a page of all layers, or of one.
+    all_layers: bool,
+}
+
+impl Kv {
+    /// Bytes of one request.
+    #[must_use]
+    pub fn request_size(&self) -> u64 {
+        let layers = if self.all_layers { self.model.layers } else { 1 };
+        let parts = if self.model.divided { self.tensor_parallel } else { 1 };
+        (self.model.numbers * self.kind.1 / parts).max(1) * self.page * layers
+    }
+}
+
+impl fmt::Display for Kv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { model, kind, tensor_parallel, page, all_layers } = self;
+        let access = if *all_layers { "block" } else { "layer" };
+        write!(f, "kv:{}:{}:tp{tensor_parallel}:page{page}:{access}", model.name, kind.0)
+    }
+}
+
+impl FromStr for Kv {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.strip_prefix("kv:").unwrap_or(text);
+        let mut words = text.split(':');
+        let name = words.next().unwrap_or_default();
+        let model = MODELS.into_iter().find(|model| model.name == name).ok_or_else(|| {
+            let names = MODELS.map(|model| format!("`{}`", model.name)).join(", ");
+            format!("`{name}` is no model that is known: it takes {names}")
+        })?;
+        let mut kv =
+            Self { model, kind: TYPES[3], tensor_parallel: 1, page: 16, all_layers: false };
+        for word in words {
+            let number = |digits: &str| {
+                let number = digits.parse().ok();
+                number.filter(|number| (1..=NUMBER_MAX).contains(number))
+            };
+            let numbers = word.find(|c: char| c.is_ascii_digit()).map(|at| word.split_at(at));
+            if let Some(kind) = TYPES.into_iter().find(|kind| kind.0 == word) {
+                kv.kind = kind;
+            } else if let Some(tp) = numbers.and_then(|(w, n)| number(n).filter(|_| w == "tp")) {
+                kv.tensor_parallel = tp;
+            } else if let Some(page) = numbers.and_then(|(w, n)| number(n).filter(|_| w == "page"))
+            {
+                kv.page = page;
+            } else if word == "layer" || word == "block" {
+                kv.all_layers = word == "block";
+            } else {
+                return Err(format!(
+                    "`{word}` is none of a type (`fp8`, `int8`, `fp16`, `bf16`), `tp8`, `page16`, \
+                     `layer` and `block`"
+                ));
+            }
+        }
+        Ok(kv)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_those_of_the_models() {
+        let size = |text: &str| text.parse::<Kv>().unwrap().request_size();
+        assert_eq!(size("deepseek-r1:fp8:page16:layer"), 9_216);
+        assert_eq!(size("deepseek-r1:fp8:page16:tp8:layer"), 9_216, "replicated");
+        assert_eq!(size("deepseek-r1:fp8:page64:block"), 2_248_704);
+        assert_eq!(size("deepseek-r1:bf16:page256:block"), 17_989_632);
+        assert_eq!(size("llama-70b:fp8:page16:layer"), 32_768);
+        assert_eq!(size("llama-70b:bf16:page256:block"), 80 << 20);
+        assert_eq!(size("llama-70b:bf16:tp8:page16"), 8_192);
+        assert_eq!(size("llama-70b:tp8:page64:block"), 2_621_440);
+    }
+
+    #[test]
+    fn a_name_is_read_back() {
+        for text in ["llama-8b", "kv:llama-405b:fp8:tp4:page32:block", "deepseek-r1:int8:layer"] {
+            let kv: Kv = text.parse().unwrap();
+            assert_eq!(kv.to_string().parse::<Kv>().unwrap(), kv);
+        }
+        assert_eq!(
+            "llama-8b".parse::<Kv>().unwrap().to_string(),
+            "kv:llama-8b:bf16:tp1:page16:layer"
+        );
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        let why = |text: &str| text.parse::<Kv>().unwrap_err();
+        assert!(why("gpt").contains("`llama-70b`"));
+        assert!(why("llama-70b:fp4").starts_with("`fp4` is none of"));
+        assert!(why("llama-70b:tp0").starts_with("`tp0`"));
+        assert!(why("llama-70b:page99999999999999999999").starts_with("`page9"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_word_ends_the_command(words in "[a-z0-9:é-]{0,40}", any: String) {
+            let _ = words.parse::<Kv>();
+            let _ = any.parse::<Kv>();
+            let _ = format!("llama-70b:{words}").parse::<Kv>();
+            let _ = format!("llama-70b:{any}").parse::<Kv>();
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! `forebay sweep`: one value of each axis with each of the others, measured again and again.
+//!
+//! `args` are the axes, `job` reads them from a file, `kv` knows sizes of caches of models; `plan`
+//! makes points of them, `files` and `targets` find what these work on, `ceilings` says what could
+//! be reached. [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was
+//! measured as soon as it was, `pace` says how long it will take, `draw` shows it.
+
+pub mod args;
+mod ceilings;
+mod draw;
+mod files;
+mod job;
+mod kv;
+mod pace;
+mod plan;
+mod state;
+mod targets;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use forebay::Engine;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::args::SweepArgs;
+use self::files::Place;
+use self::pace::Pace;
+use self::plan::Planned;
+use self::state::Kept;
+use self::targets::Together;
+use crate::bench::environment;
+use crate::failure::{Failure, Result};
+use crate::program::Program;
+use crate::report::json::Gpu;
+use crate::report::warnings::{Warning, say};
+use crate::results::file::Ledger;
+use crate::results::{Ceiling, Measured, Record, Run, SCHEMA, Sample};
+use crate::workload::measure::Measurer;
+use crate::{interrupt, limits, log};
+
+/// Runs the verb.
+pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Result<()> {
+    interrupt::install();
+    let args = match &args.job {
+        Some(path) => job::merge(args, job::read(path)?),
+        None => args.clone(),
+    };
+    let mut options = limits::limits(program)?;
+    // Everything that a point has in flight is to reach the drive.
+    options.in_flight = options.in_flight.max(65_536);
+    let engine = Engine::new(options)?;
+    let records = Sweep::new(&args, engine, command)?.run()?;
+    show(&args, &records)?;
+    let failed = failures(&records);
+    match failed.first() {
+        None => Ok(()),
+        Some(first) => Err(Failure::new(format!("{} samples could not be taken", failed.len()))
+            .because((*first).to_owned())),
+    }
+}
+
+/// Why samples are missing, and those whose bytes were wrong.
+fn failures(records: &[Record]) -> Vec<&str> {
+    let failure = |record| match record {
+        &Record::Sample(ref sample) => {
+            let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
+            sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
+        }
+        _ => None,
+    };
+    records.iter().filter_map(failure).collect()
+}
+
+fn show(args: &SweepArgs, records: &[Record]) -> Result<()> {
+    let mut out = anstream::stdout();
+    let shown = if args.json {
+        records.iter().try_for_each(|record| {
+            let line = serde_json::to_string(record).map_err(std::io::Error::other)?;
+            writeln!(out, "{line}")
+        })
+    } else {
+        out.write_all(draw::render(records).as_bytes())
+    };
+    shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+/// A sweep that is under way.
+struct Sweep<'a> {
+    args: &'a SweepArgs,
+    engine: Engine,
+    planned: Vec<Planned>,
+    targets: Vec<Together>,
+    places: Vec<Place>,
+    ledger: Ledger,
+    records: Vec<Record>,
+    /// What a part of the same sweep has already.
+    kept: Kept,
+    command: &'a str,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(args: &'a SweepArgs, engine: Engine, command: &'a str) -> Result<Self> {
+        let (targets, mut warnings) = targets::find(&engine, args)?;
+        let paths =
+            if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let target_names: Vec<Vec<String>> =
+            targets.iter().map(|gpus| Measurer::new(&engine, gpus).targets().to_vec()).collect();
+        let planned = plan::points(args, &names, &target_names)?;
+        let mut places = Vec::new();
+        for (index, path) in paths.iter().enumerate() {
+            let own: Vec<&Planned> = planned.iter().filter(|one| one.path == index).collect();
+            places.push(Place::find(&engine, path, args, &own)?);
+        }
+        let (ledger, kept) = state::open(args, &plan::asked(args, &planned))?;
+        let mut sweep = Self {
+            args,
+            engine,
+            planned,
+            targets,
+            places,
+            ledger,
+            records: Vec::new(),
+            kept,
+            command,
+        };
+        let leftovers = sweep.places.iter().map(|place| place.leftovers).sum();
+        if leftovers > 0 {
+            warnings.push(Warning::Leftovers(leftovers));
+        }
+        sweep.begin(&warnings)?;
+        Ok(sweep)
+    }
+
+    /// Writes down who measures what.
+    fn begin(&mut self, warnings: &[Warning]) -> Result<()> {
+        let place = &self.places[0];
+        let device = self.targets.iter().flatten().flatten().next();
+        let path = if self.args.paths.is_empty() { &place.folder } else { &self.args.paths[0] };
+        let environment =
+            environment::collect(path, device.map(|device| device.info()), self.command);
+        let mut gpus: Vec<Gpu> = Vec::new();
+        for device in self.targets.iter().flatten().flatten() {
+            let gpu = environment::gpu(device.info());
+            if !gpus.contains(&gpu) {
+                gpus.push(gpu);
+            }
+        }
+        self.records = std::mem::take(&mut self.kept.records);
+        let run = Run {
+            schema: SCHEMA,
+            verb: "sweep".into(),
+            label: self.args.label.clone(),
+            environment,
+            gpus,
+            asked: plan::asked(self.args, &self.planned),
+        };
+        self.note(Record::Run(Box::new(run)))?;
+        for warning in warnings {
+            say(&warning.to_string());
+            self.note(Record::Warning { text: warning.to_string() })?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a record, on the drive first.
+    fn note(&mut self, record: Record) -> Result<()> {
+        self.ledger.append(&record)?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<Vec<Record>> {
+        let todo = self.todo();
+        let path = self.ledger.path().display().to_string();
+        if todo.is_empty() {
+            tell(&format!("`{path}` holds all of this sweep; `--anew` measures again"));
+            return Ok(self.records);
+        }
+        self.make_scratch()?;
+        let ceilings = self.ceilings()?;
+        let pace = self.practise(&todo)?;
+        let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
+        let kept = points * repeats as usize - todo.len();
+        let kept =
+            if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
+        tell(&format!(
+            "{points} points × {repeats}{kept}: {}; results go to `{path}`",
+            pace.words()
+        ));
+        let bar = progress(todo.len() as u64);
+        let mut pace = pace;
+        for (index, repeat) in todo {
+            let planned = self.planned[index].clone();
+            bar.set_message(format!("{} left, {}", pace.left_words(), plan::name(&planned.point)));
+            bar.tick();
+            let start = Instant::now();
+            let sample = self.sample(&planned, repeat, &ceilings);
+            pace.took(start.elapsed());
+            bar.inc(1);
+            self.note(Record::Sample(Box::new(sample)))?;
+        }
+        bar.finish_and_clear();
+        Ok(std::mem::take(&mut self.records))
+    }
+
+    /// What is to be measured still: all points, then all again, every second time backwards, so
+    /// that a machine that grows slower favours none of them.
+    fn todo(&self) -> Vec<(usize, u32)> {
+        let mut todo = Vec::new();
+        for repeat in 0..plan::repeats(self.args) {
+            let forwards = 0..self.planned.len();
+            let order: Vec<usize> =
+                if repeat % 2 == 0 { forwards.collect() } else { forwards.rev().collect() };
+            let missing = |index: &usize| !self.kept.has(&self.planned[*index].point, repeat);
+            todo.extend(order.into_iter().filter(missing).map(|index| (index, repeat)));
+        }
+        todo
+    }
+
+    fn make_scratch(&self) -> Result<()> {
+        let bar = if log::is_on() { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        let made = self.places.iter().try_for_each(|place| {
+            place.make(&mut |len| {
+                bar.set_message(format!("making {} of scratch", forebay::units::format_size(len)));
+            })
+        });
+        bar.finish_and_clear();
+        made
+    }
+
+    /// Measures what could be reached, where it is not known yet.
+    fn ceilings(&mut self) -> Result<Vec<Ceiling>> {
+        let mut found: Vec<Ceiling> = Vec::new();
+        for direction in ceilings::all_directions(&self.planned) {
+            for together in &self.targets {
+                let Some(device) = together.last() else { continue };
+                found.push(ceilings::link(&self.engine, device.as_ref(), direction)?);
+            }
+            // What is measured by writing would leave bytes that no check knows.
+            let read = direction == crate::report::json::Direction::Read;
+            for (index, place) in self.places.iter().enumerate().filter(|_| read) {
+                let given = self.args.paths.get(index).map(|path| path.display().to_string());
+                let path = given.unwrap_or_else(|| ".".into());
+                found.extend(ceilings::storage(&self.engine, place, &path, direction)?);
+            }
+        }
+        for ceiling in &found {
+            self.note(Record::Ceiling(ceiling.clone()))?;
+        }
+        Ok(found)
+    }
+
+    /// Takes a short sample that nobody keeps: it starts what the engine starts with its first
+    /// transfer, and shows what a sample takes beside its time.
+    fn practise(&self, todo: &[(usize, u32)]) -> Result<Pace> {
+        let mut pace =
+            Pace::new(todo.iter().map(|(index, _)| self.planned[*index].time()).collect());
+        let Some(first) = todo.first().map(|(index, _)| self.planned[*index].clone()) else {
+            return Ok(pace);
+        };
+        let mut short = first;
+        short.load.warm_up = std::time::Duration::ZERO;
+        if let crate::workload::End::Time(time) = short.load.end {
+            let time = time.min(std::time::Duration::from_millis(200));
+            short.load.end = crate::workload::End::Time(time);
+            let start = Instant::now();
+            // What is wrong with it the sample itself will say.
+            let _ = self.measure(&short);
+            pace.beside(start.elapsed().saturating_sub(time));
+        }
+        Ok(pace)
+    }
+
+    fn measure(&self, planned: &Planned) -> Result<Measured> {
+        let place = &self.places[planned.path];
+        place.check()?;
+        let devices = &self.targets[planned.targets];
+        let lanes = place.lanes(planned, devices)?;
+        let measurer = Measurer::new(&self.engine, devices);
+        measurer.measure(&planned.load, &lanes).map(|(measured, _)| measured)
+    }
+
+    fn sample(&self, planned: &Planned, repeat: u32, ceilings: &[Ceiling]) -> Sample {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let result = self.measure(planned).map(|mut measured| {
+            measured.bound = ceilings::bound(planned, &measured, ceilings);
+            measured
+        });
+        let error = result.as_ref().err().map(|failure| {
+            let mut words = vec![failure.message.clone()];
+            words.extend(failure.causes.iter().cloned());
+            words.join(": ")
+        });
+        Sample {
+            point: planned.point.clone(),
+            repeat,
+            unix_time: since.as_secs_f64(),
+            measured: result.ok(),
+            error,
+        }
+    }
+}
+
+fn tell(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+fn progress(steps: u64) -> ProgressBar {
+    if log::is_on() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new(steps).with_style(
+        ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}

@@ -1,0 +1,301 @@
+//! From axes to points: pure.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use forebay::Route;
+use serde_json::{Value, json};
+
+use super::args::{SweepArgs, WayName, direction_name};
+use crate::failure::{Failure, Result};
+use crate::report::json::Cache;
+use crate::results::Point;
+use crate::workload::issuer::Way;
+use crate::workload::pattern::Pattern;
+use crate::workload::{End, Load};
+
+/// Points of one sweep at most: at 2 s and three times each, a week.
+const POINTS_MAX: usize = 100_000;
+const TIME: Duration = Duration::from_secs(2);
+const REPEATS: u32 = 3;
+const REQUEST_SIZES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
+const DEPTHS: [u32; 2] = [1, 32];
+
+/// One point of a sweep, with what it needs beyond its name.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Planned {
+    pub(super) point: Point,
+    /// The number of its path.
+    pub(super) path: usize,
+    /// The number of its targets.
+    pub(super) targets: usize,
+    pub(super) load: Load,
+}
+
+impl Planned {
+    /// Bytes of its files that it needs at least: each thread a call in each place.
+    pub(super) fn needs(&self) -> u64 {
+        let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
+        let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());
+        threads.saturating_mul(calls)
+    }
+
+    /// What one sample of it takes; `None` where that is up to its bytes.
+    pub(super) fn time(&self) -> Option<Duration> {
+        match self.load.end {
+            End::Time(time) => Some(time + self.load.warm_up),
+            End::Bytes(_) => None,
+        }
+    }
+}
+
+/// A size of requests with the order in which they lie.
+struct Requests {
+    size: u64,
+    pattern: Pattern,
+    name: String,
+}
+
+/// All points: each value of each axis with each of the others, the first axis outermost. `targets`
+/// are the names of those that work at once, for each value of that axis.
+///
+/// # Errors
+/// There are too many.
+pub(super) fn points(
+    args: &SweepArgs,
+    paths: &[String],
+    targets: &[Vec<String>],
+) -> Result<Vec<Planned>> {
+    let or = |given: &[u32], usual: &[u32]| if given.is_empty() { usual } else { given }.to_vec();
+    let (depths, batches) = (or(&args.depth, &DEPTHS), or(&args.batch, &[1]));
+    let (threads, files) = (or(&args.threads, &[1]), or(&args.files, &[1]));
+    let caches = if args.cache.is_empty() { vec![Cache::Cold] } else { args.cache.clone() };
+    let directions = if args.direction.is_empty() { vec![100] } else { args.direction.clone() };
+    let (requests, ways) = (requests(args), ways(args));
+    let axes = [paths.len(), targets.len(), ways.len(), caches.len(), directions.len()];
+    let more = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
+    let count = axes.iter().chain(&more).fold(1, |all: usize, axis| all.saturating_mul(*axis));
+    if count > POINTS_MAX {
+        return Err(Failure::usage(format!("{count} points are too many for one sweep"))
+            .hint(format!("give fewer values: {POINTS_MAX} points are the most")));
+    }
+    let mut planned = Vec::with_capacity(count);
+    let mut known = HashSet::new();
+    for index in 0..count {
+        // Each axis is a digit of the point's number, the last the fastest.
+        let mut rest = index;
+        let mut digit = |of: usize| {
+            let value = rest % of;
+            rest /= of;
+            value
+        };
+        let files = files[digit(files.len())];
+        let threads = threads[digit(threads.len())];
+        let batch = batches[digit(batches.len())];
+        let depth = depths[digit(depths.len())];
+        let request = &requests[digit(requests.len())];
+        let read_percent = directions[digit(directions.len())];
+        let cache = caches[digit(caches.len())];
+        let way = ways[digit(ways.len())];
+        let target = digit(targets.len());
+        let path = digit(paths.len());
+        // How many calls of a thread are in flight is part of a plain way.
+        let depth = if let Way::Plain(plain) = way { plain.depth() } else { depth };
+        let load = load(args, way, request, (read_percent, depth, batch, cache));
+        let point = Point {
+            path: paths[path].clone(),
+            targets: targets[target].clone(),
+            way: way.name().into(),
+            route: way.route().map(|route| route.name().into()),
+            read_percent,
+            pattern: request.name.clone(),
+            request_size: request.size,
+            depth,
+            batch,
+            threads,
+            files,
+            cache,
+        };
+        if known.insert(point.clone()) {
+            planned.push(Planned { point, path, targets: target, load });
+        }
+    }
+    Ok(planned)
+}
+
+fn load(
+    args: &SweepArgs,
+    way: Way,
+    request: &Requests,
+    (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
+) -> Load {
+    let end = args.bytes.map_or_else(|| End::Time(args.time.unwrap_or(TIME)), End::Bytes);
+    let usual = match end {
+        End::Time(time) => time / 10,
+        End::Bytes(_) => Duration::ZERO,
+    };
+    Load {
+        way,
+        read_percent,
+        pattern: request.pattern,
+        request_size: request.size,
+        depth,
+        batch,
+        cache,
+        warm_up: args.warm_up.unwrap_or(usual),
+        end,
+        rate: args.rate,
+        seed: args.seed.unwrap_or(1),
+    }
+}
+
+fn requests(args: &SweepArgs) -> Vec<Requests> {
+    if !args.kv.is_empty() {
+        let kv = args.kv.iter().map(|kv| Requests {
+            size: kv.request_size(),
+            pattern: Pattern::Random,
+            name: kv.to_string(),
+        });
+        return kv.collect();
+    }
+    let patterns = match args.pattern.as_slice() {
+        [] => &[Pattern::Sequential],
+        patterns => patterns,
+    };
+    let sizes = match args.request_size.as_slice() {
+        [] => &REQUEST_SIZES[..],
+        sizes => sizes,
+    };
+    let each = patterns.iter().flat_map(|&pattern| {
+        sizes.iter().map(move |&size| Requests { size, pattern, name: pattern.to_string() })
+    });
+    each.collect()
+}
+
+/// The ways, our engine once for each route that is demanded.
+fn ways(args: &SweepArgs) -> Vec<Way> {
+    let names = match args.way.as_slice() {
+        [] => &[WayName::Forebay],
+        names => names,
+    };
+    let routes: Vec<Option<Route>> = match args.route.as_slice() {
+        [] => vec![None],
+        routes => routes.iter().map(|demand| demand.0).collect(),
+    };
+    let of = |name: &WayName| match name {
+        WayName::Forebay => routes.iter().map(|route| Way::Forebay(*route)).collect(),
+        WayName::Plain(plain) => vec![Way::Plain(*plain)],
+    };
+    names.iter().flat_map(of).collect()
+}
+
+/// How often each point is measured.
+pub(super) fn repeats(args: &SweepArgs) -> u32 {
+    args.repeats.unwrap_or(REPEATS)
+}
+
+/// What was asked for, by which a part of the same sweep is known again.
+pub(super) fn asked(args: &SweepArgs, planned: &[Planned]) -> Value {
+    let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
+    let seconds = |time: Duration| time.as_secs_f64();
+    let load = planned.first().map(|planned| &planned.load);
+    json!({
+        "points": points,
+        "repeats": repeats(args),
+        "time_s": load.and_then(|load| match load.end {
+            End::Time(time) => Some(seconds(time)),
+            End::Bytes(_) => None,
+        }),
+        "bytes": args.bytes,
+        "warm_up_s": load.map(|load| seconds(load.warm_up)),
+        "size": args.size,
+        "rate": args.rate,
+        "seed": args.seed.unwrap_or(1),
+    })
+}
+
+/// A point in a few words, for people: what differs from point to point.
+pub(super) fn name(point: &Point) -> String {
+    use crate::workload::pattern::exact_size;
+    let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
+    let mut words = vec![
+        format!("{} {}", point.way, direction_name(point.read_percent)) + &route,
+        point.cache.name().into(),
+        format!("{} {}", point.pattern, exact_size(point.request_size)),
+        format!("depth {}", point.depth),
+    ];
+    let more = [("batch", point.batch), ("threads", point.threads), ("files", point.files)];
+    words.extend(more.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")));
+    words.push(point.targets.join("+"));
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> (Vec<String>, Vec<Vec<String>>) {
+        (vec!["/data".into()], vec![vec!["host".into()]])
+    }
+
+    #[test]
+    fn every_value_meets_every_other_once() {
+        let args = SweepArgs {
+            request_size: vec![4096, 65536],
+            depth: vec![1, 2, 4],
+            direction: vec![100, 0],
+            ..SweepArgs::default()
+        };
+        let (paths, targets) = one();
+        let planned = points(&args, &paths, &targets).unwrap();
+        assert_eq!(planned.len(), 12);
+        let depths: Vec<u32> = planned.iter().map(|planned| planned.point.depth).collect();
+        assert_eq!(depths[..6], [1, 2, 4, 1, 2, 4], "the last axis is the fastest");
+        assert_eq!(planned[0].point.read_percent, 100);
+        assert_eq!(planned[11].point.read_percent, 0);
+        let mut names: Vec<String> = planned.iter().map(|one| name(&one.point)).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 12);
+    }
+
+    #[test]
+    fn a_plain_way_has_one_depth() {
+        use crate::workload::issuer::Plain;
+        let args = SweepArgs {
+            request_size: vec![4096],
+            depth: vec![1, 8],
+            way: vec![WayName::Forebay, WayName::Plain(Plain::CpuGpu)],
+            ..SweepArgs::default()
+        };
+        let (paths, targets) = one();
+        let planned = points(&args, &paths, &targets).unwrap();
+        let told: Vec<_> = planned.iter().map(|p| (p.point.way.as_str(), p.point.depth)).collect();
+        assert_eq!(told, [("forebay", 1), ("forebay", 8), ("cpu-gpu", 1)]);
+    }
+
+    #[test]
+    fn absurd_sweeps_are_refused() {
+        let many: Vec<u32> = (1..=400).collect();
+        let args = SweepArgs { depth: many.clone(), threads: many, ..SweepArgs::default() };
+        let (paths, targets) = one();
+        let failure = points(&args, &paths, &targets).unwrap_err();
+        assert!(failure.usage && failure.message.starts_with("640000 points"), "{failure:?}");
+    }
+
+    #[test]
+    fn what_was_asked_tells_sweeps_apart() {
+        let (paths, targets) = one();
+        let asked_of = |args: &SweepArgs| asked(args, &points(args, &paths, &targets).unwrap());
+        let usual = asked_of(&SweepArgs::default());
+        assert_eq!(usual, asked_of(&SweepArgs { json: true, ..SweepArgs::default() }));
+        for other in [
+            SweepArgs { repeats: Some(5), ..SweepArgs::default() },
+            SweepArgs { time: Some(Duration::from_secs(1)), ..SweepArgs::default() },
+            SweepArgs { seed: Some(2), ..SweepArgs::default() },
+            SweepArgs { batch: vec![4], ..SweepArgs::default() },
+        ] {
+            assert_ne!(usual, asked_of(&other), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Where the results of a sweep are kept, and what is there already.
+
+use std::collections::HashSet;
+use std::hash::Hasher as _;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use twox_hash::XxHash3_64;
+
+use super::args::SweepArgs;
+use crate::failure::{Failure, Result};
+use crate::results::file::{Ledger, samples};
+use crate::results::{Point, Record};
+
+/// Files of the same sweep in the state folder at most.
+const NUMBERS: u32 = 10_000;
+
+/// What a part of the same sweep holds.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) records: Vec<Record>,
+    /// Points and repeats that were measured.
+    measured: HashSet<(Point, u32)>,
+}
+
+impl Kept {
+    fn of(records: Vec<Record>) -> Self {
+        let good = samples(&records).filter(|(_, sample)| sample.measured.is_some());
+        let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
+        Self { records, measured }
+    }
+
+    pub(super) fn has(&self, point: &Point, repeat: u32) -> bool {
+        // A clone for each look is nothing beside a sample.
+        self.measured.contains(&(point.clone(), repeat))
+    }
+
+    /// Whether all that `asked` names was measured.
+    fn is_whole(&self, asked: &Value) -> bool {
+        let points = asked["points"].as_array().map_or(0, Vec::len);
+        let repeats = asked["repeats"].as_u64().unwrap_or(1);
+        self.measured.len() as u64 >= points as u64 * repeats
+    }
+}
+
+/// What was asked for in the run that a file begins with.
+fn asked_in(records: &[Record]) -> Option<&Value> {
+    records.iter().find_map(|record| match record {
+        Record::Run(run) if run.verb == "sweep" => Some(&run.asked),
+        _ => None,
+    })
+}
+
+/// Opens the file for results, and says what of `asked` is there.
+///
+/// # Errors
+/// The user's file holds something else, or the system's.
+pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
+    if let Some(path) = &args.output {
+        if std::fs::symlink_metadata(path).is_err() {
+            return Ok((Ledger::create(path)?, Kept::default()));
+        }
+        return continued(path, asked, args.anew);
+    }
+    let folder = folder()?;
+    let mut hasher = XxHash3_64::new();
+    hasher.write(asked.to_string().as_bytes());
+    let name = format!("sweep-{:016x}", hasher.finish());
+    let paths = (1..NUMBERS).map(|number| folder.join(format!("{name}-{number}.jsonl")));
+    for path in paths {
+        if std::fs::symlink_metadata(&path).is_err() {
+            return Ok((Ledger::create(&path)?, Kept::default()));
+        }
+        if args.anew {
+            continue;
+        }
+        // One that is damaged, or in use, is another's business.
+        if let Ok((ledger, records)) = Ledger::reopen(&path) {
+            let kept = Kept::of(records);
+            if asked_in(&kept.records) == Some(asked) && !kept.is_whole(asked) {
+                return Ok((ledger, kept));
+            }
+        }
+    }
+    Err(Failure::new(format!("`{}` is full of results of this sweep", folder.display()))
+        .hint("remove some, or name a file by `-o`"))
+}
+
+fn continued(path: &Path, asked: &Value, anew: bool) -> Result<(Ledger, Kept)> {
+    let refuse = |why: &str| {
+        Err(Failure::usage(format!("`{}` is there already", path.display()))
+            .because(why)
+            .hint("name another file by `-o`"))
+    };
+    if anew {
+        return refuse("`--anew` begins with a new file");
+    }
+    let (ledger, records) = Ledger::reopen(path)?;
+    if asked_in(&records) != Some(asked) {
+        return refuse("it holds the results of something else");
+    }
+    Ok((ledger, Kept::of(records)))
+}
+
+/// The user's folder for what programs keep from run to run (the XDG base directories).
+fn folder() -> Result<PathBuf> {
+    let variable = |name: &str| {
+        let value = std::env::var_os(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    };
+    let state = variable("XDG_STATE_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".local/state")))
+        .ok_or_else(|| {
+            Failure::new("there is no folder for results")
+                .because("neither `XDG_STATE_HOME` nor `HOME` names one")
+                .hint("name a file by `-o`")
+        })?;
+    let folder = state.join("forebay");
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| {
+        Failure::io(format!("cannot make the folder `{}`", folder.display()), &error)
+            .hint("name a file by `-o`")
+    })?;
+    Ok(folder)
+}

@@ -1,0 +1,67 @@
+//! The memory that a sweep moves bytes to and from: for each point one GPU, several at once, or the
+//! host's.
+
+use std::sync::Arc;
+
+use forebay::Engine;
+use forebay::clock::SystemClock;
+use forebay::gpu::sim::{SimConfig, SimDevice};
+use forebay::gpu::{Device, GpuSelector};
+
+use super::args::{GpuList, SweepArgs};
+use crate::bench::target::Target;
+use crate::failure::{Failure, Result};
+use crate::report::warnings::Warning;
+
+/// GPUs that work at once; `None` is host memory.
+pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
+
+/// What a sweep moves bytes to and from, a value of that axis each, and what to say about it.
+pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, Vec<Warning>)> {
+    let all = match &args.gpus {
+        None => {
+            let mut found = (Vec::new(), Vec::new());
+            let wanted: Vec<Option<&GpuSelector>> =
+                if args.gpu.is_empty() { vec![None] } else { args.gpu.iter().map(Some).collect() };
+            for wanted in wanted {
+                let target = Target::find(engine, wanted)?;
+                for warning in target.warnings() {
+                    if !found.1.contains(&warning) {
+                        found.1.push(warning);
+                    }
+                }
+                found.0.push(vec![target.device]);
+            }
+            return Ok(found);
+        }
+        Some(GpuList::Simulated(count)) => simulated(engine, *count)?,
+        Some(GpuList::Named(named)) => {
+            let mut all: Together = Vec::new();
+            for wanted in named {
+                let Some(device) = engine.device(wanted)? else {
+                    return Err(Failure::new("`--gpus` takes GPUs, and host memory is none"));
+                };
+                all.push(Some(device));
+            }
+            all
+        }
+    };
+    let simulated = all.iter().flatten().any(|gpu| gpu.info().simulated);
+    let warnings = if simulated { vec![Warning::Simulated] } else { Vec::new() };
+    // The first, the first two, and so on: which ceiling takes over as they are added.
+    Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
+}
+
+fn simulated(engine: &Engine, count: u32) -> Result<Together> {
+    let clock = Arc::new(SystemClock::new());
+    let first = SimDevice::new(0, SimConfig::default(), clock);
+    let others: Vec<SimDevice> =
+        (1..count).map(|index| first.beside(index, SimConfig::default())).collect();
+    let mut all: Together = Vec::new();
+    for device in std::iter::once(first).chain(others) {
+        let device: Arc<dyn Device> = Arc::new(device);
+        engine.add_device(&device)?;
+        all.push(Some(device));
+    }
+    Ok(all)
+}

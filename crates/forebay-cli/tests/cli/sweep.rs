@@ -1,0 +1,387 @@
+//! `forebay sweep`, as whoever types it sees it.
+
+use std::fs;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use forebay_cli::results::file::{read, samples};
+use forebay_cli::results::{Measured, Point, Record, Sample};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::program::program;
+
+/// Little and short, whatever else is asked for.
+const SHORT: [&str; 7] = ["--repeats", "1", "--size", "8M", "--warm-up", "0s", "--seed=5"];
+
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.current_dir(folder).env("XDG_STATE_HOME", folder.join("state")).arg("sweep");
+    // The kernel's answer to a full queue of a busy machine is none of these tests' business.
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn sweep(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder, arguments).args(SHORT).output().unwrap()
+}
+
+fn folder() -> tempfile::TempDir {
+    // On a drive, where the system's folder for such files may be in memory.
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::create_dir(folder.path().join("state")).unwrap();
+    folder
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs a sweep that must succeed, and returns its samples.
+fn measured(arguments: &[&str]) -> Vec<(Point, Measured)> {
+    let folder = folder();
+    let output = sweep(folder.path(), &[arguments, &["-o", "results", "--time=20ms"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    assert_eq!(scratch(folder.path()), Vec::<PathBuf>::new());
+    samples(&records)
+        .map(|(_, sample)| (sample.point.clone(), sample.measured.clone().unwrap()))
+        .collect()
+}
+
+fn scratch(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_string_lossy().contains(".forebay-scratch-")).collect()
+}
+
+/// What holds for every sample, whatever moved its bytes.
+fn check(point: &Point, measured: &Measured) {
+    let Measured { bytes, requests, seconds, .. } = *measured;
+    assert!(requests > 0 && seconds > 0.0, "{point:?}: {measured:?}");
+    assert_eq!(bytes, requests * point.request_size, "{point:?}");
+    assert_ne!(measured.verified, Some(false), "{point:?}");
+    let latency = measured.latency.unwrap();
+    let rising = [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p99_9_ns, latency.max_ns];
+    assert!(rising.is_sorted() && latency.p50_ns > 0, "{latency:?}");
+    assert!(measured.cpu.unwrap().cores >= 0.0);
+    assert!(measured.verdict.is_some() || point.targets.len() > 1, "{point:?}");
+    assert_eq!(measured.simulated, point.targets.iter().any(|name| name.starts_with("sim")));
+}
+
+#[test]
+fn every_way_moves_the_right_bytes_to_every_target() {
+    for gpu in ["none", "sim"] {
+        let ways = "forebay,cpu,cpu-gpu,cpu-async-gpu,cpu-cached-gpu";
+        let all = measured(&[
+            "--gpu",
+            gpu,
+            "--way",
+            ways,
+            "--direction=read,write",
+            "--request-size=64K",
+            "--depth=1,4",
+            "--threads=2",
+            "--cache=resident",
+        ]);
+        // A plain way has one depth.
+        assert_eq!(all.len(), 2 * (2 + 4), "{gpu}");
+        for (point, measured) in &all {
+            check(point, measured);
+            assert_eq!(measured.verified, Some(true), "{point:?}");
+        }
+    }
+}
+
+#[test]
+fn every_axis_is_measured() {
+    let all = measured(&[
+        "--gpu=sim",
+        "--request-size=4K,12K",
+        "--pattern=random,strided:64K",
+        "--batch=1,3",
+        "--depth=2",
+        "--files=1,2",
+        "--threads=2",
+        "--direction=read,mixed:50",
+    ]);
+    assert_eq!(all.len(), 2 * 2 * 2 * 2 * 2);
+    all.iter().for_each(|(point, measured)| check(point, measured));
+    let patterns: Vec<&str> = all.iter().map(|(point, _)| point.pattern.as_str()).collect();
+    assert!(patterns.contains(&"random") && patterns.contains(&"strided:64K"));
+}
+
+#[test]
+fn blocks_of_a_cache_of_keys_and_values_may_have_any_size() {
+    let all =
+        measured(&["--gpu=sim", "--kv=deepseek-r1:fp8:page16:layer", "--depth=4", "--batch=4"]);
+    let [(point, measured)] = all.as_slice() else { panic!("{all:?}") };
+    check(point, measured);
+    assert_eq!(point.request_size, 9216);
+    assert_eq!(measured.verified, Some(true));
+}
+
+#[test]
+fn several_gpus_begin_together_and_are_told_apart() {
+    let all = measured(&["--gpus=sim:3", "--request-size=64K", "--depth=2"]);
+    let targets: Vec<usize> = all.iter().map(|(point, _)| point.targets.len()).collect();
+    assert_eq!(targets, [1, 2, 3], "more and more of them");
+    for (point, measured) in &all[1..] {
+        check(point, measured);
+        let names: Vec<&str> = measured.shares.iter().map(|share| share.target.as_str()).collect();
+        assert_eq!(names, point.targets.iter().map(String::as_str).collect::<Vec<_>>());
+        let sum: u64 = measured.shares.iter().map(|share| share.bytes).sum();
+        assert_eq!(sum, measured.bytes);
+        for share in &measured.shares {
+            assert!(share.first_done_s > 0.0 && share.first_done_s <= share.last_done_s);
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_due_at_a_rate_are_measured_from_then_on() {
+    // A link so slow that requests queue up before it: each takes 10 ms of it, and is due after 5.
+    let folder = folder();
+    let output = sweep(
+        folder.path(),
+        &[
+            "--gpu=sim:latency=10ms",
+            "--request-size=4K",
+            "--depth=1",
+            "--cache=resident",
+            "--rate=200",
+            "--time=400ms",
+            "-o",
+            "results",
+        ],
+    );
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    let measured = sample.measured.as_ref().unwrap();
+    let latency = measured.latency.unwrap();
+    assert!(latency.since_due);
+    // Each alone takes 10 ms; what stood in line for 200 ms is told.
+    assert!(latency.max_ns > 100_000_000, "{latency:?}");
+    assert!(measured.requests_per_second < 150.0, "{measured:?}");
+}
+
+#[test]
+fn a_number_of_bytes_ends_a_sample_as_well() {
+    let folder = folder();
+    let arguments =
+        ["--gpu=none", "--request-size=64K", "--depth=3", "--bytes=1M", "-o", "results"];
+    let output = sweep(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    assert_eq!(sample.measured.as_ref().unwrap().bytes, 1 << 20);
+}
+
+#[test]
+fn a_sweep_goes_on_where_it_was_killed() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--request-size=4K,8K,16K", "--depth=1,2", "--size=8M"];
+    let arguments = [&arguments[..], &["--repeats=3", "--time=50ms"]].concat();
+    let mut child = command(folder.path(), &arguments)
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let state = folder.path().join("state/forebay");
+    let file = || {
+        let mut found = fs::read_dir(&state).ok()?.map(|entry| entry.unwrap().path());
+        found.next()
+    };
+    let count = || file().and_then(|path| read(&path).ok()).map_or(0, |all| samples(&all).count());
+    wait_for(&mut child, || count() >= 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let before = read(&file().unwrap()).unwrap();
+    let kept = samples(&before).count();
+    assert!(kept < 18, "it was to be killed in the middle");
+    let output = command(folder.path(), &arguments).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(told.contains(&format!("{kept} of them kept from before")), "{told}");
+    let after = read(&file().unwrap()).unwrap();
+    assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
+    let mut all: Vec<(Point, u32)> =
+        samples(&after).map(|(_, s)| (s.point.clone(), s.repeat)).collect();
+    all.sort_by_key(|(point, repeat)| (point.request_size, point.depth, *repeat));
+    all.dedup();
+    assert_eq!((all.len(), samples(&after).count()), (18, 18), "each once");
+    // The same once more measures anew, in a file of its own.
+    let again = command(folder.path(), &arguments).output().unwrap();
+    assert!(again.status.success() && !stderr(&again).contains("kept"), "{}", stderr(&again));
+    assert_eq!(fs::read_dir(&state).unwrap().count(), 2);
+}
+
+fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended too early");
+        // Only a bound on a hang: nothing is measured.
+        assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_whole_results_and_no_scratch() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--size=8M"];
+    let arguments = [&arguments[..], &["--repeats=1000", "--time=20ms", "-o", "results"]].concat();
+    let mut child = command(folder.path(), &arguments)
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let results = folder.path().join("results");
+    wait_for(&mut child, || read(&results).is_ok_and(|all| samples(&all).count() > 2));
+    kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(Signal::INT.as_raw()));
+    assert!(scratch(folder.path()).is_empty());
+    assert!(samples(&read(&results).unwrap()).count() > 2);
+}
+
+#[test]
+fn a_point_that_fails_is_a_row_and_not_the_end() {
+    let folder = folder();
+    // Past the page cache no plain way reads a thousand bytes.
+    let arguments = ["--gpu=none", "--way=cpu,forebay", "--request-size=1000,4K", "--depth=1"];
+    let output =
+        sweep(folder.path(), &[&arguments[..], &["--time=20ms", "-o", "results"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let records = read(&folder.path().join("results")).unwrap();
+    let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
+    assert_eq!(all.len(), 4);
+    let failed: Vec<&&Sample> = all.iter().filter(|sample| sample.error.is_some()).collect();
+    let [failed] = failed.as_slice() else { panic!("{all:?}") };
+    assert_eq!((failed.point.way.as_str(), failed.point.request_size), ("cpu", 1000));
+    assert!(failed.error.as_ref().unwrap().contains("Invalid argument"), "{failed:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("failed [1]") && shown.contains("[1] cannot read"), "{shown}");
+    assert!(stderr(&output).contains("1 samples could not be taken"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_gpu_that_falls_away_ends_no_sweep() {
+    let folder = folder();
+    let output = sweep(
+        folder.path(),
+        &[
+            "--gpu=sim:lost-after=400",
+            "--request-size=64K",
+            "--depth=2",
+            "--time=20ms",
+            "--repeats=20",
+            "-o",
+            "results",
+        ],
+    );
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let last = samples(&records).last().unwrap().1;
+    assert!(last.error.as_ref().unwrap().contains("LOST"), "{last:?}");
+    assert!(scratch(folder.path()).is_empty());
+}
+
+#[test]
+fn a_path_that_vanishes_ends_no_sweep() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8 << 20]).unwrap();
+    let arguments = ["file", "--gpu=none", "--request-size=64K", "--depth=1", "--time=20ms"];
+    let arguments = [&arguments[..], &["--repeats=40", "-o", "results"]].concat();
+    let mut child = command(folder.path(), &arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let results = folder.path().join("results");
+    wait_for(&mut child, || read(&results).is_ok_and(|all| samples(&all).count() > 2));
+    fs::remove_file(&path).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let records = read(&results).unwrap();
+    assert_eq!(samples(&records).count(), 40);
+    let last = samples(&records).last().unwrap().1;
+    assert!(last.error.as_ref().unwrap().contains("No such file"), "{last:?}");
+}
+
+#[test]
+fn nothing_is_written_that_was_not_made_for_it() {
+    let folder = folder();
+    let precious = vec![7; 1 << 20];
+    fs::write(folder.path().join("file"), &precious).unwrap();
+    let write = ["file", "--gpu=none", "--direction=write", "--request-size=4K", "--time=20ms"];
+    let refused = sweep(folder.path(), &write);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("`--overwrite` writes to it"), "{}", stderr(&refused));
+    assert_eq!(fs::read(folder.path().join("file")).unwrap(), precious);
+    let allowed = sweep(folder.path(), &[&write[..], &["--overwrite"]].concat());
+    assert!(allowed.status.success(), "{}", stderr(&allowed));
+    assert_ne!(fs::read(folder.path().join("file")).unwrap(), precious);
+    // Results of something else stay too.
+    fs::write(folder.path().join("notes"), "precious").unwrap();
+    let refused = sweep(folder.path(), &["--gpu=none", "--depth=1", "-o", "notes"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert_eq!(fs::read_to_string(folder.path().join("notes")).unwrap(), "precious");
+    let one = ["--gpu=none", "--request-size=4K", "--depth=1", "--time=20ms", "-o", "one"];
+    assert!(sweep(folder.path(), &one).status.success());
+    let before = fs::read(folder.path().join("one")).unwrap();
+    let other = sweep(folder.path(), &[&one[..], &["--batch=2"]].concat());
+    assert_eq!(other.status.code(), Some(2));
+    assert!(stderr(&other).contains("the results of something else"), "{}", stderr(&other));
+    assert_eq!(fs::read(folder.path().join("one")).unwrap(), before);
+}
+
+#[test]
+fn wrong_words_are_named_with_what_was_meant() {
+    let folder = folder();
+    fs::write(folder.path().join("job.toml"), "request-sise = \"4K\"").unwrap();
+    fs::write(folder.path().join("broken.toml"), "depth = [1,\n").unwrap();
+    fs::write(folder.path().join("file"), "x").unwrap();
+    let wrong = [
+        (&["--request-sise", "4K"][..], "perhaps `--request-size` was meant"),
+        (&["--job", "job.toml"], "perhaps `--request-size` was meant"),
+        (&["--job", "broken.toml"], "line 1: "),
+        (&["--job", "missing.toml"], "No such file"),
+        (&["--depth", "0"], "it takes a number from 1 to 4096"),
+        (&["--request-size", "5Q"], "it takes a size"),
+        (&["--time", "1ms"], "it takes 10ms or more"),
+        (&["--pattern", "strided:0"], "give bytes between requests"),
+        (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
+        (&["--way", "dma"], "it takes `forebay`, `cpu`"),
+        (&["--gpus", "3-1"], "it takes GPUs such as `0-3`"),
+        (&["--kv", "gpt"], "is no model that is known"),
+        (&["--rate", "0"], "it takes requests per second"),
+        (&["file", "--files", "2"], "is one file, not 2"),
+        (&["missing"], "cannot open"),
+    ];
+    for (arguments, text) in wrong {
+        let output = sweep(folder.path(), &[arguments, &["--gpu=none"][..]].concat());
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 2)), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(text), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn records_are_printed_for_programs() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--request-size=4K", "--depth=1", "--time=20ms", "--json"];
+    let output = sweep(folder.path(), &[&arguments[..], &["--label=mine"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let records: Vec<Record> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let Record::Run(run) = &records[0] else { panic!("{records:?}") };
+    assert_eq!((run.label.as_deref(), run.verb.as_str()), (Some("mine"), "sweep"));
+    assert!(records.iter().any(|record| matches!(record, Record::Ceiling(_))));
+    assert!(records.iter().any(|record| matches!(record, Record::Sample(_))));
+}
