@@ -3,9 +3,9 @@
 //! gdsio writes to whatever `gdsio.N` it finds. A file of that name may be somebody's data all the
 //! same: written by gdsio itself, or put there to be read. So what is made here carries a mark, and
 //! nothing else is written to unless the user says so. The mark is an extended attribute, which
-//! moves with the file and cannot come to lie on another. File systems without these have a list
-//! beside the files; since it goes by names and numbers that may be used again, it also holds when
-//! each file was made, and it counts only where nobody but this user can have written it.
+//! goes where the file goes and comes to no other by itself. File systems without these have a list
+//! beside the files; since it goes by numbers that may be used again, it also holds when each file
+//! was made, and it counts only where nobody but this user can have written it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

@@ -364,7 +364,9 @@ fn read_percent(args: &GdsioArgs) -> Result<u8> {
 
 fn notes(args: &GdsioArgs) -> Vec<String> {
     let is_written = args.io.writes() || args.mixed.is_some();
+    let is_plain = matches!(args.transfer, Transfer::CpuGpu | Transfer::CpuAsyncGpu);
     let all = [
+        (args.cached == 1 && is_plain, "`-O 1` goes through the page cache: as `-x 4`"),
         (args.nvlink, "`-p` has no effect: the driver finds the way between GPUs"),
         (args.unregistered, "`-b` has no effect: the engine registers memory where that helps"),
         (args.refill && is_written, "`-F` is not done: the same bytes are written again"),

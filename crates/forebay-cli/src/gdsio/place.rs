@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay::Engine;
-use forebay::units::format_size;
+use forebay::units::{align_down, format_size};
 use rustix::fs::SeekFrom;
 
 use super::mark;
@@ -100,8 +100,7 @@ impl Files {
             files.for_reads(engine, &needs, asked.writes())?;
         }
         if asked.writes() {
-            for need in &needs {
-                let path = for_writes(need, rights)?;
+            for (need, path) in needs.iter().zip(for_writes(engine, &needs, rights)?) {
                 let own = files.parts.iter_mut().filter(|(part, _)| *part == need.path);
                 own.for_each(|(part, _)| part.clone_from(&path));
             }
@@ -123,7 +122,7 @@ impl Files {
         }
         let Some((first, _)) = missing.first() else { return Ok(()) };
         let folder = folder_of(&first.path);
-        let bytes = missing.iter().map(|(need, _)| need.to).sum();
+        let bytes = missing.iter().map(|(need, _)| need.to - need.from).sum();
         let smaller = |failure: Failure| {
             failure.hint("give a smaller `-s`, or a folder where there is more room")
         };
@@ -137,10 +136,7 @@ impl Files {
                 self.make(&need.path, stays)?;
             }
             let pattern = Pattern::new(key.wrapping_add(number as u64));
-            make::fill(&need.path, pattern, need.to).map_err(smaller)?;
-            // What was just written is in memory, and would be read from there.
-            let _step = Step::begin("drop the pages of", &need.path);
-            engine.open(&need.path)?.evict()?;
+            lay(engine, need, pattern).map_err(smaller)?;
         }
         Ok(())
     }
@@ -152,6 +148,18 @@ impl Files {
         // A run that is killed leaves it, and the next may go on with it.
         mark::set(&file, path, !stays).map_err(|error| cannot("mark", path, &error))
     }
+}
+
+/// Writes bytes where `need` has its own, and nowhere else: a file that is there may be longer.
+fn lay(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
+    let path = fs::canonicalize(&need.path).map_err(|e| cannot("look at", &need.path, &e))?;
+    make::put(&path, pattern, align_down(need.from, 8), need.to)?;
+    let synced = File::open(&path).and_then(|file| file.sync_all());
+    synced.map_err(|error| cannot("write to", &path, &error))?;
+    // What was just written is in memory, and would be read from there.
+    let _step = Step::begin("drop the pages of", &path);
+    engine.open(&path)?.evict()?;
+    Ok(())
 }
 
 /// What of a file has to be made before it can be read.
@@ -219,26 +227,46 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
-/// Makes the file of a write, or looks whether it may be written to; the path to write by.
-fn for_writes(need: &Need, rights: Rights) -> Result<PathBuf> {
-    let path = &need.path;
-    let _step = Step::begin("open", path);
+/// Makes the files of writes, as far as they are missing, when all others may be written to; the
+/// paths to write by.
+fn for_writes(engine: &Engine, needs: &[Need], rights: Rights) -> Result<Vec<PathBuf>> {
+    let found = needs.iter().map(|need| may_be_written(engine, need, rights));
+    let found = found.collect::<Result<Vec<_>>>()?;
+    let missing = || needs.iter().zip(&found).filter(|(_, found)| found.is_none());
+    if let Some((first, _)) = missing().next() {
+        let bytes = missing().map(|(need, _)| need.to - need.from).sum();
+        let folder = folder_of(&first.path);
+        Room::of(&folder)?.check(&folder, bytes).map_err(|failure| {
+            failure.hint("give a smaller `-s`, or a folder where there is more room")
+        })?;
+    }
+    let path = |(need, found): (&Need, Option<PathBuf>)| match found {
+        Some(path) => Ok(path),
+        None => made_for_writes(need),
+    };
+    needs.iter().zip(found).map(path).collect()
+}
+
+/// Looks whether a file may be written to; the path to write by, or nothing where there is none.
+fn may_be_written(engine: &Engine, need: &Need, rights: Rights) -> Result<Option<PathBuf>> {
+    let looking = Step::begin("look at", &need.path);
     // Links are followed here and never later: what is judged is what is written.
-    let path = match fs::canonicalize(path) {
+    let path = match fs::canonicalize(&need.path) {
         Ok(path) => path,
-        Err(error) if error.kind() == ErrorKind::NotFound => return made_for_writes(need),
-        Err(error) => return Err(cannot("look at", path, &error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(cannot("look at", &need.path, &error)),
     };
     let facts = fs::metadata(&path).map_err(|error| cannot("look at", &path, &error))?;
+    drop(looking);
+    // It says what no bytes can be written to.
+    drop(steps::open(engine, &path)?);
     if facts.file_type().is_block_device() {
-        return device_for_writes(path, need, rights);
+        return device_for_writes(path, need, rights).map(Some);
     }
-    if !facts.is_file() {
-        return Ok(path); // the engine says what it is
-    }
-    // By a handle that cannot write yet.
+    // By a handle that cannot write.
+    let _step = Step::begin("open", &path);
     let file = open(&path).map_err(|error| cannot("open", &path, &error))?;
-    if !rights.files && !mark::is_ours(&file, &path) {
+    if !facts.is_file() || (!rights.files && !mark::is_ours(&file, &path)) {
         return Err(Failure::new(format!("cannot write to `{}`", path.display()))
             .because("`forebay gdsio` did not make it, and nobody said that it may be lost")
             .hint("give another folder, or `--overwrite` where its bytes are of no use"));
@@ -246,16 +274,13 @@ fn for_writes(need: &Need, rights: Rights) -> Result<PathBuf> {
     if facts.len() < need.to {
         grow(&path, &facts, need.to)?;
     }
-    Ok(path)
+    Ok(Some(path))
 }
 
 fn made_for_writes(need: &Need) -> Result<PathBuf> {
     let path = &need.path;
+    let _step = Step::begin("make", path);
     let failed = |error: io::Error| cannot("make", path, &error);
-    let folder = folder_of(path);
-    Room::of(&folder)?.check(&folder, need.to).map_err(|failure| {
-        failure.hint("give a smaller `-s`, or a folder where there is more room")
-    })?;
     let file = File::create_new(path).map_err(failed)?;
     mark::set(&file, path, false).map_err(|error| cannot("mark", path, &error))?;
     file.set_len(need.to).map_err(failed)?;

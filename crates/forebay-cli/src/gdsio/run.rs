@@ -244,7 +244,8 @@ fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> D
 pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = asked.transfer.is_batch();
-    let most = done.types.iter().max_by_key(|(_, bytes)| *bytes);
+    // One job that did not go directly is enough for the line not to say so.
+    let most = done.types.iter().max_by_key(|(kind, bytes)| (!kind.is_direct(), *bytes));
     let sizes = jobs.iter().map(|job| job.sizes);
     let sizes = sizes.reduce(|one, other| Sizes {
         min: one.min.min(other.min),
@@ -311,7 +312,10 @@ fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::{Arguments, Verb};
 
     fn done(bytes: u64, seconds: u64, kind: Transfer, right: Option<bool>) -> Done {
         Done {
@@ -341,6 +345,26 @@ mod tests {
         let wrong = [all[0].clone(), done(1, 1, Transfer::Direct, Some(false))];
         assert_eq!(at_once(&wrong).right, Some(false));
         assert_eq!(at_once(&all[1..2]).right, None);
+    }
+
+    #[test]
+    fn a_line_says_direct_only_where_all_bytes_went_so() {
+        let words = "forebay gdsio -D x -s 1M -w 8 -x 6";
+        let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
+        let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
+        let asked = Asked::of_options(&args).unwrap();
+        let jobs = [&asked.jobs[0], &asked.jobs[0]];
+        let all = [
+            done(1000, 3, Transfer::Batch, None),
+            done(40, 5, Transfer::CpuAsyncGpu, None),
+            done(4, 5, Transfer::CpuCachedGpu, None),
+        ];
+        let of = |all: &[Done]| line(&asked, &jobs, Io::Read, &at_once(all));
+        assert_eq!(of(&all[..1]).transfer, Transfer::Batch);
+        assert_eq!(of(&all).transfer, Transfer::CpuAsyncGpu);
+        let line = of(&all);
+        assert_eq!((line.threads, line.depth, line.whole), (2, Some(8), 16 << 20));
+        assert_eq!((line.done, line.requests, line.time), (1044, 104, Duration::from_secs(5)));
     }
 
     #[test]

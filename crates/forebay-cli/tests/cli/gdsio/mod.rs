@@ -266,6 +266,18 @@ fn writes_leave_files_that_later_writes_may_use() {
         let bytes = fs::read(&path).unwrap();
         assert!(bytes.len() == 256 << 10 && bytes.iter().all(|byte| *byte != 0));
     }
+    // No more is made than is read, and nothing else is lost.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(512 << 10).unwrap();
+    let line = "-D . -w 2 -s 64K -o 128K -i 64k -x 4 -I 0 --gpu none";
+    let (_, talk) = good(folder.path(), line);
+    assert!(talk.contains("making a file of 64 KiB"), "{talk}");
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), 512 << 10);
+    let made = 128 << 10..192 << 10;
+    let is_made = |(at, byte): (usize, &u8)| (*byte != 0) == made.contains(&at);
+    assert!(bytes.iter().enumerate().all(is_made));
 }
 
 #[test]
@@ -277,6 +289,7 @@ fn nothing_else_is_written_to() {
     let (code, talk) = bad(folder.path(), line);
     assert!(code == 1 && talk.contains("gdsio.1`") && talk.contains("--overwrite"), "{talk}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
+    assert_eq!(names(folder.path()), ["gdsio.1"], "nothing is made where not all may be written");
     // Nor is it read for longer than it is.
     let (code, talk) = bad(folder.path(), "-D . -w 2 -s 256K -i 64k -x 4 -I 0 --gpu none");
     assert!(code == 1 && talk.contains("it has 8 B"), "{talk}");
@@ -292,6 +305,15 @@ fn nothing_else_is_written_to() {
     // It is still not ours.
     assert_eq!(bad(folder.path(), line).0, 1);
     good(folder.path(), &format!("{line} --overwrite"));
+    let fifo = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+    for (path, says) in [("fifo", "FIFO"), ("/dev/zero", "/dev/zero"), (".", "folder")] {
+        let line = format!("-f {path} -s 64K -i 64k -x 4 -I 1 --gpu none --overwrite");
+        let (code, talk) = bad(folder.path(), &line);
+        assert!(code == 1 && talk.contains(says), "{path}: {talk}");
+    }
     for end in ["nowhere/x", "/nowhere/x"] {
         let (code, talk) = bad(folder.path(), &format!("-f {end} -s 64K -i 64k -x 4 --gpu none"));
         assert!(code == 1 && talk.contains("nowhere"), "{talk}");
@@ -336,7 +358,8 @@ fn other_words_do_what_they_say() {
     let line = "-D . -w 2 -s 256K --gpu sim";
     let (text, _) = good(folder.path(), &format!("{line} -x 4 -i 4k:64k:20k"));
     assert!(text.contains(" IOSize: 4-64-20(KiB) "), "{text}");
-    let (text, _) = good(folder.path(), &format!("{line} -x 2 -O 1 -i 64k -U -I 2 -J"));
+    let (text, talk) = good(folder.path(), &format!("{line} -x 2 -O 1 -i 64k -U -I 2 -J"));
+    assert!(talk.contains("`-O 1` goes through the page cache"), "{talk}");
     assert_eq!(text.lines().count(), 2, "a line for the job, and one for all");
     assert_eq!(word(&text, "XferType: "), "CPU_CACHED_GPU", "{text}");
     let (text, _) = good(folder.path(), &format!("{line} -x 6 -O 1 -i 16k -B 4 -M 50 -I 0"));
