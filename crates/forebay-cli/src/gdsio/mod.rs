@@ -90,11 +90,16 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
         lines(asked, io, &done)?;
         right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
     }
+    judge(right, asked.verify)
+}
+
+/// What it means that the bytes were found to be `right`, where they were to be compared.
+fn judge(right: Option<bool>, verify: bool) -> Result<()> {
     match right {
         Some(false) => Err(Failure::new("wrong data: the files have other bytes than were moved")
             .hint("another program may write to the same files; else look at the kernel's log")),
-        None if asked.verify => {
-            say("nothing could be compared: no request ended in time");
+        None if verify => {
+            say("nothing was compared: no request ended, or its bytes were written over");
             Ok(())
         }
         _ => Ok(()),
@@ -207,4 +212,26 @@ fn tell(text: &str) {
 fn show(line: &str) -> Result<()> {
     let mut out = anstream::stdout();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_data_are_a_failure() {
+        let failure = judge(Some(false), true).unwrap_err();
+        assert!(failure.message.starts_with("wrong data") && failure.exit_code() == 1);
+        judge(Some(true), true).unwrap();
+        judge(None, true).unwrap();
+        judge(None, false).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_to_be_had_is_told_with_its_remedy() {
+        let why = Failure::new("cannot move `x`").because("no library").hint("install it");
+        let text = instead(Transfer::DirectAsync, &why);
+        assert!(text.starts_with("`-x 5` (GPUD_ASYNC) is not to be had"), "{text}");
+        assert!(text.ends_with(": cannot move `x`: no library; install it"), "{text}");
+    }
 }
