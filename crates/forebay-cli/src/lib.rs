@@ -28,11 +28,7 @@ mod limits;
 mod log;
 mod manual;
 pub mod map;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "sweeps are to measure power by it")
-)]
-mod power;
+pub mod power;
 mod probe;
 pub mod program;
 mod reach;

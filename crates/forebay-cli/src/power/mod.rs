@@ -25,7 +25,7 @@ mod hwmon;
 mod ipmi;
 mod rapl;
 mod readings;
-mod result;
+pub mod result;
 mod sensor;
 mod series;
 #[cfg(test)]
@@ -49,7 +49,9 @@ use self::readings::Readings;
 use self::sensor::{Channel, Found, Sensor};
 use crate::failure::Result;
 
-pub(crate) use self::result::{Absent, Part, Power, Source, Temperature, Throttled, joules_per_gb};
+pub(crate) use self::result::{Absent, Part, Power, joules_per_gb};
+#[cfg(test)]
+pub(crate) use self::result::{Source, Temperature, Throttled};
 
 /// How often quick sources are read.
 const PERIOD: Duration = Duration::from_millis(100);

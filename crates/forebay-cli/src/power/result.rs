@@ -8,48 +8,48 @@ use serde::{Deserialize, Serialize};
 /// What was measured over one span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Power {
+pub struct Power {
     /// How long the span was.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// What each source took. Sources of one part may be added ([`Power::joules_of`]); two parts
     /// may not, since each of them may hold another.
-    pub(crate) sources: Vec<Source>,
+    pub sources: Vec<Source>,
     /// How warm GPUs and drives were.
-    pub(crate) temperatures: Vec<Temperature>,
+    pub temperatures: Vec<Temperature>,
     /// What was held back, and why.
-    pub(crate) throttled: Vec<Throttled>,
+    pub throttled: Vec<Throttled>,
     /// What a reader of the numbers should know, as sentences with the next step.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// Processor time that the measuring itself took within the span, but for that of programs
     /// that it asks.
-    pub(crate) cpu_seconds: f64,
+    pub cpu_seconds: f64,
 }
 
 /// What one source took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Source {
+pub struct Source {
     /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server (hwmon power_meter)`, `server
     /// (ipmi)`, `command`.
-    pub(crate) name: String,
+    pub name: String,
     /// What it is a part of.
-    pub(crate) part: Part,
+    pub part: Part,
     /// The average power over what is known of the span.
-    pub(crate) watts: f64,
+    pub watts: f64,
     /// That power over the whole span.
-    pub(crate) joules: f64,
+    pub joules: f64,
     /// How often it was read within the span.
-    pub(crate) samples: u64,
+    pub samples: u64,
     /// The part of the span that is known, from 0 to 1.
-    pub(crate) covered: f64,
+    pub covered: f64,
     /// How it was measured.
-    pub(crate) how: String,
+    pub how: String,
 }
 
 /// What a source measures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Part {
+pub enum Part {
     /// A GPU with its memory.
     Gpu,
     /// A processor's package: cores, caches, controllers.
@@ -71,41 +71,41 @@ pub(crate) enum Part {
 /// How warm something was, in degrees Celsius.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Temperature {
+pub struct Temperature {
     /// `gpu cuda:0`, `drive nvme0n1`.
-    pub(crate) name: String,
+    pub name: String,
     /// As the span began.
-    pub(crate) first: f64,
+    pub first: f64,
     /// As it ended.
-    pub(crate) last: f64,
+    pub last: f64,
     /// At most.
-    pub(crate) max: f64,
+    pub max: f64,
 }
 
 /// Something that was held back, or was about to be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Throttled {
+pub struct Throttled {
     /// `gpu cuda:0`, `drive nvme0n1`.
-    pub(crate) name: String,
+    pub name: String,
     /// Why, such as `hardware thermal slowdown`.
-    pub(crate) reason: String,
+    pub reason: String,
     /// The part of the readings that said so, from 0 to 1.
-    pub(crate) share: f64,
+    pub share: f64,
 }
 
 /// A source that is not there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Absent {
+pub struct Absent {
     /// What it would have measured.
-    pub(crate) name: String,
+    pub name: String,
     /// Why it does not.
-    pub(crate) why: String,
+    pub why: String,
     /// What to do about it; null where nothing can be done, or need be.
-    pub(crate) remedy: Option<String>,
+    pub remedy: Option<String>,
     /// Whether the machine has it all the same, so that it could be measured.
-    pub(crate) there: bool,
+    pub there: bool,
 }
 
 impl Absent {
@@ -126,7 +126,7 @@ impl Absent {
 impl Power {
     /// Joules of all GPUs, all packages or all memory; `None` where there is no such source, or
     /// where its sources may hold each other.
-    pub(crate) fn joules_of(&self, part: Part) -> Option<f64> {
+    pub fn joules_of(&self, part: Part) -> Option<f64> {
         let of: Vec<_> = self.sources.iter().filter(|source| source.part == part).collect();
         let adds = matches!(part, Part::Gpu | Part::Package | Part::Dram) || of.len() == 1;
         (adds && !of.is_empty()).then(|| of.iter().map(|source| source.joules).sum())
@@ -134,7 +134,7 @@ impl Power {
 }
 
 /// Joules for each GB (10⁹ bytes) that was moved; `None` where nothing was.
-pub(crate) fn joules_per_gb(joules: f64, bytes: u64) -> Option<f64> {
+pub fn joules_per_gb(joules: f64, bytes: u64) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
     let per_gb = joules / (bytes as f64 / 1e9);
     (bytes > 0 && per_gb.is_finite()).then_some(per_gb)

@@ -218,6 +218,7 @@ mod tests {
             label: None,
             environment,
             gpus: Vec::new(),
+            unmetered: Vec::new(),
             asked,
         }))
     }

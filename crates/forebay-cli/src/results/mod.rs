@@ -10,6 +10,7 @@ pub mod file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::power::result::{Absent, Part, Power};
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::proof::VerdictFacts;
 
@@ -46,6 +47,9 @@ pub struct Run {
     pub environment: Environment,
     /// All GPUs that take part; none where the target is host memory.
     pub gpus: Vec<Gpu>,
+    /// Sources of power and heat that do not tell anything here, and why.
+    #[serde(default)]
+    pub unmetered: Vec<Absent>,
     /// What is to be measured: a file may be continued where this is the same.
     pub asked: Value,
 }
@@ -146,6 +150,10 @@ pub struct Measured {
     pub bound: Option<Bound>,
     /// Whether the rate held still.
     pub steady: Option<Steady>,
+    /// What GPUs, processors and the server took, and how warm they were.
+    pub power: Option<Power>,
+    /// Joules for each 1e9 bytes, by the parts that can be added up.
+    pub joules_per_gb: Vec<Joules>,
     /// What the bytes looked like afterwards: whether those that were compared were right.
     pub verified: Option<bool>,
     /// For each of several targets, in their order.
@@ -206,6 +214,15 @@ pub struct DriveBytes {
     pub read: u64,
     /// To them.
     pub written: u64,
+}
+
+/// What a part of the machine took for what was moved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Joules {
+    /// The part.
+    pub part: Part,
+    /// Joules for each 1e9 bytes.
+    pub per_gb: f64,
 }
 
 /// What binds a measurement.

@@ -155,6 +155,13 @@ pub struct SweepArgs {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
+    /// What a shell runs once a second to measure power: a command that prints watts
+    ///
+    /// Beside it the GPUs' own sensors are read, and the processors' and the server's, where the
+    /// system lets them.
+    #[arg(long, value_name = "COMMAND")]
+    pub power_command: Option<String>,
+
     /// Write to files that are named here; else writes go to scratch in folders
     #[arg(long)]
     pub overwrite: bool,

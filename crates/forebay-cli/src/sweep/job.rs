@@ -48,8 +48,9 @@ fn parse(text: &str) -> Result<SweepArgs> {
     })?;
     let mut words: Vec<OsString> = vec!["forebay sweep".into()];
     for (key, value) in &table {
-        if ["job", "help", "overwrite", "overwrite-device"].contains(&key.as_str()) {
-            // What takes data away is said by whoever runs the job.
+        if ["job", "help", "overwrite", "overwrite-device", "power-command"].contains(&key.as_str())
+        {
+            // What takes data away, or runs a program, is said by whoever runs the job.
             return Err(Failure::usage(format!("a job file takes no `{key}`"))
                 .hint("give it on the command line"));
         }
@@ -134,6 +135,7 @@ pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
         size: line.size.or(job.size),
         rate: line.rate.or(job.rate),
         seed: line.seed.or(job.seed),
+        power_command: line.power_command.clone(),
         overwrite: line.overwrite,
         overwrite_device: line.overwrite_device,
         label: line.label.clone().or(job.label),

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
+use forebay::topology::{DriveKind, Resolver};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use self::args::SweepArgs;
@@ -31,11 +32,13 @@ use self::state::Kept;
 use self::targets::Together;
 use crate::bench::environment;
 use crate::failure::{Failure, Result};
+use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
 use crate::report::json::Gpu;
 use crate::report::warnings::{Warning, say};
 use crate::results::file::Ledger;
-use crate::results::{Ceiling, Measured, Record, Run, SCHEMA, Sample};
+use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
+use crate::steps::Step;
 use crate::workload::measure::Measurer;
 use crate::{interrupt, limits, log};
 
@@ -96,6 +99,7 @@ struct Sweep<'a> {
     records: Vec<Record>,
     /// What a part of the same sweep has already.
     kept: Kept,
+    meter: Meter,
     command: &'a str,
 }
 
@@ -113,6 +117,7 @@ impl<'a> Sweep<'a> {
             let own: Vec<&Planned> = planned.iter().filter(|one| one.path == index).collect();
             places.push(Place::find(&engine, path, args, &own)?);
         }
+        let meter = meter(args, &targets, &paths)?;
         let (ledger, kept) = state::open(args, &plan::asked(args, &planned))?;
         let mut sweep = Self {
             args,
@@ -123,6 +128,7 @@ impl<'a> Sweep<'a> {
             ledger,
             records: Vec::new(),
             kept,
+            meter,
             command,
         };
         let leftovers = sweep.places.iter().map(|place| place.leftovers).sum();
@@ -154,12 +160,14 @@ impl<'a> Sweep<'a> {
             label: self.args.label.clone(),
             environment,
             gpus,
+            unmetered: self.meter.absent().to_vec(),
             asked: plan::asked(self.args, &self.planned),
         };
         self.note(Record::Run(Box::new(run)))?;
-        for warning in warnings {
-            say(&warning.to_string());
-            self.note(Record::Warning { text: warning.to_string() })?;
+        let power = self.meter.warnings();
+        for text in warnings.iter().map(ToString::to_string).chain(power) {
+            say(&text);
+            self.note(Record::Warning { text })?;
         }
         Ok(())
     }
@@ -280,7 +288,15 @@ impl<'a> Sweep<'a> {
         let devices = &self.targets[planned.targets];
         let lanes = place.lanes(planned, devices)?;
         let measurer = Measurer::new(&self.engine, devices);
-        measurer.measure(&planned.load, &lanes).map(|(measured, _)| measured)
+        self.meter.mark();
+        let (mut measured, ran) = measurer.measure(&planned.load, &lanes)?;
+        let power = self.meter.between(ran.from, ran.from + ran.span);
+        let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
+        let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes);
+        let of = |part| per_gb(part).map(|per_gb| Joules { part, per_gb });
+        measured.joules_per_gb = parts.into_iter().chain([Part::Command]).filter_map(of).collect();
+        measured.power = Some(power);
+        Ok(measured)
     }
 
     fn sample(&self, planned: &Planned, repeat: u32, ceilings: &[Ceiling]) -> Sample {
@@ -302,6 +318,27 @@ impl<'a> Sweep<'a> {
             error,
         }
     }
+}
+
+/// What reads power and heat of all that takes part.
+fn meter(args: &SweepArgs, targets: &[Together], paths: &[PathBuf]) -> Result<Meter> {
+    let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
+    let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };
+    for gpu in gpus {
+        if wanted.gpus.iter().all(|known| known.id != gpu.id) {
+            wanted.gpus.push(gpu);
+        }
+    }
+    let resolver = Resolver::default();
+    for path in paths {
+        let _step = Step::begin("look at", path);
+        for drive in &resolver.resolve(path).drives {
+            if drive.kind == DriveKind::Block && !wanted.drives.contains(&drive.name) {
+                wanted.drives.push(drive.name.clone());
+            }
+        }
+    }
+    Meter::begin(&wanted)
 }
 
 fn tell(text: &str) {

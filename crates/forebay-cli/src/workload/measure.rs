@@ -108,6 +108,8 @@ impl Measurer {
             evidence: evidence(&proofs).and_then(|all| all.into_iter().next()),
             bound: None,
             steady: ran.steady.clone(),
+            power: None,
+            joules_per_gb: Vec::new(),
             verified,
             shares: ran.shares.clone(),
             simulated: self.simulated,
