@@ -144,12 +144,24 @@ impl Task<'_> {
                 Some(ready) => ready,
                 None => Ready::new(engine, load, &self.lanes)?,
             };
-            let (ran, moved) = ready.run(&targets)?;
+            let (ran, moved) = ready.run(&targets).map_err(in_options)?;
             let right = if verify { moved.check(engine)? } else { None };
             Ok(self.done(&ran, right))
         };
         loads.iter().map(one).collect()
     }
+}
+
+/// The hints of ways are in the words of other verbs.
+fn in_options(mut failure: Failure) -> Failure {
+    let hint = failure.hint.as_mut();
+    if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
+        *hint =
+            "past the page cache `-i`, `-o` and `-s` have to be multiples of the drive's block: \
+                 try multiples of 4K, or `-O 1`, which goes through it"
+                .into();
+    }
+    failure
 }
 
 /// Refuses what has no room in memory.

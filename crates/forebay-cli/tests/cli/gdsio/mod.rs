@@ -358,3 +358,24 @@ fn what_cannot_be_had_is_told() {
         assert!(names(folder.path()).is_empty(), "{line}: {:?}", names(folder.path()));
     }
 }
+
+#[test]
+fn what_no_drive_takes_is_told_in_options() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let line = "-D . -w 1 -s 100000 -i 1000 --gpu sim";
+    let (code, text, talk) = run(folder.path(), &format!("{line} -x 2"));
+    if code == 0 {
+        println!("skipped: requests that are too small: this file system takes any ({text})");
+        return;
+    }
+    assert!(
+        talk.contains("`-O 1`, which goes through it") && !talk.contains("`forebay`"),
+        "{talk}"
+    );
+    good(folder.path(), &format!("{line} -x 2 -O 1"));
+    good(folder.path(), &format!("{line} -x 0"));
+    assert!(names(folder.path()).is_empty());
+}
