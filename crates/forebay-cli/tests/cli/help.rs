@@ -25,6 +25,8 @@ fn short_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          sweep        Measure every size, depth and way that is named, again and again, and keep
+                       the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
           gdsio        Run gdsio's command lines and job files, and print its result line
@@ -53,6 +55,8 @@ fn long_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
+          sweep        Measure every size, depth and way that is named, again and again, and keep
+                       the results
           doctor       Say what keeps bytes from going to the GPU directly, and what to do about
                        it
           gdsio        Run gdsio's command lines and job files, and print its result line
