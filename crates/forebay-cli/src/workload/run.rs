@@ -12,7 +12,7 @@ use forebay::units::format_size;
 
 use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
-use super::pattern::Offsets;
+use super::pattern::{Offsets, Region};
 use super::worker::{Counter, Phase, Worked, Worker};
 use super::{End, Lane, Load, check, steady};
 use crate::bench::cpu;
@@ -90,6 +90,8 @@ pub struct Ready<'a> {
 pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
+    /// What each of them had of its file.
+    regions: Vec<Region>,
 }
 
 impl Moved<'_> {
@@ -99,6 +101,15 @@ impl Moved<'_> {
     /// The system's and the GPU's.
     pub fn check(mut self, engine: &Engine) -> Result<Option<bool>> {
         check::holds(engine, &mut self.all, self.load.request_size, self.load.writes())
+    }
+
+    /// Whether all bytes of a pass of writes are right, if that was one: writes alone, one behind
+    /// the other, through to the end of each part.
+    ///
+    /// # Errors
+    /// The system's and the GPU's.
+    pub fn check_all(mut self, engine: &Engine) -> Result<bool> {
+        check::all_holds(engine, &mut self.all, &self.regions, self.load.request_size)
     }
 }
 
@@ -320,7 +331,8 @@ fn finish<'a>(
         taken,
         shares: shares(lanes, targets, &all, (&first, &last), start),
     };
-    Ok((ran, Moved { load, all }))
+    let regions = lanes.iter().map(|lane| lane.region).collect();
+    Ok((ran, Moved { load, all, regions }))
 }
 
 fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
@@ -378,16 +390,46 @@ fn float(count: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::workload::issuer::{Plain, Way};
-    use crate::workload::pattern::{Pattern, Region};
+    use crate::workload::pattern::Pattern;
 
     #[test]
     fn all_counts_where_an_amount_is_to_be_moved() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        let load = Load {
+        let (load, lanes) = (load(100), lanes(file.path()));
+        // So short that threads are done before any clock is looked at.
+        for turn in 0..20 {
+            let ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let (ran, _) = ready.run(&[String::new()]).unwrap();
+            assert_eq!((ran.bytes, ran.requests), (16 << 10, 4), "turn {turn}");
+            assert_eq!(ran.latencies.summary(false).map(|latency| latency.count), Some(4));
+            assert!(ran.span < Duration::from_secs(3600) && !ran.span.is_zero());
+        }
+    }
+
+    #[test]
+    fn a_place_that_was_not_written_is_seen() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let (load, lanes) = (load(0), lanes(file.path()));
+        for spoilt in [None, Some(0), Some(9000), Some((16 << 10) - 1)] {
+            let ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let (_, moved) = ready.run(&[String::new()]).unwrap();
+            if let Some(at) = spoilt {
+                let mut bytes = std::fs::read(file.path()).unwrap();
+                bytes[at] = !bytes[at];
+                std::fs::write(file.path(), bytes).unwrap();
+            }
+            assert_eq!(moved.check_all(&engine).unwrap(), spoilt.is_none(), "{spoilt:?}");
+        }
+    }
+
+    fn load(read_percent: u8) -> Load {
+        Load {
             way: Way::Plain(Plain::CpuCachedGpu),
-            read_percent: 100,
+            read_percent,
             pattern: Pattern::Sequential,
             request_size: 4 << 10,
             depth: 1,
@@ -397,21 +439,15 @@ mod tests {
             end: End::Bytes(8 << 10),
             rate: None,
             seed: 0,
-        };
-        let lane = |start| Lane {
+        }
+    }
+
+    fn lanes(path: &Path) -> [Lane; 2] {
+        [0, 8 << 10].map(|start| Lane {
             target: 0,
             device: None,
-            path: file.path().to_owned(),
+            path: path.to_owned(),
             region: Region { start, len: 8 << 10 },
-        };
-        let lanes = [lane(0), lane(8 << 10)];
-        // So short that threads are done before any clock is looked at.
-        for turn in 0..20 {
-            let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            let (ran, _) = ready.run(&[String::new()]).unwrap();
-            assert_eq!((ran.bytes, ran.requests), (16 << 10, 4), "turn {turn}");
-            assert_eq!(ran.latencies.summary(false).map(|latency| latency.count), Some(4));
-            assert!(ran.span < Duration::from_secs(3600) && !ran.span.is_zero());
-        }
+        })
     }
 }
