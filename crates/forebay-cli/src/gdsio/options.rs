@@ -117,7 +117,7 @@ pub struct GdsioArgs {
     #[arg(short = 'b')]
     pub unregistered: bool,
 
-    /// Compare what was moved last with the files; what was written is read back
+    /// Compare what was moved with the files; what was written is read back
     #[arg(short = 'V')]
     pub verify: bool,
 

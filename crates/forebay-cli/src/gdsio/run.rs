@@ -104,6 +104,12 @@ impl Task<'_> {
         })
     }
 
+    /// Whether `load` writes all of its bytes, and no more than that.
+    fn is_pass(&self, load: &Load) -> bool {
+        let is_whole = matches!(load.end, End::Bytes(_)) && self.job.sizes.all().len() == 1;
+        is_whole && load.read_percent == 0 && load.pattern == Pattern::Sequential
+    }
+
     fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
         let mean_ns = ran.latencies.summary(false).map_or(0.0, |latency| latency.mean_ns);
         let type_of = |route| match (self.way, route) {
@@ -145,7 +151,11 @@ impl Task<'_> {
                 None => Ready::new(engine, load, &self.lanes)?,
             };
             let (ran, moved) = ready.run(&targets).map_err(in_options)?;
-            let right = if verify { moved.check(engine)? } else { None };
+            let right = match verify {
+                false => None,
+                true if self.is_pass(load) => Some(moved.check_all(engine)?),
+                true => moved.check(engine)?,
+            };
             Ok(self.done(&ran, right))
         };
         loads.iter().map(one).collect()

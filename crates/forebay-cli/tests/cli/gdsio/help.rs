@@ -29,8 +29,8 @@ fn short_help_of_gdsio() {
                                   [default: 1M]
           -p                      Use NVLink: taken, and of no effect
           -b                      Do not register the GPU's memory: taken, and of no effect
-          -V                      Compare what was moved last with the files; what was written is
-                                  read back
+          -V                      Compare what was moved with the files; what was written is read
+                                  back
           -x <TYPE>               How bytes go: 0, 5, 6 and 7 straight to the GPU, 1 to 4 plainly
                                   through the host [default: 0]
           -B <N>                  Requests in one call of a batch (`-x` 6 and 7) [default: 1]
