@@ -164,7 +164,7 @@ impl Worker {
         };
         call.direction = direction;
         call.offsets.clear();
-        call.offsets.extend((0..self.batch).map(|_| self.offsets.next()));
+        call.offsets.extend(self.offsets.by_ref().take(self.batch));
         self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
         progress.calls[place] = Some(call);
         progress.made += 1;
