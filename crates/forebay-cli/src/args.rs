@@ -17,6 +17,7 @@ use forebay::units::parse_size;
 pub use self::compare::{CompareArgs, Mode};
 pub use self::report::ReportArgs;
 pub use self::sweep::SweepArgs;
+use crate::gdsio::options::GdsioArgs;
 use crate::variables;
 
 const STYLES: Styles = Styles::styled()
@@ -121,6 +122,13 @@ pub enum Verb {
     /// Results files and what `forebay bench --json` or `forebay compare --json` printed stand in
     /// one report, each as a run of its own. Without `-o` it is shown here.
     Report(ReportArgs),
+    /// Run gdsio's command lines and job files, and print its result line
+    ///
+    /// Takes gdsio's own options, and prints what scripts that read its output expect. `-x` 1 to 4
+    /// do plainly what gdsio does; 0, 5, 6 and 7 go straight to the GPU where there is such a path,
+    /// and else as well as the engine can, which the line and a warning say. A file that it did not
+    /// make is never written to, unless `--overwrite` says so.
+    Gdsio(GdsioArgs),
     /// Open cuFile's driver and write down what it says of this machine, line by line
     ///
     /// Opening it may hang and may end the process, so the engine asks this program, for a limited

@@ -1,11 +1,11 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
-//! [`map`], [`sweep`], [`tune`], [`read`], [`doctor`], `probe`, `manual`), [`program`] starts the
-//! command anew, [`workload`] keeps files busy, [`results`] keeps what was measured, [`report`]
-//! shows it, [`failure`] is how a verb fails, `log` shows what the engine tells meanwhile, [`power`]
-//! reads what the machine takes. `watched` runs a verb in a process that can be left behind,
-//! `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
+//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`),
+//! [`program`] starts the command anew, [`workload`] keeps files busy, [`results`] keeps what was
+//! measured, [`report`] shows it, [`failure`] is how a verb fails, `log` shows what the engine tells
+//! meanwhile, [`power`] reads what the machine takes. `watched` runs a verb in a process that can
+//! be left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -24,6 +24,7 @@ pub mod bench;
 pub mod compare;
 pub mod doctor;
 pub mod failure;
+pub mod gdsio;
 mod interrupt;
 mod limits;
 mod log;
@@ -97,6 +98,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             | Verb::Sweep(_)
             | Verb::Tune(_)
             | Verb::Doctor(_)
+            | Verb::Gdsio(_)
     );
     if moves || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_)) {
         if !is_child && let Some(code) = watched::run(program, arguments) {
@@ -123,6 +125,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Report(args) => report::command::command(args),
+        Verb::Gdsio(args) => gdsio::command(args, program),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

@@ -16,6 +16,7 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
     };
     let suggested = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
     let close = suggested.into_iter().find_map(|kind| first(error, kind));
+    let close = close.or_else(|| in_other_case(verb?, &first(error, ContextKind::InvalidArg)?));
     let hint = match first(error, ContextKind::InvalidSubcommand).as_deref() {
         // Other programs have these as verbs.
         Some("help") => "`forebay --help` tells what there is, `forebay VERB --help` more".into(),
@@ -23,6 +24,24 @@ pub(crate) fn failure(error: &clap::Error, verb: Option<&str>) -> Failure {
         _ => close.map_or(help, |close| format!("perhaps `{close}` was meant")),
     };
     Failure::usage(message(error)).hint(hint)
+}
+
+/// The flag of `verb` that is `flag`, a single letter that no flag is, in the other case.
+fn in_other_case(verb: &str, flag: &str) -> Option<String> {
+    let mut letters = flag.strip_prefix('-')?.chars();
+    let (letter, None) = (letters.next()?, letters.next()) else { return None };
+    let is_letter = |c: char| {
+        let command = definition();
+        let known =
+            command.find_subcommand(verb)?.get_arguments().any(|a| a.get_short() == Some(c));
+        Some(known)
+    };
+    let other = match letter {
+        'a'..='z' => letter.to_ascii_uppercase(),
+        _ => letter.to_ascii_lowercase(),
+    };
+    let is_missing = is_letter(letter) == Some(false) && is_letter(other) == Some(true);
+    is_missing.then(|| format!("-{other}"))
 }
 
 fn message(error: &clap::Error) -> String {

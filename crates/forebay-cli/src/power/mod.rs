@@ -1,7 +1,7 @@
 //! Watts, temperatures and throttling while something else is measured.
 //!
-//! A [`Meter`] finds what this machine can tell ([`Wanted`] says of what), reads it beside the
-//! work, and says what it came to over any part of the time ([`Power`]): `gpu`, `rapl`, `hwmon`,
+//! A `Meter` finds what this machine can tell (`Wanted` says of what), reads it beside the
+//! work, and says what it came to over any part of the time (`Power`): `gpu`, `rapl`, `hwmon`,
 //! `drives`, `ipmi` and `command` find and read one kind of source each, `sensor` is what they have
 //! in common, `series` and `readings` are the arithmetic, `result` the data. What is not there is
 //! told with the reason, and ends nothing.

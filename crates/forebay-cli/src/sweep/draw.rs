@@ -12,8 +12,11 @@ use crate::results::file::samples;
 use crate::results::{Measured, Point, Record, Run};
 use crate::workload::pattern::exact_size;
 
-/// The axes, each with the words of a point's value.
-const AXES: [(&str, fn(&Point) -> String); 12] = [
+/// An axis: its name, and the words of a point's value.
+type Axis = (&'static str, fn(&Point) -> String);
+
+/// All axes, in the order of the columns.
+const AXES: [Axis; 12] = [
     ("path", |point| point.path.clone()),
     ("target", |point| point.targets.join("+")),
     ("way", |point| point.way.clone()),

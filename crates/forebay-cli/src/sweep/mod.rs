@@ -1,9 +1,9 @@
 //! `forebay sweep`: one value of each axis with each of the others, measured again and again.
 //!
 //! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
-//! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what could
-//! be reached. [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was
-//! measured as soon as it was, `pace` says how long it will take, `draw` shows it.
+//! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what
+//! could be reached. [`workload`](crate::workload) measures, [`results`](crate::results) keeps what
+//! was measured as soon as it was, `pace` says how long it will take, `draw` shows it.
 
 mod ceilings;
 mod draw;
@@ -54,24 +54,24 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
     let engine = Engine::new(options)?;
     let records = Sweep::new(&args, engine, command)?.run()?;
     show(&args, &records)?;
-    let failed = failures(&records);
+    let failed: Vec<&str> = records.iter().filter_map(failure_of).collect();
     match failed.first() {
         None => Ok(()),
-        Some(first) => Err(Failure::new(format!("{} samples could not be taken", failed.len()))
-            .because((*first).to_owned())),
+        Some(first) => {
+            let text = match failed.len() {
+                1 => "one sample failed".into(),
+                count => format!("{count} samples failed"),
+            };
+            Err(Failure::new(text).because(*first))
+        }
     }
 }
 
-/// Why samples are missing, and those whose bytes were wrong.
-fn failures(records: &[Record]) -> Vec<&str> {
-    let failure = |record| match record {
-        &Record::Sample(ref sample) => {
-            let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
-            sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
-        }
-        _ => None,
-    };
-    records.iter().filter_map(failure).collect()
+/// Why a sample is missing, or that its bytes were wrong.
+fn failure_of(record: &Record) -> Option<&str> {
+    let Record::Sample(sample) = record else { return None };
+    let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
+    sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
 }
 
 fn show(args: &SweepArgs, records: &[Record]) -> Result<()> {

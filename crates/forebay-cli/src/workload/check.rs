@@ -1,7 +1,7 @@
 //! Compares what was moved last with the files: bytes that never arrived, or went to another place,
 //! are told even where nobody looked at a request while the clock ran.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::path::Path;
 use forebay::Engine;
 use forebay::units::MIB;
 
+use super::pattern::Region;
 use super::worker::{Made, Worked};
 use crate::bench::memory::whole;
 use crate::failure::{Failure, Result};
@@ -77,6 +78,39 @@ pub(super) fn holds(
         }
     }
     Ok(right)
+}
+
+/// Whether every request's place in the regions of `all`, each with its file, has what a thread
+/// that wrote there had in its memory.
+///
+/// # Errors
+/// The system's and the GPU's.
+pub(super) fn all_holds(
+    engine: &Engine,
+    all: &mut [(&Path, Worked)],
+    regions: &[Region],
+    request_size: u64,
+) -> Result<bool> {
+    for ((path, worked), region) in all.iter_mut().zip(regions) {
+        steps::open(engine, path)?.evict()?;
+        let mut written = HashSet::new();
+        for place in 0..worked.places {
+            let memory = worked.issuer.memory(place)?;
+            written.extend(memory.chunks_exact(whole(request_size)).map(<[u8]>::to_vec));
+        }
+        let reading = Step::begin("read", path);
+        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+        let file = File::open(&**path).map_err(failed)?;
+        let mut bytes = vec![0; whole(request_size)];
+        for number in 0..region.len / request_size {
+            file.read_exact_at(&mut bytes, region.start + number * request_size).map_err(failed)?;
+            reading.goes_on();
+            if !written.contains(&bytes) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Whether `memory` has, one behind the other, what the file has at `offsets`.

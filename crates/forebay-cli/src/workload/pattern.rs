@@ -79,9 +79,13 @@ impl Offsets {
         let state = if pattern == Pattern::Random { seed } else { 0 };
         Some(Self { region, size, pattern, state })
     }
+}
 
-    /// Where the next begins.
-    pub fn next(&mut self) -> u64 {
+impl Iterator for Offsets {
+    type Item = u64;
+
+    /// Where the next begins: there is always one.
+    fn next(&mut self) -> Option<u64> {
         let places = self.region.len / self.size;
         let at = match self.pattern {
             Pattern::Sequential => {
@@ -110,7 +114,7 @@ impl Offsets {
                 if at > last { row * stride } else { at }
             }
         };
-        self.region.start + at
+        Some(self.region.start + at)
     }
 }
 
@@ -144,7 +148,7 @@ mod tests {
         ) {
             let mut offsets = Offsets::new(region, size, pattern, seed).unwrap();
             for _ in 0..500 {
-                let at = offsets.next();
+                let at = offsets.next().unwrap();
                 prop_assert!(at >= region.start);
                 prop_assert!(at + size <= region.start + region.len, "{at}");
             }
@@ -164,8 +168,8 @@ mod tests {
 
     fn first(pattern: Pattern, count: usize) -> Vec<u64> {
         let region = Region { start: 1000, len: 100 };
-        let mut offsets = Offsets::new(region, 10, pattern, 7).unwrap();
-        (0..count).map(|_| offsets.next()).collect()
+        let offsets = Offsets::new(region, 10, pattern, 7).unwrap();
+        offsets.take(count).collect()
     }
 
     #[test]

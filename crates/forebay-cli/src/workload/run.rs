@@ -12,7 +12,7 @@ use forebay::units::format_size;
 
 use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
-use super::pattern::Offsets;
+use super::pattern::{Offsets, Region};
 use super::worker::{Counter, Phase, Worked, Worker};
 use super::{End, Lane, Load, check, steady};
 use crate::bench::cpu;
@@ -90,6 +90,8 @@ pub struct Ready<'a> {
 pub struct Moved<'a> {
     load: &'a Load,
     all: Vec<(&'a Path, Worked)>,
+    /// What each of them had of its file.
+    regions: Vec<Region>,
 }
 
 impl Moved<'_> {
@@ -99,6 +101,15 @@ impl Moved<'_> {
     /// The system's and the GPU's.
     pub fn check(mut self, engine: &Engine) -> Result<Option<bool>> {
         check::holds(engine, &mut self.all, self.load.request_size, self.load.writes())
+    }
+
+    /// Whether all bytes of a pass of writes are right, if that was one: writes alone, one behind
+    /// the other, through to the end of each part.
+    ///
+    /// # Errors
+    /// The system's and the GPU's.
+    pub fn check_all(mut self, engine: &Engine) -> Result<bool> {
+        check::all_holds(engine, &mut self.all, &self.regions, self.load.request_size)
     }
 }
 
@@ -144,12 +155,18 @@ impl<'a> Ready<'a> {
             if spawned.is_err() {
                 self.phase.stop(); // those that there are go home as soon as the gate is open
             }
+            // Where all counts, threads may be done before anybody looks at a clock.
+            let all_counts = matches!(load.end, End::Bytes(_)) && spawned.is_ok();
+            let first = all_counts.then(|| {
+                self.phase.count();
+                Edge::now(&self.counters)
+            });
             let start = Instant::now();
             drop(closed);
             let threads = spawned
                 .map_err(|error| Failure::io("cannot start the threads of a load", &error))?;
             let done = || ended.load(Ordering::Acquire) == threads.len();
-            let edges = keep_time(load, &self.phase, &self.counters, start, &done);
+            let edges = keep_time(load, &self.phase, &self.counters, (start, first), &done);
             let join = |thread: ScopedJoinHandle<'_, Worked>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
@@ -221,12 +238,12 @@ impl<'a> Ready<'a> {
 }
 
 /// Looks at the counters at the edges of the span and of its parts, and says when it begins and
-/// ends.
+/// ends; not where the `first` edge is known already.
 fn keep_time(
     load: &Load,
     phase: &Phase,
     counters: &[Counter],
-    start: Instant,
+    (start, first): (Instant, Option<Edge>),
     done: &dyn Fn() -> bool,
 ) -> Vec<Edge> {
     let sleep_until = |until: Instant| {
@@ -241,9 +258,12 @@ fn keep_time(
         End::Time(span) => (load.warm_up, Some(span)),
         End::Bytes(_) => (Duration::ZERO, None),
     };
-    sleep_until(start + warm_up);
-    phase.count();
-    let mut edges = vec![Edge::now(counters)];
+    let first = first.unwrap_or_else(|| {
+        sleep_until(start + warm_up);
+        phase.count();
+        Edge::now(counters)
+    });
+    let mut edges = vec![first];
     let from = edges[0].at;
     let part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
     let mut next = from + part;
@@ -258,6 +278,10 @@ fn keep_time(
         }
     }
     phase.stop();
+    if span.is_none() {
+        // Threads may have ended since the last look.
+        edges.push(Edge::now(counters));
+    }
     edges
 }
 
@@ -307,7 +331,8 @@ fn finish<'a>(
         taken,
         shares: shares(lanes, targets, &all, (&first, &last), start),
     };
-    Ok((ran, Moved { load, all }))
+    let regions = lanes.iter().map(|lane| lane.region).collect();
+    Ok((ran, Moved { load, all, regions }))
 }
 
 fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
@@ -359,4 +384,70 @@ fn shares(
 #[expect(clippy::cast_precision_loss, reason = "a count of threads or parts")]
 fn float(count: usize) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::issuer::{Plain, Way};
+    use crate::workload::pattern::Pattern;
+
+    #[test]
+    fn all_counts_where_an_amount_is_to_be_moved() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let (load, lanes) = (load(100), lanes(file.path()));
+        // So short that threads are done before any clock is looked at.
+        for turn in 0..20 {
+            let ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let (ran, _) = ready.run(&[String::new()]).unwrap();
+            assert_eq!((ran.bytes, ran.requests), (16 << 10, 4), "turn {turn}");
+            assert_eq!(ran.latencies.summary(false).map(|latency| latency.count), Some(4));
+            assert!(ran.span < Duration::from_secs(3600) && !ran.span.is_zero());
+        }
+    }
+
+    #[test]
+    fn a_place_that_was_not_written_is_seen() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let (load, lanes) = (load(0), lanes(file.path()));
+        for spoilt in [None, Some(0), Some(9000), Some((16 << 10) - 1)] {
+            let ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let (_, moved) = ready.run(&[String::new()]).unwrap();
+            if let Some(at) = spoilt {
+                let mut bytes = std::fs::read(file.path()).unwrap();
+                bytes[at] = !bytes[at];
+                std::fs::write(file.path(), bytes).unwrap();
+            }
+            assert_eq!(moved.check_all(&engine).unwrap(), spoilt.is_none(), "{spoilt:?}");
+        }
+    }
+
+    fn load(read_percent: u8) -> Load {
+        Load {
+            way: Way::Plain(Plain::CpuCachedGpu),
+            read_percent,
+            pattern: Pattern::Sequential,
+            request_size: 4 << 10,
+            depth: 1,
+            batch: 1,
+            cache: Cache::Resident,
+            warm_up: Duration::ZERO,
+            end: End::Bytes(8 << 10),
+            rate: None,
+            seed: 0,
+        }
+    }
+
+    fn lanes(path: &Path) -> [Lane; 2] {
+        [0, 8 << 10].map(|start| Lane {
+            target: 0,
+            device: None,
+            path: path.to_owned(),
+            region: Region { start, len: 8 << 10 },
+        })
+    }
 }

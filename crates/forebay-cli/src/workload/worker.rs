@@ -68,6 +68,8 @@ pub(super) struct Made {
 /// What one thread has done.
 pub(super) struct Worked {
     pub(super) issuer: Box<dyn Issuer>,
+    /// Places that it had for calls.
+    pub(super) places: usize,
     pub(super) latencies: Latencies,
     /// Bytes read and written, also those that do not count.
     pub(super) read: u64,
@@ -112,8 +114,8 @@ impl Worker {
         let result = self.work(start, &mut progress);
         let Progress { last, latencies, moved, .. } = progress;
         let done = Instant::now();
-        let (issuer, [read, written]) = (self.issuer, moved);
-        Worked { issuer, latencies, read, written, last, done, result }
+        let (issuer, places, [read, written]) = (self.issuer, self.depth, moved);
+        Worked { issuer, places, latencies, read, written, last, done, result }
     }
 
     fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
@@ -162,7 +164,7 @@ impl Worker {
         };
         call.direction = direction;
         call.offsets.clear();
-        call.offsets.extend((0..self.batch).map(|_| self.offsets.next()));
+        call.offsets.extend(self.offsets.by_ref().take(self.batch));
         self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
         progress.calls[place] = Some(call);
         progress.made += 1;

@@ -313,3 +313,49 @@ fn a_machine_without_a_direct_path_reads_like_this() {
         the block device and the module `nvidia-fs`
         "#);
 }
+
+#[test]
+fn long_help_of_doctor() {
+    insta::assert_snapshot!(crate::help::stdout(&["doctor", "--help"]), @"
+        Say what keeps bytes from going to the GPU directly, and what to do about it
+
+        Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
+        says what was seen, why it matters and the next step; what holds this path back most is
+        first. Then a few MiB are moved each way by every route, each byte is compared, and the
+        last line says how bytes travel here. Works without root and without a GPU, and says what
+        it could not see. Ends with 1 where something that was set up does not work.
+
+        Usage: forebay doctor [OPTIONS] [PATH]
+
+        Arguments:
+          [PATH]
+                  File, folder or block device; by default this folder
+
+                  A file or device is only ever read. In a folder a scratch file is made, and
+                  removed afterwards.
+
+        Options:
+              --gpu <WHICH>
+                  Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+
+                  By default the first GPU. Of a record an index or a PCI address.
+
+              --record <DIR>
+                  Write a record of what is looked at to a new folder, and move nothing
+
+              --fixture <DIR>
+                  Diagnose the system that was recorded in this folder instead of this machine
+
+              --json
+                  Print JSON instead of text; docs/json-schema.md describes it
+
+          -h, --help
+                  Print help (see a summary with '-h')
+
+        Examples:
+          forebay doctor                       this folder and the first GPU
+          forebay doctor /data --gpu 1 --json
+          forebay doctor /data --record DIR    write down what it looks at
+          forebay doctor --fixture DIR         diagnose that again, on any machine
+        ");
+}

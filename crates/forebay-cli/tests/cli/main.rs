@@ -7,6 +7,7 @@
 mod compare;
 mod cufile;
 mod doctor;
+mod gdsio;
 mod help;
 mod interrupt;
 #[path = "../../../forebay/tests/lab/mod.rs"]

@@ -265,7 +265,7 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     assert!(failed.error.as_ref().unwrap().contains("Invalid argument"), "{failed:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("failed [1]") && shown.contains("[1] cannot read"), "{shown}");
-    assert!(stderr(&output).contains("1 samples could not be taken"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("one sample failed"), "{}", stderr(&output));
 }
 
 #[test]

@@ -1,0 +1,438 @@
+//! gdsio's job files: a section `[global]` for what all jobs share, then one for each job.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::options::{self, Asked, GdsioArgs, Job, Where};
+use super::words::{self, Io, Sizes, Transfer};
+use crate::failure::{Failure, Result};
+use crate::steps::Step;
+
+/// A file with more bytes, or more jobs, is none that anybody wrote.
+const BYTES_MAX: u64 = 1 << 20;
+const JOBS_MAX: usize = 64;
+
+/// What stands in `[global]`, and is known of one job.
+#[derive(Debug, Clone, Default)]
+struct Global {
+    transfer: Option<Transfer>,
+    io: Option<Io>,
+    size: Option<u64>,
+    time: Option<Duration>,
+    verify: bool,
+    /// For jobs that have none of their own.
+    of_jobs: Own,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Own {
+    at: Option<Where>,
+    node: Option<u32>,
+    device: Option<u32>,
+    threads: Option<u32>,
+    start: Option<u64>,
+    sizes: Option<Sizes>,
+}
+
+/// Reads the job file `path`.
+///
+/// # Errors
+/// The system's; what makes no sense, with its line.
+pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
+    let cannot = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+    let step = Step::begin("read", path);
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(cannot)?;
+    if !file.metadata().map_err(cannot)?.is_file() {
+        return Err(Failure::usage(format!("`{}` is no job file", path.display()))
+            .hint("a job file is text; a folder of data is given by `-D`, a file by `-f`"));
+    }
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    drop(step);
+    let text = String::from_utf8(bytes).ok().filter(|text| text.len() as u64 <= BYTES_MAX);
+    let text = text.ok_or_else(|| {
+        Failure::usage(format!("`{}` is no job file", path.display()))
+            .because(format!("it is no text of at most {BYTES_MAX} bytes"))
+            .hint("`-f` takes a file of data")
+    })?;
+    parse(&text, args).map_err(|wrong| wrong.failure(path))
+}
+
+/// What is wrong with a job file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wrong {
+    /// From 1 on; 0 where it is no line's fault.
+    line: usize,
+    what: String,
+    hint: String,
+}
+
+impl Wrong {
+    fn failure(&self, path: &Path) -> Failure {
+        let path = path.display();
+        let place = if self.line > 0 {
+            format!("line {} of `{path}`", self.line)
+        } else {
+            format!("`{path}`")
+        };
+        Failure::usage(format!("{place}: {}", self.what)).hint(&self.hint)
+    }
+}
+
+fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Wrong {
+    Wrong { line, what: what.into(), hint: hint.into() }
+}
+
+const KEYS_OF_ALL: [&str; 8] =
+    ["name", "xfer_type", "rw", "bs", "size", "runtime", "do_verify", "enable_nvlinks"];
+const KEYS_OF_JOBS: [&str; 7] =
+    ["numa_node", "gpu_dev_id", "num_threads", "directory", "filename", "start_offset", "io_size"];
+
+/// The lines of `text` that say something: number, key and value; of a section no value.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
+    text.lines().enumerate().filter_map(|(index, line)| {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            return None;
+        }
+        let (key, value) = match line.split_once('=') {
+            Some((key, value)) if !line.starts_with('[') => (key.trim(), Some(value.trim())),
+            _ => (line, None),
+        };
+        Some((index + 1, key, value))
+    })
+}
+
+fn parse(text: &str, args: &GdsioArgs) -> std::result::Result<Asked, Wrong> {
+    let mut global = Global::default();
+    let mut jobs: Vec<(usize, Own)> = Vec::new();
+    let mut in_section = false;
+    let mut seen: Vec<&str> = Vec::new();
+    for (line, key, value) in words(text) {
+        let Some(value) = value else {
+            in_section = true;
+            seen.clear();
+            section(line, key, &mut jobs)?;
+            continue;
+        };
+        if !in_section {
+            return Err(wrong(line, "it stands in no section", "begin with `[global]`"));
+        }
+        if seen.contains(&key) {
+            return Err(wrong(line, format!("`{key}` is there twice"), "leave one of them out"));
+        }
+        seen.push(key);
+        let bad = |reason: String| wrong(line, format!("`{key}` cannot be `{value}`"), reason);
+        let job = jobs.last_mut();
+        if KEYS_OF_JOBS.contains(&key) {
+            let own = job.map_or(&mut global.of_jobs, |(_, own)| own);
+            own.set(key, value).map_err(bad)?;
+        } else if KEYS_OF_ALL.contains(&key) && job.is_none() {
+            global.set(key, value).map_err(bad)?;
+        } else {
+            return Err(unknown(line, key, job.is_some()));
+        }
+    }
+    asked(global, jobs, args)
+}
+
+fn section(
+    line: usize,
+    name: &str,
+    jobs: &mut Vec<(usize, Own)>,
+) -> std::result::Result<(), Wrong> {
+    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let is_job = inner.and_then(|name| name.strip_prefix("job")).is_some();
+    match inner {
+        Some("global") if jobs.is_empty() => Ok(()),
+        Some("global") => Err(wrong(line, "`[global]` stands behind a job", "put it first")),
+        Some(_) if is_job && jobs.len() == JOBS_MAX => {
+            Err(wrong(line, format!("there are more than {JOBS_MAX} jobs"), "leave some out"))
+        }
+        Some(_) if is_job => {
+            jobs.push((line, Own::default()));
+            Ok(())
+        }
+        Some(_) => Err(wrong(
+            line,
+            format!("there is no section `{name}`"),
+            "sections are `[global]`, `[job1]`, `[job2]` and so on",
+        )),
+        None => Err(wrong(line, "it is neither `[section]` nor `key=value`", "mend or remove it")),
+    }
+}
+
+fn unknown(line: usize, key: &str, in_job: bool) -> Wrong {
+    let near = |known: &&&str| {
+        let (known, key) = (known.replace('_', ""), key.replace(['_', '-'], "").to_lowercase());
+        known.starts_with(&key) || key.starts_with(&known)
+    };
+    let hint = match KEYS_OF_ALL.iter().chain(&KEYS_OF_JOBS).find(near) {
+        Some(known) if in_job && KEYS_OF_ALL.contains(known) => {
+            format!("`{known}` stands in `[global]`, and is the same for all jobs")
+        }
+        Some(known) if !key.is_empty() => format!("perhaps `{known}` was meant"),
+        _ if in_job => format!("a job has {}", listed(&KEYS_OF_JOBS)),
+        _ => format!("`[global]` has {}", listed(&KEYS_OF_ALL)),
+    };
+    wrong(line, format!("there is no key `{key}` here"), hint)
+}
+
+fn listed(keys: &[&str]) -> String {
+    keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// Yes or no, as a number.
+fn flag(text: &str) -> std::result::Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("it takes 0 or 1".into()),
+    }
+}
+
+fn number(text: &str) -> std::result::Result<u32, String> {
+    text.parse().map_err(|_| "it takes a number from 0 on".into())
+}
+
+impl Global {
+    fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
+        match key {
+            "xfer_type" => self.transfer = Some(Transfer::parse(value)?),
+            "rw" => self.io = Some(Io::parse_word(value)?),
+            "bs" => self.of_jobs.sizes = Some(Sizes::parse(value)?),
+            "size" => self.size = Some(words::positive_size(value)?),
+            "runtime" => {
+                let seconds = if value == "0" { None } else { Some(options::seconds(value)?) };
+                self.time = seconds.map(Duration::from_secs);
+            }
+            "do_verify" => self.verify = flag(value)?,
+            "enable_nvlinks" if flag(value)? => {
+                let note = "`enable_nvlinks` has no effect: the driver finds the way between GPUs";
+                self.notes.push(note.into());
+            }
+            // A name is for people.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Own {
+    fn set(&mut self, key: &str, value: &str) -> std::result::Result<(), String> {
+        let path = || match value {
+            "" => Err("it takes a path".to_owned()),
+            _ if self.at.is_some() => Err("there is a path already".into()),
+            path => Ok(PathBuf::from(path)),
+        };
+        match key {
+            "directory" => self.at = Some(Where::Folder(path()?)),
+            "filename" => self.at = Some(Where::File(path()?)),
+            "numa_node" => self.node = Some(number(value)?),
+            "gpu_dev_id" => self.device = Some(number(value)?),
+            "num_threads" => self.threads = Some(options::count(value)?),
+            "start_offset" => self.start = Some(words::size(value)?),
+            _ => self.sizes = Some(Sizes::parse(value)?),
+        }
+        Ok(())
+    }
+}
+
+fn asked(
+    global: Global,
+    jobs: Vec<(usize, Own)>,
+    args: &GdsioArgs,
+) -> std::result::Result<Asked, Wrong> {
+    let Global { of_jobs, .. } = &global;
+    if jobs.is_empty() {
+        return Err(wrong(0, "it has no job", "begin one by `[job1]`"));
+    }
+    let one = |(line, own): (usize, Own)| {
+        let at = own.at.or_else(|| of_jobs.at.clone()).ok_or_else(|| {
+            wrong(line, "the job has no `directory`", "say where its files are to be")
+        })?;
+        Ok(Job {
+            at,
+            device: own.device.or(of_jobs.device).unwrap_or(0),
+            node: own.node.or(of_jobs.node),
+            threads: own.threads.or(of_jobs.threads).unwrap_or(1),
+            start: own.start.or(of_jobs.start).unwrap_or(0),
+            sizes: own.sizes.or(of_jobs.sizes).unwrap_or(Sizes::one(forebay::units::MIB)),
+        })
+    };
+    let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
+    let io = global.io.unwrap_or(Io::Read);
+    if io.writes()
+        && (1..jobs.len()).any(|index| jobs[..index].iter().any(|o| o.at == jobs[index].at))
+    {
+        let hint = "give each job a folder of its own";
+        return Err(wrong(0, "two jobs write to the same files", hint));
+    }
+    let asked = Asked {
+        transfer: global.transfer.unwrap_or(Transfer::Direct),
+        io,
+        size: global.size.ok_or_else(|| wrong(0, "it has no `size`", "put it into `[global]`"))?,
+        time: global.time,
+        verify: global.verify,
+        jobs,
+        in_host_memory: false,
+        batch: 1,
+        seed: args.seed,
+        shift: 0,
+        read_percent: if io.writes() { 0 } else { 100 },
+        cached: args.cached == 1,
+        each_job: args.each_job,
+        notes: global.notes,
+    };
+    asked.check(None).map_err(|failure| {
+        let hint = failure.hint.unwrap_or_default();
+        wrong(0, in_keys(&failure.message), in_keys(&hint))
+    })?;
+    Ok(asked)
+}
+
+/// What is said of options, in the words of job files.
+fn in_keys(text: &str) -> String {
+    text.replace("`-s`", "`size`").replace("`-i`", "`bs`").replace("`-w`", "`num_threads`")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use forebay::units::{KIB, MIB};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::args::{Arguments, Verb};
+
+    fn args() -> GdsioArgs {
+        match Arguments::try_parse_from(["forebay", "gdsio", "jobs"]).unwrap().verb {
+            Verb::Gdsio(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const TWO_JOBS: &str = "# two drives\n[global]\nname=x\nxfer_type=2\nrw=randwrite\nbs=4k\n\
+                            size = 500M\nruntime=120\ndo_verify=1\n[job1]\nnuma_node=0\n\
+                            gpu_dev_id=1\nnum_threads=16\ndirectory=/a\n; more\n[job2]\n\
+                            num_threads=2\ndirectory=/b\nstart_offset=1M\nio_size=64K\n";
+
+    #[test]
+    fn a_job_file_is_read() {
+        let asked = parse(TWO_JOBS, &args()).unwrap();
+        assert_eq!((asked.transfer, asked.io), (Transfer::CpuGpu, Io::RandWrite));
+        assert_eq!((asked.size, asked.time), (500 * MIB, Some(Duration::from_secs(120))));
+        assert!(asked.verify && asked.read_percent == 0);
+        let (one, two) = (&asked.jobs[0], &asked.jobs[1]);
+        assert_eq!((one.node, one.device, one.threads), (Some(0), 1, 16));
+        assert_eq!(one.sizes, Sizes::one(4 * KIB));
+        assert_eq!((two.node, two.device, two.threads), (None, 0, 2));
+        assert_eq!((two.start, two.sizes), (MIB, Sizes::one(64 * KIB)));
+        assert_eq!(two.at, Where::Folder("/b".into()));
+    }
+
+    /// What is said of the published file with one line changed.
+    fn said(from: &str, to: &str) -> String {
+        let wrong = parse(&TWO_JOBS.replacen(from, to, 1), &args()).unwrap_err();
+        let failure = wrong.failure(Path::new("x.gdsio"));
+        assert!(failure.usage);
+        format!("{}\n  {}", failure.message, failure.hint.unwrap())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let all = [
+            said("xfer_type=2", "xfer_type=9"),
+            said("xfer_type=2", "xfertype=2"),
+            said("rw=randwrite", "rw=trim"),
+            said("bs=4k", "bs=4 pages"),
+            said("size = 500M", "size=99999999999G"),
+            said("size = 500M", ""),
+            said("runtime=120", "runtime=2 min"),
+            said("do_verify=1", "do_verify=yes"),
+            said("num_threads=16", "num_threads=100000"),
+            said("num_threads=16", "size=3M"),
+            said("directory=/a", ""),
+            said("directory=/a", "directory=/b"),
+            said("directory=/a", "directory=/a\ndirectory=/c"),
+            said("directory=/a", "directory=/a\nfilename=/c"),
+            said("[job1]", "[task1]"),
+            said("[job1]", "[job1"),
+            said("[global]", ""),
+            said("[job2]", "[global]"),
+            said("bs=4k", "bs=1G"),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @"
+        line 4 of `x.gdsio`: `xfer_type` cannot be `9`
+          it takes a type from 0 to 7
+        line 4 of `x.gdsio`: there is no key `xfertype` here
+          perhaps `xfer_type` was meant
+        line 5 of `x.gdsio`: `rw` cannot be `trim`
+          it takes `read`, `write`, `randread` or `randwrite`
+        line 6 of `x.gdsio`: `bs` cannot be `4 pages`
+          it takes a whole number, with K, M or G behind it, such as `64K`
+        line 7 of `x.gdsio`: `size` cannot be `99999999999G`
+          no file is that large
+        `x.gdsio`: it has no `size`
+          put it into `[global]`
+        line 8 of `x.gdsio`: `runtime` cannot be `2 min`
+          it takes a number of seconds from 1 to 604800
+        line 9 of `x.gdsio`: `do_verify` cannot be `yes`
+          it takes 0 or 1
+        line 13 of `x.gdsio`: `num_threads` cannot be `100000`
+          it takes a number from 1 to 1024
+        line 13 of `x.gdsio`: there is no key `size` here
+          `size` stands in `[global]`, and is the same for all jobs
+        line 10 of `x.gdsio`: the job has no `directory`
+          say where its files are to be
+        `x.gdsio`: two jobs write to the same files
+          give each job a folder of its own
+        line 15 of `x.gdsio`: `directory` is there twice
+          leave one of them out
+        line 15 of `x.gdsio`: `filename` cannot be `/c`
+          there is a path already
+        line 10 of `x.gdsio`: there is no section `[task1]`
+          sections are `[global]`, `[job1]`, `[job2]` and so on
+        line 10 of `x.gdsio`: it is neither `[section]` nor `key=value`
+          mend or remove it
+        line 3 of `x.gdsio`: it stands in no section
+          begin with `[global]`
+        line 16 of `x.gdsio`: `[global]` stands behind a job
+          put it first
+        `x.gdsio`: no request of 1073741824 bytes fits into 524288000
+          give a larger `size`, or a smaller `bs`
+        ");
+        let failure = parse("", &args()).unwrap_err().failure(Path::new("x"));
+        assert_eq!(failure.message, "`x`: it has no job");
+        let colour = said("num_threads=16", "colour=3");
+        assert!(colour.contains("\n  a job has `numa_node`, `gpu_dev_id`, "), "{colour}");
+        let many =
+            "[global]\nsize=1M\n".to_owned() + &"[job1]\ndirectory=/a\n".repeat(JOBS_MAX + 1);
+        assert!(parse(&many, &args()).unwrap_err().what.contains("more than 64 jobs"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_ends_the_command(text: String) {
+            let _ = parse(&text, &args());
+        }
+
+        #[test]
+        fn no_line_ends_the_command(
+            lines in prop::collection::vec(
+                ("(\\[global\\]|\\[job[0-9]?\\]|[a-z_]{1,14}|bs|size|directory)",
+                 "[ =]{0,2}", "[0-9a-zA-Z:/+-]{0,20}"),
+                0..20,
+            )
+        ) {
+            let line = |(key, between, value): &(String, String, String)| {
+                format!("{key}{between}{value}\n")
+            };
+            let text: String = lines.iter().map(line).collect();
+            let _ = parse(&text, &args());
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `forebay gdsio`: gdsio's command line, job files and result line.
+//!
+//! [`options`] and `job` read what is asked for, in gdsio's own `words`; `place` finds and makes
+//! files, which carry a `mark`; `direct` looks whether bytes go straight to a GPU here; `run` runs
+//! the jobs by [`crate::workload`], each kept to its `node`, and `line` is what scripts read.
+
+mod direct;
+mod job;
+mod line;
+mod mark;
+mod node;
+pub mod options;
+mod place;
+mod run;
+mod words;
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use forebay::gpu::{self, Device, GpuSelector};
+use forebay::{DirectIo, Engine, Route};
+
+use self::options::{Asked, GdsioArgs, Job};
+use self::place::{Files, Rights};
+use self::run::{Task, at_once, run_all};
+use self::words::{Io, Transfer};
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::program::Program;
+use crate::report::plain::plain;
+use crate::report::warnings::say;
+use crate::workload::Lane;
+use crate::workload::issuer::Way;
+
+/// Runs the verb.
+pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
+    if args.rdma.is_some() {
+        return Err(Failure::usage("`-P` is not to be had: no bytes go to an RDMA server here")
+            .hint("mount what the server exports, and give a folder of it by `-D`"));
+    }
+    let asked = match &args.jobs {
+        Some(path) => job::read(path, args)?,
+        None => Asked::of_options(args)?,
+    };
+    asked.notes.iter().for_each(|note| say(note));
+    interrupt::install();
+    let mut limits = crate::limits::limits(program)?;
+    if asked.cached {
+        limits.direct_io = DirectIo::Off;
+    }
+    let engine = Engine::new(limits)?;
+    let devices = devices(&engine, args, &asked)?;
+    let ways = ways(&engine, args, &asked, &devices)?;
+    let mut files = Vec::new();
+    for job in &asked.jobs {
+        files.push(Files::prepare(&engine, &asked, job, Rights::from(args))?);
+    }
+    let mut tasks = Vec::new();
+    let parts = asked.jobs.iter().zip(&devices).zip(ways).zip(&files);
+    for (((job, device), (way, plain)), files) in parts {
+        let lane = |(path, region): &(_, _)| Lane {
+            target: 0,
+            device: device.clone(),
+            path: std::path::PathBuf::clone(path),
+            region: *region,
+        };
+        let lanes: Vec<Lane> = files.parts.iter().map(lane).collect();
+        if matches!(way, Way::Plain(_)) && plain != Transfer::CpuCachedGpu && !asked.cached {
+            run::check_direct_io(&lanes[0].path, asked.transfer)?;
+        }
+        tasks.push(Task { asked: &asked, job, way, plain, lanes });
+    }
+    run::check_memory(&tasks)?;
+    measure(&engine, &asked, &tasks)
+}
+
+/// Runs all tasks, and shows their lines.
+fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
+    let reads_back = asked.verify && asked.io.writes();
+    if asked.verify && !reads_back {
+        show("Verifying data ")?;
+    }
+    let done = run_all(engine, tasks, asked.io, false)?;
+    lines(asked, asked.io, &done)?;
+    let mut right = at_once(&done).right;
+    if reads_back {
+        show("Verifying data ")?;
+        let io = asked.io.reading();
+        let done = run_all(engine, tasks, io, true)?;
+        lines(asked, io, &done)?;
+        right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
+    }
+    judge(right, asked.verify)
+}
+
+/// What it means that the bytes were found to be `right`, where they were to be compared.
+fn judge(right: Option<bool>, verify: bool) -> Result<()> {
+    match right {
+        Some(false) => Err(Failure::new("wrong data: the files have other bytes than were moved")
+            .hint("another program may write to the same files; else look at the kernel's log")),
+        None if verify => {
+            say("nothing was compared: no request ended, or its bytes were written over");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lines(asked: &Asked, io: Io, done: &[run::Done]) -> Result<()> {
+    if asked.each_job {
+        for (job, done) in asked.jobs.iter().zip(done) {
+            show(&run::line(asked, &[job], io, done).to_string())?;
+        }
+    }
+    let jobs: Vec<&Job> = asked.jobs.iter().collect();
+    show(&run::line(asked, &jobs, io, &at_once(done)).to_string())
+}
+
+/// The GPU of each job; `None` for host memory.
+fn devices(
+    engine: &Engine,
+    args: &GdsioArgs,
+    asked: &Asked,
+) -> Result<Vec<Option<Arc<dyn Device>>>> {
+    let nothing = || asked.jobs.iter().map(|_| None).collect();
+    if asked.in_host_memory || asked.transfer == Transfer::CpuOnly {
+        return Ok(nothing());
+    }
+    let why = match (&args.gpu, gpu::visible()) {
+        (Some(GpuSelector::None), _) => "`--gpu none` asked for it".to_owned(),
+        (Some(wanted), _) => {
+            let device = engine.device(wanted)?;
+            return Ok(asked.jobs.iter().map(|_| device.clone()).collect());
+        }
+        (None, Ok(gpus)) if !gpus.is_empty() => {
+            let one = |job: &Job| engine.device(&GpuSelector::Cuda(job.device.to_string()));
+            return Ok(asked.jobs.iter().map(one).collect::<forebay::Result<_>>()?);
+        }
+        (None, Ok(_)) => "no GPU was found".into(),
+        (None, Err(reason)) => reason,
+    };
+    if args.strict {
+        let number = asked.transfer.number();
+        return Err(Failure::new(format!("cannot run `-x {number}` without a GPU"))
+            .because(why)
+            .hint("leave out `--strict`, and bytes go to host memory"));
+    }
+    say(&format!("there is no GPU ({why}): bytes go to host memory, as CPUONLY"));
+    Ok(nothing())
+}
+
+/// What moves the bytes of each job, and as what type that counts where it is a plain way.
+fn ways(
+    engine: &Engine,
+    args: &GdsioArgs,
+    asked: &Asked,
+    devices: &[Option<Arc<dyn Device>>],
+) -> Result<Vec<(Way, Transfer)>> {
+    let mut ways = Vec::new();
+    let mut said = asked.transfer == Transfer::CpuOnly;
+    for (job, device) in asked.jobs.iter().zip(devices) {
+        if !asked.transfer.is_direct() {
+            ways.push(run::plain_way(asked.transfer, asked.cached, device.is_some()));
+            continue;
+        }
+        let why = match device {
+            Some(device) => direct::try_it(engine, device, job).err(),
+            None if asked.in_host_memory => Some(
+                Failure::new("cannot use the route `direct` for memory of the host")
+                    .hint("`-m 0` moves bytes to the GPU"),
+            ),
+            // It was said already that there is no GPU.
+            None => {
+                ways.push((Way::Forebay(None), asked.transfer));
+                continue;
+            }
+        };
+        let Some(why) = why else {
+            ways.push((Way::Forebay(Some(Route::Direct)), asked.transfer));
+            continue;
+        };
+        if args.strict {
+            return Err(why);
+        }
+        if !said {
+            say(&instead(asked.transfer, &why));
+            said = true;
+        }
+        ways.push((Way::Forebay(None), asked.transfer));
+    }
+    Ok(ways)
+}
+
+/// What is said of a type that there is no path for.
+fn instead(transfer: Transfer, why: &Failure) -> String {
+    let (number, label) = (transfer.number(), transfer.label());
+    let causes: String = why.causes.iter().map(|cause| format!(": {cause}")).collect();
+    let hint = why.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+    format!(
+        "`-x {number}` ({label}) is not to be had, the engine takes the best that is, and the line \
+         names the type nearest to that: {}{causes}{hint}",
+        why.message
+    )
+}
+
+/// Says something on stderr that is no warning.
+fn tell(text: &str) {
+    // Nobody may be reading this.
+    let _ = writeln!(anstream::stderr(), "{}", plain(text));
+}
+
+fn show(line: &str) -> Result<()> {
+    let mut out = anstream::stdout();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_data_are_a_failure() {
+        let failure = judge(Some(false), true).unwrap_err();
+        assert!(failure.message.starts_with("wrong data") && failure.exit_code() == 1);
+        judge(Some(true), true).unwrap();
+        judge(None, true).unwrap();
+        judge(None, false).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_to_be_had_is_told_with_its_remedy() {
+        let why = Failure::new("cannot move `x`").because("no library").hint("install it");
+        let text = instead(Transfer::DirectAsync, &why);
+        assert!(text.starts_with("`-x 5` (GPUD_ASYNC) is not to be had"), "{text}");
+        assert!(text.ends_with(": cannot move `x`: no library; install it"), "{text}");
+    }
+}

@@ -1,0 +1,403 @@
+//! Runs the jobs, all at once, and puts together what they did.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use forebay::units::format_size;
+use forebay::{Engine, Route};
+
+use super::line::Line;
+use super::node::Kept;
+use super::options::{Asked, Job};
+use super::words::{Io, Sizes, Transfer};
+use crate::bench::environment;
+use crate::failure::{Failure, Result};
+use crate::report::json::Cache;
+use crate::workload::issuer::{Plain, Way};
+use crate::workload::pattern::Pattern;
+use crate::workload::run::{Ran, Ready};
+use crate::workload::{End, Lane, Load};
+
+/// A job with all that it takes.
+pub(super) struct Task<'a> {
+    pub(super) asked: &'a Asked,
+    pub(super) job: &'a Job,
+    /// What moves its bytes, and as what type that counts where it is a plain one.
+    pub(super) way: Way,
+    pub(super) plain: Transfer,
+    pub(super) lanes: Vec<Lane>,
+}
+
+/// What one job did.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Done {
+    pub(super) bytes: u64,
+    pub(super) requests: u64,
+    pub(super) time: Duration,
+    /// Of all its requests, each as long as it took.
+    pub(super) waited: Duration,
+    /// Bytes by the type that they count as.
+    pub(super) types: Vec<(Transfer, u64)>,
+    /// Whether the bytes are right; `None` where none were compared.
+    pub(super) right: Option<bool>,
+}
+
+impl Task<'_> {
+    const fn depth(&self) -> u32 {
+        match self.way {
+            Way::Plain(plain) => plain.depth(),
+            // Many requests in one call would go through the host's memory.
+            Way::Forebay(Some(Route::Direct)) => self.requests(),
+            Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
+            Way::Forebay(_) => 1,
+        }
+    }
+
+    /// Requests of one call.
+    fn batch(&self) -> u32 {
+        if matches!(self.way, Way::Forebay(None)) { self.asked.batch } else { 1 }
+    }
+
+    /// Requests that a thread has in flight.
+    const fn requests(&self) -> u32 {
+        if self.asked.transfer.is_batch() { self.job.threads * self.asked.batch } else { 1 }
+    }
+
+    /// A load for each size of request. Reading back is one pass, whatever the run was.
+    fn loads(&self, io: Io, reads_back: bool) -> Vec<Load> {
+        let (asked, sizes) = (self.asked, self.job.sizes.all());
+        let parts = u32::try_from(sizes.len()).expect("a few hundred");
+        let threads = if asked.transfer.is_batch() { u64::from(self.job.threads) } else { 1 };
+        let bytes = (asked.size - asked.shift).saturating_mul(threads) / u64::from(parts);
+        let end = match asked.time {
+            Some(time) if !reads_back => End::Time(time / parts),
+            _ => End::Bytes(bytes),
+        };
+        let load = |request_size| Load {
+            way: self.way,
+            read_percent: if reads_back { 100 } else { asked.read_percent },
+            pattern: if io.is_random() { Pattern::Random } else { Pattern::Sequential },
+            request_size,
+            depth: self.depth(),
+            batch: self.batch(),
+            // Nothing is brought anywhere before, and no write waits for the drive to have it.
+            cache: Cache::Resident,
+            warm_up: Duration::ZERO,
+            end,
+            rate: None,
+            seed: asked.seed,
+        };
+        sizes.into_iter().map(load).collect()
+    }
+
+    /// Bytes of memory that it takes, the GPU's and the host's together.
+    fn memory(&self) -> u64 {
+        let calls = self.lanes.len() as u64 * u64::from(self.depth());
+        let bytes = self.job.sizes.max.saturating_mul(u64::from(self.batch()));
+        bytes.saturating_mul(calls).saturating_mul(if self.lanes[0].device.is_some() {
+            2
+        } else {
+            1
+        })
+    }
+
+    /// Whether `load` writes all of its bytes, and no more than that.
+    fn is_pass(&self, load: &Load) -> bool {
+        let is_whole = matches!(load.end, End::Bytes(_)) && self.job.sizes.all().len() == 1;
+        is_whole && load.read_percent == 0 && load.pattern == Pattern::Sequential
+    }
+
+    fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
+        let mean_ns = ran.latencies.summary(false).map_or(0.0, |latency| latency.mean_ns);
+        let type_of = |route| match (self.way, route) {
+            (Way::Plain(_), _) => self.plain,
+            (_, Route::Direct) => self.asked.transfer,
+            (_, Route::Staged) => Transfer::CpuAsyncGpu,
+            (_, Route::Cached) => Transfer::CpuCachedGpu,
+            _ => Transfer::CpuOnly,
+        };
+        // A call of a batch waits for all of its requests, which are at work as long as others.
+        let waited = if self.asked.transfer.is_batch() {
+            ran.span
+        } else {
+            Duration::from_secs_f64(mean_ns * 1e-9 * float(ran.requests))
+        };
+        Done {
+            bytes: ran.bytes,
+            requests: ran.requests,
+            time: ran.span,
+            waited,
+            types: ran.taken.iter().map(|taken| (type_of(taken.route), taken.bytes)).collect(),
+            right,
+        }
+    }
+
+    /// Runs it to its end, the first size by what is `ready`.
+    fn run(
+        &self,
+        engine: &Engine,
+        loads: &[Load],
+        ready: Ready<'_>,
+        verify: bool,
+    ) -> Result<Vec<Done>> {
+        let targets = [String::new()];
+        let mut first = Some(ready);
+        let one = |load| {
+            let ready = match first.take() {
+                Some(ready) => ready,
+                None => Ready::new(engine, load, &self.lanes)?,
+            };
+            let (ran, moved) = ready.run(&targets).map_err(in_options)?;
+            let right = match verify {
+                false => None,
+                true if self.is_pass(load) => Some(moved.check_all(engine)?),
+                true => moved.check(engine)?,
+            };
+            Ok(self.done(&ran, right))
+        };
+        loads.iter().map(one).collect()
+    }
+}
+
+/// The hints of ways are in the words of other verbs.
+fn in_options(mut failure: Failure) -> Failure {
+    let hint = failure.hint.as_mut();
+    if let Some(hint) = hint.filter(|hint| hint.contains("`forebay`, which takes any size")) {
+        *hint =
+            "past the page cache `-i`, `-o` and `-s` have to be multiples of the drive's block: \
+                 try multiples of 4K, or `-O 1`, which goes through it"
+                .into();
+    }
+    failure
+}
+
+/// Refuses what has no room in memory.
+///
+/// # Errors
+/// It says how much it takes.
+pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
+    let bytes = tasks.iter().map(Task::memory).fold(0, u64::saturating_add);
+    let available = environment::memory().available;
+    if bytes <= available / 2 {
+        return Ok(());
+    }
+    let (bytes, available) = (format_size(bytes), format_size(available));
+    Err(Failure::new(format!("cannot keep {bytes} of requests in memory"))
+        .because(format!("{available} are free, half of which may be taken"))
+        .hint("give a smaller `-i`, or less of `-w` and `-B`"))
+}
+
+/// Runs all of `tasks` at once; what each of them did.
+///
+/// # Errors
+/// The first of any.
+pub(super) fn run_all(
+    engine: &Engine,
+    tasks: &[Task<'_>],
+    io: Io,
+    reads_back: bool,
+) -> Result<Vec<Done>> {
+    let loads: Vec<Vec<Load>> = tasks.iter().map(|task| task.loads(io, reads_back)).collect();
+    let mut ready = Vec::new();
+    for (task, loads) in tasks.iter().zip(&loads) {
+        let _kept = Kept::to(task.job.node)?;
+        ready.push(Ready::new(engine, &loads[0], &task.lanes)?);
+    }
+    let (gate, stop) = (RwLock::new(()), AtomicBool::new(false));
+    let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+    let done = thread::scope(|scope| {
+        let (gate, stop) = (&gate, &stop);
+        let spawned = tasks.iter().zip(&loads).zip(ready).map(|((task, loads), ready)| {
+            let work = move || {
+                let _kept = Kept::to(task.job.node)?;
+                drop(gate.read());
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Vec::new());
+                }
+                task.run(engine, loads, ready, task.asked.verify)
+            };
+            thread::Builder::new().name("job".into()).spawn_scoped(scope, work)
+        });
+        let spawned: std::io::Result<Vec<_>> = spawned.collect();
+        stop.store(spawned.is_err(), Ordering::Relaxed);
+        drop(closed);
+        let threads =
+            spawned.map_err(|error| Failure::io("cannot start the threads of jobs", &error))?;
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<Vec<Done>>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    Ok(done.into_iter().map(|sizes| one_after_another(&sizes)).collect())
+}
+
+fn one_after_another(all: &[Done]) -> Done {
+    together(all, |times| times.sum())
+}
+
+/// What jobs did that ran at once.
+pub(super) fn at_once(all: &[Done]) -> Done {
+    together(all, |times| times.max().unwrap_or_default())
+}
+
+fn together(all: &[Done], time: impl Fn(&mut dyn Iterator<Item = Duration>) -> Duration) -> Done {
+    let right = all.iter().filter_map(|done| done.right).reduce(|one, other| one && other);
+    let mut types: Vec<(Transfer, u64)> = Vec::new();
+    for (kind, bytes) in all.iter().flat_map(|done| &done.types) {
+        match types.iter_mut().find(|(other, _)| other == kind) {
+            Some((_, sum)) => *sum += bytes,
+            None => types.push((*kind, *bytes)),
+        }
+    }
+    Done {
+        bytes: all.iter().map(|done| done.bytes).sum(),
+        requests: all.iter().map(|done| done.requests).sum(),
+        time: time(&mut all.iter().map(|done| done.time)),
+        waited: all.iter().map(|done| done.waited).sum(),
+        types,
+        right,
+    }
+}
+
+/// The line of what `jobs` did together.
+pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
+    let threads: u32 = jobs.iter().map(|job| job.threads).sum();
+    let is_batch = asked.transfer.is_batch();
+    // One job that did not go directly is enough for the line not to say so.
+    let most = done.types.iter().max_by_key(|(kind, bytes)| (!kind.is_direct(), *bytes));
+    let sizes = jobs.iter().map(|job| job.sizes);
+    let sizes = sizes.reduce(|one, other| Sizes {
+        min: one.min.min(other.min),
+        max: one.max.max(other.max),
+        step: one.step.min(other.step),
+    });
+    Line {
+        io,
+        transfer: most.map_or(asked.transfer, |(kind, _)| *kind),
+        threads: if is_batch { u32::try_from(jobs.len()).unwrap_or(1) } else { threads },
+        depth: is_batch.then(|| jobs.iter().map(|job| job.threads).max().unwrap_or(1)),
+        done: done.bytes,
+        whole: asked.size.saturating_mul(u64::from(threads)),
+        sizes: sizes.unwrap_or(Sizes::one(1)),
+        requests: done.requests,
+        latency_us: done.waited.as_secs_f64() * 1e6 / float(done.requests.max(1)),
+        time: done.time,
+    }
+}
+
+/// The way of a type that goes through the host, plainly, and the type that it is without a GPU.
+pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (Way, Transfer) {
+    let plain = match transfer {
+        _ if cached => Plain::CpuCachedGpu,
+        Transfer::CpuOnly => Plain::Cpu,
+        Transfer::CpuAsyncGpu => Plain::CpuAsyncGpu,
+        Transfer::CpuCachedGpu => Plain::CpuCachedGpu,
+        _ => Plain::CpuGpu,
+    };
+    let kind = match plain {
+        _ if !gpu => Transfer::CpuOnly,
+        Plain::Cpu => Transfer::CpuOnly,
+        Plain::CpuGpu => Transfer::CpuGpu,
+        Plain::CpuAsyncGpu => Transfer::CpuAsyncGpu,
+        Plain::CpuCachedGpu => Transfer::CpuCachedGpu,
+    };
+    (Way::Plain(plain), kind)
+}
+
+/// Refuses what goes past the page cache where the file system has none of that.
+///
+/// # Errors
+/// It says what goes there.
+pub(super) fn check_direct_io(path: &Path, transfer: Transfer) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let _step = crate::steps::Step::begin("open", path);
+    let mut how = std::fs::OpenOptions::new();
+    let opened = how.read(true).custom_flags(libc::O_DIRECT | libc::O_NONBLOCK).open(path);
+    match opened {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            let (path, number) = (path.display(), transfer.number());
+            Err(Failure::new(format!("cannot run `-x {number}` on `{path}`"))
+                .because("the file system has no O_DIRECT")
+                .hint("`-x 4` goes through the page cache, and so does `-O 1`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean is taken of it")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Arguments, Verb};
+
+    fn done(bytes: u64, seconds: u64, kind: Transfer, right: Option<bool>) -> Done {
+        Done {
+            bytes,
+            requests: bytes / 10,
+            time: Duration::from_secs(seconds),
+            waited: Duration::from_secs(2 * seconds),
+            types: vec![(kind, bytes)],
+            right,
+        }
+    }
+
+    #[test]
+    fn jobs_run_beside_each_other_and_sizes_behind_each_other() {
+        let all = [
+            done(100, 3, Transfer::Direct, Some(true)),
+            done(40, 5, Transfer::CpuAsyncGpu, None),
+            done(70, 4, Transfer::CpuAsyncGpu, Some(true)),
+        ];
+        let jobs = at_once(&all);
+        assert_eq!((jobs.bytes, jobs.requests), (210, 21));
+        assert_eq!(jobs.time, Duration::from_secs(5));
+        assert_eq!(jobs.waited, Duration::from_secs(24));
+        assert_eq!(jobs.types, [(Transfer::Direct, 100), (Transfer::CpuAsyncGpu, 110)]);
+        assert_eq!(jobs.right, Some(true));
+        assert_eq!(one_after_another(&all).time, Duration::from_secs(12));
+        let wrong = [all[0].clone(), done(1, 1, Transfer::Direct, Some(false))];
+        assert_eq!(at_once(&wrong).right, Some(false));
+        assert_eq!(at_once(&all[1..2]).right, None);
+    }
+
+    #[test]
+    fn a_line_says_direct_only_where_all_bytes_went_so() {
+        let words = "forebay gdsio -D x -s 1M -w 8 -x 6";
+        let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
+        let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
+        let asked = Asked::of_options(&args).unwrap();
+        let jobs = [&asked.jobs[0], &asked.jobs[0]];
+        let all = [
+            done(1000, 3, Transfer::Batch, None),
+            done(40, 5, Transfer::CpuAsyncGpu, None),
+            done(4, 5, Transfer::CpuCachedGpu, None),
+        ];
+        let of = |all: &[Done]| line(&asked, &jobs, Io::Read, &at_once(all));
+        assert_eq!(of(&all[..1]).transfer, Transfer::Batch);
+        assert_eq!(of(&all).transfer, Transfer::CpuAsyncGpu);
+        let line = of(&all);
+        assert_eq!((line.threads, line.depth, line.whole), (2, Some(8), 16 << 20));
+        assert_eq!((line.done, line.requests, line.time), (1044, 104, Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn plain_ways_are_their_types() {
+        for number in 1..=4 {
+            let asked = Transfer::parse(&number.to_string()).unwrap();
+            assert_eq!(plain_way(asked, false, true).1, asked);
+            assert_eq!(plain_way(asked, false, false).1, Transfer::CpuOnly);
+        }
+        let (way, kind) = plain_way(Transfer::CpuGpu, true, true);
+        assert_eq!((way, kind), (Way::Plain(Plain::CpuCachedGpu), Transfer::CpuCachedGpu));
+        assert_eq!(plain_way(Transfer::CpuOnly, true, false).1, Transfer::CpuOnly);
+    }
+}

@@ -1,0 +1,266 @@
+//! gdsio's own words: its types by number and by name, and sizes as it takes them. Pure.
+
+use std::fmt;
+
+use forebay::units::{GIB, KIB, MIB};
+
+/// More is no size of anything.
+const SIZE_MAX: u64 = 1 << 60;
+/// Sizes that a range may have: each is a run of its own.
+const SIZES_MAX: u64 = 256;
+
+/// The types of transfer, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    Direct,
+    CpuOnly,
+    CpuGpu,
+    CpuAsyncGpu,
+    CpuCachedGpu,
+    DirectAsync,
+    Batch,
+    BatchStream,
+}
+
+impl Transfer {
+    const ALL: [Self; 8] = [
+        Self::Direct,
+        Self::CpuOnly,
+        Self::CpuGpu,
+        Self::CpuAsyncGpu,
+        Self::CpuCachedGpu,
+        Self::DirectAsync,
+        Self::Batch,
+        Self::BatchStream,
+    ];
+
+    /// The type of a number, as the command line and job files have it.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let number = text.parse::<usize>().ok();
+        let found = number.and_then(|number| Self::ALL.get(number).copied());
+        found.ok_or_else(|| "it takes a type from 0 to 7".into())
+    }
+
+    pub(crate) fn number(self) -> usize {
+        Self::ALL.iter().position(|other| *other == self).expect("all are listed")
+    }
+
+    /// Its name in result lines.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Direct => "GPUD",
+            Self::CpuOnly => "CPUONLY",
+            Self::CpuGpu => "CPU_GPU",
+            Self::CpuAsyncGpu => "CPU_ASYNC_GPU",
+            Self::CpuCachedGpu => "CPU_CACHED_GPU",
+            Self::DirectAsync => "GPUD_ASYNC",
+            Self::Batch => "GPU_BATCH",
+            Self::BatchStream => "GPU_BATCH_STREAM",
+        }
+    }
+
+    /// Whether it means bytes that go to the GPU without a copy in host memory.
+    pub(crate) const fn is_direct(self) -> bool {
+        matches!(self, Self::Direct | Self::DirectAsync | Self::Batch | Self::BatchStream)
+    }
+
+    /// Whether one thread keeps many requests in flight.
+    pub(crate) const fn is_batch(self) -> bool {
+        matches!(self, Self::Batch | Self::BatchStream)
+    }
+}
+
+/// What is done to the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    Read,
+    Write,
+    RandRead,
+    RandWrite,
+}
+
+impl Io {
+    const ALL: [Self; 4] = [Self::Read, Self::Write, Self::RandRead, Self::RandWrite];
+
+    /// By its number, as `-I` has it.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let found = text.parse::<usize>().ok().and_then(|number| Self::ALL.get(number).copied());
+        found.ok_or_else(|| {
+            "it takes 0 (read), 1 (write), 2 (random read) or 3 (random write)".into()
+        })
+    }
+
+    /// By its word, as `rw=` of job files has it.
+    pub(crate) fn parse_word(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|io| io.label().to_lowercase() == text);
+        found.ok_or_else(|| "it takes `read`, `write`, `randread` or `randwrite`".into())
+    }
+
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Read => "READ",
+            Self::Write => "WRITE",
+            Self::RandRead => "RANDREAD",
+            Self::RandWrite => "RANDWRITE",
+        }
+    }
+
+    pub(crate) const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::RandWrite)
+    }
+
+    pub(crate) const fn is_random(self) -> bool {
+        matches!(self, Self::RandRead | Self::RandWrite)
+    }
+
+    /// The reading that looks whether a writing was right.
+    pub(crate) const fn reading(self) -> Self {
+        if self.is_random() { Self::RandRead } else { Self::Read }
+    }
+}
+
+/// A size: a whole number, with K, M or G behind it in either case, all powers of two.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let units = [('K', KIB), ('M', MIB), ('G', GIB)];
+    let last = text.chars().next_back().map(|last| last.to_ascii_uppercase());
+    let unit = units.into_iter().find(|(name, _)| Some(*name) == last);
+    let (digits, unit) = unit.map_or((text, 1), |(_, unit)| (&text[..text.len() - 1], unit));
+    let number = digits.parse::<u64>().ok().filter(|_| !digits.starts_with('+'));
+    let number =
+        number.ok_or("it takes a whole number, with K, M or G behind it, such as `64K`")?;
+    let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= SIZE_MAX);
+    bytes.ok_or_else(|| "no file is that large".into())
+}
+
+/// The same, of something that there is.
+pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
+    size(text).and_then(|size| if size > 0 { Ok(size) } else { Err("it has to be above 0".into()) })
+}
+
+/// Sizes of requests: one, or from the least to the most in steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) step: u64,
+}
+
+impl Sizes {
+    pub(crate) const fn one(size: u64) -> Self {
+        Self { min: size, max: size, step: size }
+    }
+
+    /// `SIZE`, or `MIN:MAX:STEP`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.splitn(4, ':').collect();
+        match parts[..] {
+            [one] => positive_size(one).map(Self::one),
+            [min, max, step] => {
+                let (min, max) = (positive_size(min)?, positive_size(max)?);
+                let sizes = Self { min, max, step: positive_size(step)? };
+                if max < min {
+                    return Err("its second size is less than its first".into());
+                }
+                if (max - min) / sizes.step >= SIZES_MAX {
+                    return Err(format!("it has more than {SIZES_MAX} sizes: take a larger step"));
+                }
+                Ok(sizes)
+            }
+            _ => Err("it takes a size such as `64K`, or `MIN:MAX:STEP`".into()),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(self) -> Vec<u64> {
+        let mut size = self.min;
+        std::iter::from_fn(move || {
+            let now = (size <= self.max).then_some(size);
+            size = size.saturating_add(self.step);
+            now
+        })
+        .collect()
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max {
+            return write!(f, "{}(KiB)", kib(self.min));
+        }
+        write!(f, "{}-{}-{}(KiB)", kib(self.min), kib(self.max), kib(self.step))
+    }
+}
+
+/// A number of KiB, with a fraction only where there is one.
+#[expect(clippy::cast_precision_loss, reason = "it is shown in a few digits")]
+pub(crate) fn kib(bytes: u64) -> String {
+    if bytes.is_multiple_of(KIB) {
+        return (bytes / KIB).to_string();
+    }
+    format!("{:.3}", bytes as f64 / KIB as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn types_have_gdsios_numbers_and_names() {
+        let labels: Vec<&str> =
+            (0..8).map(|number| Transfer::parse(&number.to_string()).unwrap().label()).collect();
+        assert_eq!(
+            labels.join(" "),
+            "GPUD CPUONLY CPU_GPU CPU_ASYNC_GPU CPU_CACHED_GPU GPUD_ASYNC GPU_BATCH \
+             GPU_BATCH_STREAM"
+        );
+        assert_eq!(Transfer::parse("6").unwrap().number(), 6);
+        let direct = (0..8).filter(|number| Transfer::ALL[*number].is_direct());
+        assert_eq!(direct.collect::<Vec<_>>(), [0, 5, 6, 7]);
+        Transfer::parse("8").unwrap_err();
+        Transfer::parse("-1").unwrap_err();
+        assert_eq!(Io::parse("3").unwrap().label(), "RANDWRITE");
+        assert_eq!(Io::parse_word("randread"), Ok(Io::RandRead));
+        Io::parse_word("READ").unwrap_err();
+        Io::parse("4").unwrap_err();
+    }
+
+    #[test]
+    fn sizes_are_whole_and_powers_of_two() {
+        assert_eq!(size("64k"), Ok(64 * KIB));
+        assert_eq!(size("512M"), Ok(512 * MIB));
+        assert_eq!(size("2G"), Ok(2 * GIB));
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(positive_size("0").unwrap_err(), "it has to be above 0");
+        for wrong in ["", "k", "1.5G", "-1", "+1", "1 M", "1KB", "1T", "99999999999G", "1M:2M"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        let range = Sizes::parse("4k:16K:4K").unwrap();
+        assert_eq!(range.all(), [4096, 8192, 12_288, 16_384]);
+        assert_eq!(range.to_string(), "4-16-4(KiB)");
+        assert_eq!(Sizes::parse("1M").unwrap().all(), [MIB]);
+        assert_eq!(Sizes::one(512).to_string(), "0.500(KiB)");
+        for wrong in ["4k:2k:1k", "4k:8k", "4k:8k:0", "4k:1G:4k", "1:2:3:4", "::", "4k:8k:1k:"] {
+            assert!(Sizes::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_word_ends_the_command(word: String) {
+            let _ = (size(&word), Transfer::parse(&word), Io::parse(&word), Io::parse_word(&word));
+            if let Ok(sizes) = Sizes::parse(&word) {
+                let _ = sizes.all();
+            }
+        }
+
+        #[test]
+        fn a_range_has_bounds(min: u64, more in 0_u64..1 << 40, step in 1_u64..1 << 40) {
+            if let Ok(sizes) = Sizes::parse(&format!("{min}:{}:{step}", min.saturating_add(more))) {
+                let all = sizes.all();
+                prop_assert!(!all.is_empty() && all.len() as u64 <= SIZES_MAX);
+                prop_assert!(all.iter().all(|size| (sizes.min..=sizes.max).contains(size)));
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The files of runs: what is made, what stays, and what is never touched.
+
+use std::fs;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{TARGETS, bad, folder, good, names, word};
+use crate::program::program;
+
+#[test]
+fn writes_leave_files_that_later_writes_may_use() {
+    let folder = folder();
+    for gpu in TARGETS {
+        let line = format!("-D . -w 2 -s 256K -i 64k -x 4 -I 1 -V --gpu {gpu}");
+        let (text, _) = good(folder.path(), &line);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("IoType: WRITE "), "{text}");
+        assert_eq!(lines[1], "Verifying data ");
+        assert!(lines[2].starts_with("IoType: READ ") && lines.len() == 3, "{text}");
+        let marks = [".forebay-gdsio", "gdsio.0", "gdsio.1"];
+        let names = names(folder.path());
+        assert!(names == marks || names == marks[1..], "{names:?}");
+        let bytes = fs::read(folder.path().join("gdsio.1")).unwrap();
+        assert!(bytes.len() == 256 << 10 && bytes.iter().any(|byte| *byte != 0));
+    }
+    // A write that ended early leaves holes; a read makes them whole, and leaves the file.
+    let path = folder.path().join("gdsio.1");
+    for len in [0, 100_000] {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(0).unwrap();
+        file.set_len(len).unwrap();
+        let (_, talk) = good(folder.path(), "-D . -w 2 -s 256K -i 64k -x 4 -I 0 --gpu none");
+        assert!(talk.contains("stays, as what a write makes"), "{talk}");
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.len() == 256 << 10 && bytes.iter().all(|byte| *byte != 0));
+    }
+    // No more is made than is read, and nothing else is lost.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(512 << 10).unwrap();
+    let line = "-D . -w 2 -s 64K -o 128K -i 64k -x 4 -I 0 --gpu none";
+    let (_, talk) = good(folder.path(), line);
+    assert!(talk.contains("making a file of 64 KiB"), "{talk}");
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes.len(), 512 << 10);
+    let made = 128 << 10..192 << 10;
+    let is_made = |(at, byte): (usize, &u8)| (*byte != 0) == made.contains(&at);
+    assert!(bytes.iter().enumerate().all(is_made));
+}
+
+#[test]
+fn nothing_else_is_written_to() {
+    let folder = folder();
+    let path = folder.path().join("gdsio.1");
+    fs::write(&path, "precious").unwrap();
+    let line = "-D . -w 2 -s 256K -i 64k -x 4 -I 1 --gpu none";
+    let (code, talk) = bad(folder.path(), line);
+    assert!(code == 1 && talk.contains("gdsio.1`") && talk.contains("--overwrite"), "{talk}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    assert_eq!(names(folder.path()), ["gdsio.1"], "nothing is made where not all may be written");
+    // Nor is it read for longer than it is.
+    let (code, talk) = bad(folder.path(), "-D . -w 2 -s 256K -i 64k -x 4 -I 0 --gpu none");
+    assert!(code == 1 && talk.contains("it has 8 B"), "{talk}");
+    // A link leads to what it leads to.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let file = "-f link -s 256K -i 64k -x 4 -I 1 --gpu none";
+    let (code, talk) = bad(folder.path(), file);
+    assert!(code == 1 && talk.contains("gdsio.1`"), "{talk}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    good(folder.path(), &format!("{file} --overwrite"));
+    assert_ne!(fs::read(&path).unwrap()[..8], *b"precious");
+    // It is still not ours.
+    assert_eq!(bad(folder.path(), line).0, 1);
+    good(folder.path(), &format!("{line} --overwrite"));
+    let fifo = folder.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+    for (path, says) in [("fifo", "FIFO"), ("/dev/zero", "/dev/zero"), (".", "folder")] {
+        let line = format!("-f {path} -s 64K -i 64k -x 4 -I 1 --gpu none --overwrite");
+        let (code, talk) = bad(folder.path(), &line);
+        assert!(code == 1 && talk.contains(says), "{path}: {talk}");
+    }
+    for end in ["nowhere/x", "/nowhere/x"] {
+        let (code, talk) = bad(folder.path(), &format!("-f {end} -s 64K -i 64k -x 4 --gpu none"));
+        assert!(code == 1 && talk.contains("nowhere"), "{talk}");
+    }
+}
+
+#[test]
+fn a_device_is_written_to_only_where_its_own_word_says_so() {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let devices = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
+    let Some(device) = devices.filter(|path| path.exists()).last() else {
+        println!("skipped: writing to a device: there is none");
+        return;
+    };
+    // It is never opened for that: the device is the machine's own.
+    let line = format!("-f {} -s 64K -i 64k -x 4 -I 1 --gpu none", device.display());
+    for allowed in ["", " --overwrite"] {
+        let (code, talk) = bad(Path::new("."), &format!("{line}{allowed}"));
+        assert!(code == 1 && talk.contains("--overwrite-device"), "{talk}");
+    }
+}
+
+#[test]
+fn threads_share_one_file_where_it_is_short() {
+    let folder = folder();
+    fs::write(folder.path().join("data"), vec![7; 256 << 10]).unwrap();
+    let line = "-f data -w 4 -s 256K -i 64k -x 4 -I 0 -V --gpu sim";
+    let (text, talk) = good(folder.path(), line);
+    assert!(text.starts_with("Verifying data \nIoType: READ ") && text.lines().count() == 2);
+    assert!(talk.contains("all threads read the same bytes"), "{talk}");
+    assert_eq!(word(&text, "DataSetSize: "), "1024/1024(KiB)");
+    let (text, talk) = good(folder.path(), "-f data -w 4 -s 64K -i 64k -x 4 -I 2 -k 7 --gpu sim");
+    assert!(text.starts_with("IoType: RANDREAD ") && !talk.contains("all threads"), "{talk}");
+    assert_eq!(names(folder.path()), ["data"]);
+    good(folder.path(), "-f new -w 4 -s 64K -i 64k -x 4 -I 1 --gpu sim");
+    assert_eq!(fs::metadata(folder.path().join("new")).unwrap().len(), 256 << 10);
+}
+
+/// A run that ends whatever becomes of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_signal_removes_what_was_made_to_be_read() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let folder = folder();
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args("gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none".split(' '));
+        let mut running = Running(command.process_group(0).spawn().unwrap());
+        let start = Instant::now();
+        while names(folder.path()).len() < 2 {
+            // Only a bound on a hang: nothing is measured.
+            assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let pid = Pid::from_raw(i32::try_from(running.0.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+        assert_eq!(running.0.wait().unwrap().signal(), Some(signal.as_raw()));
+        assert!(names(folder.path()).is_empty(), "{signal:?} left {:?}", names(folder.path()));
+    }
+}

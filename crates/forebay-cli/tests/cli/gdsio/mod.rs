@@ -1,0 +1,381 @@
+//! `forebay gdsio`: lines that scripts can read, and words that make no sense.
+
+mod files;
+mod help;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::program::program;
+
+/// Which memory plays the target where it does not matter.
+const TARGETS: [&str; 2] = ["none", "sim"];
+
+/// A folder on a drive, where files have no holes but those that are made.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(".").unwrap()
+}
+
+/// Runs `forebay gdsio` with the words of `line`; the code, and what it said.
+fn run(folder: &Path, line: &str) -> (i32, String, String) {
+    let mut command = Command::new(program());
+    command.current_dir(folder).arg("gdsio").args(line.split_whitespace());
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[track_caller]
+fn good(folder: &Path, line: &str) -> (String, String) {
+    let (code, text, talk) = run(folder, line);
+    assert_eq!(code, 0, "{line}: {text}{talk}");
+    (text, talk)
+}
+
+#[track_caller]
+fn bad(folder: &Path, line: &str) -> (i32, String) {
+    let (code, text, talk) = run(folder, line);
+    assert_eq!(text, "", "{line}");
+    (code, talk)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// What a script takes behind `key`: letters up to the next blank, which for numbers may be a
+/// comma.
+#[track_caller]
+fn word<'a>(line: &'a str, key: &str) -> &'a str {
+    let (_, rest) = line.split_once(key).unwrap_or_else(|| panic!("no `{key}` in {line}"));
+    rest.split([' ', ',', '\n']).next().unwrap()
+}
+
+#[track_caller]
+fn number(line: &str, key: &str) -> f64 {
+    word(line, key).parse().unwrap_or_else(|error| panic!("{key} in {line}: {error}"))
+}
+
+/// The file system may have no O_DIRECT, as in memory, and then there is nothing past the cache.
+fn has_direct_io(folder: &Path) -> bool {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let path = folder.join("probe");
+    fs::write(&path, "").unwrap();
+    let opened = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    fs::remove_file(&path).unwrap();
+    if opened.is_err() {
+        println!("skipped: plain reads: no O_DIRECT in the current folder");
+    }
+    opened.is_ok()
+}
+
+#[test]
+fn a_line_adds_up() {
+    let folder = folder();
+    let (text, talk) = good(folder.path(), "-D . -d 0 -w 3 -s 1M -i 64k -x 4 -I 0 --gpu sim");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(talk.contains("making files of 3 MiB") && talk.contains("removed"), "{talk}");
+    assert!(names(folder.path()).is_empty(), "what was made to be read goes");
+    assert!(text.starts_with("IoType: READ XferType: CPU_CACHED_GPU Threads: 3 DataSetSize: "));
+    assert!(text.contains(" DataSetSize: 3072/3072(KiB) IOSize: 64(KiB) Throughput: "), "{text}");
+    assert!(text.ends_with(" secs\n") && text.contains(" GiB/sec, "), "{text}");
+    assert_eq!(number(&text, "ops: "), 48.0);
+    let seconds = number(&text, "total_time ");
+    let gib = 3072.0 / 1024.0 / 1024.0;
+    let exact = gib / seconds;
+    // Both are rounded to six digits.
+    let (low, high) = (gib / (seconds + 1e-6) - 1e-6, gib / (seconds - 1e-6).max(1e-9) + 1e-6);
+    let told = number(&text, "Throughput: ");
+    assert!((low..=high).contains(&told), "{told} is not {exact}");
+    // Three threads at most wait at once, each for its own request.
+    let latency = number(&text, "Avg_Latency: ");
+    assert!(latency > 0.0 && latency * 48.0 <= 3.1 * (seconds * 1e6 + 1.0), "{text}");
+}
+
+#[test]
+fn every_type_runs_on_a_simulated_gpu() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let line = "-D . -w 2 -s 512K -i 64k --gpu sim";
+    good(folder.path(), &format!("{line} -I 1 -x 4"));
+    for (number, label) in
+        [(1, "CPUONLY"), (2, "CPU_GPU"), (3, "CPU_ASYNC_GPU"), (4, "CPU_CACHED_GPU")]
+    {
+        for io in [number % 4, (number + 1) % 4] {
+            let (text, talk) = good(folder.path(), &format!("{line} -x {number} -I {io}"));
+            assert!(text.contains(&format!("XferType: {label} Threads: 2 ")), "{text}");
+            assert_eq!(talk, "", "{number}");
+        }
+    }
+    for number in [0, 5, 6, 7] {
+        let line = format!("{line} -x {number} -I 0");
+        let (text, talk) = good(folder.path(), &line);
+        // What was just written is in the page cache, and some of it may be on its way out.
+        let label = word(&text, "XferType: ");
+        assert!(["CPU_CACHED_GPU", "CPU_ASYNC_GPU"].contains(&label), "{text}");
+        assert_eq!(talk.lines().count(), 1, "{talk}");
+        assert!(talk.contains(&format!("`-x {number}` (G")), "{talk}");
+        assert!(talk.contains("no `libcufile`") && talk.contains("--gpu sim:cufile"), "{talk}");
+        assert_eq!(text.contains(" Threads: 1 IoDepth: 2 DataSetSize: "), number >= 6, "{text}");
+        assert_eq!(number_of(&text, "ops: "), 16);
+        let (code, talk) = bad(folder.path(), &format!("{line} --strict"));
+        assert!(code == 1 && talk.contains("by the route `direct`"), "{talk}");
+    }
+}
+
+#[track_caller]
+fn number_of(line: &str, key: &str) -> u64 {
+    word(line, key).parse().unwrap()
+}
+
+#[test]
+fn what_goes_directly_has_its_own_name() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let line = "-D . -w 2 -s 512K -i 64k --gpu sim:cufile --strict";
+    for (number, label) in
+        [(0, "GPUD"), (5, "GPUD_ASYNC"), (6, "GPU_BATCH"), (7, "GPU_BATCH_STREAM")]
+    {
+        for io in [number % 4, 3 - number % 4] {
+            let (text, _) = good(folder.path(), &format!("{line} -x {number} -I {io} -V"));
+            for line in text.lines().filter(|line| *line != "Verifying data ") {
+                assert_eq!(word(line, "XferType: "), label, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_runs_without_a_gpu() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    for number in 0..8 {
+        let line = format!("-D . -d 0 -w 2 -s 256K -i 64k -x {number} --gpu none");
+        let (text, talk) = good(folder.path(), &line);
+        assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
+        let said = talk.matches("`--gpu none` asked for it").count();
+        assert_eq!(said, usize::from(number != 1), "{talk}");
+        if number < 3 {
+            let (code, talk, _) = run(folder.path(), &format!("{line} --strict"));
+            assert_eq!(code, i32::from(number != 1), "{talk}");
+        }
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+const PAGE: &str = include_str!("../../../../../docs/gdsio.md");
+
+#[test]
+fn the_commands_of_a_study_run_as_printed() {
+    let folder = folder();
+    let lines = PAGE.lines().filter_map(|line| line.strip_prefix("$ forebay gdsio "));
+    let printed: Vec<&str> = lines.filter(|line| line.starts_with("-T 45 ")).collect();
+    assert_eq!(printed.len(), 5);
+    for (index, line) in printed.into_iter().enumerate() {
+        // Smaller, and all but one for as long as one pass takes.
+        let time = if index == 0 { "-T 1 " } else { "" };
+        let large = if line.ends_with("4096k") { "4M" } else { "1M" };
+        let line = line.replace("-T 45 ", time).replace("512M", "256K").replace("2048M", large);
+        let line = line.replace("/data", &folder.path().display().to_string());
+        let (text, _) = good(Path::new("."), &line);
+        let kib = if large == "4M" { 4096 } else { 1024 };
+        let (threads, kib) = if line.contains("-w 32") { (32, 256) } else { (24, kib) };
+        assert!(text.contains(&format!(" Threads: {threads} ")), "{text}");
+        assert!(text.contains(&format!("/{}(KiB)", threads * kib)), "{text}");
+        if index == 0 {
+            assert!((1.0..30.0).contains(&number(&text, "total_time ")), "{text}");
+        }
+    }
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn the_page_s_examples_run() {
+    let folder = folder();
+    let lines = PAGE.lines().filter_map(|line| line.strip_prefix("$ forebay gdsio "));
+    let mut count = 0;
+    for line in lines.filter(|line| !line.starts_with("-T 45 ")) {
+        let past_the_cache = line.contains("sim:cufile");
+        if !past_the_cache || has_direct_io(folder.path()) {
+            good(folder.path(), line);
+        }
+        count += 1;
+    }
+    assert_eq!(count, 4);
+    let (_, jobs) = PAGE.split_once("```ini\n").unwrap();
+    let (jobs, _) = jobs.split_once("```").unwrap();
+    fs::create_dir(folder.path().join("other")).unwrap();
+    let jobs = jobs.replace("directory=/tmp", "directory=other").replace("runtime=1", "runtime=0");
+    fs::write(folder.path().join("jobs"), jobs).unwrap();
+    let (text, _) = good(folder.path(), "jobs --gpu sim");
+    assert!(text.starts_with("IoType: RANDREAD ") && text.contains(" Threads: 3 "), "{text}");
+}
+
+#[test]
+fn the_page_lists_every_option() {
+    let (_, talk, _) = run(Path::new("."), "-h");
+    let options = talk.lines().filter_map(|line| line.trim_start().strip_prefix('-'));
+    let short = options.filter(|option| !option.starts_with('-') && !option.starts_with('h'));
+    let mut count = 0;
+    for option in short {
+        let option = format!("`-{}`", &option[..1]);
+        let (_, table) = PAGE.split_once("## All options").unwrap();
+        assert!(table.contains(&option), "docs/gdsio.md should tell of {option}");
+        count += 1;
+    }
+    assert_eq!(count, 25, "gdsio's own");
+}
+
+#[test]
+fn other_words_do_what_they_say() {
+    let folder = folder();
+    let line = "-D . -w 2 -s 256K --gpu sim";
+    let (text, _) = good(folder.path(), &format!("{line} -x 4 -i 4k:64k:20k"));
+    assert!(text.contains(" IOSize: 4-64-20(KiB) "), "{text}");
+    let (text, talk) = good(folder.path(), &format!("{line} -x 2 -O 1 -i 64k -U -I 2 -J"));
+    assert!(talk.contains("`-O 1` goes through the page cache"), "{talk}");
+    assert_eq!(text.lines().count(), 2, "a line for the job, and one for all");
+    assert_eq!(word(&text, "XferType: "), "CPU_CACHED_GPU", "{text}");
+    let (text, _) = good(folder.path(), &format!("{line} -x 6 -O 1 -i 16k -B 4 -M 50 -I 0"));
+    assert_eq!(number_of(&text, "ops: "), 32, "{text}");
+    let (text, talk) = good(folder.path(), &format!("{line} -x 0 -m 3 -i 64k -p -b -F -I 1"));
+    assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
+    for note in ["`-p` has no", "`-b` has no", "`-F` is not", "`-m 4` are as", "`-m 0` moves"] {
+        assert!(talk.contains(note), "{note}: {talk}");
+    }
+}
+
+#[test]
+fn a_job_file_runs_its_jobs_at_once() {
+    let folder = folder();
+    for name in ["a", "b"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let text = "[global]\nname=two\nxfer_type=4\nrw=read\nbs=64K\nsize=256K\ndo_verify=1\n\
+                [job1]\ngpu_dev_id=0\nnum_threads=2\ndirectory=a\n\
+                [job2]\nnum_threads=1\ndirectory=b\nio_size=32K\nstart_offset=64K\n";
+    fs::write(folder.path().join("two.gdsio"), text).unwrap();
+    let (text, _) = good(folder.path(), "two.gdsio --gpu sim -J");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "Verifying data ");
+    let sums = [2 * 4, 8, 2 * 4 + 8];
+    for (line, (threads, requests)) in lines[1..].iter().zip([2, 1, 3].into_iter().zip(sums)) {
+        assert!(line.contains(&format!(" Threads: {threads} ")), "{line}");
+        assert_eq!(number_of(line, "ops: "), requests, "{line}");
+        let all = format!("{0}/{0}(KiB)", threads * 256);
+        assert_eq!(word(line, "DataSetSize: "), all, "{line}");
+    }
+    assert_eq!(lines.len(), 4);
+    for name in ["a", "b"] {
+        assert!(names(&folder.path().join(name)).is_empty());
+    }
+    fs::write(folder.path().join("bad"), "[global]\nsize=1M\nbz=3\n").unwrap();
+    let (code, talk) = bad(folder.path(), "bad");
+    assert!(code == 2 && talk.contains("line 3 of `bad`") && talk.contains("`bz`"), "{talk}");
+    for arguments in ["two.gdsio -w 3", "two.gdsio -D a"] {
+        let (code, talk) = bad(folder.path(), arguments);
+        assert!(code == 2 && talk.contains("cannot stand beside"), "{talk}");
+    }
+    assert_eq!(bad(folder.path(), ".").0, 2);
+    assert_eq!(bad(folder.path(), "missing").0, 1);
+}
+
+#[test]
+fn words_that_make_no_sense_are_exit_code_2() {
+    let folder = folder();
+    for line in [
+        "",
+        "-D .",
+        "-s 1M",
+        "-D . -f x -s 1M",
+        "-D . -s 1.5M",
+        "-D . -s 1T",
+        "-D . -s 0",
+        "-D . -s 1M -i 2M",
+        "-D . -s 1M -i 4k:8k",
+        "-D . -s 1M -x 8",
+        "-D . -s 1M -I 4",
+        "-D . -s 1M -w 0",
+        "-D . -s 1M -w 99999",
+        "-D . -s 900000000G -w 1024",
+        "-D . -s 1M -T 0",
+        "-D . -s 1M -T 99999999",
+        "-D . -s 1M -d -1",
+        "-D . -s 1M -m 5",
+        "-D . -s 1M -m 2 -x 2",
+        "-D . -s 1M -M 50 -x 2",
+        "-D . -s 1M -M 101 -x 6",
+        "-D . -s 1M -O 2",
+        "-D . -s 1M -x 6 -w 1024 -B 5",
+        "-D . -s 1M -I 2 -a 3K",
+        "-D . -s 1M -P rdma://server",
+        "-D . -s 1M -D .",
+        "-D . -s 1M -Z",
+        "-D . -s 1M --stric",
+    ] {
+        let (code, talk) = bad(folder.path(), line);
+        assert_eq!(code, 2, "{line}: {talk}");
+        assert!(talk.starts_with("error: ") && talk.contains("hint: "), "{line}: {talk}");
+    }
+    let (_, talk) = bad(folder.path(), "-D . -s 1M --stric");
+    assert!(talk.contains("perhaps `--strict` was meant"), "{talk}");
+    for (flag, near) in [("-S 1M", "`-s`"), ("-W3", "`-w`"), ("-t 5", "`-T`")] {
+        let (_, talk) = bad(folder.path(), &format!("-D . {flag}"));
+        assert!(talk.contains(&format!("perhaps {near} was meant")), "{talk}");
+    }
+    let (_, talk) = bad(folder.path(), "-D . -Z");
+    assert!(talk.contains("`forebay gdsio --help`"), "{talk}");
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn what_cannot_be_had_is_told() {
+    let folder = folder();
+    for (line, says) in [
+        ("-D nowhere -s 64K -i 64k -x 4 --gpu none", "nowhere"),
+        ("-D . -s 900000G -x 4 --gpu none", "stay free"),
+        ("-D . -s 900000G -x 4 -I 1 --gpu none", "stay free"),
+        ("-f /proc/self -s 64K -i 64k -x 4 --gpu none", "folder"),
+        ("-D . -s 64K -i 64k -x 4 -n 4000000 --gpu none", "NUMA node 4000000"),
+    ] {
+        if says.contains("NUMA") && !Path::new("/sys/devices/system/node/online").exists() {
+            println!("skipped: a NUMA node that is not there: this kernel knows of none");
+            continue;
+        }
+        let (code, talk) = bad(folder.path(), line);
+        assert!(code == 1 && talk.contains(says), "{line}: {talk}");
+        assert!(names(folder.path()).is_empty(), "{line}: {:?}", names(folder.path()));
+    }
+}
+
+#[test]
+fn what_no_drive_takes_is_told_in_options() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let line = "-D . -w 1 -s 100000 -i 1000 --gpu sim";
+    let (code, text, talk) = run(folder.path(), &format!("{line} -x 2"));
+    if code == 0 {
+        println!("skipped: requests that are too small: this file system takes any ({text})");
+        return;
+    }
+    assert!(
+        talk.contains("`-O 1`, which goes through it") && !talk.contains("`forebay`"),
+        "{talk}"
+    );
+    good(folder.path(), &format!("{line} -x 2 -O 1"));
+    good(folder.path(), &format!("{line} -x 0"));
+    assert!(names(folder.path()).is_empty());
+}
