@@ -9,8 +9,8 @@ const PLAIN: [&str; 2] = ["standard", "plain"];
 /// Directions and states of the page cache that are told of at most.
 const KINDS_MAX: usize = 6;
 
-/// The answer: how fast it got at best in each direction, from drives and from memory, in what way, how near to which ceiling,
-/// and how the bytes went.
+/// The answer: how fast it got at best in each direction, from drives and from memory, in what
+/// way, how near to which ceiling, and how the bytes went.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
     // What comes from memory is no answer to how fast a drive is.
