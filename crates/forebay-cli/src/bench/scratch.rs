@@ -9,6 +9,7 @@
 //! So files are made and removed by a descriptor of the folder, and a run looks before each of its
 //! steps whether the name is still that of its own folder.
 
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,7 +18,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat, unlinkat,
+};
 
 use crate::failure::{Failure, Result};
 use crate::interrupt;
@@ -92,17 +95,31 @@ impl Folder {
     /// Removes the files of a run, wherever the folder is, and the folder where it still has its
     /// name and nothing else is in it.
     pub(crate) fn remove(&self) {
-        let remove = |name: &str| unlinkat(&self.itself, name, AtFlags::empty());
-        for name in Part::ALWAYS.map(Part::name) {
-            let _ = remove(&name);
+        let remove = |name: &CStr| unlinkat(&self.itself, name, AtFlags::empty());
+        let own = names_in(&self.itself).into_iter().filter(|name| is_of_a_run(name.as_bytes()));
+        let removed = own.fold(true, |all, name| remove(&name).is_ok() && all);
+        // As long as there is a mark, another run may end what this one could not.
+        if removed {
+            let _ = unlinkat(&self.itself, MARK, AtFlags::empty());
         }
-        let mut numbers = 0..;
-        while numbers.next().is_some_and(|number| remove(&Part::Numbered(number).name()).is_ok()) {}
-        let _ = remove(MARK);
         if self.is_there().is_ok() {
             let _ = fs::remove_dir(&self.path);
         }
     }
+}
+
+/// The names in a folder, without those of the folder itself and of the one above.
+fn names_in(folder: &OwnedFd) -> Vec<CString> {
+    let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_owned());
+    names.filter(|name| !matches!(name.as_bytes(), b"." | b"..")).collect()
+}
+
+/// Whether a run gives its files such a name.
+fn is_of_a_run(name: &[u8]) -> bool {
+    let number = name.strip_prefix(b"file-");
+    let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    Part::ALWAYS.iter().any(|part| part.name().as_bytes() == name) || number.is_some_and(is_number)
 }
 
 /// A scratch folder; it goes away when this is dropped or the command is stopped.
@@ -282,6 +299,8 @@ mod tests {
             fs::write(scratch.add(number).unwrap(), "data").unwrap();
         }
         assert!(scratch.add(3).is_err(), "it is there");
+        // One that somebody else has removed keeps none of the others.
+        fs::remove_file(scratch.path(Part::Numbered(0))).unwrap();
         drop(scratch);
         assert!(names(place.path()).is_empty());
     }

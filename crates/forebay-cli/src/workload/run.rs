@@ -16,6 +16,7 @@ use super::pattern::{Offsets, Region};
 use super::worker::{Counter, Phase, Worked, Worker};
 use super::{End, Lane, Load, check, steady};
 use crate::bench::cpu;
+use crate::bench::scratch::random;
 use crate::bench::stats::{cpu_per_gb, rate};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
@@ -84,6 +85,9 @@ pub struct Ready<'a> {
     phase: Arc<Phase>,
     counters: Arc<[Counter]>,
     workers: Vec<Worker>,
+    /// What memory is filled by. Nobody knows it beforehand: bytes that an earlier run has left in
+    /// the files are never those that a request is to bring.
+    key: u64,
 }
 
 /// What is left of a load that has run: what its threads moved last.
@@ -121,7 +125,8 @@ impl<'a> Ready<'a> {
     pub fn new(engine: &Engine, load: &'a Load, lanes: &'a [Lane]) -> Result<Self> {
         let phase = Arc::new(Phase::default());
         let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
-        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new() };
+        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new(), key };
         for index in 0..lanes.len() {
             let worker = ready.worker(engine, index)?;
             ready.workers.push(worker);
@@ -195,7 +200,8 @@ impl<'a> Ready<'a> {
         let (depth, batch) = (count(load.depth), count(load.batch));
         let size = load.request_size;
         // Threads that read at random from the same seed would read the same places.
-        let seed = load.seed.wrapping_add((index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let seed = load.seed.wrapping_add(apart);
         let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
             let (wanted, have) = (format_size(size), format_size(lane.region.len));
             Failure::new(format!("cannot make requests of {wanted} in `{}`", lane.path.display()))
@@ -210,7 +216,7 @@ impl<'a> Ready<'a> {
             request_size: size,
             depth,
             batch,
-            key: seed,
+            key: self.key.wrapping_add(apart),
         };
         let calls = match load.end {
             End::Time(_) => None,
