@@ -86,6 +86,7 @@ impl Task<'_> {
             // Nothing is brought anywhere before, and no write waits for the drive to have it.
             cache: Cache::Resident,
             warm_up: Duration::ZERO,
+            once: false,
             end,
             rate: None,
             seed: asked.seed,

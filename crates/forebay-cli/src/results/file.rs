@@ -76,6 +76,19 @@ impl Ledger {
         }
     }
 
+    /// Appends the first record of a new file, or removes the file.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn begin(&mut self, record: &Record) -> Result<()> {
+        let appended = self.append(record);
+        if appended.is_err() && self.len == 0 {
+            // Without a first record nothing can go on with it. It is locked, so it is ours.
+            let _ = std::fs::remove_file(&self.path);
+        }
+        appended
+    }
+
     /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -90,6 +103,12 @@ impl Ledger {
         let line = serde_json::to_string(record).map_err(|error| {
             Failure::new("cannot write a result as JSON").because(error.to_string())
         })?;
+        if line.len() as u64 >= LINE_MAX || self.len + line.len() as u64 >= FILE_MAX {
+            let text = format!("cannot write to the results file `{}`", self.path.display());
+            return Err(Failure::new(text)
+                .because(format!("it would have more than {}", format_size(FILE_MAX)))
+                .hint("give fewer points for one file"));
+        }
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written {
             // What cannot be taken back is left out by whoever reads it.

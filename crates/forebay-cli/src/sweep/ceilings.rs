@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use forebay::Engine;
 use forebay::gpu::Device;
 use forebay::units::MIB;
+use forebay::{Engine, Route};
 
 use super::files::Place;
 use super::plan::Planned;
@@ -18,6 +18,7 @@ use crate::failure::Result;
 use crate::report::json::{Cache, Direction};
 use crate::results::{Bound, Ceiling, Measured};
 use crate::steps;
+use crate::workload::issuer::{Plain, Way};
 
 /// From here on the link is as fast as it gets.
 const LINK_LEN: u64 = 256 * MIB;
@@ -102,16 +103,22 @@ pub(super) fn storage(
 /// processors where they are all busy, else what is in flight.
 #[must_use]
 pub(super) fn bound(planned: &Planned, measured: &Measured, ceilings: &[Ceiling]) -> Option<Bound> {
-    let point = &planned.point;
+    let (point, way) = (&planned.point, planned.load.way);
     let direction = directions(point.read_percent).next()?;
-    let drive = point.cache == Cache::Cold || point.way == "cpu" || point.way == "cpu-gpu";
+    let past = match way {
+        Way::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
+        Way::Plain(plain) => plain.is_direct(),
+    };
+    let drive = point.cache == Cache::Cold || past;
     let of = |name: &str, of: &str| {
         let same = |c: &&Ceiling| c.name == name && c.of == of && c.direction == Some(direction);
         ceilings.iter().find(same).map(|ceiling| ceiling.bytes_per_second)
     };
     // Links of several GPUs add up, as long as nothing above them binds.
     let links: Option<f64> = point.targets.iter().map(|target| of("link", target)).sum();
-    let storage = of("storage", &point.path).filter(|_| drive);
+    let links = links.filter(|_| way != Way::Plain(Plain::Cpu));
+    // What was measured by reading says nothing of writes.
+    let storage = of("storage", &point.path).filter(|_| drive && point.read_percent == 100);
     let lowest = [("link", links), ("storage", storage)]
         .into_iter()
         .filter_map(|(name, rate)| Some((name, rate?)))
@@ -121,6 +128,8 @@ pub(super) fn bound(planned: &Planned, measured: &Measured, ceilings: &[Ceiling]
     let (name, advice) = match (lowest, share) {
         (Some((name, _)), Some(share)) if share >= NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger requests cost less")),
+        // The drive may be at its limit, which nobody knows.
+        _ if drive && storage.is_none() => return None,
         _ => ("in-flight", Some("larger requests, more depth or more threads may gain")),
     };
     Some(Bound {

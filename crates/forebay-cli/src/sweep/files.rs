@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::gpu::Device;
-use forebay::units::{GIB, align_down, format_size};
+use forebay::units::{GIB, format_size};
 
 use super::plan::Planned;
 use crate::args::SweepArgs;
@@ -59,7 +59,9 @@ impl Place {
             let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
             let needed = of.iter().map(needs).max().unwrap_or(0);
             let each = args.size.unwrap_or(SIZE) / u64::from(most_files);
-            let len = align_down(each.max(needed) + ALIGN - 1, ALIGN).max(ALIGN);
+            let len = each.max(needed).max(1).checked_next_multiple_of(ALIGN);
+            let len = len.filter(|len| len.checked_mul(most_files.into()).is_some());
+            let len = len.ok_or_else(|| Failure::usage("no file system has so much room"))?;
             let folder = path.to_owned();
             return Ok(Self { files, len, folder, leftovers, scratch: Some(scratch) });
         }
@@ -84,7 +86,10 @@ impl Place {
             Some(parent) if parent != Path::new("") => parent.to_owned(),
             _ => PathBuf::from("."),
         };
-        Ok(Self { files: vec![path.to_owned()], len, folder, leftovers: 0, scratch: None })
+        // Some ways follow no links where they write.
+        let file = fs::canonicalize(path)
+            .map_err(|error| Failure::io(format!("cannot look at `{}`", path.display()), &error))?;
+        Ok(Self { files: vec![file], len, folder, leftovers: 0, scratch: None })
     }
 
     /// Makes scratch, where there is any; `tell` hears how much.
@@ -128,7 +133,8 @@ impl Place {
             let file = index % files;
             // Threads that share a file take neighbouring parts of it.
             let sharers = ((all - file).div_ceil(files)) as u64;
-            let part = align_down(self.len / sharers, ALIGN.min(point.request_size.max(1)));
+            let unit = ALIGN.min(point.request_size);
+            let part = self.len / sharers / unit * unit;
             let part = if sharers == 1 { self.len } else { part };
             let start = (index / files) as u64 * part;
             let target = index % devices.len();

@@ -12,17 +12,17 @@ use std::str::FromStr;
 struct Model {
     name: &'static str,
     layers: u64,
-    /// Numbers that a token has in one layer.
+    /// Heads of keys and values; one that every GPU has whole.
+    heads: u64,
+    /// Numbers that a token has in each of them.
     numbers: u64,
-    /// Whether tensor parallelism divides them.
-    divided: bool,
 }
 
 const MODELS: [Model; 4] = [
-    Model { name: "deepseek-r1", layers: 61, numbers: 512 + 64, divided: false },
-    Model { name: "llama-8b", layers: 32, numbers: 2 * 8 * 128, divided: true },
-    Model { name: "llama-70b", layers: 80, numbers: 2 * 8 * 128, divided: true },
-    Model { name: "llama-405b", layers: 126, numbers: 2 * 8 * 128, divided: true },
+    Model { name: "deepseek-r1", layers: 61, heads: 1, numbers: 512 + 64 },
+    Model { name: "llama-8b", layers: 32, heads: 8, numbers: 2 * 128 },
+    Model { name: "llama-70b", layers: 80, heads: 8, numbers: 2 * 128 },
+    Model { name: "llama-405b", layers: 126, heads: 8, numbers: 2 * 128 },
 ];
 
 /// Types of numbers, and their bytes.
@@ -46,8 +46,9 @@ impl Kv {
     #[must_use]
     pub fn request_size(&self) -> u64 {
         let layers = if self.all_layers { self.model.layers } else { 1 };
-        let parts = if self.model.divided { self.tensor_parallel } else { 1 };
-        (self.model.numbers * self.kind.1 / parts).max(1) * self.page * layers
+        // On more GPUs than there are heads, several have the same.
+        let heads = self.model.heads.div_ceil(self.tensor_parallel);
+        heads * self.model.numbers * self.kind.1 * self.page * layers
     }
 }
 
@@ -113,6 +114,7 @@ mod tests {
         assert_eq!(size("llama-70b:bf16:page256:block"), 80 << 20);
         assert_eq!(size("llama-70b:bf16:tp8:page16"), 8_192);
         assert_eq!(size("llama-70b:tp8:page64:block"), 2_621_440);
+        assert_eq!(size("llama-405b:tp16"), size("llama-405b:tp8"), "heads are not cut");
     }
 
     #[test]

@@ -15,13 +15,16 @@ mod plan;
 mod state;
 mod targets;
 
+use std::collections::HashMap;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
+use forebay::gpu::DeviceInfo;
 use forebay::topology::{DriveKind, Resolver};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
 use self::files::Place;
 use self::pace::Pace;
@@ -35,7 +38,7 @@ use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
 use crate::report::json::Gpu;
 use crate::report::warnings::{Warning, say};
-use crate::results::file::Ledger;
+use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
 use crate::workload::measure::Measurer;
@@ -54,7 +57,7 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
     let engine = Engine::new(options)?;
     let records = Sweep::new(&args, engine, command)?.run()?;
     show(&args, &records)?;
-    let failed: Vec<&str> = records.iter().filter_map(failure_of).collect();
+    let failed = failures(&records);
     match failed.first() {
         None => Ok(()),
         Some(first) => {
@@ -67,9 +70,21 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
     }
 }
 
-/// Why a sample is missing, or that its bytes were wrong.
-fn failure_of(record: &Record) -> Option<&str> {
-    let Record::Sample(sample) = record else { return None };
+/// Why samples are missing, or that their bytes were wrong: of those that were taken more than once
+/// what came last.
+fn failures(records: &[Record]) -> Vec<&str> {
+    let mut last = HashMap::new();
+    for (_, sample) in samples(records) {
+        last.insert((&sample.point, sample.repeat), sample);
+    }
+    let failed = samples(records).map(|(_, sample)| sample);
+    let failed = failed.filter(|sample| {
+        last.get(&(&sample.point, sample.repeat)).is_some_and(|last| std::ptr::eq(*last, *sample))
+    });
+    failed.filter_map(failure_of).collect()
+}
+
+fn failure_of(sample: &Sample) -> Option<&str> {
     let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
     sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
 }
@@ -99,7 +114,6 @@ struct Sweep<'a> {
     /// What a part of the same sweep has already.
     kept: Kept,
     meter: Meter,
-    command: &'a str,
 }
 
 impl<'a> Sweep<'a> {
@@ -117,7 +131,9 @@ impl<'a> Sweep<'a> {
             places.push(Place::find(&engine, path, args, &own)?);
         }
         let meter = meter(args, &targets, &paths)?;
-        let (ledger, kept) = state::open(args, &plan::asked(args, &planned))?;
+        let asked = plan::asked(args, &planned, &real(&paths), &identities(&targets));
+        let run = run_of(args, command, (&places[0].folder, &paths[0]), (&targets, &meter), asked);
+        let (ledger, kept) = state::open(args, &run.asked)?;
         let mut sweep = Self {
             args,
             engine,
@@ -128,41 +144,21 @@ impl<'a> Sweep<'a> {
             records: Vec::new(),
             kept,
             meter,
-            command,
         };
         let leftovers = sweep.places.iter().map(|place| place.leftovers).sum();
         if leftovers > 0 {
             warnings.push(Warning::Leftovers(leftovers));
         }
-        sweep.begin(&warnings)?;
+        sweep.begin(run, &warnings)?;
         Ok(sweep)
     }
 
     /// Writes down who measures what.
-    fn begin(&mut self, warnings: &[Warning]) -> Result<()> {
-        let place = &self.places[0];
-        let device = self.targets.iter().flatten().flatten().next();
-        let path = if self.args.paths.is_empty() { &place.folder } else { &self.args.paths[0] };
-        let environment =
-            environment::collect(path, device.map(|device| device.info()), self.command);
-        let mut gpus: Vec<Gpu> = Vec::new();
-        for device in self.targets.iter().flatten().flatten() {
-            let gpu = environment::gpu(device.info());
-            if !gpus.contains(&gpu) {
-                gpus.push(gpu);
-            }
-        }
+    fn begin(&mut self, run: Run, warnings: &[Warning]) -> Result<()> {
         self.records = std::mem::take(&mut self.kept.records);
-        let run = Run {
-            schema: SCHEMA,
-            verb: "sweep".into(),
-            label: self.args.label.clone(),
-            environment,
-            gpus,
-            unmetered: self.meter.absent().to_vec(),
-            asked: plan::asked(self.args, &self.planned),
-        };
-        self.note(Record::Run(Box::new(run)))?;
+        let run = Record::Run(Box::new(run));
+        self.ledger.begin(&run)?;
+        self.records.push(run);
         let power = self.meter.warnings();
         for text in warnings.iter().map(ToString::to_string).chain(power) {
             say(&text);
@@ -182,7 +178,8 @@ impl<'a> Sweep<'a> {
         let todo = self.todo();
         let path = self.ledger.path().display().to_string();
         if todo.is_empty() {
-            tell(&format!("`{path}` holds all of this sweep; `--anew` measures again"));
+            let again = if self.args.output.is_some() { "another file" } else { "`--anew`" };
+            tell(&format!("`{path}` holds all of this sweep; {again} measures again"));
             return Ok(self.records);
         }
         self.make_scratch()?;
@@ -238,21 +235,37 @@ impl<'a> Sweep<'a> {
         made
     }
 
-    /// Measures what could be reached, where it is not known yet.
+    /// Says that a ceiling could not be measured; the points can be all the same.
+    fn warn(&mut self, failure: &Failure) -> Result<()> {
+        let text = format!("a ceiling is not known: {}", failure.in_one_line());
+        say(&text);
+        self.note(Record::Warning { text })
+    }
+
+    /// Measures what could be reached.
     fn ceilings(&mut self) -> Result<Vec<Ceiling>> {
-        let mut found: Vec<Ceiling> = Vec::new();
+        let (mut found, mut failed) = (Vec::new(), Vec::new());
         for direction in ceilings::all_directions(&self.planned) {
             for together in &self.targets {
                 let Some(device) = together.last() else { continue };
-                found.push(ceilings::link(&self.engine, device.as_ref(), direction)?);
+                match ceilings::link(&self.engine, device.as_ref(), direction) {
+                    Ok(ceiling) => found.push(ceiling),
+                    Err(failure) => failed.push(failure),
+                }
             }
             // What is measured by writing would leave bytes that no check knows.
             let read = direction == crate::report::json::Direction::Read;
             for (index, place) in self.places.iter().enumerate().filter(|_| read) {
                 let given = self.args.paths.get(index).map(|path| path.display().to_string());
                 let path = given.unwrap_or_else(|| ".".into());
-                found.extend(ceilings::storage(&self.engine, place, &path, direction)?);
+                match ceilings::storage(&self.engine, place, &path, direction) {
+                    Ok(ceiling) => found.extend(ceiling),
+                    Err(failure) => failed.push(failure),
+                }
             }
+        }
+        for failure in &failed {
+            self.warn(failure)?;
         }
         for ceiling in &found {
             self.note(Record::Ceiling(ceiling.clone()))?;
@@ -316,6 +329,54 @@ impl<'a> Sweep<'a> {
             measured: result.ok(),
             error,
         }
+    }
+}
+
+/// Paths as nothing else is called.
+fn real(paths: &[PathBuf]) -> Vec<String> {
+    let real = paths.iter().map(|path| {
+        let _step = Step::begin("look at", path);
+        path.canonicalize().unwrap_or_else(|_| path.clone())
+    });
+    real.map(|path| path.display().to_string()).collect()
+}
+
+/// What tells each GPU from all others, of simulated ones what they play.
+fn identities(targets: &[Together]) -> Vec<String> {
+    let infos = targets.iter().flatten().flatten().map(|device| device.info());
+    let identity = |info: &DeviceInfo| match (info.simulated, info.uuid.as_str()) {
+        (false, "") => info.pci_address.clone(),
+        (false, uuid) => uuid.into(),
+        (true, _) => info.driver.clone(),
+    };
+    infos.map(identity).collect()
+}
+
+/// Who measures what, in the folder of the first path, if that is none itself.
+fn run_of(
+    args: &SweepArgs,
+    command: &str,
+    (folder, path): (&Path, &Path),
+    (targets, meter): (&[Together], &Meter),
+    asked: Value,
+) -> Run {
+    let device = targets.iter().flatten().flatten().next();
+    let place = if args.paths.is_empty() { folder } else { path };
+    let mut gpus: Vec<Gpu> = Vec::new();
+    for device in targets.iter().flatten().flatten() {
+        let gpu = environment::gpu(device.info());
+        if !gpus.contains(&gpu) {
+            gpus.push(gpu);
+        }
+    }
+    Run {
+        schema: SCHEMA,
+        verb: "sweep".into(),
+        label: args.label.clone(),
+        environment: environment::collect(place, device.map(|device| device.info()), command),
+        gpus,
+        unmetered: meter.absent().to_vec(),
+        asked,
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use forebay::Route;
+use forebay::units::format_size;
 use serde_json::{Value, json};
 
 use crate::args::SweepArgs;
@@ -103,6 +104,7 @@ pub(super) fn points(
         // How many calls of a thread are in flight is part of a plain way.
         let depth = if let Way::Plain(plain) = way { plain.depth() } else { depth };
         let load = load(args, way, request, (read_percent, depth, batch, cache));
+        check(&load)?;
         let point = Point {
             path: paths[path].clone(),
             targets: targets[target].clone(),
@@ -124,6 +126,18 @@ pub(super) fn points(
     Ok(planned)
 }
 
+/// Bytes of one call at most.
+const CALL_MAX: u64 = 1 << 40;
+
+fn check(load: &Load) -> Result<()> {
+    if load.call_len() <= CALL_MAX {
+        return Ok(());
+    }
+    let (size, batch) = (format_size(load.request_size), load.batch);
+    Err(Failure::usage(format!("a call of {batch} × {size} is too large"))
+        .hint(format!("{} are the most", format_size(CALL_MAX))))
+}
+
 fn load(
     args: &SweepArgs,
     way: Way,
@@ -131,9 +145,11 @@ fn load(
     (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
 ) -> Load {
     let end = args.bytes.map_or_else(|| End::Time(args.time.unwrap_or(TIME)), End::Bytes);
+    // What a warm-up leaves in the page cache would be written, or found, in the span that counts.
+    let once = cache == Cache::Cold && (read_percent < 100 || is_cached(way));
     let usual = match end {
-        End::Time(time) => time / 10,
-        End::Bytes(_) => Duration::ZERO,
+        End::Time(time) if !once => time / 10,
+        _ => Duration::ZERO,
     };
     Load {
         way,
@@ -143,10 +159,19 @@ fn load(
         depth,
         batch,
         cache,
-        warm_up: args.warm_up.unwrap_or(usual),
+        warm_up: if once { Duration::ZERO } else { args.warm_up.unwrap_or(usual) },
         end,
+        once,
         rate: args.rate,
         seed: args.seed.unwrap_or(1),
+    }
+}
+
+/// Whether all that a way moves goes through the page cache.
+fn is_cached(way: Way) -> bool {
+    match way {
+        Way::Forebay(route) => route == Some(Route::Cached),
+        Way::Plain(plain) => !plain.is_direct(),
     }
 }
 
@@ -195,13 +220,24 @@ pub(super) fn repeats(args: &SweepArgs) -> u32 {
     args.repeats.unwrap_or(REPEATS)
 }
 
-/// What was asked for, by which a part of the same sweep is known again.
-pub(super) fn asked(args: &SweepArgs, planned: &[Planned]) -> Value {
+/// What was asked for, by which a part of the same sweep is known again. `places` are the paths as
+/// nothing else is called, `targets` what tells each GPU from all others.
+pub(super) fn asked(
+    args: &SweepArgs,
+    planned: &[Planned],
+    places: &[String],
+    targets: &[String],
+) -> Value {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
     let seconds = |time: Duration| time.as_secs_f64();
     let load = planned.first().map(|planned| &planned.load);
     json!({
         "points": points,
+        "host": host,
+        "places": places,
+        "targets": targets,
+        "label": args.label,
         "repeats": repeats(args),
         "time_s": load.and_then(|load| match load.end {
             End::Time(time) => Some(seconds(time)),
@@ -276,18 +312,42 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_through_the_page_cache_goes_there_once() {
+        use crate::workload::issuer::Plain;
+        let args = SweepArgs {
+            request_size: vec![4096],
+            depth: vec![1],
+            way: vec![WayName::Forebay, WayName::Plain(Plain::CpuCachedGpu)],
+            direction: vec![100, 0],
+            cache: vec![Cache::Cold, Cache::Resident],
+            ..SweepArgs::default()
+        };
+        let (paths, targets) = one();
+        for planned in points(&args, &paths, &targets).unwrap() {
+            let (point, load) = (&planned.point, &planned.load);
+            let through = point.read_percent == 0 || point.way == "cpu-cached-gpu";
+            assert_eq!(load.once, point.cache == Cache::Cold && through, "{point:?}");
+            assert_eq!(load.warm_up.is_zero(), load.once, "{point:?}");
+        }
+    }
+
+    #[test]
     fn absurd_sweeps_are_refused() {
         let many: Vec<u32> = (1..=400).collect();
         let args = SweepArgs { depth: many.clone(), threads: many, ..SweepArgs::default() };
         let (paths, targets) = one();
         let failure = points(&args, &paths, &targets).unwrap_err();
         assert!(failure.usage && failure.message.starts_with("640000 points"), "{failure:?}");
+        let args = SweepArgs { request_size: vec![u64::MAX], ..SweepArgs::default() };
+        let failure = points(&args, &paths, &targets).unwrap_err();
+        assert!(failure.usage && failure.message.contains("too large"), "{failure:?}");
     }
 
     #[test]
     fn what_was_asked_tells_sweeps_apart() {
         let (paths, targets) = one();
-        let asked_of = |args: &SweepArgs| asked(args, &points(args, &paths, &targets).unwrap());
+        let asked_of =
+            |args: &SweepArgs| asked(args, &points(args, &paths, &targets).unwrap(), &paths, &[]);
         let usual = asked_of(&SweepArgs::default());
         assert_eq!(usual, asked_of(&SweepArgs { json: true, ..SweepArgs::default() }));
         for other in [
@@ -295,8 +355,13 @@ mod tests {
             SweepArgs { time: Some(Duration::from_secs(1)), ..SweepArgs::default() },
             SweepArgs { seed: Some(2), ..SweepArgs::default() },
             SweepArgs { batch: vec![4], ..SweepArgs::default() },
+            SweepArgs { label: Some("after".into()), ..SweepArgs::default() },
         ] {
             assert_ne!(usual, asked_of(&other), "{other:?}");
         }
+        let args = SweepArgs::default();
+        let planned = points(&args, &paths, &targets).unwrap();
+        assert_ne!(usual, asked(&args, &planned, &["/elsewhere".into()], &[]));
+        assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
     }
 }

@@ -10,8 +10,9 @@ use twox_hash::XxHash3_64;
 
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
+use crate::report::warnings::say;
 use crate::results::file::{Ledger, samples};
-use crate::results::{Point, Record};
+use crate::results::{Point, Record, Sample};
 
 /// Files of the same sweep in the state folder at most.
 const NUMBERS: u32 = 10_000;
@@ -26,7 +27,11 @@ pub(super) struct Kept {
 
 impl Kept {
     fn of(records: Vec<Record>) -> Self {
-        let good = samples(&records).filter(|(_, sample)| sample.measured.is_some());
+        // What failed, or moved wrong data, is tried again.
+        let is_good = |sample: &Sample| {
+            sample.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
+        };
+        let good = samples(&records).filter(|(_, sample)| is_good(sample));
         let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
         Self { records, measured }
     }
@@ -67,24 +72,32 @@ pub(super) fn open(args: &SweepArgs, asked: &Value) -> Result<(Ledger, Kept)> {
     let mut hasher = XxHash3_64::new();
     hasher.write(asked.to_string().as_bytes());
     let name = format!("sweep-{:016x}", hasher.finish());
-    let paths = (1..NUMBERS).map(|number| folder.join(format!("{name}-{number}.jsonl")));
-    for path in paths {
-        if std::fs::symlink_metadata(&path).is_err() {
-            return Ok((Ledger::create(&path)?, Kept::default()));
-        }
-        if args.anew {
-            continue;
-        }
-        // One that is damaged, or in use, is another's business.
-        if let Ok((ledger, records)) = Ledger::reopen(&path) {
-            let kept = Kept::of(records);
-            if asked_in(&kept.records) == Some(asked) && !kept.is_whole(asked) {
+    let path = |number: u32| folder.join(format!("{name}-{number}.jsonl"));
+    let is_there = |number: &u32| std::fs::symlink_metadata(path(*number)).is_ok();
+    let Some(new) = (1..NUMBERS).find(|number| !is_there(number)) else {
+        return Err(Failure::new(format!(
+            "`{}` is full of results of this sweep",
+            folder.display()
+        ))
+        .hint("remove some, or name a file by `-o`"));
+    };
+    // The last is the one to go on with: what was before it was begun anew, or is whole.
+    for number in (1..new).rev().take_while(|_| !args.anew) {
+        match Ledger::reopen(&path(number)) {
+            Ok((ledger, records)) => {
+                let kept = Kept::of(records);
+                if asked_in(&kept.records) != Some(asked) {
+                    continue;
+                }
+                if kept.is_whole(asked) {
+                    break;
+                }
                 return Ok((ledger, kept));
             }
+            Err(failure) => say(&format!("passed over: {}", failure.in_one_line())),
         }
     }
-    Err(Failure::new(format!("`{}` is full of results of this sweep", folder.display()))
-        .hint("remove some, or name a file by `-o`"))
+    Ok((Ledger::create(&path(new))?, Kept::default()))
 }
 
 fn continued(path: &Path, asked: &Value, anew: bool) -> Result<(Ledger, Kept)> {

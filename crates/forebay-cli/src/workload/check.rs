@@ -19,27 +19,31 @@ use crate::steps::{self, Step};
 /// Bytes that are compared at most: a look at a run, not a second run.
 const CHECKED_MAX: u64 = 64 * MIB;
 
-/// The calls whose bytes both the place's memory and the file must hold: the last of each place,
-/// without writes that a later call wrote over, and, where anything is written, without reads.
-fn calls(last: &VecDeque<Made>, request_size: u64, writes: bool) -> Vec<&Made> {
-    let mut found: Vec<&Made> = Vec::new();
-    let mut places = Vec::new();
-    for (index, call) in last.iter().enumerate().rev() {
-        if places.contains(&call.place) {
-            continue;
+/// The calls whose bytes both the place's memory and the file must hold: the last of each place.
+/// Where anything is written no reads, and of writes only those that met no other: in which order
+/// two that are in flight together reach the file nobody knows. `ended` counts all calls, those of
+/// `last` being the last of them.
+fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> Vec<&Made> {
+    let written = last.iter().filter(|call| call.direction == Direction::Write);
+    let mut written: Vec<u64> = written.flat_map(|call| call.offsets.iter().copied()).collect();
+    written.sort_unstable();
+    let is_alone = |offset: u64| {
+        let first = written.partition_point(|other| other.saturating_add(request_size) <= offset);
+        let end = written.partition_point(|other| *other < offset.saturating_add(request_size));
+        end - first == 1
+    };
+    // Who ended before these, while one of them was in flight, is not known any more.
+    let known_from = ended - last.len() as u64;
+    let mut places = HashSet::new();
+    let latest = last.iter().rev().filter(|call| places.insert(call.place));
+    let compared = latest.filter(|call| match (writes, call.direction) {
+        (false, Direction::Read) => true,
+        (true, Direction::Write) => {
+            call.began >= known_from && call.offsets.iter().all(|offset| is_alone(*offset))
         }
-        places.push(call.place);
-        let is_write = call.direction == Direction::Write;
-        let meets = |later: &Made| {
-            let near = |a: u64, b: u64| a.abs_diff(b) < request_size;
-            later.direction == Direction::Write
-                && call.offsets.iter().any(|&a| later.offsets.iter().any(|&b| near(a, b)))
-        };
-        if is_write == writes && (!writes || !last.iter().skip(index + 1).any(meets)) {
-            found.push(call);
-        }
-    }
-    found
+        _ => false,
+    });
+    compared.collect()
 }
 
 /// Whether the bytes of the last calls of each of `all`, with its file, are right; `None` where
@@ -53,9 +57,10 @@ pub(super) fn holds(
     request_size: u64,
     writes: bool,
 ) -> Result<Option<bool>> {
-    let mut left = CHECKED_MAX;
-    let mut right = None;
+    let (most, mut right) = (CHECKED_MAX / (all.len() as u64).max(1), None);
     for (path, worked) in all {
+        // Each thread has its share, and one call at least.
+        let mut left = None;
         if worked.result.is_err() {
             continue;
         }
@@ -66,12 +71,12 @@ pub(super) fn holds(
         let reading = Step::begin("read", path);
         let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
         let file = File::open(&**path).map_err(failed)?;
-        for call in calls(&worked.last, request_size, writes) {
+        for call in calls(&worked.last, worked.ended, request_size, writes) {
             let bytes = request_size * call.offsets.len() as u64;
-            if bytes > left && right.is_some() {
+            if left.is_some_and(|left| bytes > left) {
                 break;
             }
-            left = left.saturating_sub(bytes);
+            left = Some(left.unwrap_or(most).saturating_sub(bytes));
             let memory = worked.issuer.memory(call.place)?;
             let same = compare(&file, &memory, &call.offsets, request_size, &reading);
             right = Some(right.unwrap_or(true) && same.map_err(failed)?);
@@ -137,26 +142,39 @@ fn compare(
 mod tests {
     use super::*;
 
-    fn made(place: usize, direction: Direction, offsets: &[u64]) -> Made {
-        Made { place, direction, offsets: offsets.to_vec() }
+    fn made(place: usize, began: u64, direction: Direction, offsets: &[u64]) -> Made {
+        Made { place, began, direction, offsets: offsets.to_vec() }
     }
 
     #[test]
-    fn only_what_is_still_there_is_compared() {
+    fn only_writes_that_met_no_other_are_compared() {
         use Direction::{Read, Write};
+        let offsets = |last: &VecDeque<Made>, ended| {
+            let found = calls(last, ended, 10, true);
+            found.iter().map(|call| call.offsets[0]).collect::<Vec<u64>>()
+        };
         let last = VecDeque::from([
-            made(0, Write, &[0, 100]),
-            made(1, Write, &[200]),
-            made(2, Write, &[300]),
-            made(1, Write, &[105]),
+            made(0, 100, Write, &[0, 100]),
+            made(1, 100, Write, &[200]),
+            made(2, 100, Write, &[300]),
+            made(3, 99, Write, &[400]),
+            made(1, 101, Write, &[105]),
+            made(4, 101, Write, &[500, 505]),
         ]);
-        let found = calls(&last, 10, true);
-        let offsets: Vec<u64> = found.iter().map(|call| call.offsets[0]).collect();
-        assert_eq!(offsets, [105, 300], "the first was partly written over");
-        let mixed = VecDeque::from([made(0, Write, &[0]), made(1, Read, &[0])]);
-        let found = calls(&mixed, 10, true);
-        assert_eq!(found.len(), 1, "a read takes nothing away, and may have come before");
-        let reads = VecDeque::from([made(0, Read, &[0]), made(0, Read, &[50])]);
-        assert_eq!(calls(&reads, 10, false), [&made(0, Read, &[50])]);
+        assert_eq!(offsets(&last, 106), [300], "100 and 105 meet, 500 meets itself");
+        assert_eq!(offsets(&last, 105), [400, 300], "nobody is unknown that ran beside 400");
+        let mixed = VecDeque::from([made(0, 0, Write, &[0]), made(1, 0, Read, &[0])]);
+        assert_eq!(offsets(&mixed, 2), [0], "a read takes nothing away");
+        let reads = VecDeque::from([made(0, 0, Read, &[0]), made(0, 1, Read, &[50])]);
+        assert_eq!(calls(&reads, 2, 10, false), [&made(0, 1, Read, &[50])]);
+    }
+
+    #[test]
+    fn many_large_batches_are_looked_through_at_once() {
+        let call = |n: u64| {
+            made(n as usize % 500, n, Direction::Write, &Vec::from_iter(n * 99..n * 99 + 90))
+        };
+        let last: VecDeque<Made> = (0..1000).map(call).collect();
+        assert_eq!(calls(&last, 1000, 1, true).len(), 500);
     }
 }

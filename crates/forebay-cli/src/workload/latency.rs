@@ -27,6 +27,12 @@ impl Latencies {
         self.0.saturating_record(nanoseconds(latency));
     }
 
+    /// Counts `count` of the same length.
+    pub fn add_many(&mut self, latency: Duration, count: u64) {
+        let longest = nanoseconds(MAX);
+        self.0.record_n(nanoseconds(latency).min(longest), count).expect("it is in the range");
+    }
+
     /// Counts those of others as well.
     pub fn add_all(&mut self, others: &Self) {
         self.0.add(&others.0).expect("all histograms have the same range");

@@ -49,6 +49,9 @@ pub struct Load {
     pub warm_up: Duration,
     /// When it is over.
     pub end: End,
+    /// Whether no thread goes over its part of the files more than once: what went through the page
+    /// cache is there the second time.
+    pub once: bool,
     /// Requests per second of all threads together, due at even distances; as fast as it goes
     /// without it.
     pub rate: Option<f64>,
@@ -61,6 +64,12 @@ impl Load {
     #[must_use]
     pub const fn writes(&self) -> bool {
         self.read_percent < 100
+    }
+
+    /// Whether all that is moved counts, from the first byte on.
+    #[must_use]
+    pub fn counts_all(&self) -> bool {
+        self.once || matches!(self.end, End::Bytes(_))
     }
 
     /// Bytes of one call.

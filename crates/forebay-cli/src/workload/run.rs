@@ -85,6 +85,7 @@ pub struct Ready<'a> {
     phase: Arc<Phase>,
     counters: Arc<[Counter]>,
     workers: Vec<Worker>,
+    engine: Engine,
     /// What memory is filled by. Nobody knows it beforehand: bytes that an earlier run has left in
     /// the files are never those that a request is to bring.
     key: u64,
@@ -126,9 +127,10 @@ impl<'a> Ready<'a> {
         let phase = Arc::new(Phase::default());
         let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new(), key };
+        let (workers, engine) = (Vec::new(), engine.clone());
+        let mut ready = Self { load, lanes, phase, counters, workers, engine, key };
         for index in 0..lanes.len() {
-            let worker = ready.worker(engine, index)?;
+            let worker = ready.worker(index)?;
             ready.workers.push(worker);
         }
         Ok(ready)
@@ -161,7 +163,7 @@ impl<'a> Ready<'a> {
                 self.phase.stop(); // those that there are go home as soon as the gate is open
             }
             // Where all counts, threads may be done before anybody looks at a clock.
-            let all_counts = matches!(load.end, End::Bytes(_)) && spawned.is_ok();
+            let all_counts = load.counts_all() && spawned.is_ok();
             let first = all_counts.then(|| {
                 self.phase.count();
                 Edge::now(&self.counters)
@@ -186,15 +188,20 @@ impl<'a> Ready<'a> {
     fn watched(&self) -> Option<Step> {
         let Self { load, lanes, counters, .. } = self;
         let path = &lanes.first().filter(|_| !load.writes())?.path;
-        let counters = Arc::clone(counters);
-        let distance = load.rate.map_or(0.0, |rate| 2.0 / rate).clamp(0.0, 86_400.0);
+        let (counters, engine) = (Arc::clone(counters), self.engine.clone());
+        let distance = load.rate.map_or(0.0, |rate| 2.0 * f64::from(load.batch) / rate);
+        let distance = distance.clamp(0.0, 86_400.0);
         let least = load.warm_up.saturating_add(Duration::from_secs_f64(distance));
-        let life = move || counters.iter().map(|counter| counter.read().1).sum();
+        // A call may be of many requests: each that ends shows that the drive lives.
+        let life = move || {
+            let calls: u64 = counters.iter().map(|counter| counter.read().1).sum();
+            calls + engine.statistics().file.count()
+        };
         Some(Step::with_life("read", path, least, life))
     }
 
     /// The thread of a lane.
-    fn worker(&self, engine: &Engine, index: usize) -> Result<Worker> {
+    fn worker(&self, index: usize) -> Result<Worker> {
         let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
         let count = |number: u32| usize::try_from(number.max(1)).expect("a small number");
         let (depth, batch) = (count(load.depth), count(load.batch));
@@ -209,7 +216,7 @@ impl<'a> Ready<'a> {
                 .hint("give a larger `--size`, fewer `--threads`, or smaller requests")
         })?;
         let means = Means {
-            engine,
+            engine: &self.engine,
             device: lane.device.as_ref(),
             path: &lane.path,
             writes: load.writes(),
@@ -218,9 +225,13 @@ impl<'a> Ready<'a> {
             batch,
             key: self.key.wrapping_add(apart),
         };
+        let pass = (lane.region.len / load.call_len()).max(1);
         let calls = match load.end {
-            End::Time(_) => None,
-            End::Bytes(bytes) => Some(bytes.div_ceil(load.call_len()).max(1)),
+            End::Time(_) => load.once.then_some(pass),
+            End::Bytes(bytes) => {
+                let calls = bytes.div_ceil(load.call_len()).max(1);
+                Some(if load.once { calls.min(pass) } else { calls })
+            }
         };
         let due = load.rate.map(|rate| {
             let distance = (float(of) * float(batch) / rate).min(86_400.0);
@@ -260,18 +271,18 @@ fn keep_time(
             thread::sleep(left.min(PART_MIN));
         }
     };
-    let (warm_up, span) = match load.end {
-        End::Time(span) => (load.warm_up, Some(span)),
-        End::Bytes(_) => (Duration::ZERO, None),
+    let span = match load.end {
+        End::Time(span) => Some(span),
+        End::Bytes(_) => None,
     };
     let first = first.unwrap_or_else(|| {
-        sleep_until(start + warm_up);
+        sleep_until(start + load.warm_up);
         phase.count();
         Edge::now(counters)
     });
     let mut edges = vec![first];
     let from = edges[0].at;
-    let part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
+    let mut part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
     let mut next = from + part;
     while !done() && span.is_none_or(|span| edges[edges.len() - 1].at < from + span) {
         sleep_until(span.map_or(next, |span| next.min(from + span)));
@@ -281,10 +292,11 @@ fn keep_time(
         if span.is_none() && edges.len() > 1000 {
             let last = edges.pop();
             edges = edges.into_iter().step_by(2).chain(last).collect();
+            part *= 2;
         }
     }
     phase.stop();
-    if span.is_none() {
+    if done() {
         // Threads may have ended since the last look.
         edges.push(Edge::now(counters));
     }
@@ -303,9 +315,10 @@ fn finish<'a>(
         std::mem::replace(&mut worked.result, Ok(()))?;
     }
     let (first, mut last) = (edges[0].clone(), edges[edges.len() - 1].clone());
-    if let End::Bytes(_) = load.end {
+    let done = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
+    if load.counts_all() && done < last.at {
         // The clock looks now and then; the threads know when they were done.
-        last.at = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
+        last.at = done;
     }
     if load.writes() && load.cache == Cache::Cold {
         for (_, worked) in &mut all {
@@ -442,6 +455,7 @@ mod tests {
             batch: 1,
             cache: Cache::Resident,
             warm_up: Duration::ZERO,
+            once: false,
             end: End::Bytes(8 << 10),
             rate: None,
             seed: 0,

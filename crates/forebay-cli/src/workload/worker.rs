@@ -14,6 +14,9 @@ use crate::report::json::Direction;
 /// A thread that waits for a call to be due looks so often whether all is over.
 const SLEEP_MAX: Duration = Duration::from_millis(20);
 
+/// Calls that were missed are counted in so many groups at most.
+const MISSED_MAX: u128 = 1000;
+
 /// What all threads are to do at the moment.
 #[derive(Debug, Default)]
 pub(super) struct Phase(AtomicU8);
@@ -61,6 +64,8 @@ impl Counter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) place: usize,
+    /// How many calls of its thread had ended when it began.
+    pub(super) began: u64,
     pub(super) direction: Direction,
     pub(super) offsets: Vec<u64>,
 }
@@ -76,6 +81,8 @@ pub(super) struct Worked {
     pub(super) written: u64,
     /// The last calls, the oldest first; those that failed are not among them.
     pub(super) last: VecDeque<Made>,
+    /// How many ended in all.
+    pub(super) ended: u64,
     /// When its last call ended.
     pub(super) done: Instant,
     pub(super) result: Result<()>,
@@ -104,6 +111,7 @@ impl Worker {
     pub(super) fn run(mut self, start: Instant) -> Worked {
         let mut progress = Progress {
             made: 0,
+            ended: 0,
             mix: 0,
             since: vec![start; self.depth],
             calls: vec![None; self.depth],
@@ -112,10 +120,10 @@ impl Worker {
             moved: [0; 2],
         };
         let result = self.work(start, &mut progress);
-        let Progress { last, latencies, moved, .. } = progress;
+        let Progress { last, ended, latencies, moved, .. } = progress;
         let done = Instant::now();
         let (issuer, places, [read, written]) = (self.issuer, self.depth, moved);
-        Worked { issuer, places, latencies, read, written, last, done, result }
+        Worked { issuer, places, latencies, read, written, last, ended, done, result }
     }
 
     fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
@@ -123,14 +131,23 @@ impl Worker {
         let mut first = Ok(());
         loop {
             while first.is_ok() && self.goes_on(progress.made) {
-                let Some(place) = free.pop() else { break };
+                if free.is_empty() {
+                    break;
+                }
+                if let Some(due) =
+                    self.due(start, progress.made).filter(|due| *due > Instant::now())
+                {
+                    self.until(due, &mut free, progress)?;
+                    continue;
+                }
+                let place = free.pop().expect("it is not empty");
                 first = self.start(place, start, progress);
                 if first.is_err() {
                     free.push(place);
                 }
             }
             if free.len() == self.depth {
-                return first;
+                break;
             }
             match self.issuer.wait() {
                 Ok(done) => {
@@ -142,42 +159,72 @@ impl Worker {
                 Err(failure) => return first.and(Err(failure)),
             }
         }
+        if self.phase.is_over() {
+            self.count_missed(start, progress);
+        }
+        first
+    }
+
+    /// Takes calls that end until the next is due, or for a moment.
+    fn until(
+        &mut self,
+        due: Instant,
+        free: &mut Vec<usize>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let until = due.min(Instant::now() + SLEEP_MAX);
+        if free.len() == self.depth {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        } else if let Some(done) = self.issuer.wait_until(until)? {
+            free.push(done.place);
+            self.end(done.place, done.at, progress);
+        }
+        Ok(())
+    }
+
+    /// When the call of a number is due; `None` where as many are made as it goes.
+    fn due(&self, start: Instant, number: u64) -> Option<Instant> {
+        let (first, distance) = self.due?;
+        Some(start + first + times(distance, number))
+    }
+
+    /// Counts the calls that were due and could not be made, with the time for which they have been
+    /// waiting: a drive that stood still is not to be told by fewer calls alone.
+    fn count_missed(&self, start: Instant, progress: &mut Progress) {
+        let Some(((_, distance), due)) = self.due.zip(self.due(start, progress.made)) else {
+            return;
+        };
+        let waited = Instant::now().saturating_duration_since(due);
+        let missed = waited.as_nanos() / distance.as_nanos().max(1);
+        let groups = missed.min(MISSED_MAX);
+        for group in 0..groups {
+            // Those that were due first have waited longest.
+            let longest = waited.mul_f64(1.0 - ratio(group, groups));
+            let count = missed / groups + u128::from(group < missed % groups);
+            progress.latencies.add_many(longest, u64::try_from(count).unwrap_or(u64::MAX));
+        }
     }
 
     fn goes_on(&self, made: u64) -> bool {
         !self.phase.is_over() && self.calls.is_none_or(|calls| made < calls)
     }
 
-    /// Makes the next call, when it is due.
+    /// Makes the next call.
     fn start(&mut self, place: usize, start: Instant, progress: &mut Progress) -> Result<()> {
-        let now = Instant::now();
-        let due = self.due.map(|(first, distance)| start + first + times(distance, progress.made));
-        if let Some(due) = due {
-            self.sleep_until(due);
-        }
         // One that is late has been waiting since it was due.
-        progress.since[place] = due.unwrap_or(now);
+        progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
         let direction = progress.direction(self.read_percent);
         let mut call = match progress.calls[place].take() {
             Some(call) => call,
-            None => Made { place, direction, offsets: Vec::with_capacity(self.batch) },
+            None => Made { place, began: 0, direction, offsets: Vec::with_capacity(self.batch) },
         };
-        call.direction = direction;
+        (call.direction, call.began) = (direction, progress.ended);
         call.offsets.clear();
         call.offsets.extend(self.offsets.by_ref().take(self.batch));
         self.issuer.start(place, Call { direction, offsets: &call.offsets })?;
         progress.calls[place] = Some(call);
         progress.made += 1;
         Ok(())
-    }
-
-    fn sleep_until(&self, due: Instant) {
-        while let Some(wait) = due.checked_duration_since(Instant::now()) {
-            if self.phase.is_over() {
-                return;
-            }
-            std::thread::sleep(wait.min(SLEEP_MAX));
-        }
     }
 
     fn end(&self, place: usize, at: Instant, progress: &mut Progress) {
@@ -191,7 +238,9 @@ impl Worker {
         let own = &self.counters[self.index];
         add(&own.bytes, bytes);
         add(&own.requests, self.batch as u64);
-        if self.phase.counts() {
+        progress.ended += 1;
+        // One that was due while it counted counts whenever it ends.
+        if self.phase.counts() || (self.due.is_some() && self.phase.is_over()) {
             progress.latencies.add(at.saturating_duration_since(progress.since[place]));
         }
         // The memory of an old call is used again for its place's next.
@@ -206,6 +255,7 @@ impl Worker {
 
 struct Progress {
     made: u64,
+    ended: u64,
     /// Hundredths of a write that are due.
     mix: u32,
     /// Since when the call of each place has been waiting.
@@ -228,6 +278,12 @@ impl Progress {
         }
         Direction::Read
     }
+}
+
+/// A part as a share of a whole.
+#[expect(clippy::cast_precision_loss, reason = "a thousand at most")]
+fn ratio(part: u128, whole: u128) -> f64 {
+    part as f64 / whole as f64
 }
 
 /// `count` times `distance`, which may be far more than 32 bits of times.

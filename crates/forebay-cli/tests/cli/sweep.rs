@@ -182,8 +182,9 @@ fn a_number_of_bytes_ends_a_sample_as_well() {
 #[test]
 fn a_sweep_goes_on_where_it_was_killed() {
     let folder = folder();
-    let arguments = ["--gpu=none", "--request-size=4K,8K,16K", "--depth=1,2", "--size=8M"];
-    let arguments = [&arguments[..], &["--repeats=3", "--bytes=1M"]].concat();
+    // A link so slow that there is time to kill it.
+    let arguments = ["--gpu=sim:latency=5ms", "--request-size=4K,8K,16K", "--depth=1,2"];
+    let arguments = [&arguments[..], &["--size=8M", "--repeats=3", "--bytes=64K"]].concat();
     let mut child = command(folder.path(), &arguments)
         .process_group(0)
         .stdout(Stdio::null())
@@ -227,6 +228,54 @@ fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(120), "it never came that far");
         sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn the_same_words_elsewhere_are_another_sweep() {
+    let (here, there) = (folder(), folder());
+    let arguments = ["--request-size=4K", "--depth=1", "--bytes=64K"];
+    for (gpu, files) in [("--gpu=none", 2), ("--gpu=sim", 4), ("--gpu=sim:latency=1ms", 6)] {
+        for place in [here.path(), there.path()] {
+            let mut command = command(place, &[&arguments[..], &[gpu]].concat());
+            command.args(SHORT).env("XDG_STATE_HOME", here.path().join("state"));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{}", stderr(&output));
+            assert!(!stderr(&output).contains("kept"), "{}", stderr(&output));
+        }
+        let state = here.path().join("state/forebay");
+        assert_eq!(fs::read_dir(state).unwrap().count(), files, "{gpu}");
+    }
+}
+
+#[test]
+fn what_failed_is_tried_again_and_forgotten_once_it_is_right() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 8192]).unwrap();
+    let arguments = ["file", "--gpu=none", "--way=cpu", "--request-size=4K,8K", "--bytes=64K"];
+    let arguments = [&arguments[..], &["-o", "results", "--threads=2"]].concat();
+    // Of 8 KiB no two threads can have 8 KiB each.
+    let output = sweep(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let output = sweep(folder.path(), &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of them kept"), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    assert_eq!(samples(&records).count(), 3, "one right, one failed, and right then");
+}
+
+#[test]
+fn calls_that_are_due_are_taken_while_others_are_waited_for() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--request-size=4K", "--depth=32", "--rate=20", "--time=1s"];
+    let arguments = [&arguments[..], &["--cache=resident", "-o", "results"]].concat();
+    let output = sweep(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let measured = samples(&records).next().unwrap().1.measured.clone().unwrap();
+    // Fewer calls are due than may be in flight: none waits until there is no place for another.
+    assert!((1..=25).contains(&measured.requests), "{measured:?}");
 }
 
 #[test]
@@ -295,7 +344,9 @@ fn a_path_that_vanishes_ends_no_sweep() {
     let folder = folder();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; 8 << 20]).unwrap();
-    let arguments = ["file", "--gpu=none", "--request-size=64K", "--depth=1", "--bytes=256K"];
+    // A link so slow that there is time to remove it.
+    let arguments =
+        ["file", "--gpu=sim:latency=10ms", "--request-size=64K", "--depth=1", "--bytes=512K"];
     let arguments = [&arguments[..], &["--repeats=40", "-o", "results"]].concat();
     let mut child = command(folder.path(), &arguments)
         .stdout(Stdio::null())

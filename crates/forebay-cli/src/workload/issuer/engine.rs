@@ -197,6 +197,16 @@ impl Issuer for EngineIssuer {
         Ok(done)
     }
 
+    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>> {
+        if let Some(done) = self.ended.take() {
+            return Ok(Some(done));
+        }
+        let most = until.saturating_duration_since(Instant::now());
+        let Ok(done) = self.ends.recv_timeout(most) else { return Ok(None) };
+        self.end(done.place)?;
+        Ok(Some(done))
+    }
+
     fn sync(&mut self) -> Result<()> {
         Ok(self.file.sync_data()?)
     }

@@ -102,6 +102,12 @@ pub trait Issuer: Send {
     /// Where none is in flight.
     fn wait(&mut self) -> Result<Done>;
 
+    /// Waits for any call to end, until `until` at most; one is in flight.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>>;
+
     /// Makes what was written durable.
     ///
     /// # Errors

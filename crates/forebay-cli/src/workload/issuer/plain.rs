@@ -61,7 +61,9 @@ impl Plain {
         if matches!(self, Self::CpuAsyncGpu) { 2 } else { 1 }
     }
 
-    const fn is_direct(self) -> bool {
+    /// Whether it goes past the page cache.
+    #[must_use]
+    pub const fn is_direct(self) -> bool {
         !matches!(self, Self::CpuCachedGpu)
     }
 
@@ -239,6 +241,11 @@ impl Issuer for PlainIssuer {
         let place = self.order.pop_front().expect("a call is in flight");
         self.finish(place)?;
         Ok(Done { place, at: Instant::now() })
+    }
+
+    fn wait_until(&mut self, _until: Instant) -> Result<Option<Done>> {
+        // Only copies are on their way: the oldest is over in a moment.
+        self.wait().map(Some)
     }
 
     fn sync(&mut self) -> Result<()> {
