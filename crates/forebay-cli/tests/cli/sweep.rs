@@ -320,18 +320,9 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
 #[test]
 fn a_gpu_that_falls_away_ends_no_sweep() {
     let folder = folder();
-    let output = sweep(
-        folder.path(),
-        &[
-            "--gpu=sim:lost-after=400",
-            "--request-size=64K",
-            "--depth=2",
-            "--bytes=256K",
-            "--repeats=20",
-            "-o",
-            "results",
-        ],
-    );
+    let arguments = ["--gpu=sim:lost-after=60", "--request-size=64K", "--depth=2", "--size=8M"];
+    let arguments = [&arguments[..], &["--bytes=256K", "--repeats=20", "-o", "results"]].concat();
+    let output = command(folder.path(), &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     let last = samples(&records).last().unwrap().1;
@@ -400,7 +391,7 @@ fn wrong_words_are_named_with_what_was_meant() {
         (&["--request-sise", "4K"][..], "perhaps `--request-size` was meant"),
         (&["--job", "job.toml"], "perhaps `--request-size` was meant"),
         (&["--job", "broken.toml"], "line 1: "),
-        (&["--job", "missing.toml"], "No such file"),
+        (&["--job", "missing.toml"], "no such file"),
         (&["--depth", "0"], "it takes a number from 1 to 4096"),
         (&["--request-size", "5Q"], "it takes a size"),
         (&["--time", "1ms"], "it takes 10ms or more"),
