@@ -201,6 +201,7 @@ fn pid(number: u32) -> Option<Pid> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::process::Stdio;
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -220,9 +221,13 @@ mod tests {
     /// Starts a child that starts another, and is stopped.
     fn stopped(path: &Path) {
         install();
-        let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep 100", path.display());
+        // Longer than anybody waits for their end.
+        let asleep = 4 * LONG.as_secs();
+        let line = format!("echo $$ > {0}.new; mv {0}.new {0}; sleep {1}", path.display(), asleep);
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("sh -c '{line}' & sleep 100")).process_group(0);
+        command.arg("-c").arg(format!("sh -c '{line}' & sleep {asleep}")).process_group(0);
+        // Whoever reads what this process says is not to wait for them.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = spawn_group(&mut command).unwrap();
         until("the child's child", || path.exists());
         rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).unwrap();

@@ -11,6 +11,8 @@ use super::series::{Average, Series};
 const STEPS_GOOD: u32 = 50;
 /// Steps below which that is worth a word where there is nothing better.
 const STEPS_MIN: u32 = 10;
+/// Readings of power in a span below which that is worth a word as well.
+const READINGS_MIN: u64 = 5;
 /// Readings of which one at least has moved, if the counter moves at all.
 const STUCK: u64 = 3;
 /// Less of a span than this that is known is worth a word.
@@ -153,6 +155,13 @@ impl Readings {
                 "the span of {:.3} s is short for the counter of `{name}`, which moves in steps, \
                  so its watts are rough: measure for longer",
                 power.seconds
+            ));
+        }
+        if matches!(read.channel.kind, Kind::Power { .. }) && found.samples < READINGS_MIN {
+            power.warnings.push(format!(
+                "`{name}` was read {} times within the span of {:.3} s, so its watts are rough: \
+                 measure for longer",
+                found.samples, power.seconds
             ));
         }
         power.sources.push(Source {
@@ -318,6 +327,21 @@ mod tests {
         assert!(stuck.sources.is_empty(), "{stuck:?}");
         let none = "`package-0` told no power within the span";
         assert!(stuck.warnings[0].starts_with(none), "{:?}", stuck.warnings);
+    }
+
+    #[test]
+    fn a_few_readings_of_power_are_rough() {
+        let t = Instant::now();
+        let mut readings = Readings::default();
+        let first = readings.add(vec![power("server")], ms(2000));
+        for at in (1000..=9000).step_by(1000) {
+            readings.take(first, t + ms(at), vec![Ok(Value::Number(500.0))]);
+        }
+        let few = readings.power(t + ms(900), t + ms(4100));
+        let rough = "`server` was read 4 times within the span of 3.200 s, so its watts are rough";
+        assert_eq!((few.sources.len(), few.sources[0].samples), (1, 4));
+        assert!(few.warnings.len() == 1 && few.warnings[0].starts_with(rough), "{few:?}");
+        assert!(readings.power(t + ms(900), t + ms(5100)).warnings.is_empty());
     }
 
     #[test]

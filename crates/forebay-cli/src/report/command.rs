@@ -88,6 +88,15 @@ fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
 
 /// Writes a whole file, or none.
 fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
+    placed(path, overwrite, |file| put(file, bytes, File::sync_all))
+}
+
+/// Has a file written by `fill` and moved to its place where that went well.
+fn placed(
+    path: &Path,
+    overwrite: bool,
+    fill: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<()> {
     interrupt::install();
     let _step = Step::of_thread("write", path);
     let failed = |error: &io::Error| {
@@ -107,15 +116,20 @@ fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     // Beside it, so that whoever reads it meanwhile has the old one or the new one, whole.
     let beside = if overwrite { beside(path) } else { path.to_owned() };
     let mut file = interrupt::create_output(&beside).map_err(|error| failed(&error))?;
-    let written = put(&mut file, bytes);
+    let written = fill(&mut file);
     let moved = written.and_then(|()| if overwrite { fs::rename(&beside, path) } else { Ok(()) });
     interrupt::end_output(&beside, moved.is_ok());
     moved.map_err(|error| failed(&error))
 }
 
-fn put(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+fn put(
+    file: &mut File,
+    bytes: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     file.write_all(bytes)?;
-    file.flush()
+    // Over a network, and where room is only taken later, a full disk is told no sooner.
+    sync(file)
 }
 
 /// A name that nobody else has, in the folder of `path`.
@@ -158,6 +172,24 @@ mod tests {
         asked.output = Some(folder.path().join("none/report.html"));
         assert!(command(&asked).unwrap_err().message.contains("none/report.html"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_does_not_come_to_the_disk_replaces_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("report.html");
+        fs::write(&page, "before").unwrap();
+        let full = |_: &File| Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        for overwrite in [true, false] {
+            let failure = placed(&page, overwrite, |file| put(file, b"after", full)).unwrap_err();
+            assert!(failure.message.contains("report.html"), "{failure:?}");
+            let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+            assert_eq!(left.len(), usize::from(overwrite), "{left:?}");
+            if overwrite {
+                assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+                fs::remove_file(&page).unwrap();
+            }
+        }
     }
 
     #[test]

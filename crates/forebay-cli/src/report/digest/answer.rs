@@ -1,10 +1,9 @@
 //! The results in one sentence.
 
 use super::{Axis, Digest, Line, Metric, digits, rate_text};
+use crate::report::json::MethodName;
 use crate::report::plain::plain;
-
-/// The ways that others are held against.
-const PLAIN: [&str; 2] = ["standard", "plain"];
+use crate::workload::issuer::Plain;
 
 /// Directions and states of the page cache that are told of at most.
 const KINDS_MAX: usize = 6;
@@ -13,9 +12,12 @@ const KINDS_MAX: usize = 6;
 /// way, how near to which ceiling, and how the bytes went.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
-    // What comes from memory is no answer to how fast a drive is.
-    let kind =
-        |line: &Line| [Axis::Direction, Axis::Cache].map(|axis| line.marks.get(&axis).cloned());
+    // What comes from memory is no answer to how fast a drive is, and what stays in host memory
+    // none to how fast a GPU gets it.
+    let kind = |line: &Line| {
+        let marks = [Axis::Direction, Axis::Cache].map(|axis| line.marks.get(&axis).cloned());
+        (marks, line.stays_in_host())
+    };
     let mut kinds = Vec::new();
     for line in &digest.lines {
         if kinds.len() < KINDS_MAX && !kinds.contains(&kind(line)) {
@@ -67,6 +69,9 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
             text.push_str(&format!(" ({low} to {high})"));
         }
     }
+    if line.stays_in_host() && line.mark(Axis::Target) != Some("host") {
+        text.push_str(" in host memory alone");
+    }
     let where_it_was = where_it_was(digest, line);
     if !where_it_was.is_empty() {
         text.push_str(&format!(" with {where_it_was}"));
@@ -97,10 +102,15 @@ fn where_it_was(digest: &Digest, line: &Line) -> String {
     values.collect::<Vec<_>>().join(", ")
 }
 
+/// The ways that others are held against.
+fn plain_ways() -> impl Iterator<Item = &'static str> {
+    Plain::ALL.map(Plain::name).into_iter().chain([MethodName::Standard.name()])
+}
+
 /// The best rate of a plain way among lines that only differ in what is measured, unless `line` is
 /// one of a plain way.
 fn standard<'a>(line: &Line, others: &[&'a Line]) -> Option<(&'a str, f64)> {
-    let way = |line: &Line| PLAIN.iter().find(|name| line.mark(Axis::Way) == Some(**name)).copied();
+    let way = |line: &Line| plain_ways().find(|name| line.mark(Axis::Way) == Some(*name));
     if way(line).is_some() {
         return None;
     }
@@ -125,13 +135,13 @@ mod tests {
 
     #[test]
     fn the_best_of_each_direction_is_told() {
-        let mut sweep = Sweep { ways: vec!["forebay", "standard"], ..Sweep::default() };
+        let mut sweep = Sweep { ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
         insta::assert_snapshot!(of(&sweep).replace(", ", ",\n"), @"
         At best,
         forebay reads 6.77 GB/s (6.70 to 6.83) with request size 4 MiB,
         depth 32,
         96.7 % of the ceiling `storage`,
-        1.67 times the best of `standard`,
+        1.67 times the best of `cpu-gpu`,
         verdict: mixed 75 % staged / 25 % cached.
         ");
         sweep.read_percents = vec![100, 0];
@@ -145,6 +155,41 @@ mod tests {
         let text = sentence(&digest_of(&[("b", &report)]));
         assert!(text.contains("standard reads 2.15 GB/s"), "{text}");
         assert!(text.contains("; forebay reads 54.5 GB/s"), "{text}");
+    }
+
+    #[test]
+    fn what_never_reaches_the_gpu_is_told_apart() {
+        let sweep = Sweep { ways: vec!["forebay", "cpu-gpu", "cpu"], ..Sweep::default() };
+        let mut digest = digest_of(&[("a", &made::file(&sweep))]);
+        for line in digest.lines.iter_mut().filter(|line| line.mark(Axis::Way) == Some("cpu")) {
+            line.metrics.get_mut(&Metric::Rate).unwrap().median = 9e9;
+            line.ways = [("host (drive)".into(), 1.0)].into();
+        }
+        let told = |digest: &Digest| {
+            let text = sentence(digest);
+            assert!(text.contains("forebay reads 6.77 GB/s"), "{text}");
+            assert!(text.contains("; cpu reads 9.00 GB/s"), "{text}");
+            assert!(text.contains("1.67 times the best of `cpu-gpu`"), "{text}");
+            assert_eq!(text.matches("in host memory alone").count(), 1, "{text}");
+        };
+        told(&digest);
+        // By its name alone, and by its verdict alone.
+        for line in digest.lines.iter_mut().filter(|line| line.mark(Axis::Way) == Some("cpu")) {
+            line.ways.clear();
+        }
+        told(&digest);
+        let mut line = Line { ways: [("host (drive)".into(), 1.0)].into(), ..Line::default() };
+        assert!(line.stays_in_host());
+        line.ways.insert("staged".into(), 1.0);
+        assert!(!line.stays_in_host() && !Line::default().stays_in_host());
+    }
+
+    #[test]
+    fn each_plain_way_is_one_to_be_held_against() {
+        for way in ["cpu-gpu", "cpu-async-gpu", "cpu-cached-gpu", "standard"] {
+            let text = of(&Sweep { ways: vec!["forebay", way], ..Sweep::default() });
+            assert!(text.contains(&format!("1.67 times the best of `{way}`")), "{text}");
+        }
     }
 
     #[test]

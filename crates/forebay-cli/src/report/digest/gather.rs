@@ -11,13 +11,17 @@ use super::{Axis, Bound, Digest, Limit, Line, Mark, Metric, Raw, RunFacts, Targe
 use crate::bench::stats::{Spread, rate};
 use crate::power::result::Part;
 use crate::report::input::Source;
-use crate::report::json::{Direction, Report, Row};
+use crate::report::json::{Report, Row};
 use crate::report::proof::VerdictFacts;
 use crate::results::summary::{Estimate, Group, groups};
-use crate::results::{DriveBytes, Measured, Point, Record, Run, Sample};
+use crate::results::{DriveBytes, Measured, Point, Record, Run, Sample, Share};
 
-/// Ceilings, and warnings, that are kept at most: a machine has some dozens.
+/// Warnings that are kept at most: nobody reads as many.
 const KEPT_MAX: usize = 1000;
+/// Different routes or verdicts of one point that are told at most.
+const TEXTS_MAX: usize = 4;
+/// Targets of one point whose shares are told at most: a machine has some.
+const TARGETS_MAX: usize = 64;
 
 /// The digest of what these files hold, each with the name that its runs have without a label.
 #[must_use]
@@ -79,12 +83,6 @@ impl Digest {
         self.runs.len() - 1
     }
 
-    fn take_ceiling(&mut self, bound: Bound) {
-        if self.ceilings.len() < KEPT_MAX {
-            self.ceilings.push(bound);
-        }
-    }
-
     fn warn(&mut self, text: &str) {
         if self.warnings.len() < KEPT_MAX && !self.warnings.iter().any(|other| other == text) {
             self.warnings.push(text.to_owned());
@@ -92,17 +90,20 @@ impl Digest {
     }
 
     fn take_group(&mut self, group: &Group<'_>) {
-        let Some(first) = group.samples.first() else { return };
+        let samples = counted(&group.samples);
+        let Some(first) = samples.first() else { return };
         let mut line = Line { run: group.run, marks: marks(&first.point), ..Line::default() };
         let number = self.lines.len();
         let mut lists: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
-        for (repeat, sample) in group.samples.iter().enumerate() {
-            let mut raw = Raw { line: number, repeat, ..Raw::default() };
+        let mut words = Words::default();
+        for sample in &samples {
+            let mut raw = Raw { line: number, repeat: sample.repeat as usize, ..Raw::default() };
             raw.unix_time = Some(sample.unix_time);
             raw.error.clone_from(&sample.error);
             match &sample.measured {
                 Some(measured) => {
                     add_measured(&mut line, measured);
+                    words.add(measured);
                     let told = measured.power.iter().flat_map(|power| &power.warnings);
                     told.for_each(|text| self.warn(text));
                     raw.seconds = Some(measured.seconds);
@@ -124,51 +125,10 @@ impl Digest {
         let estimates = lists.into_iter();
         line.metrics =
             estimates.filter_map(|(metric, list)| Some((metric, Estimate::of(list)?))).collect();
-        line.targets = target_shares(&group.samples);
-        line.limit = self.limit(group.run, &first.point);
+        words.tell(&mut line);
+        line.targets = target_shares(&samples);
+        line.limit = self.limit(group.run, &samples);
         self.lines.push(line);
-    }
-
-    /// The lowest of the measured ceilings that bytes of a point meet: the links of its targets
-    /// together, and where they come from a drive, storage and network.
-    fn limit(&self, run: usize, point: &Point) -> Option<Limit> {
-        let fits = |bound: &&Bound| {
-            let ways = match point.read_percent {
-                100 => Some(Direction::Read),
-                0 => Some(Direction::Write),
-                _ => None,
-            };
-            bound.run == run
-                && !bound.theory
-                && (bound.direction.is_none() || ways.is_none() || bound.direction == ways)
-                && bound.rate.is_finite()
-                && bound.rate > 0.0
-        };
-        let bounds: Vec<&Bound> = self.ceilings.iter().filter(fits).collect();
-        let lowest = |rates: Vec<f64>| rates.into_iter().min_by(f64::total_cmp);
-        let of = |name: &str, of: &str| {
-            let named = bounds.iter().filter(|bound| bound.name == name && bound.of == of);
-            lowest(named.map(|bound| bound.rate).collect())
-        };
-        let links: Option<Vec<f64>> =
-            point.targets.iter().map(|target| of("link", target)).collect();
-        let mut limits = Vec::new();
-        if let Some(links) = links.filter(|links| !links.is_empty()) {
-            limits.push(Limit { name: "link".into(), rate: links.iter().sum() });
-        }
-        if point.cache == crate::report::json::Cache::Cold {
-            for name in ["storage", "network"] {
-                let all: Vec<f64> = bounds
-                    .iter()
-                    .filter(|bound| bound.name == name)
-                    .map(|bound| bound.rate)
-                    .collect();
-                // Of several, only the path's own says something of it.
-                let only = if all.len() == 1 { lowest(all) } else { of(name, &point.path) };
-                limits.extend(only.map(|rate| Limit { name: name.into(), rate }));
-            }
-        }
-        limits.into_iter().min_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
     fn take_report(&mut self, name: &str, report: &Report) {
@@ -211,10 +171,12 @@ impl Digest {
         });
         let estimate = Estimate::of(counted.into_iter().flatten().map(|s| rate(row.bytes, *s)));
         let interval = estimate.and_then(|estimate| estimate.interval);
+        let confidence = estimate.and_then(|estimate| estimate.confidence);
         let count = counted.map_or(row.seconds.len(), <[f64]>::len);
-        line.metrics.insert(Metric::Rate, Estimate { count, median, min, max, interval });
+        let estimate = Estimate { count, median, min, max, interval, confidence };
+        line.metrics.insert(Metric::Rate, estimate);
         if let Some(cost) = row.cpu_s_per_gb.and_then(|cost| Estimate::of([cost])) {
-            line.metrics.insert(Metric::CpuPerGb, Estimate { interval: None, ..cost });
+            line.metrics.insert(Metric::CpuPerGb, cost);
         }
         line.bytes = row.bytes.saturating_mul(row.seconds.len() as u64);
         line.route.clone_from(&row.route);
@@ -224,6 +186,7 @@ impl Digest {
             .limit
             .map(|limit| Limit { name: limit.name.name().into(), rate: limit.bytes_per_second });
         let bytes = line.bytes;
+        line.verdict = row.verdict.as_ref().map(|verdict| verdict.text.clone());
         add_verdict(&mut line, row.verdict.as_ref(), bytes);
         for (repeat, seconds) in row.seconds.iter().enumerate() {
             let values = BTreeMap::from([(Metric::Rate.key(), rate(row.bytes, *seconds))]);
@@ -361,8 +324,6 @@ fn add_measured(line: &mut Line, measured: &Measured) {
             written: sum.written.saturating_add(moved.written),
         });
     }
-    also(&mut line.route, measured.route.as_deref());
-    also(&mut line.bound, measured.bound.as_ref().map(|bound| bound.name.as_str()));
     line.verified = match (line.verified, measured.verified) {
         (Some(false), _) | (_, Some(false)) => Some(false),
         (before, now) => before.or(now),
@@ -374,24 +335,62 @@ fn add_measured(line: &mut Line, measured: &Measured) {
     add_verdict(line, measured.verdict.as_ref(), measured.bytes);
 }
 
-/// Adds a text to others, once.
-fn also(texts: &mut Option<String>, text: Option<&str>) {
-    match (texts.as_mut(), text) {
-        (_, None) => {}
-        (None, Some(text)) => *texts = Some(text.to_owned()),
-        (Some(all), Some(text)) => {
-            if !all.split(" or ").any(|other| other == text) {
-                all.push_str(" or ");
-                all.push_str(text);
+/// The samples of a point that count: of each repeat the last that showed something, else the
+/// last. What failed and was measured again later did not fail.
+fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
+    let mut kept: Vec<&Sample> = Vec::new();
+    let mut places: HashMap<u32, usize> = HashMap::new();
+    for sample in samples.iter().copied() {
+        let place = *places.entry(sample.repeat).or_insert(kept.len());
+        match kept.get_mut(place) {
+            Some(before) if sample.measured.is_some() || before.measured.is_none() => {
+                *before = sample;
             }
+            Some(_) => {}
+            None => kept.push(sample),
         }
     }
+    kept
+}
+
+/// What the samples of a point say in words, each text once.
+#[derive(Debug, Default)]
+struct Words<'a> {
+    route: Vec<&'a str>,
+    bound: Vec<&'a str>,
+    verdict: Vec<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn add(&mut self, measured: &'a Measured) {
+        also(&mut self.route, measured.route.as_deref());
+        also(&mut self.bound, measured.bound.as_ref().map(|bound| bound.name.as_str()));
+        also(&mut self.verdict, measured.verdict.as_ref().map(|verdict| verdict.text.as_str()));
+    }
+
+    fn tell(&self, line: &mut Line) {
+        line.route = joined(&self.route);
+        line.bound = joined(&self.bound);
+        line.verdict = joined(&self.verdict);
+    }
+}
+
+/// Adds a text to others, once; one more than is told says that there are more.
+fn also<'a>(texts: &mut Vec<&'a str>, text: Option<&'a str>) {
+    if let Some(text) = text.filter(|text| texts.len() <= TEXTS_MAX && !texts.contains(text)) {
+        texts.push(text);
+    }
+}
+
+fn joined(texts: &[&str]) -> Option<String> {
+    let more = if texts.len() > TEXTS_MAX { " or others" } else { "" };
+    let told = texts.get(..TEXTS_MAX).unwrap_or(texts);
+    (!told.is_empty()).then(|| format!("{}{more}", told.join(" or ")))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
 fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes: u64) {
     let bytes = bytes as f64;
-    also(&mut line.verdict, verdict.map(|verdict| verdict.text.as_str()));
     let mut proven = 0.0;
     for share in verdict.iter().flat_map(|verdict| &verdict.shares) {
         let part = share.share.clamp(0.0, 1.0 - proven);
@@ -408,15 +407,26 @@ fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes: u64) {
 fn target_shares(samples: &[&Sample]) -> Vec<TargetShare> {
     let measured = || samples.iter().filter_map(|sample| sample.measured.as_ref());
     let Some(first) = measured().next() else { return Vec::new() };
-    let mut targets: Vec<&str> = first.shares.iter().map(|share| share.target.as_str()).collect();
-    targets.dedup();
-    let shares = targets.iter().filter_map(|target| {
-        let of = || measured().flat_map(|m| &m.shares).filter(|share| share.target == *target);
+    let mut targets: Vec<(&str, Vec<&Share>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for share in first.shares.iter() {
+        if targets.len() < TARGETS_MAX && !places.contains_key(share.target.as_str()) {
+            places.insert(&share.target, targets.len());
+            targets.push((&share.target, Vec::new()));
+        }
+    }
+    for share in measured().flat_map(|measured| &measured.shares) {
+        if let Some(place) = places.get(share.target.as_str()) {
+            targets[*place].1.push(share);
+        }
+    }
+    let shares = targets.into_iter().filter_map(|(target, shares)| {
+        let estimate = |of: fn(&Share) -> f64| Estimate::of(shares.iter().map(|share| of(share)));
         Some(TargetShare {
-            target: (*target).to_owned(),
-            rate: Estimate::of(of().map(|share| share.bytes_per_second))?,
-            first_done: Estimate::of(of().map(|share| share.first_done_s))?,
-            last_done: Estimate::of(of().map(|share| share.last_done_s))?,
+            target: target.to_owned(),
+            rate: estimate(|share| share.bytes_per_second)?,
+            first_done: estimate(|share| share.first_done_s)?,
+            last_done: estimate(|share| share.last_done_s)?,
         })
     });
     shares.collect()

@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod gather;
+mod limits;
 pub mod notes;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use super::json::{Direction, Environment, Gpu};
 use crate::power::result::Absent;
 use crate::results::DriveBytes;
 use crate::results::summary::Estimate;
+use crate::workload::issuer::Plain;
 
 /// All that was measured, of one file or several.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -342,6 +344,15 @@ impl Line {
     pub fn share(&self) -> Option<f64> {
         let limit = self.limit.as_ref()?.rate;
         self.rate().filter(|_| limit > 0.0).map(|rate| rate / limit)
+    }
+
+    /// Whether no byte comes to a GPU: by its way, its target, or by all that is proven.
+    #[must_use]
+    pub fn stays_in_host(&self) -> bool {
+        let mut proven = self.ways.keys().filter(|way| *way != UNPROVEN).peekable();
+        self.mark(Axis::Target) == Some("host")
+            || self.mark(Axis::Way) == Some(Plain::Cpu.name())
+            || (proven.peek().is_some() && proven.all(|way| way.starts_with("host (")))
     }
 
     /// The value on an axis, as it is shown.

@@ -2,13 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use super::{Digest, Line};
+use super::{Digest, Line, Metric};
 use crate::report::plain::plain;
 
 /// What is more than this of a ceiling was not bound by it.
 const SHARE_MAX: f64 = 1.05;
 /// Samples of a point that are further apart than this, as a share of the median, say little.
 const SPREAD_MAX: f64 = 0.25;
+
+/// How likely at least the intervals of a quantity hold their medians, in percent and words; the
+/// least of all lines. `None` where there is no interval.
+#[must_use]
+pub fn confidence(digest: &Digest, metric: Metric) -> Option<String> {
+    let known = digest.lines.iter().filter_map(|line| line.metric(metric)?.confidence);
+    let least = known.min_by(f64::total_cmp)?;
+    // Never more than it is.
+    Some(format!("{:.0} %", (least * 100.0).floor()))
+}
 
 /// The warnings of a digest.
 #[must_use]
@@ -91,7 +101,8 @@ mod tests {
 
     fn changed(change: impl Fn(&mut serde_json::Value)) -> Vec<String> {
         let sweep = Sweep::default();
-        let mut records = vec![made::run(&sweep), made::ceiling("storage", "/", false, 7e9)];
+        let mut records =
+            vec![made::run(&sweep), made::ceiling("storage", &sweep.path, false, 7e9)];
         records.extend(made::samples(&sweep));
         change(&mut records[2]);
         digest_of(&[("a", &made::text(&records))]).warnings
@@ -119,7 +130,8 @@ mod tests {
         one(failed, r"the first with: cannot\nread;");
         let mut sweep = Sweep { repeats: 1, ..Sweep::default() };
         sweep.depths = vec![1000];
-        let mut records = vec![made::run(&sweep), made::ceiling("storage", "/", false, 1e9)];
+        let mut records =
+            vec![made::run(&sweep), made::ceiling("storage", &sweep.path, false, 1e9)];
         records.extend(made::samples(&sweep));
         let above = digest_of(&[("a", &made::text(&records))]).warnings;
         one(above, "5 of 5 points were faster than their ceiling");

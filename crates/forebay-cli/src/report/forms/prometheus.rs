@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::digest::{Axis, Digest, Line, Metric};
+use crate::report::digest::{Axis, Digest, Line, Metric, notes};
 
 /// Everything that has a number, as gauges.
 #[must_use]
@@ -17,7 +17,11 @@ pub fn text(digest: &Digest) -> String {
             gauge.value(&mut text, &labels(line), estimate.map(|estimate| estimate.median));
         }
         for (end, of) in [("low", 0), ("high", 1)] {
-            let help = format!("the {end} end of the interval that holds the median of 95 in 100");
+            let percent = notes::confidence(digest, metric).unwrap_or_default();
+            let help = format!(
+                "the {end} end of the interval that holds the median with a confidence of \
+                 {percent} at least"
+            );
             let gauge = Gauge { name: format!("{}_{end}", name(metric)), help };
             let known = digest.lines.iter().filter_map(|line| {
                 let (low, high) = line.metric(metric)?.interval?;

@@ -61,17 +61,15 @@ fn ceilings(digest: &Digest) -> Vec<Bar> {
     bars.collect()
 }
 
-/// The fastest lines, in the order in which they were measured.
+/// The fastest lines, in the order in which they were measured; what failed only where there is
+/// room.
 fn throughput(digest: &Digest) -> Vec<Bar> {
-    let mut lines: Vec<&Line> = digest.lines.iter().collect();
-    if lines.len() > BARS_MAX {
-        let rate = |line: &Line| line.rate().unwrap_or_default();
-        let mut rates: Vec<f64> = lines.iter().map(|line| rate(line)).collect();
-        rates.sort_by(|a, b| b.total_cmp(a));
-        let least = rates[BARS_MAX - 1];
-        lines.retain(|line| rate(line) >= least);
-        lines.truncate(BARS_MAX);
-    }
+    let mut places: Vec<(usize, &Line)> = digest.lines.iter().enumerate().collect();
+    let rate = |line: &Line| line.rate().unwrap_or(f64::NEG_INFINITY);
+    places.sort_by(|(_, a), (_, b)| rate(b).total_cmp(&rate(a)));
+    places.truncate(BARS_MAX);
+    places.sort_by_key(|(place, _)| *place);
+    let lines: Vec<&Line> = places.into_iter().map(|(_, line)| line).collect();
     let most = lines.iter().filter_map(|line| line.rate()).fold(0.0, f64::max);
     let bars = lines.into_iter().map(|line| Bar {
         name: people::label(digest, line),
@@ -221,5 +219,21 @@ mod tests {
             let full = |share| drawn(share).matches('█').count();
             proptest::prop_assert!(low > high || full(low) <= full(high));
         }
+    }
+
+    #[test]
+    fn what_was_measured_is_shown_before_what_failed() {
+        let sweep = Sweep { depths: (1..=20).collect(), repeats: 1, ..Sweep::default() };
+        let mut digest = digest_of(&[("a", &made::file(&sweep))]);
+        for (number, line) in digest.lines.iter_mut().enumerate() {
+            if number < 95 {
+                line.metrics.clear();
+            }
+        }
+        let bars = throughput(&digest);
+        assert_eq!((digest.lines.len(), bars.len()), (100, BARS_MAX));
+        let measured = bars.iter().filter(|bar| bar.value != "failed").count();
+        assert_eq!(measured, 5);
+        assert!(bars[BARS_MAX - 5..].iter().all(|bar| bar.value != "failed"));
     }
 }

@@ -154,8 +154,8 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
     without_empty(Grid { caption: "Ceilings".into(), columns, rows, left_out })
 }
 
-/// The best rate of the bound's run in its direction, with right data; of what is resident only
-/// where the bound is no drive's or network's.
+/// The best rate of the bound's run in its direction on its path or its GPU, with right data; of
+/// what is resident only where the bound is no drive's or network's.
 #[must_use]
 pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
     let of_memory = matches!(bound.name.as_str(), "link" | "memory");
@@ -165,6 +165,11 @@ pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<
             && (direction.is_none() || line.mark(Axis::Direction) == direction)
             && (of_memory || line.mark(Axis::Cache) != Some("resident"))
             && line.verified != Some(false)
+            && match bound.name.as_str() {
+                "storage" | "fio" => line.mark(Axis::Path).is_none_or(|path| path == bound.of),
+                "link" => bound.of == "host" || !line.stays_in_host(),
+                _ => true,
+            }
     };
     if bound.rate.is_nan() || bound.rate <= 0.0 {
         return None;
@@ -172,9 +177,11 @@ pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<
     let lines = digest.lines.iter().filter(fits);
     // Of several GPUs, each has only its part.
     let rates = lines.filter_map(|line| {
+        if bound.name != "link" || line.mark(Axis::Target) == Some(&bound.of) {
+            return line.rate();
+        }
         let own = line.targets.iter().find(|share| share.target == bound.of);
-        let together = line.rate();
-        if bound.name == "link" { own.map(|own| own.rate.median).or(together) } else { together }
+        own.map(|own| own.rate.median)
     });
     rates.max_by(f64::total_cmp).filter(|rate| *rate > 0.0)
 }
@@ -268,6 +275,41 @@ mod tests {
         let best = digest.lines.iter().filter_map(Line::rate).max_by(f64::total_cmp).unwrap();
         assert_eq!(grid.rows[1][5].number, Some(best / 7e9));
         assert_eq!(grid.rows[2][3].text, "theory");
+    }
+
+    #[test]
+    fn a_ceiling_is_held_against_its_own_path_and_gpu_alone() {
+        let near = Sweep::default();
+        let far = Sweep {
+            path: "/far/file".into(),
+            targets: vec!["cuda:1"],
+            ways: vec!["cpu-gpu"],
+            ..Sweep::default()
+        };
+        let mut records = vec![made::run(&near)];
+        for sweep in [&near, &far] {
+            records.push(made::ceiling("link", sweep.targets[0], false, 25e9));
+            records.push(made::ceiling("storage", &sweep.path, false, 7e9));
+            records.extend(made::samples(sweep));
+        }
+        records.push(made::ceiling("link", "cuda:2", false, 25e9));
+        records.push(made::ceiling("fio", "/nowhere", false, 7e9));
+        let mut digest = digest_of(&[("a", &made::text(&records))]);
+        let reached = |digest: &Digest| -> Vec<Option<f64>> {
+            digest.ceilings.iter().map(|bound| reached(digest, bound)).collect()
+        };
+        let best = |digest: &Digest, path: &str| {
+            let own = digest.lines.iter().filter(|line| line.mark(Axis::Path) == Some(path));
+            own.filter_map(Line::rate).max_by(f64::total_cmp)
+        };
+        let (near, far) = (best(&digest, &near.path), best(&digest, &far.path));
+        assert_ne!(near, far);
+        assert_eq!(reached(&digest), [near, near, far, far, None, None]);
+        // What stays in host memory does not use the link.
+        for line in digest.lines.iter_mut().filter(|l| l.mark(Axis::Way) == Some("cpu-gpu")) {
+            line.ways = [("host (drive)".into(), 1.0)].into();
+        }
+        assert_eq!(reached(&digest), [near, near, None, far, None, None]);
     }
 
     #[test]

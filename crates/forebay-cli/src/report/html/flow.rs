@@ -21,9 +21,11 @@ const FLOWS_MAX: usize = 8;
 pub(crate) struct Flow {
     /// Which.
     pub(crate) name: String,
-    /// Towards the file.
+    /// From the file.
+    reads: bool,
+    /// Towards the file; of a mixed load both are so.
     writes: bool,
-    /// Whether the memory is the host's.
+    /// Whether the bytes stay in the host's memory.
     host: bool,
     /// What the drives say to have moved.
     drives: Option<u64>,
@@ -31,7 +33,7 @@ pub(crate) struct Flow {
     staged: f64,
     /// From the page cache.
     cached: f64,
-    /// Straight.
+    /// Straight; of what stays in the host's memory, past the page cache.
     direct: f64,
     /// Whatever else.
     unproven: f64,
@@ -39,20 +41,23 @@ pub(crate) struct Flow {
 
 impl Flow {
     fn add(&mut self, line: &Line) {
-        self.host |= line.mark(Axis::Target) == Some("host");
         for (way, bytes) in &line.ways {
             match way.as_str() {
                 "staged" | "compat" => self.staged += bytes,
-                "cached" | "host (page cache)" => self.cached += bytes,
+                "cached" => self.cached += bytes,
+                // It says nothing of how bytes come to a GPU.
+                "host (page cache)" if self.host => self.cached += bytes,
                 // To host memory, past the page cache is all the way.
-                "host (drive)" => self.direct += bytes,
-                word if word.starts_with("direct (") => self.direct += bytes,
+                "host (drive)" if self.host => self.direct += bytes,
+                word if word.starts_with("direct (") && !self.host => self.direct += bytes,
                 _ => self.unproven += bytes,
             }
         }
         if let Some(moved) = line.drive {
-            let bytes = if self.writes { moved.written } else { moved.read };
-            self.drives = Some(self.drives.unwrap_or(0).saturating_add(bytes));
+            let read = if self.reads { moved.read } else { 0 };
+            let written = if self.writes { moved.written } else { 0 };
+            let before = self.drives.unwrap_or(0);
+            self.drives = Some(before.saturating_add(read).saturating_add(written));
         }
     }
 
@@ -84,12 +89,13 @@ pub(crate) fn flows(digest: &Digest) -> Vec<Flow> {
     let mut found: BTreeMap<(usize, String), Flow> = BTreeMap::new();
     for line in digest.lines.iter().filter(|line| !line.ways.is_empty()) {
         let direction = line.mark(Axis::Direction).unwrap_or("moved").to_owned();
-        let host = line.mark(Axis::Target) == Some("host");
+        let host = line.stays_in_host();
         let key = (line.run, format!("{direction}{}", if host { ", host memory" } else { "" }));
         let flow = found.entry(key).or_insert_with_key(|(run, name)| {
             let run = digest.runs.get(*run).filter(|_| digest.runs.len() > 1);
             let name = run.map_or_else(|| name.clone(), |run| format!("{}: {name}", run.name));
-            Flow { name, writes: direction == "write", ..Flow::default() }
+            let (reads, writes) = (direction != "write", direction != "read");
+            Flow { name, reads, writes, host, ..Flow::default() }
         });
         flow.add(line);
     }
@@ -179,15 +185,11 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
     markup.within("g", &[], |markup| {
         let class = if flow.direct > 0.0 { "edge" } else { "idle" };
         markup.alone("path", &[("class", &class), ("d", &"M64 134Q230 226 396 134")]);
-        if flow.direct > 0.0 {
-            head(
-                markup,
-                if flow.writes {
-                    ((100.0, 153.0), (64.0, 134.0))
-                } else {
-                    ((360.0, 153.0), (396.0, 134.0))
-                },
-            );
+        if flow.direct > 0.0 && flow.writes {
+            head(markup, ((100.0, 153.0), (64.0, 134.0)));
+        }
+        if flow.direct > 0.0 && flow.reads {
+            head(markup, ((360.0, 153.0), (396.0, 134.0)));
         }
         let way = if flow.host { "past the page cache" } else { "straight" };
         label(markup, (230.0, 170.0), &format!("{way}: {}", shown(flow.direct)));
@@ -204,8 +206,11 @@ fn edge(markup: &mut Markup, flow: &Flow, bytes: f64, (from, to): (Place, Place)
     let class = if bytes > 0.0 { "edge" } else { "idle" };
     let path = format!("M{} {}L{} {}", at(from.0), at(from.1), at(to.0), at(to.1));
     markup.alone("path", &[("class", &class), ("d", &path)]);
-    if bytes > 0.0 {
-        head(markup, if flow.writes { (to, from) } else { (from, to) });
+    if bytes > 0.0 && flow.writes {
+        head(markup, (to, from));
+    }
+    if bytes > 0.0 && flow.reads {
+        head(markup, (from, to));
     }
     label(markup, words, &shown(bytes));
 }
@@ -223,9 +228,11 @@ fn head(markup: &mut Markup, (from, to): (Place, Place)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::digest::Mark;
     use crate::report::digest::gather::tests::digest_of;
     use crate::report::html::markup::tests::elements;
     use crate::report::made::{self, Sweep};
+    use crate::results::DriveBytes;
 
     #[test]
     fn edges_have_the_bytes_that_verdicts_prove() {
@@ -246,6 +253,54 @@ mod tests {
         sweep.label = Some("x");
         let text = made::file(&sweep);
         assert_eq!(super::flows(&digest_of(&[("a", &text), ("b", &text)])).len(), 4);
+    }
+
+    /// A line of these ways, with 100 bytes of each.
+    fn line(target: &str, ways: &[&str]) -> Line {
+        let ways = ways.iter().map(|way| ((*way).to_owned(), 100.0)).collect();
+        let marks = [(Axis::Target, target), (Axis::Direction, "read")];
+        let marks = marks.map(|(axis, text)| (axis, Mark { text: text.into(), number: None }));
+        Line { ways, marks: marks.into(), ..Line::default() }
+    }
+
+    #[test]
+    fn nothing_is_direct_without_that_verdict() {
+        let edges = |target: &str, ways: &[&str]| {
+            let digest = Digest { lines: vec![line(target, ways)], ..Digest::default() };
+            flows(&digest).remove(0).edges()
+        };
+        // A plain way to host memory, though a GPU was the target.
+        for target in ["cuda:0", "host"] {
+            let found = edges(target, &["host (drive)", "host (page cache)"]);
+            assert_eq!(found[0], ("drives and host memory, past the page cache", 100.0));
+            assert_eq!(found[1], ("page cache and host memory", 100.0));
+            assert_eq!(found.len(), 3, "{found:?}");
+        }
+        let found = edges("cuda:0", &["host (drive)", "staged"]);
+        assert_eq!(found[3], ("drives and GPU, straight", 0.0));
+        assert_eq!(found[4], ("a way that is not proven", 100.0));
+        assert_eq!(edges("cuda:0", &["direct (p2pdma)"])[3].1, 100.0);
+    }
+
+    #[test]
+    fn of_a_mixed_load_both_directions_count() {
+        let sweep = Sweep { read_percents: vec![70], ..Sweep::default() };
+        let mut digest = digest_of(&[("a", &made::file(&sweep))]);
+        for line in &mut digest.lines {
+            line.drive = Some(DriveBytes { read: 70, written: 30 });
+        }
+        let flow = flows(&digest).remove(0);
+        assert_eq!(flow.drives, Some(1500));
+        let heads = |reads: bool, writes: bool| {
+            let mut markup = Markup::default();
+            let flow = Flow { direct: 1.0, reads, writes, ..flow.clone() };
+            draw(&mut markup, &flow, 1);
+            markup.done().matches("\"edge\"").count()
+        };
+        assert!(flow.reads && flow.writes);
+        // One more for each of the four edges.
+        assert_eq!(heads(true, true), heads(true, false) + 4);
+        assert_eq!(heads(true, false), heads(false, true));
     }
 
     #[test]

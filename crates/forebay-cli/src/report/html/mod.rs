@@ -16,7 +16,7 @@ mod tables;
 
 use markup::Markup;
 
-use super::digest::{Digest, answer};
+use super::digest::{Digest, Metric, answer, notes};
 use super::grid::people;
 
 const STYLE: &str = include_str!("style.css");
@@ -81,9 +81,15 @@ fn body(markup: &mut Markup, digest: &Digest) {
     }
     drawings(markup, digest);
     section(markup, "Results", |markup| {
-        let about = "The median of the repeats, and in brackets between which values it lies with \
-                     95 of 100 likely to hold it (a bootstrap). GB are 1e9 bytes.";
-        markup.element("p", &[("class", &"note")], about);
+        let mut about = "The median of the repeats. GB are 1e9 bytes.".to_owned();
+        if let Some(percent) = notes::confidence(digest, Metric::Rate) {
+            about = format!(
+                "The median of the repeats, and in brackets an interval that holds it with a \
+                 confidence of {percent} at least (more repeats, more confidence). GB are 1e9 \
+                 bytes."
+            );
+        }
+        markup.element("p", &[("class", &"note")], &about);
         tables::draw(markup, &people::results(digest, ROWS_MAX), "results");
         tables::draw(markup, &people::targets(digest, ROWS_MAX), "targets");
     });

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn many_lines_are_spread_over_charts() {
-        let mut sweep = Sweep { ways: vec!["forebay", "standard"], ..Sweep::default() };
+        let mut sweep = Sweep { ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
         (sweep.read_percents, sweep.repeats) = (vec![100, 0], 1);
         let all = charts(&digest(&sweep)).shown;
         assert!(all.iter().all(|chart| chart.series.len() <= SERIES_MAX));

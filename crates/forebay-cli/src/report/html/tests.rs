@@ -84,6 +84,19 @@ fn its_numbers_are_those_of_the_results() {
 }
 
 #[test]
+fn the_confidence_is_that_of_the_repeats() {
+    for (repeats, percent) in [(2, "50 %"), (3, "75 %"), (5, "93 %")] {
+        let text = made::file(&Sweep { repeats, ..Sweep::default() });
+        let words = format!("a confidence of {percent} at least");
+        assert!(of(&text).contains(&words), "{repeats}");
+        let gauges = crate::report::forms::prometheus::text(&digest_of(&[("a", &text)]));
+        assert!(gauges.contains(&words), "{gauges}");
+    }
+    let one = of(&made::file(&Sweep { repeats: 1, ..Sweep::default() }));
+    assert!(!one.contains("confidence") && one.contains("The median of the repeats."));
+}
+
+#[test]
 fn nothing_in_results_acts() {
     let page = of(&made::hostile());
     let found = elements(&page);

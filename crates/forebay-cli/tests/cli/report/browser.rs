@@ -84,7 +84,7 @@ fn a_page_works_in_a_browser() {
         return;
     };
     let text =
-        made::file(&Sweep { fails: 7, ways: vec!["forebay", "standard"], ..Sweep::default() });
+        made::file(&Sweep { fails: 7, ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() });
     let (folder, _) = folder(&text);
     let page = page(folder.path());
     let mut browser = Browser::start(&program, folder.path());

@@ -72,10 +72,62 @@ fn runs_have_names_of_their_own_and_continued_ones_are_one() {
     assert!(both.varying().contains(&Axis::Run));
     let continued = format!("{text}{text}");
     let one = digest_of(&[("a", &continued)]);
-    assert_eq!((one.runs.len(), one.lines.len(), one.raw.len()), (1, 15, 90));
+    assert_eq!((one.runs.len(), one.lines.len(), one.raw.len()), (1, 15, 45));
     let labelled = made::file(&Sweep { label: Some("7"), ..sweep });
     let digest = digest_of(&[("a", &labelled)]);
     assert_eq!(digest.lines[0].marks[&Axis::Run].number, Some(7.0));
+}
+
+#[test]
+fn what_failed_and_was_measured_again_did_not_fail() {
+    let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+    let fine = made::samples(&sweep);
+    let failed = made::samples(&Sweep { fails: 1, ..sweep.clone() });
+    let of = |samples: &[serde_json::Value]| {
+        let mut records = vec![made::run(&sweep)];
+        records.extend(samples.iter().cloned());
+        let digest = digest_of(&[("a", &made::text(&records))]);
+        let line = &digest.lines[0];
+        let count = line.metric(Metric::Rate).map_or(0, |rate| rate.count);
+        (count, line.failed, line.error.is_some(), digest.raw.len())
+    };
+    // Whichever came first.
+    let again = [&failed[..2], &fine, &failed[1..2]].concat();
+    assert_eq!(of(&again), (3, 0, false, 3));
+    let one = [&fine[..2], &failed[2..], &failed[2..]].concat();
+    assert_eq!(of(&one), (2, 1, true, 3));
+    // Of two that were measured, the last.
+    let mut last = fine[0].clone();
+    last["measured"]["bytes"] = 7.into();
+    let mut records = vec![made::run(&sweep), fine[0].clone(), last];
+    records.push(failed[0].clone());
+    assert_eq!(digest_of(&[("a", &made::text(&records))]).lines[0].bytes, 7);
+}
+
+#[test]
+fn texts_and_targets_of_a_point_are_bounded() {
+    let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+    let mut records = vec![made::run(&sweep)];
+    let mut sample = made::samples(&sweep).remove(0);
+    let share = |number: u32| {
+        serde_json::json!({"target": format!("cuda:{}", number / 2), "bytes": 1,
+            "bytes_per_second": f64::from(number), "first_done_s": 1.0, "last_done_s": 1.0})
+    };
+    for repeat in 0..20 {
+        sample["repeat"] = repeat.into();
+        sample["measured"]["route"] = format!("r{}", repeat / 2).into();
+        sample["measured"]["shares"] = (0..200).map(share).collect();
+        records.push(sample.clone());
+    }
+    let digest = digest_of(&[("a", &made::text(&records))]);
+    let line = &digest.lines[0];
+    assert_eq!(line.route.as_deref(), Some("r0 or r1 or r2 or r3 or others"));
+    assert_eq!(line.verdict.as_deref(), Some("mixed 75 % staged / 25 % cached"));
+    assert_eq!(line.targets.len(), 64);
+    // All shares of a target count, of all samples.
+    assert_eq!((line.targets[1].rate.count, line.targets[1].rate.median), (40, 2.5));
+    let four = digest_of(&[("a", &made::text(&records[..9]))]);
+    assert_eq!(four.lines[0].route.as_deref(), Some("r0 or r1 or r2 or r3"));
 }
 
 #[test]
