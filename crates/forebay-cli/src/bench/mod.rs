@@ -401,7 +401,7 @@ fn progress(steps: u64) -> ProgressBar {
 }
 
 /// The failure of a run in which every way was left out.
-fn nothing_measured(warnings: &[Warning]) -> Failure {
+pub(crate) fn nothing_measured(warnings: &[Warning]) -> Failure {
     let mut failure = Failure::new("no way to move bytes could be measured")
         .hint("try `--resident`, a regular file on another file system, or another size");
     for warning in warnings {

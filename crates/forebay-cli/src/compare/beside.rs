@@ -39,6 +39,8 @@ pub(super) struct Work {
     beside: Vec<f64>,
     read: Vec<f64>,
     verified: bool,
+    /// Whether it failed, and is over.
+    failed: bool,
 }
 
 impl Work {
@@ -57,7 +59,18 @@ impl Work {
         let compute = Rc::new(RefCell::new(compute));
         let method = Beside::new(engine, Rc::clone(&compute));
         let (alone, beside, read) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { compute, method, limit, alone, beside, read, verified: true })
+        let (verified, failed) = (true, false);
+        Ok(Self { compute, method, limit, alone, beside, read, verified, failed })
+    }
+
+    /// Whether it failed: what was measured before does not count, but wrong data do.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether data were wrong, in turns that failed too.
+    pub(super) fn found_wrong(&self) -> bool {
+        !self.verified || !self.compute.borrow().verified
     }
 
     /// Works alone, then beside a read of the file.
@@ -69,13 +82,24 @@ impl Work {
         runner: &mut Runner<'_>,
         run: u32,
     ) -> Result<std::result::Result<Turn, String>> {
+        let turn = self.whole_turn(runner, run);
+        self.failed = !matches!(turn, Ok(Ok(_)));
+        turn
+    }
+
+    fn whole_turn(
+        &mut self,
+        runner: &mut Runner<'_>,
+        run: u32,
+    ) -> Result<std::result::Result<Turn, String>> {
         let alone = self.compute.borrow_mut().alone()?;
         let sample = match runner.sample(&mut self.method, Direction::Read, run)? {
             Ok(sample) => sample,
             Err(reason) => return Ok(Err(reason)),
         };
+        self.verified &= sample.verified;
         self.compute.borrow_mut().check()?;
-        self.verified &= sample.verified && self.compute.borrow().verified;
+        self.verified &= self.compute.borrow().verified;
         let beside = self.method.last.map_or(0.0, |(_, rate)| rate);
         let read = rate(runner.len, sample.spent.seconds);
         self.alone.push(alone);
@@ -84,8 +108,12 @@ impl Work {
         Ok(Ok(Turn { run, alone, beside, read, verified: self.verified }))
     }
 
-    /// What all turns come to, beside `rows` of reads without a kernel; none without a turn.
+    /// What all turns come to, beside `rows` of reads without a kernel; none without a turn,
+    /// or where one failed.
     pub(super) fn facts(&self, rows: &[CompareRow], simulated: bool) -> Option<ComputeFacts> {
+        if self.failed {
+            return None;
+        }
         let of = |rates: &[f64]| Runs::of_rates(rates).map(|(runs, _)| runs);
         let (alone, beside, read) = (of(&self.alone)?, of(&self.beside)?, of(&self.read)?);
         let ours = rows.iter().find(|found| {
@@ -93,6 +121,8 @@ impl Work {
             let chosen = row.method == MethodName::Forebay && row.demanded.is_none();
             chosen && row.direction == Direction::Read
         });
+        // The speed of wrong data means nothing.
+        let ours = ours.filter(|found| self.verified && found.row.verified != Some(false));
         let limit = self.limit.bytes_per_second;
         Some(ComputeFacts {
             kernel: "xor".into(),
@@ -100,12 +130,51 @@ impl Work {
             limit,
             limit_by: if self.limit.filled { "filling" } else { "clock_and_width" }.into(),
             alone,
-            share_of_limit: alone.mean / limit,
+            share_of_limit: alone.median / limit,
             beside,
             read,
-            share_of_read: ours.map(|row| read.mean / row.runs.mean),
+            share_of_read: ours.map(|row| read.median / row.runs.median),
             verified: self.verified,
             simulated,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::Options;
+    use forebay::units::MIB;
+
+    use super::*;
+    use crate::bench::make;
+    use crate::bench::proof::Prover;
+    use crate::compare::file::TestFile;
+    use crate::report::json::Cache;
+
+    #[test]
+    fn wrong_data_are_not_forgotten_where_a_later_turn_fails() {
+        let place = tempfile::tempdir_in(".").unwrap();
+        let engine = Engine::new(Options::default()).unwrap();
+        let target = Target::find(&engine, Some(&"sim".parse().unwrap())).unwrap();
+        let file = TestFile::find(Some(place.path()), false).unwrap();
+        make::fill(file.path(), Pattern::new(5), MIB).unwrap();
+        let mut runner = Runner {
+            engine: &engine,
+            file: &file,
+            memory: &mut target.allocate(&engine, MIB).unwrap(),
+            len: MIB,
+            cache: Cache::Resident,
+            pattern: Pattern::new(5),
+            prover: Prover::new(None),
+        };
+        let mut work = Work::new(&engine, &target, MIB, Pattern::new(5)).unwrap();
+        assert!(work.turn(&mut runner, 1).unwrap().unwrap().verified && !work.found_wrong());
+        assert!(work.facts(&[], true).unwrap().verified);
+        runner.pattern = Pattern::new(6);
+        assert!(!work.turn(&mut runner, 2).unwrap().unwrap().verified);
+        assert!(work.found_wrong() && !work.facts(&[], true).unwrap().verified);
+        std::fs::remove_file(file.path()).unwrap();
+        assert!(work.turn(&mut runner, 3).is_err());
+        assert!(work.has_failed() && work.found_wrong() && work.facts(&[], true).is_none());
     }
 }

@@ -67,6 +67,15 @@ struct Kernel {
     pauses: bool,
 }
 
+/// Says that something is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// What kernels came to.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
@@ -194,8 +203,10 @@ impl Compute {
                 unsafe { kernel.run_until(|_| is_over.load(Ordering::Acquire)) }
             });
             both.wait();
+            // Whatever becomes of the work: the scope waits for the kernel's thread.
+            let ends = Over(&is_over);
             let value = work();
-            is_over.store(true, Ordering::Release);
+            drop(ends);
             (value, running.join())
         });
         let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -327,6 +338,19 @@ mod tests {
         compute.buffer.upload(MIB + 15, &byte).unwrap();
         compute.alone().unwrap();
         assert!(!compute.verified, "the last byte is wrong");
+    }
+
+    #[test]
+    fn a_panic_beside_the_kernel_ends_it() {
+        let (send, ended) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let mut compute = compute("sim", MIB).unwrap();
+            let panics = || compute.beside(|| panic!("on purpose"));
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+            let _ = send.send(caught.is_err());
+        });
+        // Only a bound on a hang: nothing is measured.
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true));
     }
 
     #[test]

@@ -93,6 +93,12 @@ pub(super) fn turn(turn: &Turn, simulated: bool) -> String {
     )
 }
 
+/// The line of a turn of the kernel that failed after wrong data.
+pub(super) fn kernel_wrong(run: u32, simulated: bool) -> String {
+    let played = if simulated { ", simulated" } else { "" };
+    format!("xor, run {run}: WRONG DATA{played}\n")
+}
+
 /// What all runs come to.
 pub(super) fn summary(report: &CompareReport) -> String {
     let mut text = String::from("\n");
@@ -149,12 +155,12 @@ fn compute(facts: &ComputeFacts) -> String {
          data {data}{played}\n\
          beside   a read: {} GB/s, {} of what it is alone; that read {} GB/s{}{played}\n",
         format_size(facts.bytes),
-        rate(facts.alone.mean),
+        rate(facts.alone.median),
         share(facts.share_of_limit),
         rate(facts.limit),
-        rate(facts.beside.mean),
-        share(facts.beside.mean / facts.alone.mean),
-        rate(facts.read.mean),
+        rate(facts.beside.median),
+        share(facts.beside.median / facts.alone.median),
+        rate(facts.read.median),
         read.unwrap_or_default(),
     )
 }
@@ -226,17 +232,18 @@ mod tests {
             let row = Row { simulated, speed_up: Some(1.843), ..row };
             CompareRow { runs: Runs::of(row.bytes, &row.seconds).unwrap().0, row }
         });
-        let runs = |rates: [f64; 3]| Runs::of_rates(&rates).unwrap().0;
-        let (alone, beside) = (runs([1.0e12, 4.2e12, 4.2e12]), runs([1.0e12, 4.1e12, 4.1e12]));
+        let runs = |rates: &[f64]| Runs::of_rates(rates).unwrap().0;
+        let (alone, beside) =
+            (runs(&[1.0e12, 4.2e12, 4.2e12]), runs(&[1.0e12, 4.1e12, 4.1e12, 1.0e12]));
         let compute = ComputeFacts {
             kernel: "xor".into(),
             bytes: 512 << 20,
             limit: 4.8e12,
             limit_by: "clock_and_width".into(),
             alone,
-            share_of_limit: alone.mean / 4.8e12,
+            share_of_limit: alone.median / 4.8e12,
             beside,
-            read: runs([1e9, 3e9, 3e9]),
+            read: runs(&[1e9, 3e9, 3e9]),
             share_of_read: Some(0.97),
             verified: true,
             simulated,
@@ -245,7 +252,13 @@ mod tests {
         CompareReport {
             schema: bench.schema,
             environment: bench.environment,
-            compare: Compared { mode, runs: 3, topology: None, compute: Some(compute) },
+            compare: Compared {
+                mode,
+                runs: 3,
+                topology: None,
+                compute: Some(compute),
+                compute_wrong: false,
+            },
             results: rows.collect(),
             warnings: Vec::new(),
         }

@@ -43,6 +43,10 @@ pub struct Compared {
     pub topology: Option<Sockets>,
     /// The GPU's own work; null where none was measured.
     pub compute: Option<ComputeFacts>,
+    /// Whether the GPU's own work, or a read beside it, found wrong data, measured to its end or
+    /// not.
+    #[serde(default)]
+    pub compute_wrong: bool,
 }
 
 /// A kernel on the GPU's memory, alone and beside a read of ours. Rates are bytes per second.
@@ -59,13 +63,14 @@ pub struct ComputeFacts {
     pub limit_by: String,
     /// What the kernel reads and writes by itself.
     pub alone: Runs,
-    /// The mean of that as a share of the limit.
+    /// The median of that as a share of the limit.
     pub share_of_limit: f64,
     /// The same while a file is read.
     pub beside: Runs,
     /// That read.
     pub read: Runs,
-    /// Its mean as a share of the mean of our reads without a kernel.
+    /// Its median as a share of that of our reads without a kernel; null where data of either
+    /// were wrong.
     pub share_of_read: Option<f64>,
     /// Whether every byte that the kernel changed, and every byte of the reads, was right.
     pub verified: bool,

@@ -21,7 +21,7 @@ use forebay::{Engine, Route};
 
 use self::beside::Work;
 use self::file::TestFile;
-use self::json::{CompareReport, Compared};
+use self::json::{CompareReport, CompareRow, Compared};
 use self::run::{Runner, Told, Way};
 use self::sockets::Sockets;
 use crate::args::{CompareArgs, Mode};
@@ -33,7 +33,7 @@ use crate::bench::memory::Memory;
 use crate::bench::methods::forebay::try_route;
 use crate::bench::proof::Prover;
 use crate::bench::target::Target;
-use crate::bench::{TRY_LEN, environment, make, scratch, spinner};
+use crate::bench::{TRY_LEN, environment, make, nothing_measured, scratch, spinner};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::program::Program;
@@ -65,14 +65,29 @@ fn say(text: &str) -> Result<()> {
     shown.map_err(|error| Failure::stdout(&error))
 }
 
+/// Refuses a comparison that measured nothing.
+///
+/// # Errors
+/// It says why each way was left out.
+fn check_measured(results: &[CompareRow], warnings: &[Warning]) -> Result<()> {
+    if !results.is_empty() {
+        return Ok(());
+    }
+    let mut failure = nothing_measured(warnings);
+    failure.hint = Some("try `--gpu none`, `-f` with a folder elsewhere, or a smaller `-s`".into());
+    Err(failure)
+}
+
 /// How the verb ends. Wrong data are told even where nobody took the report.
 fn verdict(report: &CompareReport, shown: Result<()>) -> Result<()> {
     let moved = report.results.iter().all(|row| row.row.verified != Some(false));
-    if moved && report.compare.compute.as_ref().is_none_or(|compute| compute.verified) {
+    if moved && !report.compare.compute_wrong {
         return shown;
     }
-    Err(Failure::new("wrong data were found")
-        .hint("`WRONG` says where, in JSON `verified: false`; its speed means nothing"))
+    Err(Failure::new("wrong data were found").hint(
+        "`WRONG` says where, in JSON `verified: false` or `compute_wrong: true`; its speed means \
+         nothing",
+    ))
 }
 
 /// Compares what `args` ask for; `tell` gets the text that stands before the report.
@@ -146,12 +161,16 @@ impl Comparison<'_> {
         warnings.extend(topology.as_ref().and_then(Sockets::warning).map(Warning::Engine));
         warnings.extend(self.engine.notes().into_iter().map(Warning::Engine));
         warnings.extend(notes::about(&results, runs));
+        let compute_wrong = work.as_ref().is_some_and(Work::found_wrong);
         let compute = work.and_then(|work| work.facts(&results, simulated));
+        if !compute_wrong {
+            check_measured(&results, &warnings)?;
+        }
         let mode = self.args.mode.name().into();
         Ok(CompareReport {
             schema: SCHEMA,
             environment: self.environment.clone(),
-            compare: Compared { mode, runs, topology, compute },
+            compare: Compared { mode, runs, topology, compute, compute_wrong },
             results,
             warnings: warnings.iter().map(ToString::to_string).collect(),
         })
@@ -198,13 +217,15 @@ impl Comparison<'_> {
         for run in 1..=self.args.runs {
             let told = &mut |told: &Told| tell(&draw::run(told, simulated));
             runner.run(&mut ready.ways, run, told)?;
-            let Some(at_work) = &mut work else { continue };
+            let Some(at_work) = work.as_mut().filter(|work| !work.has_failed()) else { continue };
             let turn = at_work.turn(&mut runner, run);
             match turn.unwrap_or_else(|failure| Err(failure.in_one_line())) {
                 Ok(turn) => tell(&draw::turn(&turn, simulated))?,
                 Err(reason) => {
                     warnings.push(Warning::NoCompute(reason));
-                    work = None;
+                    if at_work.found_wrong() {
+                        tell(&draw::kernel_wrong(run, simulated))?;
+                    }
                 }
             }
         }
@@ -306,5 +327,24 @@ impl Comparison<'_> {
         let (options, files) = (self.engine.options(), u32::from(in_memory));
         let demand = Demand::of_comparison(options, self.args.size, (host, gpu), files, 0);
         Demand { link: 0, ..demand }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_that_measured_nothing_has_failed() {
+        let left_out = |name: &str, reason: &str| Warning::LeftOut {
+            rows: vec![name.into()],
+            reason: reason.into(),
+        };
+        let warnings =
+            [left_out("standard", "the device is gone"), left_out("forebay", "so it is")];
+        let failure = check_measured(&[], &warnings).unwrap_err();
+        assert_eq!(failure.exit_code(), 1);
+        assert_eq!(failure.causes, ["the device is gone", "so it is"]);
+        assert!(failure.hint.unwrap().contains("`--gpu none`"));
     }
 }

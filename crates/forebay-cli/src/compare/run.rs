@@ -22,7 +22,7 @@ use crate::bench::proof::Prover;
 use crate::bench::stats::{cpu_per_gb, rate};
 use crate::compare::json::CompareRow;
 use crate::failure::{Failure, Result};
-use crate::report::json::{Cache, Direction, MethodName};
+use crate::report::json::{Cache, Direction, MethodName, Row};
 use crate::steps;
 
 /// How often the file's pages are brought where they should be before that is given up.
@@ -84,6 +84,9 @@ pub(super) struct Told {
     pub(super) verified: (bool, bool),
 }
 
+/// The seconds of a sample, and whether every byte was right.
+type Taken = (f64, bool);
+
 /// What the runs need.
 pub(super) struct Runner<'a> {
     pub(super) engine: &'a Engine,
@@ -123,8 +126,7 @@ impl Runner<'_> {
     /// Writes and reads once by `way`; none where it was left out on the way.
     fn turn(&mut self, way: &mut Way, run: u32) -> Result<Option<Told>> {
         self.file.check()?;
-        let samples = self.samples(way.method.as_mut(), run);
-        let (write, read) = match samples {
+        let (write, read) = match self.samples(way, run) {
             Ok(Ok(samples)) => samples,
             Ok(Err(reason)) if way.demanded => {
                 return Err(Failure::new(format!("cannot measure `{}`", way.name)).because(reason));
@@ -141,28 +143,31 @@ impl Runner<'_> {
                 return Ok(None);
             }
         };
-        let told = Told {
+        Ok(Some(Told {
             name: way.name.clone(),
             run,
-            write: rate(self.len, write.spent.seconds),
-            read: rate(self.len, read.spent.seconds),
-            verified: (write.verified, read.verified),
-        };
-        way.write.add(self.len, write);
-        way.read.add(self.len, read);
-        Ok(Some(told))
+            write: rate(self.len, write.0),
+            read: rate(self.len, read.0),
+            verified: (write.1, read.1),
+        }))
     }
 
-    fn samples(
-        &mut self,
-        method: &mut dyn Method,
-        run: u32,
-    ) -> Result<Result<(Sample, Sample), String>> {
-        let write = match self.sample(method, Direction::Write, run)? {
-            Ok(sample) => sample,
+    /// Adds a sample of each direction to the lines of `way`; seconds, and whether every byte was
+    /// right. What a write came to is kept where the read fails.
+    fn samples(&mut self, way: &mut Way, run: u32) -> Result<Result<(Taken, Taken), String>> {
+        let mut taken = |direction, line: &mut Line| {
+            let sample = self.sample(way.method.as_mut(), direction, run)?;
+            Ok::<_, Failure>(sample.map(|sample| {
+                let taken = (sample.spent.seconds, sample.verified);
+                line.add(self.len, sample);
+                taken
+            }))
+        };
+        let write = match taken(Direction::Write, &mut way.write)? {
+            Ok(write) => write,
             Err(reason) => return Ok(Err(reason)),
         };
-        Ok(self.sample(method, Direction::Read, run)?.map(|read| (write, read)))
+        Ok(taken(Direction::Read, &mut way.read)?.map(|read| (write, read)))
     }
 
     /// Takes one sample; the text says why the file's pages are not where they should be, which
@@ -205,25 +210,36 @@ impl Runner<'_> {
     }
 }
 
-/// The rows of all ways, writes before reads; those that were left out have none.
+/// The rows of all ways, writes before reads. Those that were left out have none, but where their
+/// data were wrong: that is not forgotten because something failed later.
 pub(super) fn rows(ways: &[Way], place: &RowPlace<'_>) -> Vec<CompareRow> {
-    let ways = || ways.iter().filter(|way| way.left_out().is_none());
-    let lines = ways().map(|way| &way.write).chain(ways().map(|way| &way.read));
+    let lines = |line: fn(&Way) -> &Line| {
+        let counts = move |way: &&Way| way.left_out().is_none() || is_wrong(line(way));
+        ways.iter().filter(counts).map(line)
+    };
+    let lines = lines(|way| &way.write).chain(lines(|way| &way.read));
     let mut rows: Vec<CompareRow> = lines.filter_map(|line| row(line, place)).collect();
+    // The speed of wrong data means nothing, to nobody.
+    let is_right = |row: &Row| row.verified != Some(false);
     let medians: Vec<(Direction, f64)> = rows
         .iter()
-        .filter(|row| row.row.method == MethodName::Standard)
+        .filter(|row| row.row.method == MethodName::Standard && is_right(&row.row))
         .map(|row| (row.row.direction, row.row.bytes_per_second.median))
         .collect();
-    for CompareRow { row, .. } in &mut rows {
+    for CompareRow { row, .. } in rows.iter_mut().filter(|row| is_right(&row.row)) {
         let base = medians.iter().find(|base| base.0 == row.direction);
         row.speed_up = base.map(|(_, base)| row.bytes_per_second.median / base);
     }
     rows
 }
 
+fn is_wrong(line: &Line) -> bool {
+    line.verified == Some(false)
+}
+
 /// The row of a line: all of its samples, but what is said of several leaves the first out.
 fn row(line: &Line, place: &RowPlace<'_>) -> Option<CompareRow> {
+    let line = &Line { left_out: None, ..line.clone() };
     let mut row = row_of(line, None, place.clone())?;
     let (runs, spread) = Runs::of(line.bytes, &row.seconds)?;
     row.bytes_per_second = spread;
@@ -246,7 +262,7 @@ mod tests {
     const LEN: u64 = MIB + 4096;
 
     /// The standard way, spoiled.
-    struct Broken(Standard, &'static str);
+    struct Broken(Standard, &'static str, u32);
 
     impl Method for Broken {
         fn name(&self) -> MethodName {
@@ -258,8 +274,11 @@ mod tests {
         }
 
         fn read(&mut self, job: &Job, target: &mut Memory) -> Result<Moved> {
+            if self.1 == "cuts, then fails" {
+                return Err(Failure::new("all of it"));
+            }
             let moved = self.0.read(job, target);
-            if let (Memory::Host(host), "flips") = (target, self.1) {
+            if let (Memory::Host(host), "flips" | "flips, then fails") = (target, self.1) {
                 host.bytes_mut()[4096] ^= 1;
             }
             moved
@@ -267,9 +286,11 @@ mod tests {
 
         fn write(&mut self, job: &Job, source: &Memory) -> Result<Moved> {
             let moved = self.0.write(job, source);
+            self.2 += 1;
             match self.1 {
+                "flips, then fails" if self.2 > 1 => Err(Failure::new("half of it")),
                 "fails" => Err(Failure::new("half of it").because("the drive is gone")),
-                "cuts" => {
+                "cuts" | "cuts, then fails" => {
                     fs::File::options().write(true).open(&job.path).unwrap().set_len(7).unwrap();
                     moved
                 }
@@ -283,7 +304,7 @@ mod tests {
     }
 
     fn broken(fault: &'static str, must: bool) -> Way {
-        Way::new(Box::new(Broken(Standard::default(), fault)), None, must, Cache::Resident)
+        Way::new(Box::new(Broken(Standard::default(), fault, 0)), None, must, Cache::Resident)
     }
 
     /// The ways after so many runs beside the standard one, and what was told.
@@ -349,6 +370,36 @@ mod tests {
                 rows(&ways, &place()).into_iter().filter(|row| row.row.verified == Some(false));
             assert_eq!(wrong.count(), 1, "{fault}");
         }
+    }
+
+    #[test]
+    fn wrong_data_are_not_forgotten_where_something_fails_later() {
+        let of = |fault| {
+            let (ways, _) = run(vec![broken(fault, false)], 2).unwrap();
+            assert!(ways[0].left_out().is_some(), "{fault}");
+            let rows = rows(&ways, &place()).into_iter().map(|row| row.row);
+            rows.filter(|row| row.method == MethodName::Mmap).collect::<Vec<_>>()
+        };
+        let told = |row: &Row| (row.direction, row.verified, row.speed_up);
+        let flipped: Vec<_> = of("flips, then fails").iter().map(told).collect();
+        assert_eq!(flipped, [(Direction::Read, Some(false), None)]);
+        let cut: Vec<_> = of("cuts, then fails").iter().map(told).collect();
+        assert_eq!(cut, [(Direction::Write, Some(false), None)]);
+    }
+
+    #[test]
+    fn wrong_data_are_compared_with_nothing_and_nothing_with_them() {
+        let (mut ways, _) = run(vec![broken("flips", false)], 2).unwrap();
+        let ups = |ways: &[Way]| -> Vec<_> {
+            let rows = rows(ways, &place()).into_iter().map(|row| row.row);
+            rows.map(|row| (row.direction, row.method, row.speed_up.is_some())).collect()
+        };
+        let (write, read) = (Direction::Write, Direction::Read);
+        let (flips, standard) = (MethodName::Mmap, MethodName::Standard);
+        let expected = [(write, flips, true), (write, standard, true), (read, flips, false)];
+        assert_eq!(ups(&ways), [&expected[..], &[(read, standard, true)]].concat());
+        ways[1].write.verified = Some(false);
+        assert!(ups(&ways)[..2].iter().all(|(.., up)| !up), "the standard way was wrong");
     }
 
     #[test]

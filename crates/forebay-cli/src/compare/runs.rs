@@ -53,6 +53,8 @@ pub struct Runs {
     pub first: f64,
     /// The mean of the rates of the others, or the first where it is the only one.
     pub mean: f64,
+    /// Their median, which is what ratios are taken of.
+    pub median: f64,
     /// How far the others are apart, as a share of their mean; null where they are fewer than two.
     pub variation: Option<f64>,
     /// The same in a word.
@@ -77,7 +79,8 @@ impl Runs {
         let mean = mean(rates)?;
         let several = rates.len() > 1 && mean > 0.0;
         let variation = several.then(|| (spread.max - spread.min) / mean);
-        Some((Self { first, mean, variation, judgement: variation.map(Judgement::of) }, spread))
+        let (median, judgement) = (spread.median, variation.map(Judgement::of));
+        Some((Self { first, mean, median, variation, judgement }, spread))
     }
 }
 
@@ -109,7 +112,9 @@ mod tests {
     #[test]
     fn the_first_run_does_not_count() {
         let (runs, spread) = Runs::of(1000, &[10.0, 1.0, 0.5]).unwrap();
-        assert_eq!((runs.first, runs.mean), (100.0, 1500.0));
+        assert_eq!((runs.first, runs.mean, runs.median), (100.0, 1500.0, 1500.0));
+        let (apart, _) = Runs::of_rates(&[9.0, 1.0, 2.0, 6.0]).unwrap();
+        assert_eq!((apart.mean, apart.median), (3.0, 2.0));
         assert_eq!((spread.min, spread.median, spread.max), (1000.0, 1500.0, 2000.0));
         assert!((runs.variation.unwrap() - 2.0 / 3.0).abs() < 1e-12);
         assert_eq!(runs.judgement, Some(Judgement::Unstable));

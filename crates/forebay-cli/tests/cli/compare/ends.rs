@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use forebay_cli::compare::json::CompareReport;
 use rustix::process::Signal;
 
-use super::folder;
+use super::{compare, folder};
 use crate::interrupt::Running;
 use crate::program::program;
 
@@ -49,4 +50,23 @@ fn a_reader_that_goes_away_ends_it() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_gpu_that_is_lost_on_the_way_is_no_success_without_a_row() {
+    for (mode, after) in [("compare", 0..24), ("all", 20..40)] {
+        for after in after.step_by(5) {
+            let folder = folder();
+            let gpu = format!("sim:lost-after={after}");
+            let arguments = ["-m", mode, "-r", "2", "--json", "--gpu", &gpu];
+            let output = compare(folder.path(), &arguments);
+            if !output.status.success() {
+                assert_eq!(output.status.code(), Some(1), "{after}: {output:?}");
+                continue;
+            }
+            let report: CompareReport = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(!report.results.is_empty(), "{after}: {:?}", report.warnings);
+            assert!(report.results.iter().all(|found| found.row.verified == Some(true)));
+        }
+    }
 }
