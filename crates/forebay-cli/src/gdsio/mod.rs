@@ -164,7 +164,7 @@ fn ways(
             continue;
         }
         let why = match device {
-            Some(device) => direct::try_it(engine, device, job).err(),
+            Some(device) => direct::try_it(engine, device, asked, job).err(),
             None if asked.in_host_memory => Some(
                 Failure::new("cannot use the route `direct` for memory of the host")
                     .hint("`-m 0` moves bytes to the GPU"),

@@ -155,6 +155,31 @@ fn what_goes_directly_has_its_own_name() {
 }
 
 #[test]
+fn what_no_direct_path_takes_goes_another_way() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let cases = ["-s 512K -i 64k -I 2 -U", "-s 100000 -i 1000", "-s 512K -i 64k -o 512"];
+    let unaligned = cases.iter().map(|case| format!("-D . -w 2 {case}"));
+    let shared = "-f one -w 2 -s 100000 -i 50000 -T 1".to_owned();
+    for line in unaligned.chain([shared]) {
+        for (number, io) in [(0, ""), (6, ""), (0, " -I 1")] {
+            if line.contains("-I 2") && !io.is_empty() {
+                continue;
+            }
+            let line = format!("{line} -x {number}{io} --gpu sim:cufile");
+            let (text, talk) = good(folder.path(), &line);
+            let is_direct = word(&text, "XferType: ").starts_with("GPU");
+            // Some drives and paths take more than others.
+            assert_eq!(talk.contains("is not to be had"), !is_direct, "{line}: {text}{talk}");
+            let (code, _, talk) = run(folder.path(), &format!("{line} --strict"));
+            assert_eq!(code == 0, is_direct, "{line}: {talk}");
+        }
+    }
+}
+
+#[test]
 fn every_type_runs_without_a_gpu() {
     let folder = folder();
     if !has_direct_io(folder.path()) {
