@@ -265,12 +265,6 @@ fn asked(
     };
     let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
     let io = global.io.unwrap_or(Io::Read);
-    if io.writes()
-        && (1..jobs.len()).any(|index| jobs[..index].iter().any(|o| o.at == jobs[index].at))
-    {
-        let hint = "give each job a folder of its own";
-        return Err(wrong(0, "two jobs write to the same files", hint));
-    }
     let asked = Asked {
         transfer: global.transfer.unwrap_or(Transfer::Direct),
         io,
@@ -291,12 +285,31 @@ fn asked(
         let hint = failure.hint.unwrap_or_default();
         wrong(0, in_keys(&failure.message), in_keys(&hint))
     })?;
+    // Whether files of different names are the same is known when they are there.
+    let end = |job: &Job| job.start.saturating_add(asked.size * parts(&asked, job));
+    let meet = |a: &Job, b: &Job| a.at == b.at && a.start < end(b) && b.start < end(a);
+    let jobs = &asked.jobs;
+    if io.writes() && (1..jobs.len()).any(|at| jobs[..at].iter().any(|one| meet(one, &jobs[at]))) {
+        let hint = "give each job a folder of its own, or parts apart by `start_offset`";
+        return Err(wrong(0, "two jobs write to the same files", hint));
+    }
     Ok(asked)
+}
+
+/// Into how many parts of its size a job's one file goes.
+fn parts(asked: &Asked, job: &Job) -> u64 {
+    match job.at {
+        Where::File(_) if !asked.transfer.is_batch() => u64::from(job.threads),
+        _ => 1,
+    }
 }
 
 /// What is said of options, in the words of job files.
 fn in_keys(text: &str) -> String {
-    text.replace("`-s`", "`size`").replace("`-i`", "`bs`").replace("`-w`", "`num_threads`")
+    text.replace("`-s`", "`size`")
+        .replace("`-i`", "`bs`")
+        .replace("`-w`", "`num_threads`")
+        .replace("`-T`", "`runtime`")
 }
 
 #[cfg(test)]
@@ -389,7 +402,7 @@ mod tests {
         line 10 of `x.gdsio`: the job has no `directory`
           say where its files are to be
         `x.gdsio`: two jobs write to the same files
-          give each job a folder of its own
+          give each job a folder of its own, or parts apart by `start_offset`
         line 15 of `x.gdsio`: `directory` is there twice
           leave one of them out
         line 15 of `x.gdsio`: `filename` cannot be `/c`

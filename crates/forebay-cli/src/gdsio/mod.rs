@@ -20,6 +20,7 @@ use std::sync::Arc;
 use forebay::gpu::{self, Device, GpuSelector};
 use forebay::{DirectIo, Engine, Route};
 
+use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
 use self::place::{Files, Rights};
 use self::run::{Task, at_once, run_all};
@@ -30,7 +31,7 @@ use crate::program::Program;
 use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::workload::Lane;
-use crate::workload::issuer::Way;
+use crate::workload::issuer::{Plain, Way};
 
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
@@ -49,28 +50,40 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         limits.direct_io = DirectIo::Off;
     }
     let engine = Engine::new(limits)?;
+    let rights = Rights::from(args);
+    for job in &asked.jobs {
+        place::check_device(&asked, job, rights)?;
+        drop(Kept::to(job.node)?);
+    }
     let devices = devices(&engine, args, &asked)?;
     let ways = ways(&engine, args, &asked, &devices)?;
+    let mut tasks = Vec::new();
+    for ((job, device), (way, plain)) in asked.jobs.iter().zip(&devices).zip(ways) {
+        if matches!(way, Way::Plain(kind) if kind != Plain::CpuCachedGpu) {
+            run::check_direct_io(&job.at, asked.transfer)?;
+        }
+        let (on_gpu, lanes) = (device.is_some(), Vec::new());
+        tasks.push(Task { asked: &asked, job, way, plain, on_gpu, lanes });
+    }
+    // What takes no files to be refused is refused before any is made.
+    run::check_memory(&tasks)?;
     let mut files = Vec::new();
     for job in &asked.jobs {
-        files.push(Files::prepare(&engine, &asked, job, Rights::from(args))?);
+        files.push(Files::prepare(&engine, &asked, job, rights)?);
     }
-    let mut tasks = Vec::new();
-    let parts = asked.jobs.iter().zip(&devices).zip(ways).zip(&files);
-    for (((job, device), (way, plain)), files) in parts {
+    if asked.writes() {
+        place::check_apart(&files)?;
+    }
+    for ((task, device), files) in tasks.iter_mut().zip(&devices).zip(&mut files) {
         let lane = |(path, region): &(_, _)| Lane {
             target: 0,
             device: device.clone(),
             path: std::path::PathBuf::clone(path),
             region: *region,
         };
-        let lanes: Vec<Lane> = files.parts.iter().map(lane).collect();
-        if matches!(way, Way::Plain(_)) && plain != Transfer::CpuCachedGpu && !asked.cached {
-            run::check_direct_io(&lanes[0].path, asked.transfer)?;
-        }
-        tasks.push(Task { asked: &asked, job, way, plain, lanes });
+        task.lanes = files.parts.iter().map(lane).collect();
+        files.keep();
     }
-    run::check_memory(&tasks)?;
     measure(&engine, &asked, &tasks)
 }
 
@@ -164,7 +177,7 @@ fn ways(
             continue;
         }
         let why = match device {
-            Some(device) => direct::try_it(engine, device, job).err(),
+            Some(device) => direct::try_it(engine, device, asked, job).err(),
             None if asked.in_host_memory => Some(
                 Failure::new("cannot use the route `direct` for memory of the host")
                     .hint("`-m 0` moves bytes to the GPU"),

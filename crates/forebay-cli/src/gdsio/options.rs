@@ -286,7 +286,12 @@ impl Asked {
         }
         let asked = Self {
             transfer: args.transfer,
-            io: args.io,
+            io: match read_percent(args)? {
+                // A mix of one kind is no mix, and the line says what is done.
+                100 => args.io.reading(),
+                0 => args.io.writing(),
+                _ => args.io,
+            },
             size: args.size.ok_or_else(|| missing("`-s`"))?,
             time: args.seconds.map(Duration::from_secs),
             verify: args.verify,
@@ -320,6 +325,13 @@ impl Asked {
             {
                 return Err(wrong("`-s` times `-w` is more than any file has")
                     .hint("give a smaller `-s`: it is for each thread"));
+            }
+            let is_pass = self.time.is_none() && !self.io.is_random() && job.sizes.min == most;
+            if is_pass && !size.is_multiple_of(most) {
+                let (rest, less) = (size % most, size - size % most);
+                return Err(wrong(format!("`-s` ({size}) is no multiple of `-i` ({most})"))
+                    .because(format!("one pass would leave out the last {rest} bytes"))
+                    .hint(format!("give `-s` {less}, a `-i` that divides it, or a time by `-T`")));
             }
             let fits = |by: u64| job.sizes.all().iter().all(|size| size.is_multiple_of(by));
             if let Some(by) = alignment.filter(|by| self.io.is_random() && !fits(*by)) {

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay::Engine;
@@ -44,6 +44,8 @@ pub(super) struct Files {
     pub(super) parts: Vec<(PathBuf, Region)>,
     /// Files that go when this does.
     made: Vec<PathBuf>,
+    /// Files that a write is to leave, and that go as well where it never begins.
+    fresh: Vec<PathBuf>,
 }
 
 impl Drop for Files {
@@ -51,6 +53,11 @@ impl Drop for Files {
         for path in &self.made {
             let _step = Step::begin_long("remove", path);
             interrupt::end_output(path, false);
+        }
+        for path in &self.fresh {
+            let _step = Step::begin_long("remove", path);
+            // Nobody can do anything about it.
+            let _ = fs::remove_file(path);
         }
     }
 }
@@ -94,13 +101,14 @@ impl Files {
                 (parts, vec![Need { path: path.clone(), from: job.start, to }])
             }
         };
-        let mut files = Self { parts, made: Vec::new() };
+        let mut files = Self { parts, made: Vec::new(), fresh: Vec::new() };
         // A mix of both reads what is there.
         if asked.read_percent > 0 {
             files.for_reads(engine, &needs, asked.writes())?;
         }
         if asked.writes() {
-            for (need, path) in needs.iter().zip(for_writes(engine, &needs, rights)?) {
+            let paths = for_writes(engine, &needs, rights, &mut files.fresh)?;
+            for (need, path) in needs.iter().zip(paths) {
                 let own = files.parts.iter_mut().filter(|(part, _)| *part == need.path);
                 own.for_each(|(part, _)| part.clone_from(&path));
             }
@@ -110,6 +118,11 @@ impl Files {
             }
         }
         Ok(files)
+    }
+
+    /// What was made to be written to stays from now on.
+    pub(super) fn keep(&mut self) {
+        self.fresh.clear();
     }
 
     /// Makes what is missing, for good where it `stays`, and makes whole what is ours.
@@ -229,7 +242,12 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
 
 /// Makes the files of writes, as far as they are missing, when all others may be written to; the
 /// paths to write by.
-fn for_writes(engine: &Engine, needs: &[Need], rights: Rights) -> Result<Vec<PathBuf>> {
+fn for_writes(
+    engine: &Engine,
+    needs: &[Need],
+    rights: Rights,
+    fresh: &mut Vec<PathBuf>,
+) -> Result<Vec<PathBuf>> {
     let found = needs.iter().map(|need| may_be_written(engine, need, rights));
     let found = found.collect::<Result<Vec<_>>>()?;
     let missing = || needs.iter().zip(&found).filter(|(_, found)| found.is_none());
@@ -242,7 +260,7 @@ fn for_writes(engine: &Engine, needs: &[Need], rights: Rights) -> Result<Vec<Pat
     }
     let path = |(need, found): (&Need, Option<PathBuf>)| match found {
         Some(path) => Ok(path),
-        None => made_for_writes(need),
+        None => made_for_writes(need, fresh),
     };
     needs.iter().zip(found).map(path).collect()
 }
@@ -258,11 +276,11 @@ fn may_be_written(engine: &Engine, need: &Need, rights: Rights) -> Result<Option
     };
     let facts = fs::metadata(&path).map_err(|error| cannot("look at", &path, &error))?;
     drop(looking);
-    // It says what no bytes can be written to.
-    drop(steps::open(engine, &path)?);
     if facts.file_type().is_block_device() {
         return device_for_writes(path, need, rights).map(Some);
     }
+    // It says what no bytes can be written to.
+    drop(steps::open(engine, &path)?);
     // By a handle that cannot write.
     let _step = Step::begin("open", &path);
     let file = open(&path).map_err(|error| cannot("open", &path, &error))?;
@@ -277,11 +295,12 @@ fn may_be_written(engine: &Engine, need: &Need, rights: Rights) -> Result<Option
     Ok(Some(path))
 }
 
-fn made_for_writes(need: &Need) -> Result<PathBuf> {
+fn made_for_writes(need: &Need, fresh: &mut Vec<PathBuf>) -> Result<PathBuf> {
     let path = &need.path;
     let _step = Step::begin("make", path);
     let failed = |error: io::Error| cannot("make", path, &error);
     let file = File::create_new(path).map_err(failed)?;
+    fresh.push(path.clone());
     mark::set(&file, path, false).map_err(|error| cannot("mark", path, &error))?;
     file.set_len(need.to).map_err(failed)?;
     fs::canonicalize(path).map_err(failed)
@@ -296,11 +315,71 @@ fn grow(path: &Path, facts: &Metadata, len: u64) -> Result<()> {
     grown.map_err(|error| cannot("write to", path, &error))
 }
 
+/// Refuses to write to a device where nobody said so, before anybody opens it.
+///
+/// # Errors
+/// It is one.
+pub(super) fn check_device(asked: &Asked, job: &Job, rights: Rights) -> Result<()> {
+    let Where::File(path) = &job.at else { return Ok(()) };
+    if !asked.writes() || rights.devices {
+        return Ok(());
+    }
+    let _step = Step::begin("look at", path);
+    if fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device()) {
+        return Err(not_without_a_word(path));
+    }
+    Ok(())
+}
+
+fn not_without_a_word(device: &Path) -> Failure {
+    Failure::new(format!("cannot write to the device `{}`", device.display()))
+        .because("what is on it would be lost, and nobody said that it may be")
+        .hint("give a folder on it, or `--overwrite-device` where nothing on it is of use")
+}
+
+/// Refuses jobs of which two write to the same bytes, by whatever paths.
+///
+/// # Errors
+/// They do, or the system's.
+pub(super) fn check_apart(all: &[Files]) -> Result<()> {
+    let mut seen: Vec<(usize, (u64, u64), &Path, Region)> = Vec::new();
+    for (job, files) in all.iter().enumerate() {
+        let mut last: Option<(&Path, (u64, u64))> = None;
+        for (path, region) in &files.parts {
+            let number = match last {
+                Some((other, number)) if other == path => number,
+                _ => number(path)?,
+            };
+            last = Some((path, number));
+            let meets = |other: &Region| {
+                region.start < other.start + other.len && other.start < region.start + region.len
+            };
+            let found = seen
+                .iter()
+                .find(|(other, found, _, at)| *other != job && *found == number && meets(at));
+            if let Some((_, _, other, _)) = found {
+                let (one, two) = (other.display(), path.display());
+                return Err(Failure::usage("two jobs write to the same bytes")
+                    .because(format!("`{one}` and `{two}` are the same file"))
+                    .hint("give each job a folder of its own, or parts apart by `start_offset`"));
+            }
+            seen.push((job, number, path, *region));
+        }
+    }
+    Ok(())
+}
+
+/// What a file is known by, whatever its path: of a device not the file that stands for it.
+fn number(path: &Path) -> Result<(u64, u64)> {
+    let _step = Step::begin("look at", path);
+    let facts = fs::metadata(path).map_err(|error| cannot("look at", path, &error))?;
+    let is_device = facts.file_type().is_block_device();
+    Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
+}
+
 fn device_for_writes(path: PathBuf, need: &Need, rights: Rights) -> Result<PathBuf> {
     if !rights.devices {
-        return Err(Failure::new(format!("cannot write to the device `{}`", path.display()))
-            .because("what is on it would be lost, and nobody said that it may be")
-            .hint("give a folder on it, or `--overwrite-device` where nothing on it is of use"));
+        return Err(not_without_a_word(&path));
     }
     let end = open(&path).and_then(|mut file| io::Seek::seek(&mut file, io::SeekFrom::End(0)));
     let len = end.map_err(|error| cannot("look at", &path, &error))?;

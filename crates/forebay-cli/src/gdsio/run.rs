@@ -11,9 +11,11 @@ use forebay::{Engine, Route};
 
 use super::line::Line;
 use super::node::Kept;
-use super::options::{Asked, Job};
+use super::options::{Asked, Job, Where};
+use super::place::folder_of;
 use super::words::{Io, Sizes, Transfer};
 use crate::bench::environment;
+use crate::bench::scratch::{Part, Scratch};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::workload::issuer::{Plain, Way};
@@ -28,6 +30,9 @@ pub(super) struct Task<'a> {
     /// What moves its bytes, and as what type that counts where it is a plain one.
     pub(super) way: Way,
     pub(super) plain: Transfer,
+    /// Whether a GPU is the target.
+    pub(super) on_gpu: bool,
+    /// A thread each; none before the files are there.
     pub(super) lanes: Vec<Lane>,
 }
 
@@ -96,13 +101,10 @@ impl Task<'_> {
 
     /// Bytes of memory that it takes, the GPU's and the host's together.
     fn memory(&self) -> u64 {
-        let calls = self.lanes.len() as u64 * u64::from(self.depth());
+        let threads = if self.asked.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
+        let calls = threads * u64::from(self.depth());
         let bytes = self.job.sizes.max.saturating_mul(u64::from(self.batch()));
-        bytes.saturating_mul(calls).saturating_mul(if self.lanes[0].device.is_some() {
-            2
-        } else {
-            1
-        })
+        bytes.saturating_mul(calls).saturating_mul(if self.on_gpu { 2 } else { 1 })
     }
 
     /// Whether `load` writes all of its bytes, and no more than that.
@@ -312,14 +314,35 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
 ///
 /// # Errors
 /// It says what goes there.
-pub(super) fn check_direct_io(path: &Path, transfer: Transfer) -> Result<()> {
+pub(super) fn check_direct_io(at: &Where, transfer: Transfer) -> Result<()> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let (first, folder) = match at {
+        Where::File(path) => (path.clone(), folder_of(path)),
+        Where::Folder(folder) => (folder.join("gdsio.0"), folder.clone()),
+    };
+    match std::fs::metadata(&first) {
+        // What is neither is refused by its own name.
+        Ok(facts) if !facts.is_file() && !facts.file_type().is_block_device() => return Ok(()),
+        Ok(_) => return opens_past_the_cache(&first, &first, transfer),
+        Err(_) => {}
+    }
+    // What does not let anybody make a file is told when one is made.
+    let Ok(scratch) = Scratch::create(&folder) else { return Ok(()) };
+    let path = scratch.path(Part::Write);
+    match std::fs::File::create_new(&path) {
+        Ok(_) => opens_past_the_cache(&path, &folder, transfer),
+        Err(_) => Ok(()),
+    }
+}
+
+fn opens_past_the_cache(path: &Path, named: &Path, transfer: Transfer) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let _step = crate::steps::Step::begin("open", path);
     let mut how = std::fs::OpenOptions::new();
     let opened = how.read(true).custom_flags(libc::O_DIRECT | libc::O_NONBLOCK).open(path);
     match opened {
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            let (path, number) = (path.display(), transfer.number());
+            let (path, number) = (named.display(), transfer.number());
             Err(Failure::new(format!("cannot run `-x {number}` on `{path}`"))
                 .because("the file system has no O_DIRECT")
                 .hint("`-x 4` goes through the page cache, and so does `-O 1`"))

@@ -113,6 +113,11 @@ impl Io {
         matches!(self, Self::RandRead | Self::RandWrite)
     }
 
+    /// The same place by place, written.
+    pub(crate) const fn writing(self) -> Self {
+        if self.is_random() { Self::RandWrite } else { Self::Write }
+    }
+
     /// The reading that looks whether a writing was right.
     pub(crate) const fn reading(self) -> Self {
         if self.is_random() { Self::RandRead } else { Self::Read }

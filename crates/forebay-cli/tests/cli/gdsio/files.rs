@@ -102,9 +102,61 @@ fn a_device_is_written_to_only_where_its_own_word_says_so() {
     };
     // It is never opened for that: the device is the machine's own.
     let line = format!("-f {} -s 64K -i 64k -x 4 -I 1 --gpu none", device.display());
-    for allowed in ["", " --overwrite"] {
+    for allowed in ["", " --overwrite", " -x 0 --gpu sim"] {
+        let line = match allowed {
+            " -x 0 --gpu sim" => line.replace(" -x 4", "").replace(" --gpu none", ""),
+            _ => line.clone(),
+        };
         let (code, talk) = bad(Path::new("."), &format!("{line}{allowed}"));
+        // Nor to see whether there is a direct path.
+        assert!(!talk.contains("is not to be had"), "{talk}");
         assert!(code == 1 && talk.contains("--overwrite-device"), "{talk}");
+    }
+}
+
+#[test]
+fn what_takes_no_files_is_refused_before_any_are_made() {
+    let folder = folder();
+    let node = Path::new("/sys/devices/system/node/online").exists();
+    for (words, says) in
+        [("-w 1 -n 4000000", "NUMA node"), ("-w 1024 -s 1T -i 1G -T 1", "requests in memory")]
+    {
+        let words = words.replace("1T", "1024G");
+        if says == "NUMA node" && !node {
+            println!("skipped: a NUMA node that is not there: this kernel knows of none");
+            continue;
+        }
+        let size = if words.contains("-s ") { "" } else { "-s 64K -i 64k" };
+        for io in [0, 1] {
+            let line = format!("-D . {size} {words} -x 4 -I {io} --gpu none");
+            let (code, talk) = bad(folder.path(), &line);
+            assert!(code == 1 && talk.contains(says), "{line}: {talk}");
+            assert!(!talk.contains("making"), "{talk}");
+            assert!(names(folder.path()).is_empty(), "{line}: {:?}", names(folder.path()));
+        }
+    }
+}
+
+#[test]
+fn two_jobs_never_write_to_the_same_bytes() {
+    let folder = folder();
+    fs::create_dir(folder.path().join("a")).unwrap();
+    std::os::unix::fs::symlink("a", folder.path().join("b")).unwrap();
+    let jobs = |two: &str| {
+        let text = "[global]\nname=x\nxfer_type=4\nrw=write\nbs=64K\nsize=128K\n\
+                    [job1]\nnum_threads=2\ndirectory=a\n[job2]\nnum_threads=1\n";
+        fs::write(folder.path().join("jobs"), format!("{text}{two}\n")).unwrap();
+    };
+    for two in ["directory=b", "filename=b/gdsio.1", "directory=./a\nstart_offset=64K"] {
+        jobs(two);
+        let (code, talk) = bad(folder.path(), "jobs --gpu none");
+        assert!(code == 2 && talk.contains("two jobs write to the same bytes"), "{two}: {talk}");
+        let left: Vec<_> = names(&folder.path().join("a"));
+        assert!(left.iter().all(|name| name == ".forebay-gdsio"), "{two}: {left:?}");
+    }
+    for two in ["directory=b\nstart_offset=128K", "directory=a\nstart_offset=128K"] {
+        jobs(two);
+        good(folder.path(), "jobs --gpu none");
     }
 }
 

@@ -155,6 +155,31 @@ fn what_goes_directly_has_its_own_name() {
 }
 
 #[test]
+fn what_no_direct_path_takes_goes_another_way() {
+    let folder = folder();
+    if !has_direct_io(folder.path()) {
+        return;
+    }
+    let cases = ["-s 512K -i 64k -I 2 -U", "-s 100000 -i 1000", "-s 512K -i 64k -o 512"];
+    let unaligned = cases.iter().map(|case| format!("-D . -w 2 {case}"));
+    let shared = "-f one -w 2 -s 100000 -i 50000 -T 1".to_owned();
+    for line in unaligned.chain([shared]) {
+        for (number, io) in [(0, ""), (6, ""), (0, " -I 1")] {
+            if line.contains("-I 2") && !io.is_empty() {
+                continue;
+            }
+            let line = format!("{line} -x {number}{io} --gpu sim:cufile");
+            let (text, talk) = good(folder.path(), &line);
+            let is_direct = word(&text, "XferType: ").starts_with("GPU");
+            // Some drives and paths take more than others.
+            assert_eq!(talk.contains("is not to be had"), !is_direct, "{line}: {text}{talk}");
+            let (code, _, talk) = run(folder.path(), &format!("{line} --strict"));
+            assert_eq!(code == 0, is_direct, "{line}: {talk}");
+        }
+    }
+}
+
+#[test]
 fn every_type_runs_without_a_gpu() {
     let folder = folder();
     if !has_direct_io(folder.path()) {
@@ -249,6 +274,11 @@ fn other_words_do_what_they_say() {
     assert_eq!(word(&text, "XferType: "), "CPU_CACHED_GPU", "{text}");
     let (text, _) = good(folder.path(), &format!("{line} -x 6 -O 1 -i 16k -B 4 -M 50 -I 0"));
     assert_eq!(number_of(&text, "ops: "), 32, "{text}");
+    for (percent, io, label) in [(0, 0, "WRITE"), (0, 2, "RANDWRITE"), (100, 1, "READ")] {
+        let words = format!("{line} -x 6 -O 1 -i 16k -M {percent} -I {io}");
+        let (text, _) = good(folder.path(), &words);
+        assert!(text.starts_with(&format!("IoType: {label} ")), "{words}: {text}");
+    }
     let (text, talk) = good(folder.path(), &format!("{line} -x 0 -m 3 -i 64k -p -b -F -I 1"));
     assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
     for note in ["`-p` has no", "`-b` has no", "`-F` is not", "`-m 4` are as", "`-m 0` moves"] {
@@ -303,6 +333,8 @@ fn words_that_make_no_sense_are_exit_code_2() {
         "-D . -s 1T",
         "-D . -s 0",
         "-D . -s 1M -i 2M",
+        "-D . -s 100000 -i 64k",
+        "-D . -s 1M -i 96k -I 1 -V",
         "-D . -s 1M -i 4k:8k",
         "-D . -s 1M -x 8",
         "-D . -s 1M -I 4",
@@ -376,6 +408,7 @@ fn what_no_drive_takes_is_told_in_options() {
         "{talk}"
     );
     good(folder.path(), &format!("{line} -x 2 -O 1"));
+    good(folder.path(), "-D . -w 1 -s 100000 -i 64k -x 4 -T 1 --gpu none");
     good(folder.path(), &format!("{line} -x 0"));
     assert!(names(folder.path()).is_empty());
 }
