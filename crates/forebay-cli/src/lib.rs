@@ -3,9 +3,10 @@
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
 //! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`),
 //! [`program`] starts the command anew, [`workload`] keeps files busy, [`results`] keeps what was
-//! measured, [`report`] shows it, [`failure`] is how a verb fails, `log` shows what the engine tells
-//! meanwhile, [`power`] reads what the machine takes. `watched` runs a verb in a process that can
-//! be left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to stderr.
+//! measured, [`report`] shows it, [`failure`] is how a verb fails, `log` shows what the engine
+//! tells meanwhile, [`power`] reads what the machine takes. `watched` runs a verb in a process that
+//! can be left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to
+//! stderr.
 //!
 //! # Unsafe modules
 //!

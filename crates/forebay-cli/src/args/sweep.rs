@@ -110,7 +110,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "WHICH", value_parser = gpu)]
     pub gpu: Vec<GpuSelector>,
 
-    /// GPUs that work at once, as `0-3` or `0,2`: one point for the first, for the first two, and so
+    /// GPUs that work at once, as `0-3` or `0,2`: a point for the first, for the first two, and so
     /// on; `sim:4` are four simulated ones
     #[arg(long, value_name = "LIST", conflicts_with = "gpu", value_parser = gpus)]
     pub gpus: Option<GpuList>,

@@ -97,9 +97,9 @@ impl Folder {
     pub(crate) fn remove(&self) {
         let remove = |name: &CStr| unlinkat(&self.itself, name, AtFlags::empty());
         let own = names_in(&self.itself).into_iter().filter(|name| is_of_a_run(name.as_bytes()));
-        let removed = own.fold(true, |all, name| remove(&name).is_ok() && all);
+        let stay = own.filter(|name| remove(name).is_err()).count();
         // As long as there is a mark, another run may end what this one could not.
-        if removed {
+        if stay == 0 {
             let _ = unlinkat(&self.itself, MARK, AtFlags::empty());
         }
         if self.is_there().is_ok() {

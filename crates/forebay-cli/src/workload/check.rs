@@ -171,8 +171,9 @@ mod tests {
 
     #[test]
     fn many_large_batches_are_looked_through_at_once() {
-        let call = |n: u64| {
-            made(n as usize % 500, n, Direction::Write, &Vec::from_iter(n * 99..n * 99 + 90))
+        let call = |number: usize| {
+            let offsets: Vec<u64> = (number as u64 * 99..).take(90).collect();
+            made(number % 500, number as u64, Direction::Write, &offsets)
         };
         let last: VecDeque<Made> = (0..1000).map(call).collect();
         assert_eq!(calls(&last, 1000, 1, true).len(), 500);
