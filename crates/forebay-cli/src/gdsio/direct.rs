@@ -26,8 +26,8 @@ const TRIED: u64 = MIB;
 /// Bytes of scratch: room for the largest size at the last place.
 const SCRATCH: u64 = 3 * TRIED;
 
-/// Makes a few of the requests of `job` by the route `direct`: of its sizes, where
-/// its first and second part begin and behind that, and in its directions. Reads are of what it will read, where
+/// Makes a few of the requests of `job` by the route `direct`: of its sizes, where its first and
+/// second part begin and behind that, and in its directions. Reads are of what it will read, where
 /// that is there, everything else is of scratch beside it.
 ///
 /// # Errors
