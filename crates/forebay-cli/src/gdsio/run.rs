@@ -20,7 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::workload::issuer::{Plain, Way};
 use crate::workload::pattern::Pattern;
-use crate::workload::run::{Ran, Ready};
+use crate::workload::run::{Moved, Ran, Ready};
 use crate::workload::{End, Lane, Load};
 
 /// A job with all that it takes.
@@ -138,30 +138,13 @@ impl Task<'_> {
         }
     }
 
-    /// Runs it to its end, the first size by what is `ready`.
-    fn run(
-        &self,
-        engine: &Engine,
-        loads: &[Load],
-        ready: Ready<'_>,
-        verify: bool,
-    ) -> Result<Vec<Done>> {
-        let targets = [String::new()];
-        let mut first = Some(ready);
-        let one = |load| {
-            let ready = match first.take() {
-                Some(ready) => ready,
-                None => Ready::new(engine, load, &self.lanes)?,
-            };
-            let (ran, moved) = ready.run(&targets).map_err(in_options)?;
-            let right = match verify {
-                false => None,
-                true if self.is_pass(load) => Some(moved.check_all(engine)?),
-                true => moved.check(engine)?,
-            };
-            Ok(self.done(&ran, right))
-        };
-        loads.iter().map(one).collect()
+    /// Whether the bytes of a load that has run are right.
+    fn right(&self, engine: &Engine, load: &Load, moved: Moved<'_>) -> Result<Option<bool>> {
+        match self.asked.verify {
+            false => Ok(None),
+            true if self.is_pass(load) => moved.check_all(engine).map(Some),
+            true => moved.check(engine),
+        }
     }
 }
 
@@ -204,23 +187,39 @@ pub(super) fn run_all(
     reads_back: bool,
 ) -> Result<Vec<Done>> {
     let loads: Vec<Vec<Load>> = tasks.iter().map(|task| task.loads(io, reads_back)).collect();
-    let mut ready = Vec::new();
-    for (task, loads) in tasks.iter().zip(&loads) {
-        let _kept = Kept::to(task.job.node)?;
-        ready.push(Ready::new(engine, &loads[0], &task.lanes)?);
+    let mut done: Vec<Vec<Done>> = tasks.iter().map(|_| Vec::new()).collect();
+    let most = loads.iter().map(Vec::len).max().unwrap_or(0);
+    for size in 0..most {
+        let mut works = Vec::new();
+        for (index, (task, loads)) in tasks.iter().zip(&loads).enumerate() {
+            let Some(load) = loads.get(size) else { continue };
+            let _kept = Kept::to(task.job.node)?;
+            let ready = Ready::new(engine, load, &task.lanes)?;
+            works.push(move || {
+                let _kept = Kept::to(task.job.node)?;
+                let (ran, moved) = ready.run(&[String::new()]).map_err(in_options)?;
+                Ok((index, load, ran, moved))
+            });
+        }
+        // Who compares takes time of drives and processors from those that are at work.
+        for (index, load, ran, moved) in all_at_once(works)? {
+            let right = tasks[index].right(engine, load, moved)?;
+            done[index].push(tasks[index].done(&ran, right));
+        }
     }
+    Ok(done.iter().map(|sizes| one_after_another(sizes)).collect())
+}
+
+/// What all of `works` come to, each in a thread of its own, when all have ended.
+fn all_at_once<T: Send>(works: Vec<impl FnOnce() -> Result<T> + Send>) -> Result<Vec<T>> {
     let (gate, stop) = (RwLock::new(()), AtomicBool::new(false));
     let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-    let done = thread::scope(|scope| {
+    thread::scope(|scope| {
         let (gate, stop) = (&gate, &stop);
-        let spawned = tasks.iter().zip(&loads).zip(ready).map(|((task, loads), ready)| {
+        let spawned = works.into_iter().map(|work| {
             let work = move || {
-                let _kept = Kept::to(task.job.node)?;
                 drop(gate.read());
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(Vec::new());
-                }
-                task.run(engine, loads, ready, task.asked.verify)
+                if stop.load(Ordering::Relaxed) { None } else { Some(work()) }
             };
             thread::Builder::new().name("job".into()).spawn_scoped(scope, work)
         });
@@ -229,12 +228,13 @@ pub(super) fn run_all(
         drop(closed);
         let threads =
             spawned.map_err(|error| Failure::io("cannot start the threads of jobs", &error))?;
-        let join = |thread: thread::ScopedJoinHandle<'_, Result<Vec<Done>>>| {
+        let join = |thread: thread::ScopedJoinHandle<'_, Option<Result<T>>>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        threads.into_iter().map(join).collect::<Result<Vec<_>>>()
-    })?;
-    Ok(done.into_iter().map(|sizes| one_after_another(&sizes)).collect())
+        // All are waited for, whatever became of the first.
+        let ended: Vec<_> = threads.into_iter().filter_map(join).collect();
+        ended.into_iter().collect()
+    })
 }
 
 fn one_after_another(all: &[Done]) -> Done {
@@ -358,6 +358,8 @@ fn float(count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use clap::Parser as _;
 
     use super::*;
@@ -391,6 +393,30 @@ mod tests {
         let wrong = [all[0].clone(), done(1, 1, Transfer::Direct, Some(false))];
         assert_eq!(at_once(&wrong).right, Some(false));
         assert_eq!(at_once(&all[1..2]).right, None);
+    }
+
+    #[test]
+    fn nothing_is_compared_before_all_have_ended() {
+        let ended = AtomicUsize::new(0);
+        let works = [0, 30, 60].map(|wait| {
+            let ended = &ended;
+            move || {
+                thread::sleep(Duration::from_millis(wait));
+                ended.fetch_add(1, Ordering::SeqCst);
+                Ok(wait)
+            }
+        });
+        let all = all_at_once(works.into()).unwrap();
+        assert_eq!((ended.load(Ordering::SeqCst), all), (3, vec![0, 30, 60]));
+        let fails = |fails: bool| {
+            let ended = &ended;
+            move || {
+                ended.fetch_add(1, Ordering::SeqCst);
+                if fails { Err(Failure::new("it fails")) } else { Ok(()) }
+            }
+        };
+        assert!(all_at_once(vec![fails(true), fails(false)]).is_err());
+        assert_eq!(ended.load(Ordering::SeqCst), 5, "the others are waited for");
     }
 
     #[test]

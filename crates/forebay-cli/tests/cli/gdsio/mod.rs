@@ -162,7 +162,7 @@ fn what_no_direct_path_takes_goes_another_way() {
     }
     let cases = ["-s 512K -i 64k -I 2 -U", "-s 100000 -i 1000", "-s 512K -i 64k -o 512"];
     let unaligned = cases.iter().map(|case| format!("-D . -w 2 {case}"));
-    let shared = "-f one -w 2 -s 100000 -i 50000 -T 1".to_owned();
+    let shared = "-f one -w 2 -s 100000 -i 50000".to_owned();
     for line in unaligned.chain([shared]) {
         for (number, io) in [(0, ""), (6, ""), (0, " -I 1")] {
             if line.contains("-I 2") && !io.is_empty() {
@@ -408,7 +408,7 @@ fn what_no_drive_takes_is_told_in_options() {
         "{talk}"
     );
     good(folder.path(), &format!("{line} -x 2 -O 1"));
-    good(folder.path(), "-D . -w 1 -s 100000 -i 64k -x 4 -T 1 --gpu none");
+    good(folder.path(), "-D . -w 1 -s 100000 -i 64k -x 4 -I 2 --gpu none");
     good(folder.path(), &format!("{line} -x 0"));
     assert!(names(folder.path()).is_empty());
 }
