@@ -1,5 +1,7 @@
 //! What was asked, and of which machine.
 
+use std::collections::HashSet;
+
 use forebay::units::format_size;
 use serde_json::Value;
 
@@ -42,6 +44,10 @@ fn flatten(found: &mut Vec<(String, String)>, name: String, value: &Value, depth
             let parts: Vec<String> = parts.iter().take(SETTINGS_MAX).map(text).collect();
             found.push((name, parts.join(", ")));
         }
+        Value::Array(parts) if parts.iter().all(Value::is_object) => {
+            found.push((name.clone(), format!("{} in all", parts.len())));
+            found.extend(together(parts).into_iter().map(|(key, text)| (below(key), text)));
+        }
         Value::Array(parts) if depth < DEPTH_MAX => {
             for (index, part) in parts.iter().enumerate().take(SETTINGS_MAX) {
                 flatten(found, below(&index.to_string()), part, depth + 1);
@@ -49,6 +55,27 @@ fn flatten(found: &mut Vec<(String, String)>, name: String, value: &Value, depth
         }
         other => found.push((name, text(other))),
     }
+}
+
+/// What objects of one kind, the points of a sweep say, hold under each key: each value once.
+fn together(objects: &[Value]) -> Vec<(&str, String)> {
+    let mut keys: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut known = HashSet::new();
+    for (key, value) in objects.iter().filter_map(Value::as_object).flatten() {
+        let text = match value {
+            Value::Null => continue,
+            Value::Array(parts) => parts.iter().map(text).collect::<Vec<_>>().join(" + "),
+            other => text(other),
+        };
+        if known.len() >= SETTINGS_MAX || !known.insert((key.as_str(), text.clone())) {
+            continue;
+        }
+        match keys.iter_mut().find(|(known, _)| known == key) {
+            Some((_, texts)) => texts.push(text),
+            None => keys.push((key, vec![text])),
+        }
+    }
+    keys.into_iter().map(|(key, texts)| (key, texts.join(", "))).collect()
 }
 
 fn text(value: &Value) -> String {
@@ -179,7 +206,7 @@ mod tests {
         flatten(&mut found, String::new(), &value, 0);
         let shown: Vec<String> =
             found.iter().map(|(name, text)| format!("{name}={text}")).collect();
-        assert_eq!(shown, ["a.b=1, 2", "c.0.d=x", "f=true"]);
+        assert_eq!(shown, ["a.b=1, 2", "c=1 in all", "c.d=x", "f=true"]);
         let deep = (0..99).fold(json!([[1]]), |value, _| json!([value]));
         let mut found = Vec::new();
         flatten(&mut found, String::new(), &deep, 0);
@@ -188,5 +215,35 @@ mod tests {
         let mut found = Vec::new();
         flatten(&mut found, String::new(), &wide, 0);
         assert_eq!(found.len(), SETTINGS_MAX);
+    }
+
+    #[test]
+    fn points_are_told_by_their_axes() {
+        let gpus = ["cuda:0", "cuda:1"];
+        let point = |depth: u32, route: Option<&str>| {
+            let targets = &gpus;
+            json!({"depth": depth, "route": route, "targets": targets})
+        };
+        let points = [point(1, None), point(8, None), point(1, Some("staged"))];
+        let mut found = Vec::new();
+        flatten(&mut found, String::new(), &json!({"points": points, "repeats": 3}), 0);
+        let found: Vec<(&str, &str)> = found.iter().map(|(k, v)| (&**k, &**v)).collect();
+        let told = [
+            ("points", "3 in all"),
+            ("points.depth", "1, 8"),
+            ("points.targets", "cuda:0 + cuda:1"),
+            ("points.route", "staged"),
+            ("repeats", "3"),
+        ];
+        assert_eq!(found, told);
+    }
+
+    #[test]
+    fn very_many_points_are_told_in_little_room() {
+        let points: Vec<Value> = (0..100_000).map(|n| json!({ "depth": n })).collect();
+        let mut found = Vec::new();
+        flatten(&mut found, String::new(), &json!({ "points": points }), 0);
+        assert_eq!(found.len(), 2);
+        assert!(found[1].1.len() < 10 * SETTINGS_MAX);
     }
 }
