@@ -1,8 +1,8 @@
 //! One thread: keeps its calls in flight until it is told to stop.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::issuer::{Call, Issuer};
@@ -19,7 +19,11 @@ const MISSED_MAX: u128 = 1000;
 
 /// What all threads are to do at the moment.
 #[derive(Debug, Default)]
-pub(super) struct Phase(AtomicU8);
+pub(super) struct Phase {
+    state: AtomicU8,
+    /// When no call was to be started any more.
+    stopped: OnceLock<Instant>,
+}
 
 impl Phase {
     const COUNTS: u8 = 1;
@@ -27,20 +31,22 @@ impl Phase {
 
     /// From now on it counts.
     pub(super) fn count(&self) {
-        self.0.store(Self::COUNTS, Ordering::Relaxed);
+        self.state.store(Self::COUNTS, Ordering::Relaxed);
     }
 
     /// No call is started any more.
     pub(super) fn stop(&self) {
-        self.0.store(Self::STOP, Ordering::Relaxed);
+        // Whoever sees the state finds the time as well.
+        self.stopped.get_or_init(Instant::now);
+        self.state.store(Self::STOP, Ordering::Release);
     }
 
     fn counts(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Self::COUNTS
+        self.state.load(Ordering::Relaxed) == Self::COUNTS
     }
 
     fn is_over(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Self::STOP
+        self.state.load(Ordering::Acquire) == Self::STOP
     }
 }
 
@@ -159,8 +165,9 @@ impl Worker {
                 Err(failure) => return first.and(Err(failure)),
             }
         }
-        if self.phase.is_over() {
-            self.count_missed(start, progress);
+        let more = self.calls.is_none_or(|calls| progress.made < calls);
+        if let Some(stopped) = self.phase.stopped.get().filter(|_| more) {
+            self.count_missed(start, *stopped, progress);
         }
         first
     }
@@ -190,11 +197,12 @@ impl Worker {
 
     /// Counts the calls that were due and could not be made, with the time for which they have been
     /// waiting: a drive that stood still is not to be told by fewer calls alone.
-    fn count_missed(&self, start: Instant, progress: &mut Progress) {
+    fn count_missed(&self, start: Instant, stopped: Instant, progress: &mut Progress) {
         let Some(((_, distance), due)) = self.due.zip(self.due(start, progress.made)) else {
             return;
         };
-        let waited = Instant::now().saturating_duration_since(due);
+        // What is due while the last calls drain is nobody's.
+        let waited = stopped.saturating_duration_since(due);
         let missed = waited.as_nanos() / distance.as_nanos().max(1);
         let groups = missed.min(MISSED_MAX);
         for group in 0..groups {
