@@ -133,6 +133,9 @@ pub struct SweepArgs {
     pub bytes: Option<u64>,
 
     /// What goes before a sample and does not count; by default a tenth of its time
+    ///
+    /// Cold writes, and cold reads through the page cache, have none: what it leaves there would be
+    /// in the way.
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     pub warm_up: Option<Duration>,
 

@@ -18,11 +18,12 @@ mod targets;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::topology::{DriveKind, Resolver};
+use forebay::units::format_size;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -36,13 +37,19 @@ use crate::bench::environment;
 use crate::failure::{Failure, Result};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
-use crate::report::json::Gpu;
+use crate::report::json::{Direction, Gpu};
 use crate::report::warnings::{Warning, say};
 use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
+use crate::workload::End;
 use crate::workload::measure::Measurer;
 use crate::{interrupt, limits, log};
+
+/// How long the sample takes that nobody keeps.
+const PRACTICE: Duration = Duration::from_millis(200);
+/// How often a spinner turns.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Runs the verb.
 pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Result<()> {
@@ -51,10 +58,7 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
         Some(path) => job::merge(args, job::read(path)?),
         None => args.clone(),
     };
-    let mut options = limits::limits(program)?;
-    // Everything that a point has in flight is to reach the drive.
-    options.in_flight = options.in_flight.max(65_536);
-    let engine = Engine::new(options)?;
+    let engine = Engine::new(limits::limits(program)?)?;
     let records = Sweep::new(&args, engine, command)?.run()?;
     show(&args, &records)?;
     let failed = failures(&records);
@@ -108,6 +112,8 @@ struct Sweep<'a> {
     engine: Engine,
     planned: Vec<Planned>,
     targets: Vec<Together>,
+    /// What measures moves to and from each of the targets.
+    measurers: Vec<Measurer>,
     places: Vec<Place>,
     ledger: Ledger,
     records: Vec<Record>,
@@ -122,8 +128,10 @@ impl<'a> Sweep<'a> {
         let paths =
             if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        let measurers: Vec<Measurer> =
+            targets.iter().map(|gpus| Measurer::new(&engine, gpus)).collect();
         let target_names: Vec<Vec<String>> =
-            targets.iter().map(|gpus| Measurer::new(&engine, gpus).targets().to_vec()).collect();
+            measurers.iter().map(|measurer| measurer.targets().to_vec()).collect();
         let planned = plan::points(args, &names, &target_names)?;
         let mut places = Vec::new();
         for (index, path) in paths.iter().enumerate() {
@@ -139,6 +147,7 @@ impl<'a> Sweep<'a> {
             engine,
             planned,
             targets,
+            measurers,
             places,
             ledger,
             records: Vec::new(),
@@ -184,7 +193,7 @@ impl<'a> Sweep<'a> {
         }
         self.make_scratch()?;
         let ceilings = self.ceilings()?;
-        let pace = self.practise(&todo)?;
+        let mut pace = self.practise(&todo);
         let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
         let kept = points * repeats as usize - todo.len();
         let kept =
@@ -194,7 +203,6 @@ impl<'a> Sweep<'a> {
             pace.words()
         ));
         let bar = progress(todo.len() as u64);
-        let mut pace = pace;
         for (index, repeat) in todo {
             let planned = self.planned[index].clone();
             bar.set_message(format!("{} left, {}", pace.left_words(), plan::name(&planned.point)));
@@ -225,10 +233,10 @@ impl<'a> Sweep<'a> {
 
     fn make_scratch(&self) -> Result<()> {
         let bar = if log::is_on() { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        bar.enable_steady_tick(TICK);
         let made = self.places.iter().try_for_each(|place| {
             place.make(&mut |len| {
-                bar.set_message(format!("making {} of scratch", forebay::units::format_size(len)));
+                bar.set_message(format!("making {} of scratch", format_size(len)));
             })
         });
         bar.finish_and_clear();
@@ -254,7 +262,7 @@ impl<'a> Sweep<'a> {
                 }
             }
             // What is measured by writing would leave bytes that no check knows.
-            let read = direction == crate::report::json::Direction::Read;
+            let read = direction == Direction::Read;
             for (index, place) in self.places.iter().enumerate().filter(|_| read) {
                 let given = self.args.paths.get(index).map(|path| path.display().to_string());
                 let path = given.unwrap_or_else(|| ".".into());
@@ -275,23 +283,21 @@ impl<'a> Sweep<'a> {
 
     /// Takes a short sample that nobody keeps: it starts what the engine starts with its first
     /// transfer, and shows what a sample takes beside its time.
-    fn practise(&self, todo: &[(usize, u32)]) -> Result<Pace> {
+    fn practise(&self, todo: &[(usize, u32)]) -> Pace {
         let mut pace =
             Pace::new(todo.iter().map(|(index, _)| self.planned[*index].time()).collect());
-        let Some(first) = todo.first().map(|(index, _)| self.planned[*index].clone()) else {
-            return Ok(pace);
-        };
-        let mut short = first;
-        short.load.warm_up = std::time::Duration::ZERO;
-        if let crate::workload::End::Time(time) = short.load.end {
-            let time = time.min(std::time::Duration::from_millis(200));
-            short.load.end = crate::workload::End::Time(time);
+        let Some((first, _)) = todo.first() else { return pace };
+        let mut short = self.planned[*first].clone();
+        short.load.warm_up = Duration::ZERO;
+        if let End::Time(time) = short.load.end {
+            let time = time.min(PRACTICE);
+            short.load.end = End::Time(time);
             let start = Instant::now();
             // What is wrong with it the sample itself will say.
             let _ = self.measure(&short);
             pace.beside(start.elapsed().saturating_sub(time));
         }
-        Ok(pace)
+        pace
     }
 
     fn measure(&self, planned: &Planned) -> Result<Measured> {
@@ -299,9 +305,8 @@ impl<'a> Sweep<'a> {
         place.check()?;
         let devices = &self.targets[planned.targets];
         let lanes = place.lanes(planned, devices)?;
-        let measurer = Measurer::new(&self.engine, devices);
         self.meter.mark();
-        let (mut measured, ran) = measurer.measure(&planned.load, &lanes)?;
+        let (mut measured, ran) = self.measurers[planned.targets].measure(&planned.load, &lanes)?;
         let power = self.meter.between(ran.from, ran.from + ran.span);
         let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
         let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes);
@@ -317,11 +322,7 @@ impl<'a> Sweep<'a> {
             measured.bound = ceilings::bound(planned, &measured, ceilings);
             measured
         });
-        let error = result.as_ref().err().map(|failure| {
-            let mut words = vec![failure.message.clone()];
-            words.extend(failure.causes.iter().cloned());
-            words.join(": ")
-        });
+        let error = result.as_ref().err().map(Failure::in_one_line);
         Sample {
             point: planned.point.clone(),
             repeat,

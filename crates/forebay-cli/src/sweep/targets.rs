@@ -21,19 +21,19 @@ pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
 pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, Vec<Warning>)> {
     let all = match &args.gpus {
         None => {
-            let mut found = (Vec::new(), Vec::new());
+            let (mut found, mut warnings) = (Vec::new(), Vec::new());
             let wanted: Vec<Option<&GpuSelector>> =
                 if args.gpu.is_empty() { vec![None] } else { args.gpu.iter().map(Some).collect() };
             for wanted in wanted {
                 let target = Target::find(engine, wanted)?;
                 for warning in target.warnings() {
-                    if !found.1.contains(&warning) {
-                        found.1.push(warning);
+                    if !warnings.contains(&warning) {
+                        warnings.push(warning);
                     }
                 }
-                found.0.push(vec![target.device]);
+                found.push(vec![target.device]);
             }
-            return Ok(found);
+            return Ok((found, warnings));
         }
         Some(GpuList::Simulated(count)) => simulated(engine, *count)?,
         Some(GpuList::Named(named)) => {
