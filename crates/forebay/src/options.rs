@@ -72,8 +72,8 @@ pub struct Options {
     pub threads: usize,
     /// Blocking reads of resident bytes and writes through the page cache up to this many bytes are
     /// made by the calling thread (`FOREBAY_SMALL_SIZE`); 0 switches that off. At most 1 MiB. Up to
-    /// 64 KiB waking other threads costs more than the copy: 4 KiB to an H200 take 8 µs here and 70
-    /// by way of the readers, 64 KiB 19 and 81.
+    /// 256 KiB waking other threads costs more than the copy: 4 KiB to an H200 take 8 µs here and
+    /// 70 by way of the readers, 64 KiB 19 and 81, 256 KiB 57 and 76, but 512 KiB 103 and 88.
     pub small_size: u64,
     /// Whether O_DIRECT may be used (`FOREBAY_DIRECT_IO`: `auto`, `off`).
     pub direct_io: DirectIo,
@@ -104,7 +104,7 @@ impl Default for Options {
             remember: true,
             in_flight: 1024,
             threads: 256,
-            small_size: 64 * KIB,
+            small_size: 256 * KIB,
             direct_io: DirectIo::Auto,
             ring: RingChoice::Auto,
             watchdog: Duration::from_secs(30),
@@ -276,7 +276,7 @@ impl Options {
         Variable {
             name: "FOREBAY_SMALL_SIZE",
             about: "transfers up to this are made by the calling thread",
-            default: "64K",
+            default: "256K",
             takes: "a size from 0 to 1M, such as `64K`",
             set: |options, text| parse_size(text).map(|size| options.small_size = size),
         },

@@ -17,7 +17,7 @@ use lab::watchdog::Watchdog;
 use lab::{child, or_skip, pattern};
 
 /// The most that is small by default.
-const SMALL: usize = 64 << 10;
+const SMALL: usize = 256 << 10;
 
 fn engine() -> Engine {
     Engine::new(Options::default()).expect("the defaults fit")

@@ -170,3 +170,36 @@ fn a_capture_elsewhere_neither_fails_a_transfer_nor_is_spoiled() {
     drop((engine, gpus));
     assert!(capture.is_whole(), "a call was made that might have disturbed it");
 }
+
+#[test]
+fn one_bad_target_fails_no_transfer_of_others() {
+    const COUNT: usize = 32;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    // Everything goes the long way, and what is filled while a copy is on its way leaves together.
+    let engine = Engine::new(Options { small_size: 0, ..Options::default() }).unwrap();
+    let slow = "sim:latency=20ms".parse().unwrap();
+    let device = engine.device(&crate::gpu::GpuSelector::Sim(slow)).unwrap().unwrap();
+    let file = engine.open(&path).unwrap();
+    let len = 32 << 10;
+    let gone = device.allocate(len).unwrap();
+    // SAFETY: nothing but this engine copies there, and the simulated GPU finds out.
+    let bad = unsafe { engine.borrow_device_memory(gone, len) }.unwrap();
+    // SAFETY: as above.
+    unsafe { device.free(gone) }.unwrap();
+    let mut bad = Some(bad);
+    let transfers: Vec<_> = (0..COUNT)
+        .map(|number| {
+            let own = || engine.allocate(device.id(), len).unwrap();
+            let buffer = if number == 10 { bad.take().unwrap() } else { own() };
+            file.start_read(0, buffer, &RequestOptions::default()).unwrap()
+        })
+        .collect();
+    let ends: Vec<_> = transfers.into_iter().map(crate::Transfer::wait).collect();
+    let failed: Vec<_> = (0..COUNT).filter(|number| ends[*number].0.is_err()).collect();
+    assert_eq!(failed, [10], "{:?}", ends[failed[0]].0);
+    let mut got = vec![0; 32 << 10];
+    ends[11].1.as_ref().unwrap().download(0, &mut got).unwrap();
+    assert!(got.iter().all(|byte| *byte == 7));
+}

@@ -379,13 +379,14 @@ impl Engine {
         Ok(index)
     }
 
-    /// What small transfers of a GPU go through; `None` where it cannot be had, and while the link
-    /// copies for others: a copy on a stream of its own then waits until these have none queued
+    /// What small transfers of a GPU go through; `None` where it cannot be had, and while much is
+    /// queued on the link: a copy on a stream of its own waits until those of others are done
     /// (measured on an H200: 64 KiB beside 8 GiB took as long as the 8 GiB). Those of the link take
-    /// turns.
+    /// turns. For a little it is worth waiting, since else one that had to go the long way sends
+    /// all who come while it is copied that way as well, and so on for ever.
     fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<small::Lanes>> {
         let index = self.link(device).ok()?;
-        if self.inner.core.lock().is_copying(index) {
+        if self.inner.core.lock().queued_len(index) > small::QUEUED_MAX {
             return None;
         }
         let links = self.links();

@@ -18,7 +18,7 @@ pub(super) fn number(options: &Options) -> Readers {
 /// `available_parallelism` counts the same, but lowers it to a control group's quota, rounded down,
 /// and only where the group's tree is in its usual place. It answers where there are more cores
 /// than the call's set holds.
-fn cores() -> usize {
+pub(super) fn cores() -> usize {
     match rustix::thread::sched_getaffinity(None) {
         Ok(cores) => usize::try_from(cores.count()).unwrap_or(1),
         Err(_) => std::thread::available_parallelism().map_or(1, usize::from),

@@ -256,3 +256,66 @@ fn statistics_count_every_request_and_copy() {
     let again = rig.engine.statistics().file.count();
     assert!(again > 0 && again < 2 * files, "{again}");
 }
+
+#[test]
+fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, vec![7; LEN]).unwrap();
+    let engine = Engine::new(Options::default()).unwrap();
+    // A copy of any size is on its way for long.
+    let slow = "sim:latency=200ms".parse().unwrap();
+    let device = engine.device(&GpuSelector::Sim(slow)).unwrap().unwrap();
+    let file = engine.open(&path).unwrap();
+    let read = |len: u64| {
+        let buffer = engine.allocate(device.id(), len).unwrap();
+        let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+        let link = engine.link(&device).unwrap();
+        while engine.inner.core.lock().queued_len(link) == 0 {
+            std::thread::yield_now();
+        }
+        let goes_short = engine.idle_lanes(&device).is_some();
+        transfer.wait().0.unwrap();
+        goes_short
+    };
+    assert!(read(64 << 10) && !read(LEN as u64), "{LEN} bytes are too much to wait for");
+    assert!(engine.idle_lanes(&device).is_some(), "nothing is on its way any more");
+}
+
+#[test]
+fn short_reads_that_never_end_do_not_keep_a_long_one_from_ending() {
+    const LONG: u64 = 48 << 20;
+    const SHORT: u64 = 256 << 10;
+    let most = std::time::Duration::from_secs(8); // alone it takes 0.16 s
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    std::fs::write(&path, vec![7; usize::try_from(LONG).unwrap()]).unwrap();
+    let options = Options { small_size: 0, slot_size: 1 << 20, ..Options::default() };
+    let engine = Engine::new(options).unwrap();
+    let slow = "sim:bandwidth=300MB/s".parse().unwrap();
+    let gpu = engine.device(&GpuSelector::Sim(slow)).unwrap().unwrap().id();
+    let file = engine.open(&path).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let start = std::time::Instant::now();
+    let took = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let new = || engine.allocate(gpu, SHORT).unwrap();
+                let read = |buffer| file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+                let mut running: std::collections::VecDeque<_> =
+                    (0..8).map(|_| read(new())).collect();
+                while !over.load(Ordering::Relaxed) && start.elapsed() < most * 2 {
+                    let (outcome, buffer) = running.pop_front().unwrap().wait();
+                    outcome.unwrap();
+                    running.push_back(read(buffer.unwrap()));
+                }
+                running.into_iter().for_each(|transfer| drop(transfer.wait()));
+            });
+        }
+        let mut target = engine.allocate(gpu, LONG).unwrap();
+        file.read(0, &mut target).unwrap();
+        over.store(true, Ordering::Relaxed);
+        start.elapsed()
+    });
+    assert!(took < most, "{took:?}");
+}

@@ -1,9 +1,10 @@
 //! Queues the copies of one GPU and sees them done. Nobody else calls the driver for a transfer.
 //!
-//! At most two copies of each direction are queued: one runs, the next is ready behind it, and
-//! whatever is filled meanwhile leaves as one longer copy. So copies grow by themselves when the
-//! link is what binds, and bytes leave at once when it would idle. The directions have a stream, a
-//! queue and a limit each, since the link carries both at once.
+//! At most two groups of copies of each direction are queued: one runs, the next is ready behind
+//! it, and whatever is filled meanwhile leaves as one longer copy, or, where it belongs to several
+//! small transfers, as one group of them in one call of the driver. So copies grow by themselves
+//! when the link is what binds, and bytes leave at once when it would idle. The directions have a
+//! stream, a queue and a limit each, since the link carries both at once.
 
 #![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
 
@@ -16,7 +17,7 @@ use super::Arena;
 use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
-use crate::queue::{Batch, Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
+use crate::queue::{Copy, CopyFailure, Core, Crew, Direction, Idlers, Scatter, now_ns};
 use crate::trace::{Kind, Range, Ranges, Recorder, Span, Track, What};
 
 /// Time between two looks at a copy that is not done: a full slot takes 300 µs. Sleeping so costs a
@@ -30,20 +31,33 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// thread of an idle core takes longer than a nap.
 const LINGER: Duration = Duration::from_micros(200);
 
+/// Copies that were queued together.
 #[derive(Debug)]
-struct Queued {
-    copy: Copy,
+struct Group {
+    /// Of one direction; at least one.
+    copies: Vec<Copy>,
     event: Event,
     since: Instant,
-    #[expect(dead_code, reason = "held until the copy is done")]
+    #[expect(dead_code, reason = "held until the copies are done")]
     range: Range,
 }
 
-/// The copies of one direction, which are done in turn.
+/// A copy that is over.
+#[derive(Debug)]
+struct Done {
+    copy: Copy,
+    /// Since its group was queued.
+    took_ns: u64,
+    /// How long before its group's end it was over, if all went at one rate: nobody tells of one.
+    early_ns: u64,
+    failed: Option<CopyFailure>,
+}
+
+/// The groups of one direction, which are done in turn.
 #[derive(Debug)]
 struct Lane {
     stream: Stream,
-    queued: VecDeque<Queued>,
+    queued: VecDeque<Group>,
 }
 
 /// See the module's own text.
@@ -55,7 +69,9 @@ pub(crate) struct Submitter {
     inward: Lane,
     outward: Lane,
     spare: Vec<Event>,
-    done: Vec<(Copy, u64, Option<CopyFailure>)>,
+    /// Lists of groups that are done, for those to come.
+    lists: Vec<Vec<Copy>>,
+    done: Vec<Done>,
     track: Track,
     /// The slots that copies touch; never given back once one may not be over.
     arena: Option<Arc<Arena>>,
@@ -89,6 +105,7 @@ impl Submitter {
             inward,
             outward,
             spare: Vec::new(),
+            lists: Vec::new(),
             done: Vec::new(),
             track: Track::default(),
             arena: None,
@@ -115,7 +132,7 @@ impl Submitter {
     /// Sees what is done, hands it back, and queues what is worth a copy now. Who lingers naps
     /// again instead of sleeping.
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
-        self.look();
+        self.look(core.recorder().ranges());
         self.record(core.recorder());
         loop {
             let now = now_ns();
@@ -123,48 +140,90 @@ impl Submitter {
             let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
             let idle = inward + outward == 0;
             let crew = Crew::Link(link);
-            let (next, soon, ended) = core.with(|scheduler| {
+            let mut group = self.lists.pop().unwrap_or_default();
+            let (soon, ended) = core.with(|scheduler| {
                 if std::mem::take(&mut self.asleep) {
                     scheduler.wakes(crew);
                 }
                 scheduler.tell_time(now);
-                for (copy, took_ns, failed) in self.done.drain(..) {
+                for Done { copy, took_ns, failed, .. } in self.done.drain(..) {
                     scheduler.copied(link, &copy, took_ns, failed);
                 }
-                let next = scheduler.next_copy(link, inward, outward);
+                scheduler.next_copies(link, (inward, outward), &mut group);
                 let ended = scheduler.has_ended();
                 let naps = lingers && scheduler.fills_soon(link);
-                if next.is_none() && idle && !ended && !naps {
+                if group.is_empty() && idle && !ended && !naps {
                     scheduler.sleeps(crew);
                     self.asleep = true;
                 }
-                (next, !idle && scheduler.is_waited_for(link), ended)
+                (!idle && scheduler.is_waited_for(link), ended)
             });
-            match next {
-                Some(copy) => self.queue(copy, core.recorder().ranges()),
-                None if ended => return Pause::Stop,
-                None if self.asleep => return Pause::Wait,
-                None if soon && self.is_fresh() => return Pause::Watch,
-                None => return Pause::Nap,
+            if !group.is_empty() {
+                self.queue(group, core.recorder().ranges());
+                continue;
             }
+            self.lists.push(group);
+            return match () {
+                () if ended => Pause::Stop,
+                () if self.asleep => Pause::Wait,
+                () if soon && self.is_fresh() => Pause::Watch,
+                () => Pause::Nap,
+            };
         }
     }
 
     /// Whether the last copy was queued so lately that its end may be near.
     fn is_fresh(&self) -> bool {
-        let is_fresh = |last: &Queued| last.since.elapsed() < WATCH_MAX;
+        let is_fresh = |last: &Group| last.since.elapsed() < WATCH_MAX;
         self.lanes().iter().any(|lane| lane.queued.back().is_some_and(is_fresh))
     }
 
-    /// Takes the copies that are done off their queues.
-    fn look(&mut self) {
+    /// Takes the groups that are done, or failed, off their queues.
+    fn look(&mut self, ranges: Ranges) {
         for direction in [Direction::Read, Direction::Write] {
-            while let Some((first, failed)) = self.take_done(direction) {
-                self.spare.push(first.event);
-                let took = u64::try_from(first.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                self.done.push((first.copy, took, failed));
+            while let Some(event) = self.lane(direction).queued.front().map(|first| first.event) {
+                let failed = match self.device.is_done(event) {
+                    Ok(false) => break,
+                    Ok(true) => None,
+                    Err(source) => Some(source),
+                };
+                let first = self.lane(direction).queued.pop_front().expect("it is the first");
+                self.spare.push(event);
+                self.end(first.copies, Some(first.since), failed.as_ref(), ranges);
             }
         }
+    }
+
+    /// Notes what came of a group. Of several, one may have failed for all: they are made once
+    /// more, each alone, so that no transfer fails for another's target.
+    fn end(
+        &mut self,
+        mut copies: Vec<Copy>,
+        since: Option<Instant>,
+        failed: Option<&DeviceError>,
+        ranges: Ranges,
+    ) {
+        if let Some(source) = failed
+            && copies.len() > 1
+            && !source.is_loss()
+            && self.settle()
+        {
+            copies.drain(..).for_each(|copy| self.queue(vec![copy], ranges));
+            self.lists.push(copies);
+            return;
+        }
+        let took = since.map_or(0, |since| since.elapsed().as_nanos());
+        let took_ns = u64::try_from(took).unwrap_or(u64::MAX);
+        let mut left: u64 = copies.iter().map(|copy| copy.run.range.len()).sum();
+        let all = left.max(1);
+        for copy in copies.drain(..) {
+            left -= copy.run.range.len();
+            let early = u128::from(took_ns) * u128::from(left) / u128::from(all);
+            let early_ns = u64::try_from(early).unwrap_or(took_ns);
+            let failed = failed.map(|source| self.failure(&copy, source.clone()));
+            self.done.push(Done { copy, took_ns, early_ns, failed });
+        }
+        self.lists.push(copies);
     }
 
     /// Records the copies that are done.
@@ -173,8 +232,9 @@ impl Submitter {
             return;
         }
         let (link, end_ns) = (self.link, now_ns());
-        let span = |(copy, took_ns, _): &(Copy, u64, Option<CopyFailure>)| {
+        let span = |Done { copy, took_ns, early_ns, .. }: &Done| {
             let (start_ns, bytes) = (end_ns.saturating_sub(*took_ns), copy.run.range);
+            let end_ns = end_ns.saturating_sub(*early_ns);
             let name = match copy.direction {
                 Direction::Read => "to the GPU",
                 Direction::Write => "from the GPU",
@@ -183,18 +243,6 @@ impl Submitter {
             Span { start_ns, end_ns, what: What::Copy { link, name, bytes, address } }
         };
         self.track.push(to, false, self.done.iter().map(span));
-    }
-
-    /// The copy of a direction that was queued first, where it is done or failed.
-    fn take_done(&mut self, direction: Direction) -> Option<(Queued, Option<CopyFailure>)> {
-        let first = self.lane(direction).queued.front()?;
-        let (copy, event) = (first.copy.clone(), first.event);
-        let failed = match self.device.is_done(event) {
-            Ok(false) => return None,
-            Ok(true) => None,
-            Err(source) => Some(self.failure(&copy, source)),
-        };
-        Some((self.lane(direction).queued.pop_front()?, failed))
     }
 
     fn lane(&mut self, direction: Direction) -> &mut Lane {
@@ -227,43 +275,34 @@ impl Submitter {
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
-    fn queue(&mut self, copy: Copy, ranges: Ranges) {
-        let name = match copy.direction {
+    fn queue(&mut self, group: Vec<Copy>, ranges: Ranges) {
+        let direction = group[0].direction;
+        let name = match direction {
             Direction::Read => c"copy to the GPU",
             Direction::Write => c"copy from the GPU",
         };
-        let range = ranges.begin(Kind::Copy, name, copy.run.range.len());
-        match self.start(&copy) {
+        let len = group.iter().map(|copy| copy.run.range.len()).sum();
+        let range = ranges.begin(Kind::Copy, name, len);
+        match self.start(&group) {
             Ok(event) => {
-                let direction = copy.direction;
-                let queued = Queued { copy, event, since: Instant::now(), range };
+                let queued = Group { copies: group, event, since: Instant::now(), range };
                 self.lane(direction).queued.push_back(queued);
             }
-            Err(source) => {
-                // The copy may be queued although its event is not.
-                let failure = self.failure(&copy, source);
-                self.done.push((copy, 0, Some(failure)));
-            }
+            // The copies may be queued although their event is not.
+            Err(source) => self.end(group, None, Some(&source), ranges),
         }
     }
 
-    fn start(&mut self, copy: &Copy) -> DeviceResult<Event> {
-        let host = NonNull::new(copy.host as *mut u8).expect("a slot is never at address zero");
-        let len = usize::try_from(copy.run.range.len()).expect("a slot fits memory");
+    fn start(&mut self, group: &[Copy]) -> DeviceResult<Event> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.device.create_event()?,
         };
-        let stream = self.lane(copy.direction).stream;
-        // SAFETY: the slot is the window's until the copy is handed back, and so is the GPU memory,
-        // which the transfer keeps; both are handed back only after the event.
-        let queued = unsafe {
-            match copy.direction {
-                _ if let Some(batch) = &copy.batch => self.copy_batch(stream, copy, batch),
-                Direction::Read => self.device.copy_to_device(stream, copy.device, host, len),
-                Direction::Write => self.device.copy_to_host(stream, host, copy.device, len),
-            }
-        };
+        let direction = group[0].direction;
+        let stream = self.lane(direction).stream;
+        // SAFETY: the slots are the windows' until the copies are handed back, and so is the GPU
+        // memory, which the transfers keep; all are handed back only after the event.
+        let queued = unsafe { self.copy(stream, direction, group) };
         match queued.and_then(|()| self.device.record(event, stream)) {
             Ok(()) => Ok(event),
             Err(error) => {
@@ -273,21 +312,33 @@ impl Submitter {
         }
     }
 
-    /// Queues the copies of a batch to where its bytes are to go, or from where they come.
+    /// Queues the copies of a group; those of a batch go to where its bytes are to go, or come from
+    /// where they are.
     ///
     /// # Safety
     /// As for a copy to or from the device, for all of them.
-    unsafe fn copy_batch(&self, stream: Stream, copy: &Copy, batch: &Batch) -> DeviceResult<()> {
-        let one = |Scatter { host, address, len }| DeviceCopy {
-            host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
-            device: address,
-            len: usize::try_from(len).expect("a slot fits memory"),
-        };
-        let copies: Vec<_> =
-            batch.scattered(copy.run.range, copy.host).into_iter().map(one).collect();
+    unsafe fn copy(
+        &self,
+        stream: Stream,
+        direction: Direction,
+        group: &[Copy],
+    ) -> DeviceResult<()> {
+        let mut copies = Vec::with_capacity(group.len());
+        for copy in group {
+            let range = copy.run.range;
+            match &copy.batch {
+                None => copies.push(device_copy(copy.host, copy.device, range.len())),
+                Some(batch) => copies.extend(
+                    batch
+                        .scattered(range, copy.host)
+                        .into_iter()
+                        .map(|Scatter { host, address, len }| device_copy(host, address, len)),
+                ),
+            }
+        }
         // SAFETY: the caller's promise.
         unsafe {
-            match (copy.direction, copies.as_slice()) {
+            match (direction, copies.as_slice()) {
                 (Direction::Read, &[DeviceCopy { host, device, len }]) => {
                     self.device.copy_to_device(stream, device, host, len)
                 }
@@ -319,6 +370,14 @@ impl Submitter {
                 Pause::Stop => return,
             }
         }
+    }
+}
+
+fn device_copy(host: u64, device: u64, len: u64) -> DeviceCopy {
+    DeviceCopy {
+        host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
+        device,
+        len: usize::try_from(len).expect("a slot fits memory"),
     }
 }
 

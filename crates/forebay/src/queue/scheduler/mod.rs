@@ -15,6 +15,7 @@ mod cold;
 mod copies;
 mod depth;
 mod lines;
+mod link;
 mod ops;
 #[cfg(test)]
 mod peer_tests;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 pub(crate) use depth::Depth;
+use link::Link;
 pub(crate) use ops::EACH_MAX;
 pub(crate) use peers::{Peer, Staged};
 pub(crate) use readers::Post;
@@ -46,12 +48,10 @@ use readers::Posts;
 pub(crate) use shares::Share;
 pub(crate) use sleepers::Crew;
 use sleepers::Sleepers;
-use slots::Slots;
 use stages::Stages;
 pub(crate) use traces::SlotUse;
 pub use turns::Priority;
 use turns::Turns;
-use waiting::Waiting;
 
 use super::batch::Batch;
 use super::op::{Direction, Line, Op, WindowKey};
@@ -297,24 +297,6 @@ struct PoolState {
     unstarted: usize,
 }
 
-#[derive(Debug)]
-struct Link {
-    slots: Slots,
-    growing: bool,
-    /// Open windows of reads, oldest first.
-    filling: Vec<WindowKey>,
-    /// Windows of writes that wait for their copy from the GPU.
-    unloading: VecDeque<WindowKey>,
-    /// Transfers that wait for a slot.
-    waiting: Waiting,
-    copies: u32,
-    /// Bytes given to it since it last had nothing to copy.
-    busy_len: u64,
-    /// The GPU, and why nothing is copied there any more.
-    broken: Option<(DeviceId, DeviceError)>,
-    sleepers: Sleepers,
-}
-
 /// The limits that the scheduler keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -446,17 +428,7 @@ impl Scheduler {
     }
 
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
-        self.links.push(Link {
-            slots: Slots::new(self.limits.slot_size, self.limits.segment, slots_max),
-            growing: false,
-            filling: Vec::new(),
-            unloading: VecDeque::new(),
-            waiting: Waiting::default(),
-            copies: 0,
-            busy_len: 0,
-            broken: None,
-            sleepers: Sleepers::default(),
-        });
+        self.links.push(Link::new(&self.limits, slots_max));
         self.links.len() - 1
     }
 

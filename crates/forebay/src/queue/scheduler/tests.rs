@@ -21,6 +21,13 @@ pub(super) struct Rig {
 }
 
 impl Rig {
+    /// The copy to the GPU that is next, where `queued` are not done.
+    fn next_copy(&mut self, link: usize, queued: usize) -> Option<Copy> {
+        let mut group = Vec::new();
+        self.scheduler.next_copies(link, (queued, 0), &mut group);
+        group.into_iter().next()
+    }
+
     pub(super) fn new() -> Self {
         let mut scheduler = Scheduler::new(Limits {
             slot_size: 256 << 10,
@@ -411,12 +418,43 @@ fn full_slots_are_copied_in_turn() {
     };
     let (_long, claim) = start_resident(&mut rig, link, 4 * len);
     fill(&mut rig, &claim.expect("a slot is there"));
-    let Some(first) = rig.scheduler.next_copy(link, 0, 0) else { panic!("it is full") };
+    let first = rig.next_copy(link, 0).expect("it is full");
     let key = rig.scheduler.windows[first.window].transfer;
     let claim = rig.scheduler.claim_of(key).expect("a slot is there");
     fill(&mut rig, &claim);
     let (short, claim) = start_resident(&mut rig, link, LEN);
     fill(&mut rig, &claim.expect("a part is there"));
-    let Some(second) = rig.scheduler.next_copy(link, 1, 0) else { panic!("two are full") };
+    let second = rig.next_copy(link, 1).expect("two are full");
     assert_eq!(rig.scheduler.windows[second.window].transfer, short.key(), "it came last");
+}
+
+#[test]
+fn small_windows_leave_together_and_a_long_one_alone() {
+    let mut rig = Rig::new();
+    let link = rig.add_ring_and_link();
+    let len = rig.scheduler.limits.slot_size;
+    let slots: Vec<_> = (2..16).map(|at| Slot::whole(at * len, len)).collect();
+    rig.scheduler.add_slots(link, &slots);
+    let fill = |rig: &mut Rig, len: u64| {
+        let (_state, claim) = start_resident(rig, link, len);
+        rig.opened(&claim.expect("a slot is there"));
+        while let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() {
+            let len = op.segment.wanted.len();
+            rig.complete(op, Ok(len));
+        }
+    };
+    for _ in 0..3 {
+        fill(&mut rig, LEN);
+    }
+    let mut group = Vec::new();
+    rig.scheduler.next_copies(link, (1, 0), &mut group);
+    let transfers: Vec<_> =
+        group.iter().map(|copy| rig.scheduler.windows[copy.window].transfer).collect();
+    assert_eq!(transfers.len(), 3, "those of three transfers");
+    assert!(transfers.is_sorted() && group.iter().all(|copy| copy.run.range.len() == LEN));
+    assert_eq!(rig.scheduler.queued_len(link), 3 * LEN);
+    for copy in group.drain(..) {
+        rig.scheduler.copied(link, &copy, 1, None);
+    }
+    assert_eq!(rig.scheduler.queued_len(link), 0);
 }

@@ -1,0 +1,52 @@
+//! What the scheduler keeps of one GPU's link.
+
+use std::collections::VecDeque;
+
+use super::Limits;
+use super::sleepers::Sleepers;
+use super::slots::Slots;
+use super::waiting::Waiting;
+use crate::gpu::{DeviceError, DeviceId};
+use crate::queue::op::WindowKey;
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) slots: Slots,
+    pub(super) growing: bool,
+    /// Open windows of reads, oldest first.
+    pub(super) filling: Vec<WindowKey>,
+    /// Windows of writes that wait for their copy from the GPU.
+    pub(super) unloading: VecDeque<WindowKey>,
+    /// Transfers that wait for a slot.
+    pub(super) waiting: Waiting,
+    /// Copies that are queued, and their bytes.
+    pub(super) copies: u32,
+    pub(super) queued_len: u64,
+    /// Bytes given to it since it last had nothing to copy.
+    pub(super) busy_len: u64,
+    /// Whether the group that was queued last began with a transfer's first copy, while others
+    /// that had some before were ready.
+    pub(super) overtook: bool,
+    /// The GPU, and why nothing is copied there any more.
+    pub(super) broken: Option<(DeviceId, DeviceError)>,
+    pub(super) sleepers: Sleepers,
+}
+
+impl Link {
+    pub(super) fn new(limits: &Limits, slots_max: usize) -> Self {
+        Self {
+            slots: Slots::new(limits.slot_size, limits.segment, slots_max),
+            growing: false,
+            filling: Vec::new(),
+            unloading: VecDeque::new(),
+            waiting: Waiting::default(),
+            copies: 0,
+            queued_len: 0,
+            busy_len: 0,
+            overtook: false,
+            broken: None,
+            sleepers: Sleepers::default(),
+        }
+    }
+}
