@@ -20,6 +20,10 @@ pub struct Claim {
     /// Bytes by route, as whoever moved them says; none where nobody says anything. `Direct` is
     /// what was handed to a library such as cuFile, whichever way it went there.
     pub routes: Vec<(Route, u64)>,
+    /// Bytes that the same span moved the other way within the same range, and how many of them are
+    /// said to have gone past the page cache: both ways share one page cache, and what it gained or
+    /// lost may be either's.
+    pub beside: (u64, u64),
 }
 
 /// The memory at the other end.
@@ -49,7 +53,7 @@ impl Claim {
     /// A claim without routes: nobody says which way the bytes went.
     #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
-        Self { direction, bytes, memory, gpu: None, routes: Vec::new() }
+        Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0) }
     }
 
     /// What the engine says of a transfer.
@@ -74,6 +78,11 @@ impl Claim {
         shares.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
+    /// Bytes that the span moved the other way without being said to have passed the page cache.
+    pub(super) fn beside_through(&self) -> u64 {
+        self.beside.0.saturating_sub(self.beside.1)
+    }
+
     /// Bytes of all routes.
     pub(super) fn told(&self) -> u64 {
         self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
@@ -91,12 +100,17 @@ impl Claim {
         let route = |(route, bytes): &(Route, u64)| {
             Json::Object(vec![("route", route.name().into()), ("bytes", (*bytes).into())])
         };
-        Json::Object(vec![
+        let mut fields = vec![
             ("direction", self.direction.name().into()),
             ("bytes", self.bytes.into()),
             ("memory", self.memory.name().into()),
             ("gpu", self.gpu.as_ref().map_or(Json::Null, Into::into)),
             ("routes", list(self.routes.iter().map(route))),
-        ])
+        ];
+        if self.beside.0 > 0 {
+            let (bytes, past) = (self.beside.0.into(), self.beside.1.into());
+            fields.push(("beside", Json::Object(vec![("bytes", bytes), ("past", past)])));
+        }
+        Json::Object(fields)
     }
 }

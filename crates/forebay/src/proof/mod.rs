@@ -39,6 +39,7 @@
 pub mod cufile;
 
 mod claim;
+mod divide;
 mod dram;
 mod drives;
 mod evidence;

@@ -7,9 +7,10 @@
 //! byte's place depends on any of this.
 //!
 //! One module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `chunks`, `overlay`,
-//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` puts them in order. Beside
-//! them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave it,
-//! `look` what a diagnosis asks for, and `files` what others do.
+//! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` puts them in order.
+//! Beside them, `quota` and `memory_limit` read what the process's control groups (`groups`) leave
+//! it, `look` what a diagnosis asks for, and `files` what others do; `played` is where simulated
+//! GPUs would hang.
 
 mod block;
 mod btrfs;
@@ -33,6 +34,7 @@ mod memory_limit;
 mod mount;
 mod network;
 mod nfs;
+mod nics;
 mod numa;
 mod nvme;
 mod overlay;
@@ -40,6 +42,7 @@ mod path;
 mod patience;
 mod pci;
 mod placement;
+mod played;
 mod probe;
 mod quota;
 mod record;
@@ -59,8 +62,10 @@ pub(crate) use json::quoted;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
 pub(crate) use memory_limit::MemoryLimit;
 pub(crate) use nfs::part_of;
+pub use nics::{Nic, nics};
 pub use pci::{Bridge, Link, PciDevice};
 pub use placement::Piece;
+pub use played::played;
 pub use probe::Extent;
 pub use record::record;
 pub(crate) use record::record_with;

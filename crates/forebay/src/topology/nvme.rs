@@ -93,6 +93,9 @@ impl Resolve<'_> {
         let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
         layer.say("transport", told(way.controller.text("transport")));
         layer.say_if("address", way.controller.text("address").ok());
+        // All but the one for administration; older kernels do not tell.
+        let queues = way.controller.number("queue_count");
+        layer.say_if("io_queues", queues.and_then(|count| count.checked_sub(1)));
         layer.say("carried", path.transport.to_string());
         if let Transport::Emulated { signs, .. } = &path.transport {
             layer.say("signs", signs.clone());

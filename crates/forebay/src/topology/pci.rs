@@ -61,13 +61,22 @@ pub struct Link {
     pub width: Option<u32>,
     /// Millions of transfers a second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
     pub megatransfers_per_s: Option<u32>,
+    /// What a simulated link carries, which has neither.
+    pub played_bytes_per_s: Option<u64>,
 }
 
 impl Link {
+    pub(super) fn played(rate: Option<u64>) -> Self {
+        Self { played_bytes_per_s: rate, ..Self::default() }
+    }
+
     /// Bytes a second in each direction behind the line code, before the packets' overhead:
     /// 8 of 10 bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
     #[must_use]
     pub fn bytes_per_s(&self) -> Option<u64> {
+        if self.played_bytes_per_s.is_some() {
+            return self.played_bytes_per_s;
+        }
         let (lanes, rate) = (u64::from(self.width?), u64::from(self.megatransfers_per_s?));
         let bits = rate * 1_000_000 * lanes;
         Some(match rate {
@@ -87,6 +96,7 @@ impl Link {
             // The kernel says 0 or 255 for a link that is down or not known.
             width: u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes)),
             megatransfers_per_s: speed.ok().and_then(|text| megatransfers(&text)),
+            played_bytes_per_s: None,
         }
     }
 }
@@ -229,7 +239,11 @@ mod tests {
 
     #[test]
     fn a_link_carries_what_its_line_code_leaves() {
-        let link = |width, rate| Link { width: Some(width), megatransfers_per_s: Some(rate) };
+        let link = |width, rate| Link {
+            width: Some(width),
+            megatransfers_per_s: Some(rate),
+            played_bytes_per_s: None,
+        };
         assert_eq!(link(16, 32_000).bytes_per_s(), Some(63_015_384_608));
         assert_eq!(link(4, 2_500).bytes_per_s(), Some(1_000_000_000));
         assert_eq!(Link::default().bytes_per_s(), None);

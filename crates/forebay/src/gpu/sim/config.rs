@@ -9,14 +9,18 @@ use crate::units::{GIB, parse_duration, parse_rate, parse_size};
 
 /// How the simulated GPU behaves.
 ///
-/// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`, `memory=8G`,
-/// `seed=7`, `copy-faults=0.01`, `lost-after=20` and `cufile`, with commas between them.
+/// Its text form is `sim`, or `sim:` and any of `bandwidth=50GB/s`, `latency=10us`,
+/// `uplink=100GB/s`, `memory=8G`, `seed=7`, `copy-faults=0.01`, `lost-after=20` and `cufile`, with
+/// commas between them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimConfig {
     /// Link speed in bytes per second, each direction; `None` is as fast as memory copies.
     pub bandwidth: Option<u64>,
     /// Time that each copy takes of the link beside its bytes.
     pub latency: Duration,
+    /// Bytes per second, each direction, of the switch above it, which it shares with those
+    /// [beside](super::SimDevice::beside) it whose uplink is as fast; `None`: it shares nothing.
+    pub uplink: Option<u64>,
     /// Bytes of device memory. It is only address space until it is written.
     pub memory: u64,
     /// Seed of the faults.
@@ -82,6 +86,7 @@ impl Default for SimConfig {
         Self {
             bandwidth: None,
             latency: Duration::ZERO,
+            uplink: None,
             memory: 16 * GIB,
             seed: 0,
             copy_faults: 0.0,
@@ -92,9 +97,10 @@ impl Default for SimConfig {
 }
 
 /// Every setting, and what it may hold.
-const KEYS: [(&str, &str); 7] = [
+const KEYS: [(&str, &str); 8] = [
     ("bandwidth", "a rate above zero, such as `50GB/s`"),
     ("latency", "a time, such as `10us`"),
+    ("uplink", "a rate above zero, such as `100GB/s`"),
     ("memory", "a size above zero, such as `8G`"),
     ("seed", "a whole number"),
     ("copy-faults", "a share from 0 to 1, such as `0.01`"),
@@ -112,6 +118,7 @@ impl SimConfig {
         match key {
             "bandwidth" => self.bandwidth = Some(parse_rate(value).filter(|&rate| rate > 0)?),
             "latency" => self.latency = parse_duration(value)?,
+            "uplink" => self.uplink = Some(parse_rate(value).filter(|&rate| rate > 0)?),
             "memory" => self.memory = parse_size(value).filter(|&len| len > 0)?,
             "seed" => self.seed = value.parse().ok()?,
             "copy-faults" => {
@@ -185,6 +192,9 @@ impl fmt::Display for SimConfig {
         if self.latency != plain.latency {
             settings.push(format!("latency={}ns", self.latency.as_nanos()));
         }
+        if let Some(rate) = self.uplink {
+            settings.push(format!("uplink={rate}B/s"));
+        }
         if self.memory != plain.memory {
             settings.push(format!("memory={}", self.memory));
         }
@@ -211,12 +221,13 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let text = "sim:bandwidth=50GB/s,latency=10us,memory=8G,seed=7,copy-faults=0.01,\
-                    lost-after=9,cufile=short";
+        let text = "sim:bandwidth=50GB/s,latency=10us,uplink=2GB/s,memory=8G,seed=7,\
+                    copy-faults=0.01,lost-after=9,cufile=short";
         let config: SimConfig = text.parse().expect("a full text");
         let expected = SimConfig {
             bandwidth: Some(50_000_000_000),
             latency: Duration::from_micros(10),
+            uplink: Some(2_000_000_000),
             memory: 8 * GIB,
             seed: 7,
             copy_faults: 0.01,
@@ -237,7 +248,7 @@ mod tests {
         assert_eq!(
             message("sim:speed=1"),
             "`sim` cannot be `speed=1`: it takes settings that start with `bandwidth=`, \
-             `latency=`, `memory=`, `seed=`, `copy-faults=`, `lost-after=` or `cufile=`"
+             `latency=`, `uplink=`, `memory=`, `seed=`, `copy-faults=`, `lost-after=` or `cufile=`"
         );
         assert_eq!(
             message("sim:bandwidth=fast"),
@@ -251,6 +262,7 @@ mod tests {
             "sim:seed=-1",
             "sim:memory=0",
             "sim:bandwidth=0GB/s",
+            "sim:uplink=0GB/s",
             "sim:copy-faults=1.5",
             "sim:copy-faults=NaN",
             "sim:latency=5",

@@ -11,6 +11,7 @@ use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
 use super::memory::{HostAddress, Registrations};
 use super::timeline::{Direction, Timeline, lock};
+use super::uplink::Uplink;
 use crate::clock::Clock;
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceId, DeviceInfo, DeviceKind,
@@ -28,6 +29,7 @@ pub struct SimDevice {
     clock: Arc<dyn Clock>,
     registered: Arc<Mutex<Registrations>>,
     timeline: Arc<Mutex<Timeline>>,
+    uplink: Option<Arc<Uplink>>,
     /// Whether a thread plays the GPU, which else is played by whoever looks.
     played: Arc<AtomicBool>,
     /// Copies that it takes before it is lost.
@@ -42,15 +44,20 @@ impl SimDevice {
     /// A device of its own, to which no host memory is registered yet.
     #[must_use]
     pub fn new(index: u32, config: SimConfig, clock: Arc<dyn Clock>) -> Self {
-        Self::with_registered(index, config, clock, Arc::default())
+        let uplink = config.uplink.map(|rate| Arc::new(Uplink::new(rate)));
+        Self::with(index, config, clock, Arc::default(), uplink)
     }
 
     /// Another device of the same host: the same clock, and memory registered with one of the two
-    /// serves copies of both.
+    /// serves copies of both. An uplink of the same rate is the same uplink.
     #[must_use]
     pub fn beside(&self, index: u32, config: SimConfig) -> Self {
+        let uplink = config.uplink.map(|rate| match &self.uplink {
+            Some(own) if own.rate == rate => Arc::clone(own),
+            _ => Arc::new(Uplink::new(rate)),
+        });
         let registered = Arc::clone(&self.registered);
-        Self::with_registered(index, config, Arc::clone(&self.clock), registered)
+        Self::with(index, config, Arc::clone(&self.clock), registered, uplink)
     }
 
     /// The same, at a place on PCI.
@@ -60,11 +67,12 @@ impl SimDevice {
         self
     }
 
-    fn with_registered(
+    fn with(
         index: u32,
         config: SimConfig,
         clock: Arc<dyn Clock>,
         registered: Arc<Mutex<Registrations>>,
+        uplink: Option<Arc<Uplink>>,
     ) -> Self {
         let cufile = config.cufile.map(|play| (play, config.seed));
         let info = DeviceInfo {
@@ -77,9 +85,10 @@ impl SimDevice {
             simulated: true,
         };
         let left = AtomicU64::new(config.lost_after.unwrap_or(u64::MAX));
-        let timeline = Arc::new(Mutex::new(Timeline::new(config, Arc::clone(&registered))));
-        let (played, lost) = (Arc::default(), AtomicBool::new(false));
-        Self { info, clock, registered, timeline, played, left, lost, cufile, home: Home::here() }
+        let timeline = Timeline::new(config, Arc::clone(&registered), uplink.clone());
+        let timeline = Arc::new(Mutex::new(timeline));
+        let (played, lost, home) = (Arc::default(), AtomicBool::new(false), Home::here());
+        Self { info, clock, registered, timeline, uplink, played, left, lost, cufile, home }
     }
 
     /// Says that a stream captures what is queued on it, or does so no more.

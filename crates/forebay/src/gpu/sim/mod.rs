@@ -12,6 +12,7 @@ mod fault;
 mod gate;
 mod memory;
 mod timeline;
+mod uplink;
 
 #[cfg(test)]
 pub(crate) mod table;

@@ -108,6 +108,46 @@ fn the_link_takes_its_time_and_carries_one_copy_at_a_time() {
     assert_eq!(done(), [true, true, true]);
 }
 
+#[test]
+fn an_uplink_is_shared_by_those_beside_each_other() {
+    let (first, clock) = stepped("sim:bandwidth=1GB/s,uplink=2GB/s");
+    let config = |text: &str| text.parse::<SimConfig>().unwrap();
+    let below = "sim:bandwidth=1GB/s,uplink=2GB/s";
+    let others = [below, below, below, "sim:bandwidth=1GB/s"].into_iter();
+    let others: Vec<_> =
+        (1..).zip(others).map(|(at, text)| first.beside(at, config(text))).collect();
+    let all: Vec<_> = std::iter::once(first).chain(others).collect();
+    let mut bytes = Pinned::new(&all[0], vec![1; 2000]);
+    // For each so many copies of 2 µs on its own link, of 1 µs on what they share.
+    let mut dues = |copies: [usize; 5]| {
+        let start = clock.now();
+        let own = all.iter().zip(copies);
+        let own = own.map(|(gpu, copies)| (gpu, copies, gpu.create_stream().unwrap()));
+        let own: Vec<_> = own.collect();
+        for turn in 0..4 {
+            for (gpu, _, stream) in own.iter().filter(|(_, copies, _)| turn < *copies) {
+                up(gpu, *stream, gpu.allocate(2000).unwrap(), &mut bytes);
+            }
+        }
+        let events: Vec<_> = own.iter().map(|(gpu, _, to)| (gpu, marked(gpu, *to))).collect();
+        let mut dues = vec![None; events.len()];
+        while dues.contains(&None) {
+            for (due, (gpu, event)) in dues.iter_mut().zip(&events) {
+                if due.is_none() && gpu.is_done(*event).unwrap() {
+                    *due = Some((clock.now() - start).as_micros());
+                }
+            }
+            clock.advance(Duration::from_nanos(500));
+        }
+        clock.advance(Duration::from_secs(1));
+        dues.into_iter().map(Option::unwrap).collect::<Vec<_>>()
+    };
+    assert_eq!(dues([1, 0, 0, 0, 0]), [2, 0, 0, 0, 0], "its own link binds");
+    assert_eq!(dues([1, 1, 0, 0, 0]), [2, 2, 0, 0, 0], "both have all of theirs");
+    assert_eq!(dues([1, 1, 1, 1, 1]), [2, 2, 3, 4, 2], "4 µs for four; the fifth is elsewhere");
+    assert_eq!(dues([4, 4, 4, 4, 4])[3..], [16, 8], "16 copies of 1 µs");
+}
+
 /// Pieces of `len` bytes, the first of the host's last on the GPU.
 fn reversed(host: NonNull<u8>, memory: u64, len: usize, count: usize) -> Vec<DeviceCopy> {
     let piece = |index: usize| DeviceCopy {

@@ -1,7 +1,8 @@
 //! What is queued on the simulated GPU, and when each piece of it is done.
 //!
 //! All times are known when work is queued: a copy starts once its stream, the events that it
-//! waits for and the link are free, and takes the link's latency and its bytes' time. So one list
+//! waits for and the link are free, and takes the link's latency and its bytes' time, and longer
+//! where an [`Uplink`] that it shares is busy. So one list
 //! in order of due time (and of queueing, among equals) is enough to keep every promise of order.
 
 #![expect(unsafe_code, reason = "carries out copies that were queued with raw addresses")]
@@ -15,6 +16,7 @@ use super::config::SimConfig;
 use super::fault::{Dice, Fault};
 use super::gate::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
+use super::uplink::{Uplink, time_of_bytes};
 use crate::gpu::{DeviceCopy, DeviceError, DeviceResult};
 
 /// Streams and events of all simulated GPUs, so that one device's handle is no other's.
@@ -110,6 +112,7 @@ pub(super) struct Timeline {
     /// Marks that were held back, by number, and when those are due that are no more.
     pub(super) records: BTreeMap<u64, Option<Duration>>,
     link_free: [Duration; 2],
+    uplink: Option<Arc<Uplink>>,
     dice: Dice,
 }
 
@@ -119,7 +122,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Timeline {
-    pub(super) fn new(config: SimConfig, registered: Arc<Mutex<Registrations>>) -> Self {
+    pub(super) fn new(
+        config: SimConfig,
+        registered: Arc<Mutex<Registrations>>,
+        uplink: Option<Arc<Uplink>>,
+    ) -> Self {
         Self {
             memory: DeviceMemory::new(config.memory),
             registered,
@@ -131,6 +138,7 @@ impl Timeline {
             queued: 0,
             records: BTreeMap::new(),
             link_free: [Duration::ZERO; 2],
+            uplink,
         }
     }
 
@@ -216,8 +224,10 @@ impl Timeline {
             return self.let_go(host, device); // it was destroyed with this behind a number
         };
         let free = self.link_free[direction as usize];
-        let on_link = latency.saturating_add(self.time_of_bytes(len as u64));
-        let due = now.max(stream_due).max(free) + on_link;
+        let on_link = latency.saturating_add(time_of_bytes(len as u64, self.config.bandwidth));
+        let shared = self.uplink.as_ref();
+        let shared = shared.map(|uplink| uplink.carries(now, direction, len as u64));
+        let due = (now.max(stream_due).max(free) + on_link).max(shared.unwrap_or_default());
         self.link_free[direction as usize] = due;
         self.push(due, Work::Copy { stream, direction, host, device, len, fails });
         if let Some(state) = self.streams.get_mut(&stream) {
@@ -338,13 +348,6 @@ impl Timeline {
     pub(super) fn push(&mut self, due: Duration, work: Work) {
         self.queue.insert((due, self.queued), work);
         self.queued += 1;
-    }
-
-    fn time_of_bytes(&self, len: u64) -> Duration {
-        self.config.bandwidth.map_or(Duration::ZERO, |rate| {
-            let ns = u128::from(len) * 1_000_000_000 / u128::from(rate);
-            Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
-        })
     }
 
     pub(super) fn run_due(&mut self, now: Duration) {

@@ -49,7 +49,15 @@ impl Judge<'_> {
     ) -> Option<u64> {
         match (fetched, cache) {
             (Some(fetched), _) if fetched <= self.slack => Some(0),
-            (Some(fetched), Some(cache)) => Some(fetched.saturating_sub(cache.grown()).min(bytes)),
+            (Some(fetched), Some(cache)) => {
+                // What writes left in the page cache no read brought there, and what they dropped
+                // from it a read may have brought.
+                let grown = cache.grown();
+                let own = grown.saturating_sub(self.claim.beside_through());
+                let least = fetched.saturating_sub(grown.saturating_add(self.claim.beside.1));
+                let most = fetched.saturating_sub(own);
+                Some(self.within((least.min(bytes), most.min(bytes)), least.min(bytes)))
+            }
             (None, Some(cache)) if cache.before.max(cache.after) <= self.slack => {
                 self.doubts.push(
                     "no counter of this storage could be read: only that nothing came into the \
@@ -104,7 +112,7 @@ impl Judge<'_> {
             .push(format!("of the range {before} were in the page cache before and {after} after"));
         let past = match self.evidence.storage {
             Storage::Memory => 0,
-            _ => bytes.saturating_sub(cache.after),
+            _ => self.written_past(bytes, cache),
         };
         let (staged, (_, all)) = (self.claim.by(Route::Staged), self.storage_bytes());
         if let Some(all) = all
@@ -126,6 +134,42 @@ impl Judge<'_> {
             );
         }
         self.compare(bytes, past, true);
+    }
+
+    /// How many of `bytes` that were written passed the page cache. Of a range that was written
+    /// more than once, or only in part, its pages give bounds alone.
+    fn written_past(&mut self, bytes: u64, cache: PageCache) -> u64 {
+        let len = cache.len.max(cache.before).max(cache.after);
+        let absent = len - cache.after;
+        let least = bytes.min(len).saturating_sub(cache.after);
+        // Writes past the page cache drop what it held of the same bytes. Where the span read as
+        // well, reads may have brought it back.
+        let most = match self.claim.beside.0 {
+            0 if bytes <= len || absent <= self.slack.min(len / 8) => absent.min(bytes),
+            0 => bytes.saturating_sub(cache.after.saturating_sub(cache.before)),
+            _ => bytes,
+        };
+        let evenly = u128::from(bytes) * u128::from(absent) / u128::from(len.max(1));
+        let evenly = u64::try_from(evenly).unwrap_or(bytes).clamp(least, most.max(least));
+        // Nobody wrote more past the page cache than was written at all.
+        let (own, all) = self.storage_bytes();
+        let all = [own, all].into_iter().flatten().min().unwrap_or(u64::MAX);
+        self.within((least.min(all), most.max(least).min(all)), evenly.min(all))
+    }
+
+    /// What passed the page cache, where it is known to be within bounds: what is said, as far as
+    /// they let it, and where nothing is said this guess.
+    fn within(&mut self, (least, most): (u64, u64), guess: u64) -> u64 {
+        let staged = self.claim.by(Route::Staged);
+        let is_told = staged > 0 || self.claim.by(Route::Cached) > 0;
+        if most - least > self.slack {
+            let (least, most) = (size(least), size(most));
+            self.doubts.push(format!(
+                "between {least} and {most} passed the page cache: it does not tell which bytes \
+                 of a range were written again, or both read and written"
+            ));
+        }
+        if is_told { staged.clamp(least, most) } else { guess }
     }
 
     /// Holds what is said of `bytes` against how many of them passed the page cache.

@@ -249,6 +249,74 @@ fn writes_are_judged_by_what_stays_in_the_page_cache() {
 }
 
 #[test]
+fn a_range_that_is_written_many_times_is_as_long_as_it_is() {
+    let write = |route, memory| {
+        let mut claim = Claim { routes: vec![(route, 8 * GIB)], ..whole(route) };
+        (claim.direction, claim.bytes, claim.memory) = (Direction::Write, 8 * GIB, memory);
+        claim
+    };
+    // All of it is in the page cache, and no drive has written anything.
+    let seen = evidence(0, 0, GIB, GIB);
+    assert_eq!(text(&seen, &write(Route::Cached, Memory::Gpu)), "cached");
+    assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
+    let told = contradiction(&seen, &write(Route::Staged, Memory::Gpu));
+    assert!(told.contains("only 0 B were"), "{told}");
+    // None of it is, and the drives have written all of it.
+    let seen = evidence(8 * GIB, 0, GIB, 0);
+    assert_eq!(text(&seen, &write(Route::Staged, Memory::Gpu)), "staged");
+    assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (drive)");
+    assert!(missing(&seen, &write(Route::Cached, Memory::Gpu)).contains("no longer"));
+    // What no drive has written did not pass the page cache, whatever that holds.
+    let seen = evidence(0, 0, 0, 0);
+    assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
+    // A part of the range is written past the page cache again and again, which bounds alone show.
+    let told = verdict(&evidence(8 * GIB, 0, GIB, GIB / 4), &write(Route::Staged, Memory::Gpu));
+    assert_eq!(told.word(), "staged", "{told:?}");
+    assert!(told.doubts[0].contains("written again"), "{told:?}");
+    // A little of the range once.
+    let once = claim(&[(Route::Staged, GIB / 8)]);
+    let once = Claim { direction: Direction::Write, ..once };
+    assert_eq!(text(&evidence(GIB / 8, 0, GIB, GIB / 8 * 7), &once), "staged");
+}
+
+#[test]
+fn reads_and_writes_of_one_span_share_its_page_cache() {
+    let mixed = |route, direction, memory| Claim {
+        direction,
+        memory,
+        beside: (GIB, if route == Route::Staged { GIB } else { 0 }),
+        ..whole(route)
+    };
+    let both = |seen: &Evidence, route, memory| {
+        [Direction::Read, Direction::Write].map(|way| text(seen, &mixed(route, way, memory)))
+    };
+    // The page cache was empty, and holds now what was read and what was written.
+    let mut seen = evidence(GIB / 2, 0, 0, GIB);
+    let gpu = Memory::Gpu;
+    assert_eq!(both(&seen, Route::Cached, gpu), ["cached", "cached"]);
+    assert_eq!(both(&seen, Route::Host, Memory::Host), ["host (page cache)"; 2]);
+    // Nothing came into it, and what was written dropped some of what it held.
+    for after in [GIB, GIB / 2, 0] {
+        seen = evidence(GIB, 0, GIB, after);
+        assert_eq!(both(&seen, Route::Staged, gpu), ["staged", "staged"], "{after}");
+    }
+    seen = evidence(GIB, 0, GIB, GIB);
+    let told = verdict(&seen, &mixed(Route::Staged, Direction::Write, gpu));
+    assert!(told.doubts.iter().any(|doubt| doubt.contains("both read and written")), "{told:?}");
+    // What no drive has moved was not moved past the page cache.
+    seen = evidence(0, 0, GIB, GIB);
+    for direction in [Direction::Read, Direction::Write] {
+        let told = contradiction(&seen, &mixed(Route::Staged, direction, gpu));
+        assert!(told.contains("past the page cache, but"), "{told}");
+    }
+    // Reads alone that left what they fetched in the page cache went through it.
+    let alone = Claim { beside: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
+    assert!(contradiction(&evidence(GIB, 0, 0, GIB), &alone).contains("only 0 B were"));
+    let beside = mixed(Route::Staged, Direction::Read, gpu).json().to_string();
+    assert!(beside.ends_with(r#""beside":{"bytes":1073741824,"past":1073741824}}"#), "{beside}");
+}
+
+#[test]
 fn the_links_counters_are_held_against_every_way() {
     let staged = whole(Route::Staged);
     let seen = |gpu| Evidence { gpu, ..evidence(GIB, 0, 0, 0) };
@@ -360,11 +428,13 @@ prop_compose! {
         named in any::<bool>(),
         memory in prop_oneof![Just(Memory::Gpu), Just(Memory::SimulatedGpu), Just(Memory::Host)],
         routes in proptest::collection::vec((0_usize..4, amount()), 0..4),
+        beside in (amount(), amount()),
     ) -> Claim {
         let direction = if read { Direction::Read } else { Direction::Write };
         let mut claim = Claim::silent(direction, bytes, memory);
         claim.gpu = named.then(|| GpuCounters::default().uuid_text());
         claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
+        claim.beside = beside;
         if exact {
             claim.bytes = claim.told();
         }

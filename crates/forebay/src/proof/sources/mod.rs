@@ -33,7 +33,7 @@ pub struct Sources {
     points: Vec<String>,
     ports: Vec<String>,
     domains: Vec<String>,
-    gpu: GpuLink,
+    gpus: Vec<GpuLink>,
     cufile: Option<AskCufile>,
     elsewhere: bool,
 }
@@ -58,7 +58,7 @@ impl Sources {
             points: Vec::new(),
             ports: rdma::ports(system),
             domains: dram::domains(system),
-            gpu: GpuLink::none(),
+            gpus: Vec::new(),
             cufile: None,
             elsewhere: false,
         }
@@ -93,10 +93,10 @@ impl Sources {
         self
     }
 
-    /// Adds what tells of a GPU.
+    /// Adds what tells of a GPU; of several, each has an [`Evidence`] of its own.
     #[must_use]
     pub fn gpu(mut self, link: &GpuLink) -> Self {
-        self.gpu = link.clone();
+        self.gpus.push(link.clone());
         self
     }
 
@@ -138,9 +138,12 @@ impl Sources {
     pub fn begin(&self) -> Span<'_> {
         let start = Instant::now();
         let outer = Outer::read(self);
-        let gpu = self.gpu.0.clone().and_then(|link| link.begin(self.bytes));
+        let none = [GpuLink::none()];
+        let links = if self.gpus.is_empty() { &none[..] } else { &self.gpus };
+        let gpus = links.iter().map(|link| link.0.clone().and_then(|link| link.begin(self.bytes)));
+        let gpus = gpus.collect();
         let inner = Inner::read(self);
-        Span { sources: self, outer, inner, gpu, read_in: start.elapsed(), begun: Instant::now() }
+        Span { sources: self, outer, inner, gpus, read_in: start.elapsed(), begun: Instant::now() }
     }
 }
 
@@ -218,7 +221,8 @@ pub struct Span<'a> {
     sources: &'a Sources,
     outer: Outer,
     inner: Inner,
-    gpu: Seen<Watch>,
+    /// One at least.
+    gpus: Vec<Seen<Watch>>,
     read_in: Duration,
     begun: Instant,
 }
@@ -230,26 +234,33 @@ impl fmt::Debug for Span<'_> {
 }
 
 impl Span<'_> {
-    /// Reads all counters once more: what they say of the time between.
+    /// Reads all counters once more: what they say of the time between, with the first GPU's link.
     #[must_use]
     pub fn end(self) -> Evidence {
+        self.end_each().swap_remove(0)
+    }
+
+    /// The same for each GPU, in their order, the link of each beside what is counted for all;
+    /// [`Evidence::of_part`] divides that.
+    #[must_use]
+    pub fn end_each(self) -> Vec<Evidence> {
         let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
         let Self { sources, outer: before, inner: first, .. } = self;
         let last = Inner::read(sources);
-        let gpu = self.gpu.and_then(Watch::end);
+        let gpus = self.gpus.into_iter().map(|gpu| gpu.and_then(Watch::end)).collect::<Vec<_>>();
         let after = Outer::read(sources);
         let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
         if let Seen::Told(counts) = &mut nvidia_fs {
             counts.describe(&sources.system);
         }
-        Evidence {
+        let all = Evidence {
             storage: sources.storage.unwrap_or(Storage::Other),
             cufile: last.cufile.since(first.cufile, |a, b| cufile::Counters::since(&b, &a)),
             nvidia_fs,
             process: last.process.since(first.process, |a, b| b.since(a)),
             drives: between(&sources.devices, first.drives, last.drives),
             page_cache: after.pages.since(before.pages, |a, b| Ok(a.until(b, sources.encoded))),
-            gpu,
+            gpu: Seen::Nothing(String::new()),
             nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
             rdma: after.rdma.since(before.rdma, |a, b| rdma::since(&a, &b)),
@@ -257,7 +268,8 @@ impl Span<'_> {
             processor: last.processor.saturating_sub(first.processor),
             elapsed,
             read_in: self.read_in + ending.elapsed(),
-        }
+        };
+        gpus.into_iter().map(|gpu| Evidence { gpu, ..all.clone() }).collect()
     }
 }
 
