@@ -1,6 +1,8 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
 mod compare;
+mod diff;
+mod import;
 mod report;
 pub(crate) mod sweep;
 
@@ -15,6 +17,8 @@ use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
 
 pub use self::compare::{CompareArgs, Mode};
+pub use self::diff::DiffArgs;
+pub use self::import::{ImportArgs, ImportTool};
 pub use self::report::ReportArgs;
 pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
@@ -38,7 +42,9 @@ Examples:
   forebay sweep /data                    every size and depth, with latencies
   forebay tune /data                     how much to keep in flight there, and remember it
   forebay doctor /data                   what keeps bytes from going to the GPU directly
-  forebay report results -o report.html  results as a page for a browser";
+  forebay import fio f.json -o results   what another tool measured, beside ours
+  forebay report results -o report.html  results as a page for a browser
+  forebay diff before.jsonl after.jsonl  two results side by side";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -102,14 +108,14 @@ pub enum Verb {
     /// past the page cache, by the engine itself. What was found is kept for the engines to come
     /// (they find it by themselves too, a little later), and shown as settings of other programs.
     Tune(TuneArgs),
-    /// Measure every size, depth and way that is named, again and again, and keep the results
+    /// Measure every size, depth and way that is named, and keep the results
     ///
     /// One value of each axis with each of the others is a point; each is measured several times,
     /// in turn. Each sample says throughput, latency, processor time, which way the bytes took and
     /// what binds. Results are kept as soon as they are there, so the same command goes on where
     /// it was stopped.
     Sweep(Box<SweepArgs>),
-    /// Say what keeps bytes from going to the GPU directly, and what to do about it
+    /// Say what keeps bytes from going to the GPU directly, and what to do
     ///
     /// Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
     /// says what was seen, why it matters and the next step; what holds this path back most is
@@ -122,6 +128,13 @@ pub enum Verb {
     /// Results files and what `forebay bench --json` or `forebay compare --json` printed stand in
     /// one report, each as a run of its own. Without `-o` it is shown here.
     Report(ReportArgs),
+    /// Show results side by side: ratios, and how far to trust them
+    ///
+    /// Local against remote, before against after, one way against another: the same points of two
+    /// files or more, or of what differs within one (`--by`). Each ratio of medians has the
+    /// interval that so few samples allow, and a difference is only told where it is no chance
+    /// among so many points.
+    Diff(DiffArgs),
     /// Run gdsio's command lines and job files, and print its result line
     ///
     /// Takes gdsio's own options, and prints what scripts that read its output expect. `-x` 1 to 4
@@ -129,6 +142,12 @@ pub enum Verb {
     /// and else as well as the engine can, which the line and a warning say. A file that it did not
     /// make is never written to, unless `--overwrite` says so.
     Gdsio(GdsioArgs),
+    /// Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
+    ///
+    /// Each result becomes a record of a results file, which `forebay report` shows. Records say
+    /// whose they are and which line they come from; what a tool does not tell is null, and nothing
+    /// of it counts as proven.
+    Import(Box<ImportArgs>),
     /// Open cuFile's driver and write down what it says of this machine, line by line
     ///
     /// Opening it may hang and may end the process, so the engine asks this program, for a limited

@@ -42,6 +42,11 @@ impl Failure {
     /// A failure of the system at a file.
     #[must_use]
     pub fn io(message: impl Into<String>, error: &io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            // The standard library speaks of a buffer, of which whoever reads this knows nothing.
+            let remedy = "let nothing else change the file meanwhile, or give one that is larger";
+            return Self::new(message).because("the file ends before that").hint(remedy);
+        }
         let errno = Errno::from_io_error(error);
         let cause = errno.map_or_else(|| error.to_string(), |errno| errno.to_string());
         // The library knows the remedies of the system's errors.
@@ -176,6 +181,16 @@ mod tests {
         error: cannot read `model-3.safetensors` at 8192+1048576 on nvme1n1
           caused by: input/output error (os error 5)
         hint: the drive or its file system failed: look at the kernel's log (`dmesg`)
+        ");
+    }
+
+    #[test]
+    fn a_file_that_is_too_short_is_told_in_words_of_ours() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "failed to fill whole buffer");
+        insta::assert_snapshot!(plain(&Failure::io("cannot read `cut` at 4096", &error)), @r"
+        error: cannot read `cut` at 4096
+          caused by: the file ends before that
+        hint: let nothing else change the file meanwhile, or give one that is larger
         ");
     }
 

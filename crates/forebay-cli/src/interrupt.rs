@@ -12,14 +12,20 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bench::scratch::Folder;
+use crate::report::warnings::say;
 use crate::watched;
+
+/// How long something to be said may take.
+const SAY_MAX: Duration = Duration::from_millis(200);
 
 /// Everything that a signal must undo.
 #[derive(Debug, Default)]
@@ -32,6 +38,8 @@ struct Undo {
     children: Vec<(u32, OwnedFd)>,
     /// Those that lead a process group of their own.
     groups: Vec<u32>,
+    /// What cannot be undone, in words.
+    left: Option<String>,
 }
 
 /// A file of ours that is not whole yet.
@@ -57,6 +65,7 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     folders: Vec::new(),
     children: Vec::new(),
     groups: Vec::new(),
+    left: None,
 });
 
 fn undo() -> MutexGuard<'static, Undo> {
@@ -77,6 +86,7 @@ pub(crate) fn install() {
         let Ok(mut signals) = Signals::new(wanted()) else { return };
         let _ = std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
+                say_left();
                 watched::let_go();
                 let _held = undo_all();
                 watched::tell(watched::End::Stopped(signal));
@@ -102,6 +112,25 @@ pub(crate) fn undo_all() -> impl Sized {
     undo.outputs.iter().for_each(Output::remove);
     undo.folders.iter().for_each(|path| drop(fs::remove_dir_all(path)));
     undo
+}
+
+/// Says what stays as it is; nobody may be reading that, so it is not waited for.
+pub(crate) fn say_left() {
+    let (done, is_done) = channel();
+    let says = std::thread::Builder::new().name("left".into()).spawn(move || {
+        // Whoever makes a file that does not answer has the lock.
+        let text = undo().left.take();
+        text.iter().for_each(|text| say(text));
+        let _ = done.send(());
+    });
+    if says.is_ok() {
+        let _ = is_done.recv_timeout(SAY_MAX);
+    }
+}
+
+/// Has a signal tell what stays as it is.
+pub(crate) fn leaves(text: Option<String>) {
+    undo().left = text;
 }
 
 /// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.
@@ -202,7 +231,7 @@ fn pid(number: u32) -> Option<Pid> {
 mod tests {
     use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
     use std::process::Stdio;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 

@@ -1,12 +1,13 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
-//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], `probe`, `manual`),
+//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `probe`,
+//! `manual`),
 //! [`program`] starts the command anew, [`workload`] keeps files busy, [`results`] keeps what was
-//! measured, [`report`] shows it, [`failure`] is how a verb fails, `log` shows what the engine
-//! tells meanwhile, [`power`] reads what the machine takes. `watched` runs a verb in a process that
-//! can be left behind, `steps` notices what it waits for in vain. Data go to stdout, talk to
-//! stderr.
+//! measured, [`report`] shows it, [`mod@diff`] compares it, [`failure`] is how a verb fails, `log`
+//! shows what the engine tells meanwhile, [`power`] reads what the machine takes. `watched` runs a
+//! verb in a process that can be left behind, `steps` notices what it waits for in vain. Data go
+//! to stdout, talk to stderr.
 //!
 //! # Unsafe modules
 //!
@@ -23,9 +24,11 @@
 pub mod args;
 pub mod bench;
 pub mod compare;
+pub mod diff;
 pub mod doctor;
 pub mod failure;
 pub mod gdsio;
+pub mod import;
 mod interrupt;
 mod limits;
 mod log;
@@ -101,7 +104,9 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
             | Verb::Doctor(_)
             | Verb::Gdsio(_)
     );
-    if moves || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_)) {
+    if moves
+        || matches!(parsed.verb, Verb::Map(_) | Verb::Report(_) | Verb::Import(_) | Verb::Diff(_))
+    {
         if !is_child && let Some(code) = watched::run(program, arguments) {
             return code;
         }
@@ -126,7 +131,9 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Report(args) => report::command::command(args),
+        Verb::Diff(args) => diff::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
+        Verb::Import(args) => import::command(args, &command_line(arguments)),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man => manual::man_page(),
         Verb::Probe(args) => probe::command(args),

@@ -210,6 +210,7 @@ pub(crate) fn watch() {
 #[expect(clippy::exit, reason = "there is no way back to `main`")]
 fn end(failure: &Failure) -> ! {
     failure.print();
+    interrupt::say_left();
     watched::let_go();
     let (tell, told) = channel();
     let undo = move || {

@@ -27,12 +27,13 @@ pub(crate) const LOG: OfCommand = OfCommand {
 const OF_COMMAND: [OfCommand; 1] = [LOG];
 
 /// What the tests and the build read, which is no mistake here.
-const OF_TESTS: [&str; 10] = [
+const OF_TESTS: [&str; 11] = [
     "FOREBAY_BIN",
     "FOREBAY_COMMIT",
     "FOREBAY_CUFILE_WHEELS",
     "FOREBAY_PYTHONS",
     "FOREBAY_REQUIRE_GPU",
+    "FOREBAY_REQUIRE_GPUS",
     "FOREBAY_SEED",
     "FOREBAY_SEEDS",
     "FOREBAY_SOAK",

@@ -57,7 +57,7 @@ pub struct CompareArgs {
     /// A new file, or a folder for a scratch file; by default this folder
     ///
     /// What is made is removed afterwards. A file that is there already is not touched without
-    /// `--overwrite`.
+    /// `--overwrite`, nor a block device without `--overwrite-device`.
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
@@ -80,6 +80,12 @@ pub struct CompareArgs {
     /// It has SIZE_MB of test data afterwards, and stays.
     #[arg(long, requires = "file")]
     pub overwrite: bool,
+
+    /// Take a block device as FILE: all that is on it is lost
+    ///
+    /// A device that is mounted, or part of another, is refused all the same.
+    #[arg(long, requires = "file")]
+    pub overwrite_device: bool,
 
     /// Print JSON instead of text; docs/json-schema.md describes it
     #[arg(long)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use forebay::Route;
 use forebay::gpu::GpuSelector;
+use forebay::gpu::sim::SimConfig;
 use forebay::units::parse_duration;
 
 use super::{gpu, positive_size, route};
@@ -23,12 +24,20 @@ use crate::workload::pattern::Pattern;
     forebay sweep /data --way forebay,cpu-gpu --threads 1,8,24\n  \
     forebay sweep /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
     forebay sweep /data --direction mixed:70 --pattern random\n  \
+    forebay sweep /mnt/local --vs /mnt/remote\n  \
+    forebay sweep /mnt/remote --io-queues 1,2,4,8 --set-queues './connect {}'\n  \
     forebay sweep --job nightly.toml -o nightly.jsonl\n\n\
     A job file has the flags by their long names: `request-size = [\"64K\", \"1M\"]`.")]
 pub struct SweepArgs {
     /// Files or block devices to read, or folders for scratch files; by default this folder
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+
+    /// Measure the same on this path too, turn by turn, and show both side by side at the end
+    ///
+    /// `forebay diff FILE --by path` shows it again.
+    #[arg(long, value_name = "PATH")]
+    pub vs: Option<PathBuf>,
 
     /// Take flags from this file of TOML as well; those that are given here come first
     #[arg(long, value_name = "FILE")]
@@ -81,6 +90,24 @@ pub struct SweepArgs {
     )]
     pub files: Vec<u32>,
 
+    /// Numbers of queues for I/O, or of connections, that `--set-queues` sets one after the other
+    ///
+    /// All points are measured with one before the next is set. Beside each stands what the kernel
+    /// tells then, which may be another. `forebay diff FILE --by queues` compares them.
+    #[arg(
+        long, value_name = "N,…", value_delimiter = ',',
+        value_parser = count, allow_negative_numbers = true
+    )]
+    pub io_queues: Vec<u32>,
+
+    /// What a shell runs to connect PATH with so many queues: a command with `{}` for the number
+    ///
+    /// It has to unmount what PATH lies in, connect anew and mount again, in 60 s; at the end the
+    /// last number stays. docs/diff.md has such commands for NVMe over fabrics and NFS. A job file
+    /// cannot hold it.
+    #[arg(long, value_name = "COMMAND")]
+    pub set_queues: Option<String>,
+
     /// Where requests lie: `sequential` (the default), `random`, `strided:SIZE`
     #[arg(
         long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
@@ -111,7 +138,7 @@ pub struct SweepArgs {
     pub gpu: Vec<GpuSelector>,
 
     /// GPUs that work at once, as `0-3` or `0,2`: a point for the first, for the first two, and so
-    /// on; `sim:4` are four simulated ones
+    /// on; `sim:4` are four simulated ones, `sim:4,uplink=2GB/s` four below one switch
     #[arg(long, value_name = "LIST", conflicts_with = "gpu", value_parser = gpus)]
     pub gpus: Option<GpuList>,
 
@@ -211,8 +238,8 @@ pub struct Demand(pub Option<Route>);
 pub enum GpuList {
     /// Those of this machine.
     Named(Vec<GpuSelector>),
-    /// So many simulated ones.
-    Simulated(u32),
+    /// So many simulated ones, all alike.
+    Simulated(u32, SimConfig),
 }
 
 fn count(text: &str) -> Result<u32, String> {
@@ -298,9 +325,14 @@ const GPUS_MAX: u32 = 64;
 fn gpus(text: &str) -> Result<GpuList, String> {
     let wrong = || format!("it takes GPUs such as `0-3` or `0,2`, or `sim:4`, {GPUS_MAX} at most");
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < GPUS_MAX);
-    if let Some(many) = text.strip_prefix("sim:") {
+    if let Some(text) = text.strip_prefix("sim:") {
+        let (many, settings) = match text.split_once(',') {
+            Some((many, settings)) => (many, format!("sim:{settings}")),
+            None => (text, "sim".into()),
+        };
         let many = number(many).filter(|many| *many > 0).ok_or_else(wrong)?;
-        return Ok(GpuList::Simulated(many));
+        let config = settings.parse().map_err(|error: forebay::Error| error.to_string());
+        return config.map(|config| GpuList::Simulated(many, config));
     }
     let mut indices: Vec<u32> = Vec::new();
     for part in text.split(',') {
@@ -313,4 +345,29 @@ fn gpus(text: &str) -> Result<GpuList, String> {
     }
     let named = indices.into_iter().map(|index| gpu(&index.to_string()));
     named.collect::<Result<_, _>>().map(GpuList::Named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_listed_in_ranges_or_simulated() {
+        let named = |list: &[&str]| GpuList::Named(list.iter().map(|n| gpu(n).unwrap()).collect());
+        assert_eq!(gpus("0-2,1,5").unwrap(), named(&["0", "1", "2", "5"]));
+        assert_eq!(gpus("sim:4").unwrap(), GpuList::Simulated(4, SimConfig::default()));
+        let below = SimConfig { uplink: Some(2_000_000_000), ..SimConfig::default() };
+        assert_eq!(gpus("sim:2,uplink=2GB/s").unwrap(), GpuList::Simulated(2, below));
+        for wrong in ["", "3-1", "0-64", "sim", "sim:", "sim:65", "sim:2,", "sim:2,uplink=fast"] {
+            assert!(gpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_list_of_gpus_ends_the_command(text: String, many: u64, settings: String) {
+            let _ = (gpus(&text), gpus(&format!("sim:{many},{settings}")));
+            let _ = gpus(&format!("{many}-{text}"));
+        }
+    }
 }

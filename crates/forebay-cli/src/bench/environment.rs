@@ -27,7 +27,9 @@ pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Envir
     let looking = Step::begin("look at", path);
     let map = Resolver::default().resolve(path);
     let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
-    let file_system = file_system(path);
+    // That of a device's name is none of the device's.
+    let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
+    let file_system = file_system(path).filter(|_| !is_device);
     drop(looking);
     let source = file_system.as_ref().map(|facts| facts.source.clone());
     Environment {
@@ -58,6 +60,24 @@ pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
         versions: versions(),
         command: command.into(),
         unix_time: since.as_secs(),
+    }
+}
+
+/// What is known of a machine on which another tool measured: nothing but when it did.
+#[must_use]
+pub fn unknown(command: &str, unix_time: u64) -> Environment {
+    Environment {
+        kernel: String::new(),
+        cpu: Cpu { model: String::new(), cores: 0 },
+        memory: HostMemoryFacts { total: 0, available: 0 },
+        gpu: None,
+        driver: None,
+        file_system: None,
+        drive: None,
+        drives: Vec::new(),
+        versions: versions(),
+        command: command.into(),
+        unix_time,
     }
 }
 

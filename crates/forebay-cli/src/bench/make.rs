@@ -1,8 +1,8 @@
 //! Fills scratch files, and keeps them from filling a disk.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{self, ErrorKind, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt as _, OpenOptionsExt};
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
@@ -19,7 +19,8 @@ use crate::steps::Step;
 /// Bytes that are made in memory before they are written.
 pub(crate) const STEP: u64 = 32 * MIB;
 
-/// Makes `path`, an existing file of ours, `len` bytes of `pattern`, all on the drive.
+/// Makes `path`, an existing file of ours or a device that is long enough, `len` bytes of
+/// `pattern`, all on the drive.
 ///
 /// Room is taken first and counted afterwards: another run may have found the same room free at the
 /// same time, and then at least one of the two gives it back.
@@ -39,13 +40,16 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
     };
     let writing = Step::begin("write scratch to", path);
     let file = open(path).map_err(failed)?;
-    let had = file.metadata().map_err(failed)?.len();
+    let facts = file.metadata().map_err(failed)?;
+    let (had, has_length) = (facts.len(), !facts.file_type().is_block_device());
     drop(writing); // to take room may mean to write it
-    if len > had {
+    if has_length && len > had {
         reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
     }
     let writing = Step::begin("write scratch to", path);
-    file.set_len(len).map_err(failed)?;
+    if has_length {
+        file.set_len(len).map_err(failed)?;
+    }
     put_range(&file, pattern, (0, len), &writing).map_err(failed)?;
     drop(writing);
     file.sync_all().map_err(failed)
@@ -68,6 +72,50 @@ fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
         // What cannot be taken beforehand is looked at as well as it can be.
         Err(_) => before.check(folder, len),
     }
+}
+
+/// A block device that nobody else takes as long as this is there.
+#[derive(Debug)]
+pub struct Claimed {
+    pub(crate) file: File,
+    /// Its bytes.
+    pub(crate) len: u64,
+}
+
+impl Claimed {
+    /// Whether it has `len` bytes.
+    ///
+    /// # Errors
+    /// It is smaller.
+    pub fn check(&self, path: &Path, len: u64) -> Result<()> {
+        if len <= self.len {
+            return Ok(());
+        }
+        let (path, len, has) = (path.display(), format_size(len), format_size(self.len));
+        Err(Failure::new(format!("`{path}` has no room for {len}"))
+            .because(format!("the device has {has}"))
+            .hint("give a smaller `--size`"))
+    }
+}
+
+/// Takes a block device to write to it.
+///
+/// # Errors
+/// Somebody has it: a file system that is mounted from it, an array, a volume. Or the system's.
+pub fn claim(path: &Path) -> Result<Claimed> {
+    let _step = Step::begin("open", path);
+    let cannot = || format!("cannot write to the device `{}`", path.display());
+    // Without O_CREAT this is the kernel's way to ask whether a device is in use.
+    let flags = libc::O_EXCL | no_link(true);
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let mut file = opened.map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy => Failure::new(cannot())
+            .because("it is in use: mounted, or part of an array or a volume")
+            .hint("`forebay map` shows what is made of it; give a folder on it instead"),
+        _ => Failure::io(cannot(), &error),
+    })?;
+    let len = file.seek(SeekFrom::End(0)).map_err(|error| Failure::io(cannot(), &error))?;
+    Ok(Claimed { file, len })
 }
 
 /// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into `path`, a file

@@ -2,13 +2,19 @@
 //!
 //! The counters are read before and after the timed part, never within.
 
+use std::sync::Arc;
+
 use forebay::gpu::DeviceInfo;
 use forebay::proof::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay::topology::Resolver;
-use forebay::{Engine, File};
+use forebay::{Engine, File, Route};
 
 use super::methods::Moved;
 use crate::report::json::Direction;
+
+/// What has to be known of several targets.
+const DIVIDED: &str = "drives and page cache were counted for all targets together, and what they \
+                       counted is divided by the bytes of each";
 
 /// Knows the counters of this machine and of the target.
 #[derive(Debug)]
@@ -41,21 +47,69 @@ impl Prover {
         })
     }
 
+    /// The same with the links of these others, which take part at the same time.
+    #[must_use]
+    pub fn sources_with(
+        &self,
+        engine: &Engine,
+        files: &[(File, u64)],
+        others: &[Arc<Self>],
+    ) -> Sources {
+        let sources = self.sources(engine, files);
+        others.iter().fold(sources, |sources, other| sources.gpu(&other.link))
+    }
+
     /// What is proven of a move.
     #[must_use]
     pub fn proof(&self, evidence: Evidence, moved: &Moved, direction: Direction) -> Proof {
+        self.proof_beside(evidence, moved, direction, (0, 0))
+    }
+
+    /// The same where as many bytes were moved the other way meanwhile, so many of them said to
+    /// have gone past the page cache.
+    #[must_use]
+    pub fn proof_beside(
+        &self,
+        evidence: Evidence,
+        moved: &Moved,
+        direction: Direction,
+        beside: (u64, u64),
+    ) -> Proof {
         let direction = match direction {
             Direction::Read => forebay::Direction::Read,
             Direction::Write => forebay::Direction::Write,
         };
         let mut claim = Claim::silent(direction, moved.bytes, self.memory);
         claim.routes.clone_from(&moved.said);
+        claim.beside = beside;
         let claim = match &self.gpu {
             Some(gpu) => claim.on(gpu),
             None => claim,
         };
         Proof { verdict: verdict(&evidence, &claim), evidence, claim }
     }
+
+    /// What is proven of the part that one of several targets had in a move of `all` bytes, with
+    /// those of them that are said to have gone past the page cache; `beside` is the target's own.
+    #[must_use]
+    pub fn proof_of_part(
+        &self,
+        evidence: &Evidence,
+        moved: &Moved,
+        direction: Direction,
+        (all, beside): ((u64, u64), (u64, u64)),
+    ) -> Proof {
+        let own = (moved.bytes, past(moved.said.iter().copied()));
+        let mut proof = self.proof_beside(evidence.of_part(own, all), moved, direction, beside);
+        proof.verdict.doubts.push(DIVIDED.into());
+        proof
+    }
+}
+
+/// Bytes that are said to have gone past the page cache.
+pub fn past(said: impl Iterator<Item = (Route, u64)>) -> u64 {
+    let past = said.filter(|(route, _)| matches!(route, Route::Staged | Route::Direct));
+    past.map(|(_, bytes)| bytes).sum()
 }
 
 /// What is proven of one move, and by what.

@@ -148,6 +148,7 @@ mod tests {
     use super::*;
     use crate::bench::make;
     use crate::bench::proof::Prover;
+    use crate::compare::file::Allowed;
     use crate::compare::file::TestFile;
     use crate::report::json::Cache;
 
@@ -156,7 +157,7 @@ mod tests {
         let place = tempfile::tempdir_in(".").unwrap();
         let engine = Engine::new(Options::default()).unwrap();
         let target = Target::find(&engine, Some(&"sim".parse().unwrap())).unwrap();
-        let file = TestFile::find(Some(place.path()), false).unwrap();
+        let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
         make::fill(file.path(), Pattern::new(5), MIB).unwrap();
         let mut runner = Runner {
             engine: &engine,

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use comfy_table::{CellAlignment, Table};
 use forebay::units::format_size;
 
 use super::beside::Turn;
@@ -14,7 +13,7 @@ use super::sockets::Sockets;
 use crate::report::json::{Cache, Direction, Environment, MethodName, Row};
 use crate::report::plain::plain;
 use crate::report::proof::{self, VerdictFacts};
-use crate::report::table::{self, lines, rate};
+use crate::report::table::{self, rate};
 
 const HEADINGS: [&str; 11] = [
     "method",
@@ -166,22 +165,9 @@ fn compute(facts: &ComputeFacts) -> String {
 }
 
 fn table(rows: &[CompareRow]) -> String {
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(HEADINGS);
     let mut reasons = Vec::new();
-    for row in rows {
-        table.add_row(cells(row, &mut reasons));
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if NUMBERS.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut text = lines(&table);
-    text.push_str(&table::footnotes(&reasons));
-    text
+    let rows: Vec<_> = rows.iter().map(|row| cells(row, &mut reasons)).collect();
+    table::drawn(HEADINGS, rows, |index| NUMBERS.contains(&index)) + &table::footnotes(&reasons)
 }
 
 /// A way, with the route that was demanded of it.

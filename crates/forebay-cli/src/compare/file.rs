@@ -10,11 +10,18 @@ use std::path::{Path, PathBuf};
 
 use forebay::units::MIB;
 
-use crate::bench::make::Room;
+use crate::bench::make::{self, Claimed, Room};
 use crate::bench::scratch::{self, Part, Scratch};
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::steps::Step;
+
+/// What of the user's may be overwritten.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) files: bool,
+    pub(super) devices: bool,
+}
 
 /// A file that is written and read back.
 #[derive(Debug)]
@@ -32,6 +39,8 @@ enum Origin {
     New((u64, u64)),
     /// The user's, with what it had before.
     Given((u64, u64), u64),
+    /// A device, which nobody else takes meanwhile, with its bytes.
+    Device((u64, u64), Claimed),
 }
 
 impl TestFile {
@@ -40,7 +49,7 @@ impl TestFile {
     ///
     /// # Errors
     /// It is there and may not, it is no file, or the system's.
-    pub(super) fn find(wanted: Option<&Path>, overwrite: bool) -> Result<Self> {
+    pub(super) fn find(wanted: Option<&Path>, allowed: Allowed) -> Result<Self> {
         let Some(path) = wanted else { return Self::scratch(Path::new(".")) };
         let looking = Step::begin("look at", path);
         let facts = fs::metadata(path);
@@ -50,7 +59,8 @@ impl TestFile {
         drop(looking);
         match facts {
             Ok(facts) if facts.is_dir() => Self::scratch(path),
-            Ok(facts) => Self::given(path, &facts, overwrite),
+            Ok(facts) if facts.file_type().is_block_device() => Self::device(path, allowed.devices),
+            Ok(facts) => Self::given(path, &facts, allowed.files),
             Err(_) if is_new => Self::create(path),
             Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)),
         }
@@ -74,10 +84,6 @@ impl TestFile {
 
     fn given(path: &Path, facts: &Metadata, overwrite: bool) -> Result<Self> {
         let name = path.display();
-        if facts.file_type().is_block_device() {
-            return Err(Failure::usage(format!("`{name}` is a device, and would be overwritten"))
-                .hint("give a folder on it: `forebay compare` writes to files only"));
-        }
         if !facts.is_file() {
             return Err(Failure::usage(format!("`{name}` is no regular file"))
                 .hint("give a new name, or a folder for a scratch file"));
@@ -96,6 +102,25 @@ impl TestFile {
         Ok(Self { path, folder, origin: Origin::Given(number(facts), facts.len()) })
     }
 
+    fn device(path: &Path, overwrite: bool) -> Result<Self> {
+        let name = path.display();
+        if !overwrite {
+            return Err(Failure::usage(format!("`{name}` is a device, and would be overwritten"))
+                .hint(
+                    "give a folder on it; with `--overwrite-device` what is on the device is lost",
+                ));
+        }
+        let _step = Step::begin("look at", path);
+        let path = fs::canonicalize(path)
+            .map_err(|error| Failure::io(format!("cannot inspect `{name}`"), &error))?;
+        let claimed = make::claim(&path)?;
+        let facts = claimed.file.metadata();
+        let facts = facts
+            .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))?;
+        let folder = folder_of(&path);
+        Ok(Self { path, folder, origin: Origin::Device(number(&facts), claimed) })
+    }
+
     /// Where it is now.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -106,14 +131,19 @@ impl TestFile {
     /// # Errors
     /// There is not, or the system's.
     pub(super) fn check_room(&self, len: u64) -> Result<()> {
-        let had = if let Origin::Given(_, had) = self.origin { had } else { 0 };
+        let had = match &self.origin {
+            Origin::Device(_, claimed) => return claimed.check(&self.path, len),
+            Origin::Given(_, had) => *had,
+            Origin::Scratch(_) | Origin::New(_) => 0,
+        };
         Room::of(&self.folder)?.check(&self.folder, len.saturating_sub(had))
     }
 
     /// Bytes that it has before anything is written, where it is the user's.
     pub(super) fn given_len(&self) -> Option<u64> {
-        match self.origin {
-            Origin::Given(_, len) if len > 0 => Some(len.min(MIB)),
+        match &self.origin {
+            Origin::Given(_, len) if *len > 0 => Some((*len).min(MIB)),
+            Origin::Device(_, claimed) => Some(claimed.len.min(MIB)),
             _ => None,
         }
     }
@@ -125,7 +155,7 @@ impl TestFile {
     pub(super) fn check(&self) -> Result<()> {
         let expected = match &self.origin {
             Origin::Scratch(scratch) => return scratch.check(),
-            Origin::New(number) | Origin::Given(number, _) => *number,
+            Origin::New(number) | Origin::Given(number, _) | Origin::Device(number, _) => *number,
         };
         let _step = Step::begin("look at", &self.path);
         let found = fs::symlink_metadata(&self.path).and_then(|facts| {
@@ -170,6 +200,8 @@ mod tests {
 
     use super::*;
 
+    const FILES: Allowed = Allowed { files: true, devices: false };
+
     #[test]
     fn a_file_that_is_there_takes_a_word_of_the_user() {
         let place = tempfile::tempdir().unwrap();
@@ -180,15 +212,15 @@ mod tests {
         let nowhere = place.path().join("nowhere");
         symlink(place.path().join("missing"), &nowhere).unwrap();
         for path in [&path, &link] {
-            let failure = TestFile::find(Some(path), false).unwrap_err();
+            let failure = TestFile::find(Some(path), Allowed::default()).unwrap_err();
             assert!(failure.usage && failure.hint.unwrap().contains("`--overwrite`"));
         }
-        for overwrite in [false, true] {
-            assert!(TestFile::find(Some(&nowhere), overwrite).is_err());
-            assert!(TestFile::find(Some(Path::new("/dev/null")), overwrite).unwrap_err().usage);
+        for allowed in [Allowed::default(), FILES, Allowed { files: true, devices: true }] {
+            assert!(TestFile::find(Some(&nowhere), allowed).is_err());
+            assert!(TestFile::find(Some(Path::new("/dev/null")), allowed).unwrap_err().usage);
         }
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
-        let taken = TestFile::find(Some(&link), true).unwrap();
+        let taken = TestFile::find(Some(&link), FILES).unwrap();
         assert_eq!(taken.path(), fs::canonicalize(&path).unwrap());
         assert_eq!(taken.given_len(), Some(5));
         drop(taken);
@@ -199,13 +231,13 @@ mod tests {
     fn what_was_made_goes_away_and_what_took_its_place_stays() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new");
-        let file = TestFile::find(Some(&path), false).unwrap();
+        let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
         assert_eq!((file.path(), file.given_len()), (path.as_path(), None));
         file.check().unwrap();
         drop(file);
         assert!(!path.exists());
 
-        let file = TestFile::find(Some(&path), false).unwrap();
+        let file = TestFile::find(Some(&path), Allowed::default()).unwrap();
         fs::rename(&path, place.path().join("moved")).unwrap();
         fs::write(&path, "precious").unwrap();
         let failure = file.check().unwrap_err();
@@ -217,7 +249,7 @@ mod tests {
     #[test]
     fn a_folder_is_a_place_for_scratch() {
         let place = tempfile::tempdir().unwrap();
-        let file = TestFile::find(Some(place.path()), false).unwrap();
+        let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
         file.check().unwrap();
         assert!(file.path().starts_with(place.path()) && file.path() != place.path());
         file.check_room(MIB).unwrap();

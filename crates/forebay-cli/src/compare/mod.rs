@@ -20,7 +20,7 @@ use forebay::topology::Resolver;
 use forebay::{Engine, Route};
 
 use self::beside::Work;
-use self::file::TestFile;
+use self::file::{Allowed, TestFile};
 use self::json::{CompareReport, CompareRow, Compared};
 use self::run::{Runner, Told, Way};
 use self::sockets::Sockets;
@@ -103,7 +103,8 @@ pub fn run(
     let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target.check((args.mode == Mode::Dma).then_some(Route::Direct))?;
-    let file = TestFile::find(args.file.as_deref(), args.overwrite)?;
+    let allowed = Allowed { files: args.overwrite, devices: args.overwrite_device };
+    let file = TestFile::find(args.file.as_deref(), allowed)?;
     let mut warnings = target.warnings();
     match file.remove_leftovers() {
         0 => {}

@@ -258,6 +258,7 @@ mod tests {
     use super::*;
     use crate::bench::memory::HostMemory;
     use crate::bench::methods::Moved;
+    use crate::compare::file::Allowed;
 
     const LEN: u64 = MIB + 4096;
 
@@ -311,7 +312,7 @@ mod tests {
     fn run(ways: Vec<Way>, runs: u32) -> Result<(Vec<Way>, Vec<Told>)> {
         let place = tempfile::tempdir().unwrap();
         let engine = Engine::new(Options::default()).unwrap();
-        let file = TestFile::find(Some(place.path()), false).unwrap();
+        let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
         let pattern = Pattern::new(5);
         make::fill(file.path(), pattern, LEN).unwrap();
         let mut runner = Runner {
@@ -416,7 +417,7 @@ mod tests {
     fn whoever_is_told_can_end_it() {
         let place = tempfile::tempdir().unwrap();
         let engine = Engine::new(Options::default()).unwrap();
-        let file = TestFile::find(Some(place.path()), false).unwrap();
+        let file = TestFile::find(Some(place.path()), Allowed::default()).unwrap();
         make::fill(file.path(), Pattern::new(5), LEN).unwrap();
         let mut runner = Runner {
             engine: &engine,

@@ -1,7 +1,7 @@
-//! Where the GPU and the file's drives hang, and how far from each other: what a comparison has to
-//! say of the machine's part in its numbers.
+//! Where the GPU and the file's drives hang, and how far from each other: what those who measure
+//! have to say of the machine's part in their numbers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay::topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,20 @@ impl Away {
             parts => format!("`{}` ({})", self.name, parts.join(", ")),
         }
     }
+}
+
+/// What has to be said of GPUs, by their PCI addresses, and the drives under each of `paths`: those
+/// on different sockets. Each sentence once.
+#[must_use]
+pub fn warnings(resolver: &Resolver, paths: &[PathBuf], gpus: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    for path in paths {
+        for gpu in gpus {
+            let warning = Sockets::look(resolver, path, gpu).and_then(|found| found.warning());
+            all.extend(warning.filter(|text| !all.contains(text)));
+        }
+    }
+    all
 }
 
 fn away(gpu: &PciDevice, drive: &Drive) -> Away {

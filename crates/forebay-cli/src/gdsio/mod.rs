@@ -12,7 +12,7 @@ mod node;
 pub mod options;
 mod place;
 mod run;
-mod words;
+pub(crate) mod words;
 
 use std::io::Write as _;
 use std::sync::Arc;

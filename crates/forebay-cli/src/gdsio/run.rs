@@ -114,7 +114,8 @@ impl Task<'_> {
     }
 
     fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
-        let mean_ns = ran.latencies.summary(false).map_or(0.0, |latency| latency.mean_ns);
+        let mean_ns =
+            ran.latencies.summary(false).and_then(|latency| latency.mean_ns).unwrap_or_default();
         let type_of = |route| match (self.way, route) {
             (Way::Plain(_), _) => self.plain,
             (_, Route::Direct) => self.asked.transfer,

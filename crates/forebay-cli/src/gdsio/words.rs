@@ -23,7 +23,7 @@ pub(crate) enum Transfer {
 }
 
 impl Transfer {
-    const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Direct,
         Self::CpuOnly,
         Self::CpuGpu,

@@ -154,20 +154,25 @@ fn wait(printed: &[Option<Pipe>; 2]) {
 }
 
 /// Whether the program has ended, and well; it is not forgotten by that.
-fn ended(child: &Child) -> Result<Option<bool>, String> {
+pub(crate) fn ended(child: &Child) -> Result<Option<bool>, String> {
     let Some(pid) = pid(child) else { return Ok(Some(false)) };
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let status = waitid(WaitId::Pid(pid), options).map_err(|errno| errno.to_string())?;
     Ok(status.map(|status| status.exit_status() == Some(0)))
 }
 
-/// Ends the program and all that it has started. Its number is its own until it was waited for, so
+/// Kills the program and all that it has started. Its number is its own until it was waited for, so
 /// the group is no other's.
-fn end(child: &mut Child) {
+pub(crate) fn kill_all(child: &Child) {
     // Where children are waited for by nobody (SIGCHLD is ignored), the number may be another's.
     if let Some(pid) = pid(child).filter(|_| ended(child).is_ok()) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
+}
+
+/// Ends the program with all that it has started.
+fn end(child: &mut Child) {
+    kill_all(child);
     interrupt::ended(child.id());
     let _ = child.wait();
 }

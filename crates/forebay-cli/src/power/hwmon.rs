@@ -83,7 +83,7 @@ impl PowerMeter {
 }
 
 /// As much of a text as a message has room for.
-pub(super) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
 

@@ -18,10 +18,10 @@
 //! Sources that may take long have a thread each, so that none holds up another; programs are ended
 //! after 2 s, and a slow source that fails three times in succession is not asked again.
 
-mod command;
+pub(crate) mod command;
 mod drives;
 mod gpu;
-mod hwmon;
+pub(crate) mod hwmon;
 mod ipmi;
 mod rapl;
 mod readings;

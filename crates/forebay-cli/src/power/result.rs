@@ -124,12 +124,19 @@ impl Absent {
 }
 
 impl Power {
-    /// Joules of all GPUs, all packages or all memory; `None` where there is no such source, or
+    /// Joules of all GPUs, all packages or all memory, or of a server by that of its meters which
+    /// shows most: others see the same, or a part of it. `None` where there is no such source, or
     /// where its sources may hold each other.
     pub fn joules_of(&self, part: Part) -> Option<f64> {
-        let of: Vec<_> = self.sources.iter().filter(|source| source.part == part).collect();
-        let adds = matches!(part, Part::Gpu | Part::Package | Part::Dram) || of.len() == 1;
-        (adds && !of.is_empty()).then(|| of.iter().map(|source| source.joules).sum())
+        let of = || self.sources.iter().filter(|source| source.part == part);
+        let joules = of().map(|source| source.joules);
+        match part {
+            Part::Gpu | Part::Package | Part::Dram => joules.reduce(|sum, more| sum + more),
+            Part::Server => joules.max_by(f64::total_cmp),
+            Part::Platform | Part::Command | Part::Other => {
+                (of().count() == 1).then(|| joules.sum())
+            }
+        }
     }
 }
 
@@ -156,11 +163,15 @@ mod tests {
             source("psys", Part::Platform, 9.0),
             source("server (ipmi)", Part::Server, 20.0),
             source("server (hwmon power_meter)", Part::Server, 21.0),
+            source("server (hwmon power_meter, fans)", Part::Server, 3.0),
+            source("one", Part::Other, 1.0),
+            source("two", Part::Other, 1.0),
         ];
         let power = Power { sources, ..Power::default() };
         assert_eq!(power.joules_of(Part::Package), Some(7.0));
         assert_eq!(power.joules_of(Part::Platform), Some(9.0));
-        assert_eq!(power.joules_of(Part::Server), None, "two views of one server");
+        assert_eq!(power.joules_of(Part::Server), Some(21.0), "several views of one server");
+        assert_eq!(power.joules_of(Part::Other), None, "each may hold the other");
         assert_eq!(power.joules_of(Part::Gpu), None);
     }
 

@@ -57,8 +57,9 @@ pub fn read(path: &Path) -> Result<Source> {
     }
 }
 
-const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`) and of what \
-                       `forebay bench --json` or `forebay compare --json` printed";
+const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`, `forebay \
+                       import`) and of what `forebay bench --json` or `forebay compare --json` \
+                       printed";
 
 /// Whether a file is one object over several lines, and so no records.
 fn begins_object(bytes: &[u8]) -> bool {

@@ -12,6 +12,7 @@ use super::drives::DriveFacts;
 pub use super::names::{Cache, Direction, MethodName};
 use super::proof::VerdictFacts;
 use crate::bench::stats::Spread;
+use crate::results::told;
 
 /// The version of the schema: it grows when a key changes its meaning or goes away.
 pub const SCHEMA: u32 = 1;
@@ -29,10 +30,12 @@ pub struct Report {
     pub warnings: Vec<String>,
 }
 
-/// The machine and the command.
+/// The machine and the command. Of what was imported from other tools the machine is not known:
+/// its texts are empty and its numbers 0 here, and null in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// The kernel's name and release.
+    #[serde(with = "told")]
     pub kernel: String,
     /// The processor.
     pub cpu: Cpu,
@@ -54,6 +57,7 @@ pub struct Environment {
     /// The command, as it may be typed again.
     pub command: String,
     /// When the run began, in seconds since 1970.
+    #[serde(with = "told")]
     pub unix_time: u64,
 }
 
@@ -61,8 +65,10 @@ pub struct Environment {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// Its name; empty where the system does not tell.
+    #[serde(with = "told")]
     pub model: String,
     /// Threads that can run at once.
+    #[serde(with = "told")]
     pub cores: usize,
 }
 
@@ -70,8 +76,10 @@ pub struct Cpu {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostMemoryFacts {
     /// All of it.
+    #[serde(with = "told")]
     pub total: u64,
     /// What could be had when the run began.
+    #[serde(with = "told")]
     pub available: u64,
 }
 

@@ -136,22 +136,34 @@ fn target(facts: &Environment) -> String {
 }
 
 fn table(rows: &[&Row]) -> String {
+    let mut reasons = Vec::new();
+    let rows: Vec<_> = rows.iter().map(|row| cells(row, &mut reasons)).collect();
+    drawn(HEADINGS, rows, |index| (3..7).contains(&index)) + &footnotes(&reasons)
+}
+
+/// A table without lines between its cells; columns for which `is_number` are set to the right.
+pub(crate) fn drawn<Headings, Row>(
+    headings: Headings,
+    rows: impl IntoIterator<Item = Row>,
+    is_number: impl Fn(usize) -> bool,
+) -> String
+where
+    Headings: Into<comfy_table::Row>,
+    Row: Into<comfy_table::Row>,
+{
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
-    table.set_header(HEADINGS);
-    let mut reasons = Vec::new();
+    table.set_header(headings);
     for row in rows {
-        table.add_row(cells(row, &mut reasons));
+        table.add_row(row);
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if (3..7).contains(&index) {
+        if is_number(index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut text = lines(&table);
-    text.push_str(&footnotes(&reasons));
-    text
+    lines(&table)
 }
 
 /// The lines of a table, without the blanks at their ends.

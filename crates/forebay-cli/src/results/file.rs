@@ -208,6 +208,19 @@ fn record(line: &[u8], number: u64) -> Result<Record, String> {
     serde_json::from_value(value).map_err(|error| at(error.to_string()))
 }
 
+/// The records of runs of ours: without what was imported from other tools.
+#[must_use]
+pub fn measured_here(records: Vec<Record>) -> Vec<Record> {
+    let mut imported = false;
+    let mut is_ours = |record: &Record| {
+        if let Record::Run(run) = record {
+            imported = run.imported.is_some();
+        }
+        !imported
+    };
+    records.into_iter().filter(|record| is_ours(record)).collect()
+}
+
 /// The samples of records, each with its run.
 pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
     let mut run: Option<&Run> = None;
@@ -239,6 +252,7 @@ mod tests {
             gpus: Vec::new(),
             unmetered: Vec::new(),
             asked,
+            imported: None,
         }))
     }
 
@@ -304,6 +318,19 @@ mod tests {
         assert!(why(&middle).starts_with("line 2: "));
         let failure = read(folder.path()).unwrap_err();
         assert_eq!(failure.causes, ["it is no regular file"]);
+    }
+
+    #[test]
+    fn what_was_imported_is_no_part_of_a_run_of_ours() {
+        let mut imported = run("fio");
+        if let Record::Run(run) = &mut imported {
+            let (tool, file) = ("fio".into(), "fio.json".into());
+            run.imported =
+                Some(crate::results::Imported { tool, version: None, file, contents: None });
+        }
+        let own = [run("sweep"), warning("a")];
+        let all = [&own[..], &[imported, warning("b")], &own].concat();
+        assert_eq!(measured_here(all).len(), 4);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod file;
 pub mod summary;
+pub(crate) mod told;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -53,14 +54,47 @@ pub struct Run {
     pub unmetered: Vec<Absent>,
     /// What is to be measured: a file may be continued where this is the same.
     pub asked: Value,
+    /// Where it was imported from, where somebody else's tool measured: of the machine, and of all
+    /// that has no key, nothing is known then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<Imported>,
+}
+
+impl Run {
+    /// What two runs share that are the same: a file is continued, or was imported again.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let hash = self.imported.as_ref().and_then(|from| from.contents.as_ref());
+        let key = match hash {
+            // Whatever the path was: it is the same file where it holds the same.
+            Some(hash) => serde_json::to_string(&(&self.label, &self.verb, hash)),
+            None => serde_json::to_string(&(&self.label, &self.verb, &self.asked, &self.imported)),
+        };
+        key.unwrap_or_default()
+    }
+}
+
+/// A file of somebody else's tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// `gdsio`, `fio`, `nixlbench` or `csv`.
+    pub tool: String,
+    /// The tool's version, where the file tells it.
+    pub version: Option<String>,
+    /// The file, as it was given.
+    pub file: String,
+    /// A hash of what it held: with tool and label it tells whether two runs are the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contents: Option<String>,
 }
 
 /// What a part of the machine can do at most.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`.
+    /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`; of several GPUs at once `links`,
+    /// `uplink` where a link binds that is above them all, or `shared` where something else does.
     pub name: String,
-    /// What has it: a GPU, a drive, a path.
+    /// What has it: a GPU, several joined by `+`, a drive, a bridge, a path.
     pub of: String,
     /// From the file to memory or back; null where both are the same.
     pub direction: Option<Direction>,
@@ -72,12 +106,28 @@ pub struct Ceiling {
     pub how: String,
     /// Whether it is that of a simulated GPU.
     pub simulated: bool,
+    /// What theory gives a part that was measured; null where the hardware does not tell.
+    #[serde(default)]
+    pub theory_bytes_per_second: Option<f64>,
+    /// Who told what theory rests on: a file or folder of the system's.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// What holds it below what it could be.
+    #[serde(default)]
+    pub limits: Option<String>,
+    /// The GPUs and drives whose bytes pass it, where it is shared.
+    #[serde(default)]
+    pub shared_by: Vec<String>,
 }
 
 /// What is measured at once: one value of each axis.
+///
+/// No axis has the value 0 or an empty text: where a tool of others does not tell a value it is
+/// that here, and null in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The file or the folder, as it was given.
+    #[serde(with = "told")]
     pub path: String,
     /// The memory: `host`, `cuda:0`, `sim:0`; several take part at once.
     pub targets: Vec<String>,
@@ -88,19 +138,29 @@ pub struct Point {
     /// Of 100 requests, how many are reads.
     pub read_percent: u8,
     /// Where requests lie, as `sequential`, `random`, `strided:1M`, `kv`.
+    #[serde(with = "told")]
     pub pattern: String,
     /// Bytes of one request.
+    #[serde(with = "told")]
     pub request_size: u64,
     /// Calls in flight of each thread.
+    #[serde(with = "told")]
     pub depth: u32,
     /// Requests in one call.
+    #[serde(with = "told")]
     pub batch: u32,
     /// Threads for each of the targets.
+    #[serde(with = "told")]
     pub threads: u32,
     /// Files that these share.
+    #[serde(with = "told")]
     pub files: u32,
-    /// Where the pages of the files are at first.
-    pub cache: Cache,
+    /// Where the pages of the files are at first; null where nobody knows.
+    pub cache: Option<Cache>,
+    /// The queues for I/O, or connections, that were asked of the target; absent where the sweep
+    /// has set none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
 }
 
 /// One measurement of one point, or why there is none.
@@ -110,27 +170,34 @@ pub struct Sample {
     pub point: Point,
     /// Which of the repeats, from 0 on.
     pub repeat: u32,
-    /// When it began, in seconds since 1970.
+    /// When it began, in seconds since 1970; 0 here and null in a file where nobody knows.
+    #[serde(with = "told")]
     pub unix_time: f64,
+    /// Of queues that the sweep has set: as many as the kernel told then; null where it did not.
+    #[serde(default)]
+    pub queues_found: Option<u32>,
+    /// The line of the file that it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
     /// What was measured.
     pub measured: Option<Measured>,
     /// Why nothing was.
     pub error: Option<String>,
 }
 
-/// What one measurement showed.
+/// What one measurement showed; null is what a tool of others did not tell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Bytes that were moved in the span that counts.
-    pub bytes: u64,
+    pub bytes: Option<u64>,
     /// Requests that ended in it.
-    pub requests: u64,
+    pub requests: Option<u64>,
     /// The span, without the warm-up.
-    pub seconds: f64,
+    pub seconds: Option<f64>,
     /// Bytes over seconds.
     pub bytes_per_second: f64,
     /// Requests over seconds.
-    pub requests_per_second: f64,
+    pub requests_per_second: Option<f64>,
     /// How long requests took.
     pub latency: Option<Latency>,
     /// What it cost the processors.
@@ -167,19 +234,19 @@ pub struct Measured {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// How many were measured.
-    pub count: u64,
+    pub count: Option<u64>,
     /// The mean.
-    pub mean_ns: f64,
+    pub mean_ns: Option<f64>,
     /// Half of them took no longer.
-    pub p50_ns: u64,
+    pub p50_ns: Option<u64>,
     /// 90 of 100.
-    pub p90_ns: u64,
+    pub p90_ns: Option<u64>,
     /// 99 of 100.
-    pub p99_ns: u64,
+    pub p99_ns: Option<u64>,
     /// 999 of 1,000.
-    pub p99_9_ns: u64,
+    pub p99_9_ns: Option<u64>,
     /// The longest.
-    pub max_ns: u64,
+    pub max_ns: Option<u64>,
     /// Whether they are counted from when they were due, which a rate says, and not from when they
     /// were made.
     pub since_due: bool,
@@ -229,15 +296,34 @@ pub struct Joules {
 /// What binds a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// `link` or `storage` where the lowest ceiling on its way is near, `processors` where all of
-    /// them were busy, else `in-flight`: there were too few requests to fill any of these.
+    /// `rate` where it had the rate that was asked for, `link`, `uplink`, `shared` or `storage`
+    /// where the lowest ceiling on its way is near, `processors` where all of them were busy, else
+    /// `in-flight`: there were too few requests to fill any of these.
     pub name: String,
-    /// The lowest ceiling on its way.
+    /// The lowest ceiling on its way. That of one direction of a mixed load counts as many times
+    /// as that direction's part is contained in all bytes.
     pub bytes_per_second: Option<f64>,
     /// The rate as a share of that.
     pub share: Option<f64>,
     /// What would lift it.
     pub advice: Option<String>,
+}
+
+impl Bound {
+    /// From this share of a ceiling on it is what binds.
+    pub const NEAR: f64 = 0.85;
+}
+
+impl Point {
+    /// The part of its bytes that go one way, from 0 to 1.
+    #[must_use]
+    pub fn part(&self, direction: Direction) -> f64 {
+        let read = f64::from(self.read_percent.min(100)) / 100.0;
+        match direction {
+            Direction::Read => read,
+            Direction::Write => 1.0 - read,
+        }
+    }
 }
 
 /// Whether a rate held still, by the bytes of equal parts of the span.

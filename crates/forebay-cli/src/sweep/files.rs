@@ -87,23 +87,26 @@ impl Place {
             _ => PathBuf::from("."),
         };
         // Some ways follow no links where they write.
-        let file = fs::canonicalize(path)
-            .map_err(|error| Failure::io(format!("cannot look at `{}`", path.display()), &error))?;
-        Ok(Self { files: vec![file], len, folder, leftovers: 0, scratch: None })
+        Ok(Self { files: vec![real(path)?], len, folder, leftovers: 0, scratch: None })
     }
 
-    /// Makes scratch, where there is any; `tell` hears how much.
+    /// Bytes of scratch that are to be made.
+    pub(super) fn scratch_len(&self) -> u64 {
+        self.scratch.as_ref().map_or(0, |_| self.len * self.files.len() as u64)
+    }
+
+    /// Makes scratch, where there is any; `tell` hears of the bytes of each file.
     ///
     /// # Errors
     /// The system's, for want of room above all.
     pub(super) fn make(&self, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let Some(scratch) = &self.scratch else { return Ok(()) };
         scratch.check()?;
-        Room::of(&self.folder)?.check(&self.folder, self.len * self.files.len() as u64)?;
+        Room::of(&self.folder)?.check(&self.folder, self.scratch_len())?;
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         for (index, file) in self.files.iter().enumerate() {
-            tell(self.len);
             make::fill(file, Pattern::new(key.wrapping_add(index as u64)), self.len)?;
+            tell(self.len);
         }
         Ok(())
     }
@@ -160,6 +163,12 @@ impl Place {
     }
 }
 
+/// A path without links.
+fn real(path: &Path) -> Result<PathBuf> {
+    fs::canonicalize(path)
+        .map_err(|error| Failure::io(format!("cannot look at `{}`", path.display()), &error))
+}
+
 /// Whether the user said that `path` may be written.
 fn may_write(path: &Path, args: &SweepArgs) -> Result<()> {
     let text = path.display();
@@ -172,7 +181,8 @@ fn may_write(path: &Path, args: &SweepArgs) -> Result<()> {
         (args.overwrite, "`--overwrite` writes to it; a folder gets a scratch file")
     };
     if allowed {
-        return Ok(());
+        // Nobody's mounted file system is written to behind its back.
+        return if is_device { make::claim(&real(path)?).map(drop) } else { Ok(()) };
     }
     Err(Failure::usage(format!("`{text}` would be written"))
         .because("no file is written that was not made for it")

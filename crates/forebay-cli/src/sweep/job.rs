@@ -18,6 +18,9 @@ use crate::usage;
 
 /// Bytes of a job file at most.
 const LEN_MAX: u64 = MIB;
+/// What a job file cannot say.
+const COMMAND_LINE_ONLY: [&str; 6] =
+    ["job", "help", "overwrite", "overwrite-device", "power-command", "set-queues"];
 
 /// The arguments of a job file.
 ///
@@ -48,8 +51,7 @@ fn parse(text: &str) -> Result<SweepArgs> {
     })?;
     let mut words: Vec<OsString> = vec!["forebay sweep".into()];
     for (key, value) in &table {
-        if ["job", "help", "overwrite", "overwrite-device", "power-command"].contains(&key.as_str())
-        {
+        if COMMAND_LINE_ONLY.contains(&key.as_str()) {
             // What takes data away, or runs a program, is said by whoever runs the job.
             return Err(Failure::usage(format!("a job file takes no `{key}`"))
                 .hint("give it on the command line"));
@@ -114,9 +116,12 @@ pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
     let kv = !line.kv.is_empty();
     SweepArgs {
         paths: list(&line.paths, job.paths),
+        vs: line.vs.clone().or(job.vs),
         job: line.job.clone(),
         request_size: list(&line.request_size, unless(kv, job.request_size)),
         kv: list(&line.kv, unless(!sizes, job.kv)),
+        io_queues: list(&line.io_queues, job.io_queues),
+        set_queues: line.set_queues.clone(),
         depth: list(&line.depth, job.depth),
         batch: list(&line.batch, job.batch),
         threads: list(&line.threads, job.threads),
@@ -191,6 +196,8 @@ mod tests {
         assert!(why("size = \"99999999999999999G\"").contains("it takes a size"));
         assert!(why("depth = { a = 1 }").contains("cannot be a table"));
         assert!(why("overwrite = true").contains("on the command line"));
+        assert!(why("set-queues = \"reboot {}\"").contains("on the command line"));
+        assert!(why("io-queues = [0]").contains("from 1 to 4096"));
         assert!(why("job = \"other\"").contains("takes no `job`"));
         assert!(why(&format!("label = \"{}\"", "x".repeat(2 << 20))).contains("more than 1 MiB"));
     }

@@ -2,17 +2,21 @@
 //!
 //! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
 //! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what
-//! could be reached. [`workload`](crate::workload) measures, [`results`](crate::results) keeps what
-//! was measured as soon as it was, `pace` says how long it will take, `draw` shows it.
+//! could be reached, `beside` has a second path in turn. [`workload`](crate::workload) measures,
+//! [`results`](crate::results) keeps what was measured as soon as it was, `pace` says how long it
+//! will take, `draw` shows it.
 
-mod ceilings;
-mod draw;
+mod beside;
+pub mod ceilings;
 mod files;
 mod job;
 pub mod kv;
 mod pace;
 mod plan;
+mod practice;
+pub mod queues;
 mod state;
+mod switch;
 mod targets;
 
 use std::collections::HashMap;
@@ -22,32 +26,33 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::topology::{DriveKind, Resolver};
-use forebay::units::format_size;
+use forebay::topology::{Drive, DriveKind, Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use self::ceilings::{Found, parts};
 use self::files::Place;
-use self::pace::Pace;
 use self::plan::Planned;
 use self::state::Kept;
+use self::switch::Switch;
 use self::targets::Together;
 use crate::args::SweepArgs;
 use crate::bench::environment;
+use crate::compare::sockets;
 use crate::failure::{Failure, Result};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
+use crate::report::digest::gather;
+use crate::report::forms::terminal;
 use crate::report::json::{Direction, Gpu};
+use crate::report::table;
 use crate::report::warnings::{Warning, say};
 use crate::results::file::{Ledger, samples};
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
-use crate::workload::End;
 use crate::workload::measure::Measurer;
 use crate::{interrupt, limits, log};
 
-/// How long the sample takes that nobody keeps.
-const PRACTICE: Duration = Duration::from_millis(200);
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -58,6 +63,8 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
         Some(path) => job::merge(args, job::read(path)?),
         None => args.clone(),
     };
+    let args = beside::with_path(args)?;
+    switch::check(&args)?;
     let engine = Engine::new(limits::limits(program)?)?;
     let records = Sweep::new(&args, engine, command)?.run()?;
     show(&args, &records)?;
@@ -101,9 +108,22 @@ fn show(args: &SweepArgs, records: &[Record]) -> Result<()> {
             writeln!(out, "{line}")
         })
     } else {
-        out.write_all(draw::render(records).as_bytes())
+        let mut text = text(args, records);
+        if args.vs.is_some() {
+            text.push_str(&beside::text(args, records));
+        }
+        out.write_all(text.as_bytes())
     };
     shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
+}
+
+/// What a report shows where there is no browser, below the machine.
+fn text(args: &SweepArgs, records: &[Record]) -> String {
+    let digest = gather::of_records("this sweep", records);
+    let Some(run) = digest.runs.last() else { return String::new() };
+    let path = args.paths.first().map_or_else(|| ".".into(), |path| path.display().to_string());
+    let head = table::header(&run.environment, Some(&path), args.paths.len() > 1);
+    head + &terminal::body(&digest)
 }
 
 /// A sweep that is under way.
@@ -120,6 +140,11 @@ struct Sweep<'a> {
     /// What a part of the same sweep has already.
     kept: Kept,
     meter: Meter,
+    resolver: Resolver,
+    /// What is below each path.
+    maps: Vec<StorageMap>,
+    /// What sets the number of queues, where that is an axis.
+    switch: Option<Switch>,
 }
 
 impl<'a> Sweep<'a> {
@@ -128,18 +153,25 @@ impl<'a> Sweep<'a> {
         let paths =
             if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
-        let measurers: Vec<Measurer> =
-            targets.iter().map(|gpus| Measurer::new(&engine, gpus)).collect();
+        let measurers = Measurer::all(&engine, &targets);
         let target_names: Vec<Vec<String>> =
             measurers.iter().map(|measurer| measurer.targets().to_vec()).collect();
         let planned = plan::points(args, &names, &target_names)?;
+        let switch = Switch::find(args, &paths[0])?;
         let mut places = Vec::new();
         for (index, path) in paths.iter().enumerate() {
             let own: Vec<&Planned> = planned.iter().filter(|one| one.path == index).collect();
             places.push(Place::find(&engine, path, args, &own)?);
         }
-        let meter = meter(args, &targets, &paths)?;
-        let asked = plan::asked(args, &planned, &real(&paths), &identities(&targets));
+        let resolver = Resolver::default();
+        let maps = maps(&resolver, &paths);
+        let meter = meter(args, &targets, &maps)?;
+        let mut asked = plan::asked(args, &planned, &real(&paths), &identities(&targets));
+        let queues = queues::told(&maps);
+        // Of queues that are set, what is there at first says nothing of the sweep.
+        if !queues.is_empty() && switch.is_none() {
+            asked["queues"] = queues.into();
+        }
         let run = run_of(args, command, (&places[0].folder, &paths[0]), (&targets, &meter), asked);
         let (ledger, kept) = state::open(args, &run.asked)?;
         let mut sweep = Self {
@@ -153,27 +185,43 @@ impl<'a> Sweep<'a> {
             records: Vec::new(),
             kept,
             meter,
+            resolver,
+            maps,
+            switch,
         };
         let leftovers = sweep.places.iter().map(|place| place.leftovers).sum();
         if leftovers > 0 {
             warnings.push(Warning::Leftovers(leftovers));
         }
-        sweep.begin(run, &warnings)?;
+        let apart = sweep.apart(&paths);
+        sweep.begin(run, warnings.iter().map(ToString::to_string).chain(apart))?;
         Ok(sweep)
     }
 
     /// Writes down who measures what.
-    fn begin(&mut self, run: Run, warnings: &[Warning]) -> Result<()> {
+    fn begin(&mut self, run: Run, warnings: impl Iterator<Item = String>) -> Result<()> {
         self.records = std::mem::take(&mut self.kept.records);
         let run = Record::Run(Box::new(run));
         self.ledger.begin(&run)?;
         self.records.push(run);
         let power = self.meter.warnings();
-        for text in warnings.iter().map(ToString::to_string).chain(power) {
+        for text in warnings.chain(power) {
             say(&text);
             self.note(Record::Warning { text })?;
         }
         Ok(())
+    }
+
+    /// What there is to say of GPUs and drives on different sockets.
+    fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
+        let Some(first) = paths.first() else { return Vec::new() };
+        let _step = Step::begin("look at", first);
+        let devices = self.targets.iter().flatten().flatten();
+        let gpus = devices.map(|device| device.info().pci_address.as_str());
+        let mut gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        sockets::warnings(&self.resolver, paths, &gpus)
     }
 
     /// Keeps a record, on the drive first.
@@ -191,27 +239,38 @@ impl<'a> Sweep<'a> {
             tell(&format!("`{path}` holds all of this sweep; {again} measures again"));
             return Ok(self.records);
         }
-        self.make_scratch()?;
-        let ceilings = self.ceilings()?;
+        match &self.switch {
+            None => self.make_scratch(&todo)?,
+            Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, None),
+        }
+        let (ceilings, table) = self.ceilings()?;
         let mut pace = self.practise(&todo);
         let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
         let kept = points * repeats as usize - todo.len();
         let kept =
             if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
+        let noun = if points == 1 { "point" } else { "points" };
         tell(&format!(
-            "{points} points × {repeats}{kept}: {}; results go to `{path}`",
-            pace.words()
+            "{points} {noun} × {repeats}{kept}: {}{}; results go to `{path}`",
+            pace.words(),
+            self.turns_words(&todo)
         ));
+        if !table.is_empty() {
+            tell(table.trim_end());
+        }
         let bar = progress(todo.len() as u64);
         for (index, repeat) in todo {
             let planned = self.planned[index].clone();
             bar.set_message(format!("{} left, {}", pace.left_words(), plan::name(&planned.point)));
             bar.tick();
+            self.turn(&planned, repeat, Some(&bar));
             let start = Instant::now();
             let sample = self.sample(&planned, repeat, &ceilings);
-            pace.took(start.elapsed());
-            bar.inc(1);
+            let measured = sample.measured.clone();
             self.note(Record::Sample(Box::new(sample)))?;
+            let took = start.elapsed();
+            pace.took(measured.map(|measured| practice::seen(&planned, &measured, took)), took);
+            bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(std::mem::take(&mut self.records))
@@ -222,25 +281,17 @@ impl<'a> Sweep<'a> {
     fn todo(&self) -> Vec<(usize, u32)> {
         let mut todo = Vec::new();
         for repeat in 0..plan::repeats(self.args) {
-            let forwards = 0..self.planned.len();
-            let order: Vec<usize> =
-                if repeat % 2 == 0 { forwards.collect() } else { forwards.rev().collect() };
+            let mut order: Vec<usize> = (0..self.planned.len()).collect();
+            if self.args.vs.is_some() {
+                order = beside::in_turn(order.len());
+            }
+            if repeat % 2 == 1 {
+                order.reverse();
+            }
             let missing = |index: &usize| !self.kept.has(&self.planned[*index].point, repeat);
             todo.extend(order.into_iter().filter(missing).map(|index| (index, repeat)));
         }
         todo
-    }
-
-    fn make_scratch(&self) -> Result<()> {
-        let bar = if log::is_on() { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-        bar.enable_steady_tick(TICK);
-        let made = self.places.iter().try_for_each(|place| {
-            place.make(&mut |len| {
-                bar.set_message(format!("making {} of scratch", format_size(len)));
-            })
-        });
-        bar.finish_and_clear();
-        made
     }
 
     /// Says that a ceiling could not be measured; the points can be all the same.
@@ -250,57 +301,62 @@ impl<'a> Sweep<'a> {
         self.note(Record::Warning { text })
     }
 
-    /// Measures what could be reached.
-    fn ceilings(&mut self) -> Result<Vec<Ceiling>> {
-        let (mut found, mut failed) = (Vec::new(), Vec::new());
-        for direction in ceilings::all_directions(&self.planned) {
-            for together in &self.targets {
-                let Some(device) = together.last() else { continue };
-                match ceilings::link(&self.engine, device.as_ref(), direction) {
-                    Ok(ceiling) => found.push(ceiling),
-                    Err(failure) => failed.push(failure),
-                }
-            }
-            // What is measured by writing would leave bytes that no check knows.
-            let read = direction == Direction::Read;
-            for (index, place) in self.places.iter().enumerate().filter(|_| read) {
-                let given = self.args.paths.get(index).map(|path| path.display().to_string());
-                let path = given.unwrap_or_else(|| ".".into());
+    /// Measures what could be reached, and says what of it theory gives.
+    fn ceilings(&mut self) -> Result<(Vec<Ceiling>, String)> {
+        let directions = ceilings::all_directions(&self.planned);
+        // With many GPUs it takes minutes.
+        let bar = practice::spinner();
+        let mut begins =
+            |number, all| bar.set_message(format!("measuring links, {number} of {all}"));
+        let Found { mut ceilings, mut failed, gpus } =
+            ceilings::links(&self.engine, &self.resolver, &self.targets, &directions, &mut begins);
+        bar.set_message("measuring storage");
+        let mut all: Vec<Drive> = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            let mut drives = self.drives(index);
+            // What is measured by writing would leave bytes that no check knows; and what storage
+            // gives with some queues is no ceiling of what it gives with others.
+            if directions.contains(&Direction::Read) && self.switch.is_none() {
+                let (path, direction) = (self.path(index), Direction::Read);
                 match ceilings::storage(&self.engine, place, &path, direction) {
-                    Ok(ceiling) => found.extend(ceiling),
+                    Ok(ceiling) => ceilings.extend(ceiling.map(|mut ceiling| {
+                        ceilings::with_drives(&mut ceiling, &mut drives);
+                        ceiling
+                    })),
                     Err(failure) => failed.push(failure),
                 }
             }
+            drives.retain(|drive| all.iter().all(|known| known.id != drive.id));
+            all.extend(drives);
         }
+        bar.finish_and_clear();
+        let parts = ceilings::theory(&self.resolver, &gpus, &all);
         for failure in &failed {
             self.warn(failure)?;
         }
-        for ceiling in &found {
-            self.note(Record::Ceiling(ceiling.clone()))?;
+        let theory = parts.iter().filter_map(parts::Part::record);
+        for ceiling in ceilings.iter().cloned().chain(theory) {
+            self.note(Record::Ceiling(ceiling))?;
         }
-        Ok(found)
+        let table = ceilings::render(&ceilings, &parts);
+        Ok((ceilings, table))
     }
 
-    /// Takes a short sample that nobody keeps: it starts what the engine starts with its first
-    /// transfer, and shows what a sample takes beside its time.
-    fn practise(&self, todo: &[(usize, u32)]) -> Pace {
-        let mut pace =
-            Pace::new(todo.iter().map(|(index, _)| self.planned[*index].time()).collect());
-        let Some((first, _)) = todo.first() else { return pace };
-        let mut short = self.planned[*first].clone();
-        short.load.warm_up = Duration::ZERO;
-        if let End::Time(time) = short.load.end {
-            let time = time.min(PRACTICE);
-            short.load.end = End::Time(time);
-            let start = Instant::now();
-            // What is wrong with it the sample itself will say.
-            let _ = self.measure(&short);
-            pace.beside(start.elapsed().saturating_sub(time));
-        }
-        pace
+    /// A path as it was given.
+    fn path(&self, index: usize) -> String {
+        let given = self.args.paths.get(index).map(|path| path.display().to_string());
+        given.unwrap_or_else(|| ".".into())
+    }
+
+    /// The drives below a path.
+    fn drives(&self, index: usize) -> Vec<Drive> {
+        self.maps[index].drives.clone()
     }
 
     fn measure(&self, planned: &Planned) -> Result<Measured> {
+        if let Some(failure) = self.switch.as_ref().and_then(|switch| switch.failed.as_ref()) {
+            return Err(failure.clone());
+        }
         let place = &self.places[planned.path];
         place.check()?;
         let devices = &self.targets[planned.targets];
@@ -309,7 +365,7 @@ impl<'a> Sweep<'a> {
         let (mut measured, ran) = self.measurers[planned.targets].measure(&planned.load, &lanes)?;
         let power = self.meter.between(ran.from, ran.from + ran.span);
         let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
-        let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes);
+        let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes?);
         let of = |part| per_gb(part).map(|per_gb| Joules { part, per_gb });
         measured.joules_per_gb = parts.into_iter().chain([Part::Command]).filter_map(of).collect();
         measured.power = Some(power);
@@ -327,6 +383,8 @@ impl<'a> Sweep<'a> {
             point: planned.point.clone(),
             repeat,
             unix_time: since.as_secs_f64(),
+            queues_found: self.switch.as_ref().and_then(|switch| switch.found),
+            line: None,
             measured: result.ok(),
             error,
         }
@@ -378,11 +436,12 @@ fn run_of(
         gpus,
         unmetered: meter.absent().to_vec(),
         asked,
+        imported: None,
     }
 }
 
 /// What reads power and heat of all that takes part.
-fn meter(args: &SweepArgs, targets: &[Together], paths: &[PathBuf]) -> Result<Meter> {
+fn meter(args: &SweepArgs, targets: &[Together], maps: &[StorageMap]) -> Result<Meter> {
     let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
     let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };
     for gpu in gpus {
@@ -390,16 +449,21 @@ fn meter(args: &SweepArgs, targets: &[Together], paths: &[PathBuf]) -> Result<Me
             wanted.gpus.push(gpu);
         }
     }
-    let resolver = Resolver::default();
-    for path in paths {
-        let _step = Step::begin("look at", path);
-        for drive in &resolver.resolve(path).drives {
-            if drive.kind == DriveKind::Block && !wanted.drives.contains(&drive.name) {
-                wanted.drives.push(drive.name.clone());
-            }
+    for drive in maps.iter().flat_map(|map| &map.drives) {
+        if drive.kind == DriveKind::Block && !wanted.drives.contains(&drive.name) {
+            wanted.drives.push(drive.name.clone());
         }
     }
     Meter::begin(&wanted)
+}
+
+/// What is below each of the paths.
+fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
+    let map = |path: &PathBuf| {
+        let _step = Step::begin("look at", path);
+        resolver.resolve(path)
+    };
+    paths.iter().map(map).collect()
 }
 
 fn tell(text: &str) {

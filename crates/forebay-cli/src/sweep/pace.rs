@@ -1,52 +1,269 @@
 //! How long a sweep takes: pure.
+//!
+//! A sample takes what it was asked to, less where its bytes are moved before that, and what it
+//! needs beside: memory, the page cache, the look at what was moved. That is known of points that
+//! were seen, first by shorter samples that nobody keeps; all others take what the one that is most
+//! like them took.
 
 use std::time::Duration;
 
+/// A sum of times ends here.
+const LONGEST: f64 = 1e12;
+/// So many samples that are much alike tell what one takes beside.
+const ALIKE_MAX: usize = 5;
+/// How many times larger or smaller they may be, as a power of two.
+const SIZES_MAX: u32 = 3;
+
+/// A point, as far as its time follows from it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Shape {
+    /// What a sample is to take at most, the warm-up included.
+    pub(super) time: Option<Duration>,
+    /// Bytes after which it is over at the latest.
+    pub(super) most: Option<u64>,
+    /// The number of its path, and whether the page cache has the files.
+    pub(super) pages: (usize, bool),
+    /// What else it has in common with others, as numbers.
+    pub(super) kind: [usize; 3],
+    /// Bytes that may be in flight.
+    pub(super) in_flight: u64,
+}
+
+/// What a sample took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Seen {
+    /// What it was to take at most.
+    pub(super) time: Option<Duration>,
+    /// Bytes that it moved.
+    pub(super) bytes: u64,
+    /// What it spent moving them, its warm-up included.
+    pub(super) moving: Duration,
+    /// The whole of it.
+    pub(super) took: Duration,
+}
+
+impl Seen {
+    /// What a sample of `shape` takes that differs from this one in nothing else.
+    fn scaled(&self, shape: &Shape) -> Duration {
+        let by_time = shape.time.zip(self.time).map(|(all, seen)| ratio(all, seen));
+        let by_bytes = shape.most.filter(|_| self.bytes > 0);
+        let by_bytes = by_bytes.map(|most| float(most) / float(self.bytes));
+        let factor = by_time.into_iter().chain(by_bytes).reduce(f64::min).unwrap_or(1.0);
+        let moving = (self.moving.as_secs_f64() * factor).clamp(0.0, LONGEST);
+        self.took.saturating_sub(self.moving) + Duration::from_secs_f64(moving)
+    }
+}
+
+/// How far a point is from the one whose sample speaks for it: whether it is another, in how many
+/// things it is of another kind, how many times larger or smaller, and whether the sample was a
+/// shorter one.
+type Distance = (bool, usize, u32, bool);
+
 /// What is known beforehand, corrected by what was seen.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Pace {
-    /// What each sample is to take; `None` where its bytes decide.
-    times: Vec<Option<Duration>>,
-    /// How many there have been.
-    done: usize,
-    /// What they took beside their times, in all.
-    beside: Duration,
-    /// The same of one sample, as it was found beforehand.
-    practised: Duration,
-    /// What those took whose bytes decide, and how many.
-    open: (Duration, u32),
+    shapes: Vec<Shape>,
+    /// The points of the samples that are left, the next one last.
+    left: Vec<usize>,
+    /// For each point what a sample takes, and how near the point is of which that is known.
+    known: Vec<Option<(Distance, Duration)>>,
+    /// What the first sample takes beside, whose page cache another kind has left.
+    turns: Vec<((usize, bool), Duration)>,
+    /// In which state each path's files are.
+    pages: Vec<(usize, bool)>,
+    /// Shorter samples, by the numbers of their points.
+    tried: Vec<(usize, Seen)>,
+    /// What samples took in all of which shorter ones told before, and what these had told.
+    corrected: (Duration, Duration),
 }
 
 impl Pace {
-    pub(super) fn new(times: Vec<Option<Duration>>) -> Self {
-        let (beside, practised) = (Duration::ZERO, Duration::ZERO);
-        Self { times, done: 0, beside, practised, open: (Duration::ZERO, 0) }
+    /// `todo` are the numbers of the points of all samples, in their order.
+    pub(super) fn new(shapes: Vec<Shape>, mut todo: Vec<usize>) -> Self {
+        todo.reverse();
+        let known = vec![None; shapes.len()];
+        let (turns, pages, corrected) = (Vec::new(), Vec::new(), (Duration::ZERO, Duration::ZERO));
+        Self { shapes, left: todo, known, turns, pages, tried: Vec::new(), corrected }
     }
 
-    /// What one sample takes beside its time, as it was tried.
-    pub(super) fn beside(&mut self, time: Duration) {
-        self.practised = time;
-    }
-
-    /// The next sample is done.
-    pub(super) fn took(&mut self, time: Duration) {
-        match self.times.get(self.done).copied().flatten() {
-            Some(wanted) => self.beside += time.saturating_sub(wanted),
-            None => self.open = (self.open.0 + time, self.open.1 + 1),
+    /// The points of which shorter samples tell most, each once: of each kind the one with least in
+    /// flight, and the one with most, then the others. So many of the first tell something that
+    /// nothing else does.
+    pub(super) fn to_practise(&self) -> (Vec<usize>, usize) {
+        let mut kinds: Vec<((usize, bool), [usize; 3])> = Vec::new();
+        let (mut ends, mut others): (Vec<(usize, usize)>, Vec<usize>) = (Vec::new(), Vec::new());
+        let mut is_known = vec![false; self.shapes.len()];
+        for &index in self.left.iter().rev() {
+            if std::mem::replace(&mut is_known[index], true) {
+                continue;
+            }
+            others.push(index);
+            let Shape { pages, kind, in_flight, .. } = self.shapes[index];
+            match kinds.iter().position(|known| *known == (pages, kind)) {
+                Some(number) => {
+                    let (least, most) = &mut ends[number];
+                    if in_flight < self.shapes[*least].in_flight {
+                        *least = index;
+                    } else if in_flight > self.shapes[*most].in_flight {
+                        *most = index;
+                    }
+                }
+                None => {
+                    kinds.push((pages, kind));
+                    ends.push((index, index));
+                }
+            }
         }
-        self.done += 1;
+        let mut firsts: Vec<usize> = ends.iter().map(|(least, _)| *least).collect();
+        firsts.extend(ends.iter().filter(|(least, most)| least != most).map(|(_, most)| *most));
+        others.retain(|index| !firsts.contains(index));
+        let must = firsts.len();
+        firsts.extend(others);
+        (firsts, must)
+    }
+
+    /// Whether the files are now as a point of that number leaves them.
+    pub(super) fn stays(&self, index: usize) -> bool {
+        self.pages.contains(&self.shapes[index].pages)
+    }
+
+    /// A sample of a point has brought the files where they are to be, which took `time`.
+    pub(super) fn turned(&mut self, index: usize, time: Option<Duration>) {
+        let pages = self.shapes[index].pages;
+        self.pages.retain(|(path, _)| *path != pages.0);
+        self.pages.push(pages);
+        if let Some(time) = time.filter(|_| self.turn(pages).is_none()) {
+            self.turns.push((pages, time));
+        }
+    }
+
+    fn turn(&self, pages: (usize, bool)) -> Option<Duration> {
+        self.turns.iter().find(|turn| turn.0 == pages).map(|turn| turn.1)
+    }
+
+    /// A shorter sample of a point took so long.
+    pub(super) fn practised(&mut self, index: usize, seen: &Seen) {
+        self.learn(index, seen, true);
+        self.tried.push((index, *seen));
+    }
+
+    /// All shorter samples are taken: what each was held up by, and others much like it were not,
+    /// is not expected again.
+    pub(super) fn settle(&mut self) {
+        let mut settled = self.tried.clone();
+        for (index, seen) in &mut settled {
+            let index = *index;
+            let near = |(other, seen): &(usize, Seen)| {
+                let (_, kinds, sizes, _) = self.distance(index, *other, true);
+                let beside = seen.took.saturating_sub(seen.moving);
+                (kinds == 0 && sizes <= SIZES_MAX).then_some((sizes, beside))
+            };
+            let mut alike: Vec<(u32, Duration)> = self.tried.iter().filter_map(near).collect();
+            alike.sort_by_key(|(sizes, _)| *sizes);
+            alike.truncate(ALIKE_MAX);
+            alike.sort_by_key(|(_, beside)| *beside);
+            // Of two it is the less.
+            if let Some((_, beside)) = alike.get(alike.len().saturating_sub(1) / 2) {
+                seen.took = seen.moving.saturating_add(*beside);
+                self.learn(index, seen, true);
+            }
+        }
+        self.interpolate(&settled);
+    }
+
+    /// What is needed beside grows with the bytes in flight: a point between two that were tried
+    /// needs what lies between.
+    fn interpolate(&mut self, settled: &[(usize, Seen)]) {
+        for index in 0..self.shapes.len() {
+            let Some((distance, _)) = self.known[index] else { continue };
+            if !distance.0 || distance.1 > 0 || !distance.3 {
+                continue;
+            }
+            let at = self.shapes[index].in_flight;
+            let alike =
+                settled.iter().filter(|(other, _)| self.distance(index, *other, true).1 == 0);
+            let alike = alike.map(|(other, seen)| (self.shapes[*other].in_flight, *seen));
+            let (below, above): (Vec<_>, Vec<_>) = alike.partition(|(other, _)| *other <= at);
+            let least = below.into_iter().max_by_key(|(other, _)| *other);
+            let most = above.into_iter().min_by_key(|(other, _)| *other);
+            let Some(((low, small), (high, large))) = least.zip(most) else { continue };
+            let part = float(at - low) / float(high - low);
+            let beside = |seen: Seen| seen.took.saturating_sub(seen.moving).as_secs_f64();
+            let beside = beside(small) * (1.0 - part) + beside(large) * part;
+            let beside = Duration::from_secs_f64(beside.clamp(0.0, LONGEST));
+            let near = if high / at.max(1) < at / low.max(1) { large } else { small };
+            let seen = Seen { took: near.moving.saturating_add(beside), ..near };
+            self.known[index] = Some((distance, seen.scaled(&self.shapes[index])));
+        }
+    }
+
+    /// A sample of a point fails after so long.
+    pub(super) fn fails(&mut self, index: usize, took: Duration) {
+        // Why it failed others need not share.
+        self.known[index] = Some(((false, 0, 0, true), took));
+    }
+
+    /// The next sample took so long; without `moved` it failed.
+    pub(super) fn took(&mut self, moved: Option<Seen>, took: Duration) {
+        let Some(index) = self.left.pop() else { return };
+        let turn = if self.stays(index) { None } else { self.turn(self.shapes[index].pages) };
+        self.turned(index, None);
+        let turn = turn.unwrap_or_default();
+        let took = took.saturating_sub(turn);
+        let told = self.known[index].filter(|(distance, _)| !distance.0 && distance.3);
+        if let Some((_, told)) = told.filter(|_| moved.is_some()) {
+            self.corrected.0 = self.corrected.0.saturating_add(took);
+            self.corrected.1 = self.corrected.1.saturating_add(told);
+        }
+        match moved {
+            Some(seen) => {
+                let moving = seen.moving.min(took);
+                self.learn(index, &Seen { moving, took, ..seen }, false);
+            }
+            None => self.fails(index, took),
+        }
+    }
+
+    fn learn(&mut self, of: usize, seen: &Seen, is_short: bool) {
+        for index in 0..self.shapes.len() {
+            let distance = self.distance(index, of, is_short);
+            let (shape, known) = (&self.shapes[index], &mut self.known[index]);
+            if known.is_none_or(|(known, _)| distance <= known) {
+                *known = Some((distance, seen.scaled(shape)));
+            }
+        }
+    }
+
+    fn distance(&self, one: usize, other: usize, is_short: bool) -> Distance {
+        let (a, b) = (&self.shapes[one], &self.shapes[other]);
+        let differ = a.kind.iter().zip(&b.kind).filter(|(a, b)| a != b).count();
+        // Where the bytes are matters more than all else.
+        let cache = if a.pages.1 == b.pages.1 { 0 } else { a.kind.len() + 2 };
+        let differ = differ + usize::from(a.pages.0 != b.pages.0) + cache;
+        let size = |shape: &Shape| shape.in_flight.max(1).ilog2();
+        (one != other, differ, size(a).abs_diff(size(b)), is_short)
     }
 
     /// What is left; `None` where nothing tells.
     pub(super) fn left(&self) -> Option<Duration> {
-        let timed = self.times[..self.done.min(self.times.len())].iter().flatten().count();
-        let beside = match u32::try_from(timed) {
-            Ok(0) | Err(_) => self.practised,
-            Ok(count) => self.beside / count,
-        };
-        let open = (self.open.1 > 0).then(|| self.open.0 / self.open.1.max(1));
-        let left = self.times.iter().skip(self.done);
-        left.map(|time| time.map(|time| time + beside).or(open)).sum()
+        let (seen, told) = self.corrected;
+        let factor = if told.is_zero() { 1.0 } else { ratio(seen, told).clamp(0.5, 2.0) };
+        let (mut sum, mut pages) = (Duration::ZERO, self.pages.clone());
+        for &index in self.left.iter().rev() {
+            let shape = &self.shapes[index];
+            let time = match self.known[index] {
+                Some((distance, time)) if distance.3 => time.mul_f64(factor),
+                Some((_, time)) => time,
+                None => shape.time?,
+            };
+            sum = sum.saturating_add(time);
+            if !pages.contains(&shape.pages) {
+                pages.retain(|(path, _)| *path != shape.pages.0);
+                pages.push(shape.pages);
+                sum = sum.saturating_add(self.turn(shape.pages).unwrap_or_default());
+            }
+        }
+        Some(sum)
     }
 
     /// What is left, in words.
@@ -61,8 +278,20 @@ impl Pace {
     }
 }
 
+fn ratio(all: Duration, part: Duration) -> f64 {
+    all.as_secs_f64() / part.as_secs_f64().max(1e-9)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
+}
+
 /// A time as people say it.
-fn words(time: Duration) -> String {
+pub(super) fn words(time: Duration) -> String {
+    if time < Duration::from_millis(9950) {
+        return format!("{:.1} s", time.as_secs_f64());
+    }
     let seconds = time.as_secs() + u64::from(time.subsec_millis() >= 500);
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
@@ -73,37 +302,199 @@ fn words(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn shape(time: Option<Duration>, most: Option<u64>) -> Shape {
+        Shape { time, most, pages: (0, false), kind: [0, 0, 100], in_flight: 1 << 20 }
+    }
+
+    /// As a shorter sample is seen that took `beside` longer than it was to.
+    fn short(beside: Duration) -> Seen {
+        let time = SECOND / 10;
+        Seen { time: Some(time), bytes: 1 << 20, moving: time, took: time + beside }
+    }
+
+    fn whole(time: Duration, beside: Duration) -> Seen {
+        Seen { time: Some(time), bytes: 1 << 20, moving: time, took: time + beside }
+    }
+
     #[test]
     fn it_is_announced_with_what_samples_take_beside_their_time() {
-        let mut pace = Pace::new(vec![Some(2 * SECOND); 75]);
-        pace.beside(SECOND / 10);
+        let shapes = vec![shape(Some(2 * SECOND), None); 25];
+        let todo: Vec<usize> = (0..75).map(|number| number % 25).collect();
+        let mut pace = Pace::new(shapes, todo);
+        assert_eq!(pace.words(), "about 2 min 30 s", "what was asked for, where nothing was seen");
+        pace.practised(0, &short(SECOND / 10));
         assert_eq!(pace.left(), Some(Duration::from_millis(157_500)));
         assert_eq!(pace.words(), "about 2 min 38 s");
-        pace.took(Duration::from_millis(2300));
-        assert_eq!(pace.left(), Some(74 * Duration::from_millis(2300)), "what was seen counts");
+        pace.took(Some(whole(2 * SECOND, 3 * SECOND / 10)), Duration::from_millis(2300));
+        let expected = Duration::from_millis(2300) * 74;
+        let left = pace.left().unwrap();
+        assert!(left.abs_diff(expected) < SECOND / 100, "what was seen counts: {left:?}");
+    }
+
+    #[test]
+    fn what_is_over_before_its_time_is_announced_so() {
+        // A tenth of a second moves 1 MiB, and there are 4.
+        let shapes = vec![shape(Some(2 * SECOND), Some(4 << 20))];
+        let mut pace = Pace::new(shapes, vec![0; 3]);
+        pace.practised(0, &short(SECOND / 10));
+        assert_eq!(pace.left(), Some(3 * SECOND / 2), "0.4 s and 0.1 s beside, three times");
+        // 100 MiB take their time.
+        let mut pace = Pace::new(vec![shape(Some(2 * SECOND), Some(100 << 20))], vec![0]);
+        pace.practised(0, &short(SECOND / 10));
+        assert_eq!(pace.left(), Some(2 * SECOND + SECOND / 10));
     }
 
     #[test]
     fn what_bytes_decide_is_learned() {
-        let mut pace = Pace::new(vec![None, Some(SECOND), None]);
+        let shapes = vec![shape(None, Some(1 << 30)), shape(None, Some(2 << 30))];
+        let mut pace = Pace::new(shapes, vec![0, 1, 0]);
         assert_eq!((pace.left(), pace.words().as_str()), (None, "as long as their bytes take"));
-        pace.took(5 * SECOND);
-        assert_eq!(pace.left(), Some(6 * SECOND));
-        assert_eq!(pace.left_words(), "6 s");
-        pace.took(SECOND);
-        pace.took(SECOND);
+        assert_eq!(pace.left_words(), "some time");
+        let seen = |bytes, seconds| Seen {
+            time: None,
+            bytes,
+            moving: seconds * SECOND,
+            took: seconds * SECOND,
+        };
+        pace.took(Some(seen(1 << 30, 5)), 5 * SECOND);
+        assert_eq!(pace.left(), Some(15 * SECOND), "twice the bytes, and the first again");
+        pace.took(Some(seen(2 << 30, 6)), 6 * SECOND);
+        assert_eq!(pace.left_words(), "5.0 s");
+        pace.took(Some(seen(1 << 30, 5)), 5 * SECOND);
         assert_eq!(pace.left(), Some(Duration::ZERO));
     }
 
     #[test]
+    fn the_nearest_that_was_seen_speaks_for_a_point() {
+        let of = |kind: [usize; 3], resident: bool, in_flight: u64| Shape {
+            pages: (0, resident),
+            kind,
+            in_flight,
+            ..shape(Some(SECOND), None)
+        };
+        let shapes = vec![
+            of([0, 0, 100], false, 1 << 12),
+            of([0, 0, 100], false, 1 << 29),
+            of([0, 1, 100], true, 1 << 12),
+            of([0, 0, 100], false, 1 << 13),
+            of([0, 0, 100], false, 1 << 28),
+            of([0, 0, 100], true, 1 << 12),
+        ];
+        let mut pace = Pace::new(shapes, vec![0, 1, 2, 3, 4, 5]);
+        let practised = (vec![0, 2, 5, 1, 3, 4], 4);
+        assert_eq!(pace.to_practise(), practised, "of each kind least and most first");
+        pace.practised(2, &short(3 * SECOND));
+        pace.practised(0, &short(SECOND));
+        pace.practised(1, &short(2 * SECOND));
+        let beside: Vec<u64> =
+            pace.known.iter().map(|known| known.unwrap().1.as_secs() - 1).collect();
+        assert_eq!(beside, [1, 2, 3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn what_is_needed_beside_grows_with_the_bytes_in_flight() {
+        let of = |in_flight: u64| Shape { in_flight, ..shape(Some(SECOND), None) };
+        // The smallest and the largest are tried, whichever comes first.
+        let shapes = vec![of(64 << 20), of(1 << 16), of(512 << 20), of(256 << 20)];
+        let mut pace = Pace::new(shapes, vec![0, 1, 2, 3]);
+        let (order, must) = pace.to_practise();
+        assert_eq!((&order[..must], order.len()), (&[1, 2][..], 4));
+        pace.practised(1, &short(Duration::ZERO));
+        pace.practised(2, &short(8 * SECOND));
+        pace.settle();
+        let beside = |index: usize| pace.known[index].unwrap().1.as_secs_f64() - 1.0;
+        for (index, expected) in [(1, 0.0), (0, 1.0), (3, 4.0), (2, 8.0)] {
+            assert!((beside(index) - expected).abs() < 0.01, "{index}: {}", beside(index));
+        }
+    }
+
+    #[test]
+    fn what_one_was_held_up_by_is_not_expected_of_it_again() {
+        let of = |in_flight: u64| Shape { in_flight, ..shape(Some(SECOND), None) };
+        let mut pace =
+            Pace::new(vec![of(1 << 12), of(1 << 12), of(1 << 13), of(1 << 29)], vec![0, 3]);
+        for (index, beside) in [(0, 3), (1, 1), (2, 1), (3, 5)] {
+            pace.practised(index, &short(beside * SECOND));
+        }
+        assert_eq!(pace.left(), Some(10 * SECOND));
+        pace.settle();
+        assert_eq!(pace.left(), Some(8 * SECOND), "what is large needs what it needs");
+    }
+
+    #[test]
+    fn what_fails_at_once_takes_no_time_and_speaks_for_itself_alone() {
+        let mut pace = Pace::new(vec![shape(Some(2 * SECOND), None); 2], vec![0, 1, 0, 1]);
+        pace.practised(1, &short(Duration::ZERO));
+        pace.fails(0, Duration::ZERO);
+        assert_eq!(pace.left(), Some(4 * SECOND));
+        pace.took(None, Duration::ZERO);
+        assert_eq!(pace.left(), Some(4 * SECOND));
+        pace.took(None, SECOND);
+        assert_eq!(pace.left(), Some(SECOND));
+    }
+
+    #[test]
+    fn to_bring_files_elsewhere_is_paid_by_those_that_come_first() {
+        let of = |resident| Shape { pages: (0, resident), ..shape(Some(SECOND), None) };
+        let mut pace = Pace::new(vec![of(false), of(true)], vec![0, 0, 1, 1, 1, 0]);
+        for index in [0, 1] {
+            assert!(!pace.stays(index));
+            pace.turned(index, (index == 1).then_some(SECOND / 2));
+            pace.practised(index, &short(Duration::ZERO));
+            assert!(pace.stays(index));
+        }
+        assert_eq!(pace.left(), Some(6 * SECOND + SECOND / 2), "once from cold to resident");
+        for _ in 0..2 {
+            pace.took(Some(whole(SECOND, Duration::ZERO)), SECOND);
+        }
+        assert_eq!(pace.left(), Some(4 * SECOND + SECOND / 2));
+        pace.took(Some(whole(SECOND, SECOND / 2)), SECOND + SECOND / 2);
+        assert_eq!(pace.left(), Some(3 * SECOND), "what it took is not expected of the others");
+    }
+
+    #[test]
     fn times_are_said_as_people_do() {
-        let all = [(59, "59 s"), (60, "1 min 0 s"), (7384, "2 h 3 min")];
+        let all = [
+            (4.26, "4.3 s"),
+            (9.94, "9.9 s"),
+            (9.96, "10 s"),
+            (59.0, "59 s"),
+            (60.0, "1 min 0 s"),
+            (7384.0, "2 h 3 min"),
+        ];
         for (seconds, text) in all {
-            assert_eq!(words(Duration::from_secs(seconds)), text);
+            assert_eq!(words(Duration::from_secs_f64(seconds)), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_seen_something_is_left(
+            times in prop::collection::vec((0..u64::MAX, 0..u64::MAX, 0..u64::MAX), 1..5),
+            most in prop::option::of(any::<u64>()),
+            bytes: u64,
+        ) {
+            let ns = Duration::from_nanos;
+            let shapes = times.iter().map(|times| shape(Some(ns(times.0)), most)).collect();
+            let mut pace = Pace::new(shapes, (0..times.len()).collect());
+            for (index, (time, moving, took)) in times.iter().enumerate() {
+                let (moving, took) = (ns(*moving), ns(*took));
+                let seen = Seen { time: Some(ns(*time)), bytes, moving, took };
+                pace.practised(index, &seen);
+                prop_assert!(pace.left().is_some());
+            }
+            for (_, moving, took) in &times {
+                let seen = Seen { time: None, bytes, moving: ns(*moving), took: ns(*took) };
+                pace.took(Some(seen), ns(*took));
+                prop_assert!(!pace.left_words().is_empty());
+            }
+            prop_assert_eq!(pace.left(), Some(Duration::ZERO));
         }
     }
 }

@@ -45,7 +45,7 @@ impl Planned {
     /// What one sample of it takes; `None` where that is up to its bytes.
     pub(super) fn time(&self) -> Option<Duration> {
         match self.load.end {
-            End::Time(time) => Some(time + self.load.warm_up),
+            End::Time(time) => Some(time.saturating_add(self.load.warm_up)),
             End::Bytes(_) => None,
         }
     }
@@ -74,7 +74,12 @@ pub(super) fn points(
     let caches = if args.cache.is_empty() { vec![Cache::Cold] } else { args.cache.clone() };
     let directions = if args.direction.is_empty() { vec![100] } else { args.direction.clone() };
     let (requests, ways) = (requests(args), ways(args));
-    let axes = [paths.len(), targets.len(), ways.len(), caches.len(), directions.len()];
+    let queues: Vec<Option<u32>> = match args.io_queues.as_slice() {
+        [] => vec![None],
+        numbers => numbers.iter().copied().map(Some).collect(),
+    };
+    let axes =
+        [queues.len(), paths.len(), targets.len(), ways.len(), caches.len(), directions.len()];
     let more = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
     let count = axes.iter().chain(&more).fold(1, |all: usize, axis| all.saturating_mul(*axis));
     if count > POINTS_MAX {
@@ -101,6 +106,8 @@ pub(super) fn points(
         let way = ways[digit(ways.len())];
         let target = digit(targets.len());
         let path = digit(paths.len());
+        // Outermost: to set another number takes longest.
+        let queues = queues[digit(queues.len())];
         // How many calls of a thread are in flight is part of a plain way.
         let depth = if let Way::Plain(plain) = way { plain.depth() } else { depth };
         let load = load(args, way, request, (read_percent, depth, batch, cache));
@@ -117,7 +124,8 @@ pub(super) fn points(
             batch,
             threads,
             files,
-            cache,
+            cache: Some(cache),
+            queues,
         };
         if known.insert(point.clone()) {
             planned.push(Planned { point, path, targets: target, load });
@@ -257,13 +265,14 @@ pub(super) fn name(point: &Point) -> String {
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
     let mut words = vec![
         format!("{} {}", point.way, direction_name(point.read_percent)) + &route,
-        point.cache.name().into(),
+        point.cache.map_or("any cache", Cache::name).into(),
         format!("{} {}", point.pattern, exact_size(point.request_size)),
         format!("depth {}", point.depth),
     ];
     let more = [("batch", point.batch), ("threads", point.threads), ("files", point.files)];
     words.extend(more.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")));
     words.push(point.targets.join("+"));
+    words.extend(point.queues.map(|queues| format!("queues {queues}")));
     words.join(", ")
 }
 
@@ -297,6 +306,25 @@ mod tests {
     }
 
     #[test]
+    fn queues_are_outermost_and_each_number_has_all_points() {
+        let args = SweepArgs {
+            request_size: vec![4096, 65536],
+            depth: vec![1, 2],
+            io_queues: vec![7, 1, 7],
+            ..SweepArgs::default()
+        };
+        let (paths, targets) = one();
+        let planned = points(&args, &paths, &targets).unwrap();
+        let queues: Vec<u32> = planned.iter().map(|one| one.point.queues.unwrap()).collect();
+        assert_eq!(queues, [7, 7, 7, 7, 1, 1, 1, 1], "a number that is named twice counts once");
+        assert!(name(&planned[0].point).ends_with("host, queues 7"));
+        // Where none are asked for, files are as they were before there were any.
+        let plain = points(&SweepArgs::default(), &paths, &targets).unwrap();
+        let text = serde_json::to_string(&plain[0].point).unwrap();
+        assert!(!text.contains("queues"), "{text}");
+    }
+
+    #[test]
     fn a_plain_way_has_one_depth() {
         use crate::workload::issuer::Plain;
         let args = SweepArgs {
@@ -326,7 +354,7 @@ mod tests {
         for planned in points(&args, &paths, &targets).unwrap() {
             let (point, load) = (&planned.point, &planned.load);
             let through = point.read_percent == 0 || point.way == "cpu-cached-gpu";
-            assert_eq!(load.once, point.cache == Cache::Cold && through, "{point:?}");
+            assert_eq!(load.once, point.cache == Some(Cache::Cold) && through, "{point:?}");
             assert_eq!(load.warm_up.is_zero(), load.once, "{point:?}");
         }
     }

@@ -11,7 +11,7 @@ use twox_hash::XxHash3_64;
 use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::report::warnings::say;
-use crate::results::file::{Ledger, samples};
+use crate::results::file::{Ledger, measured_here, samples};
 use crate::results::{Point, Record, Sample};
 
 /// Files of the same sweep in the state folder at most.
@@ -27,6 +27,7 @@ pub(super) struct Kept {
 
 impl Kept {
     fn of(records: Vec<Record>) -> Self {
+        let records = measured_here(records);
         // What failed, or moved wrong data, is tried again.
         let is_good = |sample: &Sample| {
             sample.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
@@ -117,7 +118,7 @@ fn continued(path: &Path, asked: &Value, anew: bool) -> Result<(Ledger, Kept)> {
 }
 
 /// The user's folder for what programs keep from run to run (the XDG base directories).
-fn folder() -> Result<PathBuf> {
+pub(super) fn folder() -> Result<PathBuf> {
     let variable = |name: &str| {
         let value = std::env::var_os(name).map(PathBuf::from);
         value.filter(|path| path.is_absolute())

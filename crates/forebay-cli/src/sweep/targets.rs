@@ -35,7 +35,7 @@ pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, 
             }
             return Ok((found, warnings));
         }
-        Some(GpuList::Simulated(count)) => simulated(engine, *count)?,
+        Some(GpuList::Simulated(count, config)) => simulated(engine, *count, config)?,
         Some(GpuList::Named(named)) => {
             let mut all: Together = Vec::new();
             for wanted in named {
@@ -53,11 +53,11 @@ pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, 
     Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
 }
 
-fn simulated(engine: &Engine, count: u32) -> Result<Together> {
+fn simulated(engine: &Engine, count: u32, config: &SimConfig) -> Result<Together> {
     let clock = Arc::new(SystemClock::new());
-    let first = SimDevice::new(0, SimConfig::default(), clock);
+    let first = SimDevice::new(0, config.clone(), clock);
     let others: Vec<SimDevice> =
-        (1..count).map(|index| first.beside(index, SimConfig::default())).collect();
+        (1..count).map(|index| first.beside(index, config.clone())).collect();
     let mut all: Together = Vec::new();
     for device in std::iter::once(first).chain(others) {
         let device: Arc<dyn Device> = Arc::new(device);

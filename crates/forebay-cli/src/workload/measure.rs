@@ -1,6 +1,7 @@
 //! One measurement: files brought where they are to be, a load run, counters of others read around
 //! it, and all of it put into words.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,41 +16,42 @@ use super::run::{Ran, Ready};
 use super::{Lane, Load};
 use crate::bench::cache::{make_cold, make_resident};
 use crate::bench::methods::Moved;
-use crate::bench::proof::{Proof, Prover};
+use crate::bench::proof::{Proof, Prover, past};
 use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
-use crate::report::proof::{VerdictFacts, evidence};
+use crate::report::proof::VerdictFacts;
 use crate::results::{DriveBytes, Measured, PageCacheShare};
 use crate::steps;
 
 /// What takes part in measurements: the engine, and what is known of one target.
 pub struct Measurer {
     engine: Engine,
-    /// Of several targets at once no link can speak for all.
-    prover: Option<Prover>,
+    /// One for each target: it is judged by itself.
+    provers: Vec<Arc<Prover>>,
     targets: Vec<String>,
     simulated: bool,
 }
 
 impl Measurer {
-    /// Measures moves to and from these targets at once, `None` being host memory.
+    /// For each group of targets that work at once, `None` being host memory, what measures moves
+    /// to and from them.
     #[must_use]
-    pub fn new(engine: &Engine, targets: &[Option<Arc<dyn Device>>]) -> Self {
-        let info = |target: &Option<Arc<dyn Device>>| target.as_ref().map(|gpu| gpu.info().clone());
-        let prover = match targets {
-            [one] => Some(Prover::new(info(one).as_ref())),
-            _ => None,
+    pub fn all(engine: &Engine, groups: &[Vec<Option<Arc<dyn Device>>>]) -> Vec<Self> {
+        // What is known of a target is found once, which takes a while of some.
+        let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
+        let mut measurer = |targets: &Vec<Option<Arc<dyn Device>>>| {
+            let names: Vec<String> = targets.iter().map(|target| name(target.as_ref())).collect();
+            let mut prover = |(name, target): (&String, &Option<Arc<dyn Device>>)| {
+                let info = target.as_ref().map(|gpu| gpu.info());
+                let found = known.entry(name.clone());
+                Arc::clone(found.or_insert_with(|| Arc::new(Prover::new(info))))
+            };
+            let provers = names.iter().zip(targets).map(&mut prover).collect();
+            let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
+            Self { engine: engine.clone(), provers, targets: names, simulated }
         };
-        let name = |target: &Option<Arc<dyn Device>>| {
-            target.as_ref().map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
-        };
-        Self {
-            engine: engine.clone(),
-            prover,
-            targets: targets.iter().map(name).collect(),
-            simulated: targets.iter().flatten().any(|gpu| gpu.info().simulated),
-        }
+        groups.iter().map(&mut measurer).collect()
     }
 
     /// The names of the targets.
@@ -77,35 +79,37 @@ impl Measurer {
         let before = resident(&files);
         let pairs: Vec<(File, u64)> =
             files.iter().map(|(_, file, len)| (file.clone(), *len)).collect();
-        let sources = self.prover.as_ref().map(|prover| prover.sources(&self.engine, &pairs));
+        let sources = self
+            .provers
+            .split_first()
+            .map(|(first, others)| first.sources_with(&self.engine, &pairs, others));
         // Nothing but the load itself is to be seen by the counters.
         let ready = Ready::new(&self.engine, load, lanes)?;
         let span = sources.as_ref().map(|sources| sources.begin());
         let (ran, moved) = ready.run(&self.targets)?;
-        let seen = span.map(|span| span.end());
+        let seen = span.map_or_else(Vec::new, |span| span.end_each());
         if ran.requests == 0 {
             return Err(nothing_ended(load, ran.span));
         }
         let after = resident(&files);
         let verified = moved.check(&self.engine)?;
-        let proofs = self.prover.as_ref().zip(seen.as_ref());
-        let proofs = proofs.map_or_else(Vec::new, |(prover, seen)| proofs_of(prover, seen, &ran));
+        let proofs = proofs_of(&self.provers, &seen, &ran);
         let (route, reason) = words(&ran.taken);
         let seconds = ran.span.as_secs_f64();
         let measured = Measured {
-            bytes: ran.bytes,
-            requests: ran.requests,
-            seconds,
+            bytes: Some(ran.bytes),
+            requests: Some(ran.requests),
+            seconds: Some(seconds),
             bytes_per_second: rate(ran.bytes, seconds),
-            requests_per_second: rate(ran.requests, seconds),
+            requests_per_second: Some(rate(ran.requests, seconds)),
             latency: ran.latencies.summary(load.rate.is_some()),
             cpu: Some(ran.cpu),
             page_cache: Some(PageCacheShare { before, after }),
-            drive_bytes: seen.as_ref().and_then(drive_bytes),
+            drive_bytes: seen.first().and_then(drive_bytes),
             route,
             reason,
             verdict: VerdictFacts::of(&proofs),
-            evidence: evidence(&proofs).and_then(|all| all.into_iter().next()),
+            evidence: seen.first().filter(|_| !proofs.is_empty()).and_then(evidence_of),
             bound: None,
             steady: ran.steady.clone(),
             power: None,
@@ -131,6 +135,10 @@ impl Measurer {
     }
 }
 
+fn name(target: Option<&Arc<dyn Device>>) -> String {
+    target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
+}
+
 /// The failure of a span in which no request ended, so that nothing can be said of any.
 fn nothing_ended(load: &Load, span: Duration) -> Failure {
     let size = format_size(load.call_len());
@@ -152,22 +160,39 @@ fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
     Some(rate(there, 1.0) / rate(all.max(1), 1.0))
 }
 
-/// What is proven of the reads and of the writes of a load.
-fn proofs_of(prover: &Prover, seen: &Evidence, ran: &Ran) -> Vec<Proof> {
-    let of = |direction: Direction, bytes: u64| {
-        let own = ran.taken.iter().filter(|taken| taken.direction == direction);
-        let moved = Moved {
-            bytes,
-            route: None,
-            reason: None,
-            said: own.map(|taken| (taken.route, taken.bytes)).collect(),
+/// What is proven of the reads and of the writes of a load, for each target.
+fn proofs_of(provers: &[Arc<Prover>], seen: &[Evidence], ran: &Ran) -> Vec<Proof> {
+    let each = provers.iter().zip(seen).zip(&ran.of_targets);
+    let proofs = each.flat_map(|((prover, seen), own)| {
+        let of = |direction: Direction, bytes: u64, all: u64| {
+            let taken = own.taken.iter().filter(|taken| taken.direction == direction);
+            let others = own.taken.iter().filter(|taken| taken.direction != direction);
+            let beside = own.read.saturating_add(own.written).saturating_sub(bytes);
+            let beside = (beside, past(others.map(|taken| (taken.route, taken.bytes))).min(beside));
+            let moved = Moved {
+                bytes,
+                route: None,
+                reason: None,
+                said: taken.map(|taken| (taken.route, taken.bytes)).collect(),
+            };
+            (bytes > 0).then(|| match provers.len() {
+                1 => prover.proof_beside(seen.clone(), &moved, direction, beside),
+                _ => {
+                    let all_taken = ran.taken.iter().filter(|taken| taken.direction == direction);
+                    let past = past(all_taken.map(|taken| (taken.route, taken.bytes)));
+                    prover.proof_of_part(seen, &moved, direction, ((all, past), beside))
+                }
+            })
         };
-        (bytes > 0).then(|| prover.proof(seen.clone(), &moved, direction))
-    };
-    [of(Direction::Read, ran.read), of(Direction::Write, ran.written)]
-        .into_iter()
-        .flatten()
-        .collect()
+        let read = of(Direction::Read, own.read, ran.read);
+        [read, of(Direction::Write, own.written, ran.written)]
+    });
+    proofs.flatten().collect()
+}
+
+/// What was counted, undivided.
+fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
+    serde_json::from_str(&seen.to_json()).ok()
 }
 
 /// What the drives at the bottom moved.

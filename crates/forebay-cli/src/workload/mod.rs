@@ -72,6 +72,20 @@ impl Load {
         self.once || matches!(self.end, End::Bytes(_))
     }
 
+    /// Calls after which a thread is done whose part of a file is `region`; `None` where the time
+    /// alone ends it.
+    #[must_use]
+    pub fn calls(&self, region: Region) -> Option<u64> {
+        let pass = (region.len / self.call_len().max(1)).max(1);
+        match self.end {
+            End::Time(_) => self.once.then_some(pass),
+            End::Bytes(bytes) => {
+                let calls = bytes.div_ceil(self.call_len().max(1)).max(1);
+                Some(if self.once { calls.min(pass) } else { calls })
+            }
+        }
+    }
+
     /// Bytes of one call.
     #[must_use]
     pub fn call_len(&self) -> u64 {

@@ -50,8 +50,21 @@ pub struct Ran {
     pub steady: Option<Steady>,
     /// All bytes by route.
     pub taken: Vec<Taken>,
-    /// For each target.
+    /// For each of several targets.
     pub shares: Vec<Share>,
+    /// What each target had of all bytes.
+    pub of_targets: Vec<OfTarget>,
+}
+
+/// What one target had of all bytes, with those that do not count.
+#[derive(Debug, Clone, Default)]
+pub struct OfTarget {
+    /// Bytes that were read.
+    pub read: u64,
+    /// Bytes that were written.
+    pub written: u64,
+    /// All of them by route.
+    pub taken: Vec<Taken>,
 }
 
 /// What the clock has seen: counts at an edge.
@@ -145,15 +158,17 @@ impl<'a> Ready<'a> {
         let _watched = self.watched();
         let workers = std::mem::take(&mut self.workers);
         let ended = AtomicUsize::new(0);
+        let clock = thread::current();
         let gate = RwLock::new(());
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
         let (worked, edges, start) = thread::scope(|scope| {
-            let (ended, gate) = (&ended, &gate);
+            let (ended, gate, clock) = (&ended, &gate, &clock);
             let spawned = workers.into_iter().map(|worker| {
                 let work = move || {
                     drop(gate.read());
                     let worked = worker.run(Instant::now());
                     ended.fetch_add(1, Ordering::Release);
+                    clock.unpark();
                     worked
                 };
                 thread::Builder::new().name("load".into()).spawn_scoped(scope, work)
@@ -225,14 +240,6 @@ impl<'a> Ready<'a> {
             batch,
             key: self.key.wrapping_add(apart),
         };
-        let pass = (lane.region.len / load.call_len()).max(1);
-        let calls = match load.end {
-            End::Time(_) => load.once.then_some(pass),
-            End::Bytes(bytes) => {
-                let calls = bytes.div_ceil(load.call_len()).max(1);
-                Some(if load.once { calls.min(pass) } else { calls })
-            }
-        };
         let due = load.rate.map(|rate| {
             let distance = (float(of) * float(batch) / rate).min(86_400.0);
             let distance = Duration::from_secs_f64(distance);
@@ -245,7 +252,7 @@ impl<'a> Ready<'a> {
             batch,
             request_size: size,
             read_percent: load.read_percent,
-            calls,
+            calls: load.calls(lane.region),
             due,
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),
@@ -268,7 +275,8 @@ fn keep_time(
             if done() {
                 return;
             }
-            thread::sleep(left.min(PART_MIN));
+            // Whichever thread ends has this one look.
+            thread::park_timeout(left);
         }
     };
     let span = match load.end {
@@ -329,9 +337,20 @@ fn finish<'a>(
     }
     let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
     let mut taken = Vec::new();
+    let mut of_targets = vec![OfTarget::default(); targets.len()];
     let mut latencies = Latencies::default();
-    for (_, worked) in &all {
-        worked.issuer.routes().into_iter().for_each(|more| add(&mut taken, more));
+    for ((_, worked), lane) in all.iter().zip(lanes) {
+        let mut own = of_targets.get_mut(lane.target);
+        for more in worked.issuer.routes() {
+            if let Some(own) = &mut own {
+                add(&mut own.taken, more.clone());
+            }
+            add(&mut taken, more);
+        }
+        if let Some(own) = own {
+            own.read += worked.read;
+            own.written += worked.written;
+        }
         latencies.add_all(&worked.latencies);
     }
     let sum = |part: fn(&Worked) -> u64| all.iter().map(|(_, worked)| part(worked)).sum();
@@ -349,6 +368,7 @@ fn finish<'a>(
         steady: steadiness(edges),
         taken,
         shares: shares(lanes, targets, &all, (&first, &last), start),
+        of_targets,
     };
     let regions = lanes.iter().map(|lane| lane.region).collect();
     Ok((ran, Moved { load, all, regions }))
@@ -422,7 +442,7 @@ mod tests {
             let ready = Ready::new(&engine, &load, &lanes).unwrap();
             let (ran, _) = ready.run(&[String::new()]).unwrap();
             assert_eq!((ran.bytes, ran.requests), (16 << 10, 4), "turn {turn}");
-            assert_eq!(ran.latencies.summary(false).map(|latency| latency.count), Some(4));
+            assert_eq!(ran.latencies.summary(false).and_then(|latency| latency.count), Some(4));
             assert!(ran.span < Duration::from_secs(3600) && !ran.span.is_zero());
         }
     }

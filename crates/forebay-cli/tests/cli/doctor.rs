@@ -317,7 +317,7 @@ fn a_machine_without_a_direct_path_reads_like_this() {
 #[test]
 fn long_help_of_doctor() {
     insta::assert_snapshot!(crate::help::stdout(&["doctor", "--help"]), @"
-        Say what keeps bytes from going to the GPU directly, and what to do about it
+        Say what keeps bytes from going to the GPU directly, and what to do
 
         Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check
         says what was seen, why it matters and the next step; what holds this path back most is

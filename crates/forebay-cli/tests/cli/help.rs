@@ -26,12 +26,12 @@ fn short_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
-          sweep        Measure every size, depth and way that is named, again and again, and keep
-                       the results
-          doctor       Say what keeps bytes from going to the GPU directly, and what to do about
-                       it
+          sweep        Measure every size, depth and way that is named, and keep the results
+          doctor       Say what keeps bytes from going to the GPU directly, and what to do
           report       Make a report of results: a page for a browser, text, or tables
+          diff         Show results side by side: ratios, and how far to trust them
           gdsio        Run gdsio's command lines and job files, and print its result line
+          import       Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -58,12 +58,12 @@ fn long_help_of_the_command() {
           read         Move a file to the GPU (or host memory) and say what moved and how
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
-          sweep        Measure every size, depth and way that is named, again and again, and keep
-                       the results
-          doctor       Say what keeps bytes from going to the GPU directly, and what to do about
-                       it
+          sweep        Measure every size, depth and way that is named, and keep the results
+          doctor       Say what keeps bytes from going to the GPU directly, and what to do
           report       Make a report of results: a page for a browser, text, or tables
+          diff         Show results side by side: ratios, and how far to trust them
           gdsio        Run gdsio's command lines and job files, and print its result line
+          import       Read what gdsio, fio, nixlbench or any table measured, to stand beside ours
           completions  Print completions for a shell
           man          Print the manual page
 
@@ -85,7 +85,9 @@ fn long_help_of_the_command() {
           forebay sweep /data                    every size and depth, with latencies
           forebay tune /data                     how much to keep in flight there, and remember it
           forebay doctor /data                   what keeps bytes from going to the GPU directly
+          forebay import fio f.json -o results   what another tool measured, beside ours
           forebay report results -o report.html  results as a page for a browser
+          forebay diff before.jsonl after.jsonl  two results side by side
 
         Exit codes:
           0  done
@@ -119,7 +121,7 @@ fn long_help_tells_of_every_variable() {
                   requests in flight on all drives together
           FOREBAY_THREADS [default: 256]
                   threads for all drives and GPUs together
-          FOREBAY_SMALL_SIZE [default: 64K]
+          FOREBAY_SMALL_SIZE [default: 256K]
                   transfers up to this are made by the calling thread
           FOREBAY_DIRECT_IO [default: auto]
                   whether O_DIRECT may be used

@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
+mod ceilings;
 mod compare;
 mod cufile;
+mod diff;
 mod doctor;
 mod gdsio;
 mod help;
+mod import;
 mod interrupt;
 #[path = "../../../forebay/tests/lab/mod.rs"]
 mod lab;
@@ -19,6 +22,7 @@ mod log;
 mod machine;
 mod manual;
 mod map;
+mod pages;
 mod paths;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/lab/cufile/mod.rs"]

@@ -1,5 +1,9 @@
 //! `forebay sweep`, as whoever types it sees it.
 
+mod faults;
+mod queues;
+mod time;
+
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -59,12 +63,12 @@ fn scratch(folder: &Path) -> Vec<PathBuf> {
 /// What holds for every sample, whatever moved its bytes.
 fn check(point: &Point, measured: &Measured) {
     let Measured { bytes, requests, seconds, .. } = *measured;
-    assert!(requests > 0 && seconds > 0.0, "{point:?}: {measured:?}");
-    assert_eq!(bytes, requests * point.request_size, "{point:?}");
+    assert!(requests > Some(0) && seconds > Some(0.0), "{point:?}: {measured:?}");
+    assert_eq!(bytes, requests.map(|requests| requests * point.request_size), "{point:?}");
     assert_ne!(measured.verified, Some(false), "{point:?}");
     let latency = measured.latency.unwrap();
     let rising = [latency.p50_ns, latency.p90_ns, latency.p99_ns, latency.p99_9_ns, latency.max_ns];
-    assert!(rising.is_sorted() && latency.p50_ns > 0, "{latency:?}");
+    assert!(rising.is_sorted() && latency.p50_ns > Some(0), "{latency:?}");
     assert!(measured.cpu.unwrap().cores >= 0.0);
     assert!(measured.verdict.is_some() || point.targets.len() > 1, "{point:?}");
     assert_eq!(measured.simulated, point.targets.iter().any(|name| name.starts_with("sim")));
@@ -132,7 +136,7 @@ fn several_gpus_begin_together_and_are_told_apart() {
         let names: Vec<&str> = measured.shares.iter().map(|share| share.target.as_str()).collect();
         assert_eq!(names, point.targets.iter().map(String::as_str).collect::<Vec<_>>());
         let sum: u64 = measured.shares.iter().map(|share| share.bytes).sum();
-        assert_eq!(sum, measured.bytes);
+        assert_eq!(Some(sum), measured.bytes);
         for share in &measured.shares {
             assert!(share.first_done_s > 0.0 && share.first_done_s <= share.last_done_s);
         }
@@ -163,8 +167,8 @@ fn requests_that_are_due_at_a_rate_are_measured_from_then_on() {
     let latency = measured.latency.unwrap();
     assert!(latency.since_due);
     // Each alone takes 10 ms; what stood in line for 200 ms is told.
-    assert!(latency.max_ns > 100_000_000, "{latency:?}");
-    assert!(measured.requests_per_second < 150.0, "{measured:?}");
+    assert!(latency.max_ns > Some(100_000_000), "{latency:?}");
+    assert!(measured.requests_per_second.unwrap() < 150.0, "{measured:?}");
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn a_number_of_bytes_ends_a_sample_as_well() {
     assert!(output.status.success(), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     let (_, sample) = samples(&records).next().unwrap();
-    assert_eq!(sample.measured.as_ref().unwrap().bytes, 1 << 20);
+    assert_eq!(sample.measured.as_ref().unwrap().bytes, Some(1 << 20));
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
 fn the_same_words_elsewhere_are_another_sweep() {
     let (here, there) = (folder(), folder());
     let arguments = ["--request-size=4K", "--depth=1", "--bytes=64K"];
-    for (gpu, files) in [("--gpu=none", 2), ("--gpu=sim", 4), ("--gpu=sim:latency=1ms", 6)] {
+    for (gpu, files) in [("--gpu=sim", 2), ("--gpu=sim:latency=1ms", 4)] {
         for place in [here.path(), there.path()] {
             let mut command = command(place, &[&arguments[..], &[gpu]].concat());
             command.args(SHORT).env("XDG_STATE_HOME", here.path().join("state"));
@@ -275,7 +279,7 @@ fn calls_that_are_due_are_taken_while_others_are_waited_for() {
     let records = read(&folder.path().join("results")).unwrap();
     let measured = samples(&records).next().unwrap().1.measured.clone().unwrap();
     // Fewer calls are due than may be in flight: none waits until there is no place for another.
-    assert!((1..=25).contains(&measured.requests), "{measured:?}");
+    assert!((1..=25).contains(&measured.requests.unwrap()), "{measured:?}");
 }
 
 #[test]
@@ -313,45 +317,8 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     assert_eq!((failed.point.way.as_str(), failed.point.request_size), ("cpu", 1000));
     assert!(failed.error.as_ref().unwrap().contains("Invalid argument"), "{failed:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(shown.contains("failed [1]") && shown.contains("[1] cannot read"), "{shown}");
+    assert!(shown.contains("failed\n") && shown.contains("\n[1] cannot read"), "{shown}");
     assert!(stderr(&output).contains("one sample failed"), "{}", stderr(&output));
-}
-
-#[test]
-fn a_gpu_that_falls_away_ends_no_sweep() {
-    let folder = folder();
-    let arguments = ["--gpu=sim:lost-after=60", "--request-size=64K", "--depth=2", "--size=8M"];
-    let arguments = [&arguments[..], &["--bytes=256K", "--repeats=20", "-o", "results"]].concat();
-    let output = command(folder.path(), &arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let records = read(&folder.path().join("results")).unwrap();
-    let last = samples(&records).last().unwrap().1;
-    assert!(last.error.as_ref().unwrap().contains("LOST"), "{last:?}");
-    assert!(scratch(folder.path()).is_empty());
-}
-
-#[test]
-fn a_path_that_vanishes_ends_no_sweep() {
-    let folder = folder();
-    let path = folder.path().join("file");
-    fs::write(&path, vec![7; 8 << 20]).unwrap();
-    // A link so slow that there is time to remove it.
-    let arguments =
-        ["file", "--gpu=sim:latency=10ms", "--request-size=64K", "--depth=1", "--bytes=512K"];
-    let arguments = [&arguments[..], &["--repeats=40", "-o", "results"]].concat();
-    let mut child = command(folder.path(), &arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let results = folder.path().join("results");
-    wait_for(&mut child, || read(&results).is_ok_and(|all| samples(&all).count() > 2));
-    fs::remove_file(&path).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
-    let records = read(&results).unwrap();
-    assert_eq!(samples(&records).count(), 40);
-    let last = samples(&records).last().unwrap().1;
-    assert!(last.error.as_ref().unwrap().contains("No such file"), "{last:?}");
 }
 
 #[test]

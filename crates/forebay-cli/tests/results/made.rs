@@ -184,7 +184,12 @@ pub(crate) fn hostile() -> String {
         json!({HARM: [HARM, {HARM: null}], "deep": (0..40).fold(json!(1), |at, _| json!([at]))});
     let mut records = vec![first, json!({"record": "warning", "text": HARM})];
     for rate in [1.7e308, -5.0, 0.0, 5e-324] {
-        records.push(ceiling(HARM, HARM, false, rate));
+        let mut ceiling = ceiling(HARM, HARM, false, rate);
+        ceiling["theory_bytes_per_second"] = (5e-324 / rate.clamp(1e-3, 2.0)).into();
+        ceiling["limits"] = HARM.into();
+        ceiling["source"] = HARM.into();
+        ceiling["shared_by"] = json!([HARM, "-1"]);
+        records.push(ceiling);
     }
     let mut samples = samples(&sweep);
     for (index, sample) in samples.iter_mut().enumerate() {

@@ -86,6 +86,7 @@ fn said(digest: &Digest, line: &Line, others: &[&Line]) -> String {
     }
     match &line.verdict {
         Some(verdict) => text.push_str(&format!(", verdict: {}", plain(verdict))),
+        None if line.imported.is_some() => text.push_str(", not proved: it was imported"),
         None => text.push_str(", without a verdict on the way of the bytes"),
     }
     text

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use forebay::units::format_size;
-
+use super::alike::Alike;
+use super::marks::{marks, marks_of_row, queues};
 use super::{Axis, Bound, Digest, Limit, Line, Mark, Metric, Raw, RunFacts, TargetShare, UNPROVEN};
 use crate::bench::stats::{Spread, rate};
 use crate::power::result::Part;
@@ -14,10 +14,10 @@ use crate::report::input::Source;
 use crate::report::json::{Report, Row};
 use crate::report::proof::VerdictFacts;
 use crate::results::summary::{Estimate, Group, groups};
-use crate::results::{DriveBytes, Measured, Point, Record, Run, Sample, Share};
+use crate::results::{DriveBytes, Measured, Record, Run, Sample, Share};
 
 /// Warnings that are kept at most: nobody reads as many.
-const KEPT_MAX: usize = 1000;
+pub(super) const KEPT_MAX: usize = 1000;
 /// Different routes or verdicts of one point that are told at most.
 const TEXTS_MAX: usize = 4;
 /// Targets of one point whose shares are told at most: a machine has some.
@@ -26,21 +26,39 @@ const TARGETS_MAX: usize = 64;
 /// The digest of what these files hold, each with the name that its runs have without a label.
 #[must_use]
 pub fn digest(sources: &[(String, Source)]) -> Digest {
-    let mut digest = Digest::default();
-    for (name, source) in sources {
+    let (mut digest, mut alike) = (Digest::default(), Alike::default());
+    for (number, (name, source)) in sources.iter().enumerate() {
+        let before = digest.runs.len();
         match source {
-            Source::Records(records) => digest.take_records(name, records),
+            Source::Records(records) => digest.take_records(name, records, &mut alike),
             Source::Table(report) => digest.take_report(name, report),
         }
+        digest.runs[before..].iter_mut().for_each(|run| run.source = number);
     }
-    digest.name_runs();
-    let found = super::notes::of(&digest);
-    digest.warnings.extend(found);
-    digest
+    digest.end(&alike)
+}
+
+/// The digest of records alone.
+#[must_use]
+pub fn of_records(name: &str, records: &[Record]) -> Digest {
+    let (mut digest, mut alike) = (Digest::default(), Alike::default());
+    digest.take_records(name, records, &mut alike);
+    digest.end(&alike)
 }
 
 impl Digest {
-    fn take_records(&mut self, name: &str, records: &[Record]) {
+    fn end(mut self, alike: &Alike) -> Self {
+        super::names::name_imported(&mut self.runs);
+        self.name_runs();
+        for text in alike.sentences(&self) {
+            self.warn(&text);
+        }
+        let found = super::notes::of(&self);
+        self.warnings.extend(found);
+        self
+    }
+
+    fn take_records(&mut self, name: &str, records: &[Record], alike: &mut Alike) {
         let mut samples: Vec<(usize, &Sample)> = Vec::new();
         let mut asked: HashMap<String, usize> = HashMap::new();
         let mut run = self.runs.len();
@@ -56,28 +74,36 @@ impl Digest {
                     direction: ceiling.direction,
                     theory: ceiling.theory,
                     rate: ceiling.bytes_per_second,
+                    in_theory: ceiling.theory_bytes_per_second,
+                    limits: ceiling.limits.clone(),
+                    shared_by: ceiling.shared_by.iter().take(TARGETS_MAX).cloned().collect(),
                     how: ceiling.how.clone(),
                 }),
             }
         }
         for group in groups(samples) {
-            self.take_group(&group);
+            self.take_group(&group, alike);
         }
     }
 
     /// The number of a run: that of an earlier one where a file was only continued.
     fn take_run(&mut self, name: &str, run: &Run, asked: &mut HashMap<String, usize>) -> usize {
-        let key = serde_json::to_string(&(&run.label, &run.verb, &run.asked)).unwrap_or_default();
+        let key = run.identity();
         if let Some(number) = asked.get(&key) {
             return *number;
         }
+        let given = run.label.clone().unwrap_or_else(|| name.to_owned());
         self.runs.push(RunFacts {
-            name: run.label.clone().unwrap_or_else(|| name.to_owned()),
+            name: given.clone(),
+            given,
+            labelled: run.label.is_some(),
+            source: 0,
             verb: run.verb.clone(),
             environment: run.environment.clone(),
             gpus: run.gpus.clone(),
             unmetered: run.unmetered.clone(),
             asked: run.asked.clone(),
+            imported: run.imported.clone(),
         });
         asked.insert(key, self.runs.len() - 1);
         self.runs.len() - 1
@@ -89,25 +115,47 @@ impl Digest {
         }
     }
 
-    fn take_group(&mut self, group: &Group<'_>) {
+    /// Names the tool of others that measured a line, if one did.
+    fn name_tool(&self, line: &mut Line) {
+        let run = self.runs.get(line.run);
+        let Some(tool) = run.and_then(|run| Some(run.imported.as_ref()?.tool.clone())) else {
+            return;
+        };
+        if let Some(Mark { text: way, .. }) = line.marks.get_mut(&Axis::Way) {
+            // `cpu-gpu` of gdsio is not that of ours; `fio-libaio` says whose it is.
+            *way = match tool.as_str() {
+                "csv" => format!("{way} (csv)"),
+                tool if way.starts_with(tool) => way.clone(),
+                tool => format!("{tool} {way}"),
+            };
+        }
+        line.imported = Some(tool);
+    }
+
+    fn take_group(&mut self, group: &Group<'_>, alike: &mut Alike) {
         let samples = counted(&group.samples);
         let Some(first) = samples.first() else { return };
         let mut line = Line { run: group.run, marks: marks(&first.point), ..Line::default() };
+        let found = samples.iter().filter_map(|sample| sample.queues_found).collect();
+        if let Some((mark, is_other)) = queues(&first.point, &found) {
+            line.marks.insert(Axis::Queues, mark);
+            line.other_queues = is_other;
+        }
+        self.name_tool(&mut line);
         let number = self.lines.len();
         let mut lists: BTreeMap<Metric, Vec<f64>> = BTreeMap::new();
         let mut words = Words::default();
         for sample in &samples {
             let mut raw = Raw { line: number, repeat: sample.repeat as usize, ..Raw::default() };
-            raw.unix_time = Some(sample.unix_time);
+            raw.unix_time = Some(sample.unix_time).filter(|time| *time != 0.0);
             raw.error.clone_from(&sample.error);
             match &sample.measured {
                 Some(measured) => {
                     add_measured(&mut line, measured);
                     words.add(measured);
                     let told = measured.power.iter().flat_map(|power| &power.warnings);
-                    told.for_each(|text| self.warn(text));
-                    raw.seconds = Some(measured.seconds);
-                    raw.bytes = Some(measured.bytes);
+                    told.for_each(|text| alike.add(text, number));
+                    (raw.seconds, raw.bytes) = (measured.seconds, measured.bytes);
                     for (metric, value) in quantities(measured) {
                         raw.values.insert(metric.key(), value);
                         lists.entry(metric).or_default().push(value);
@@ -135,11 +183,15 @@ impl Digest {
         let run = self.runs.len();
         self.runs.push(RunFacts {
             name: name.to_owned(),
+            given: name.to_owned(),
+            labelled: false,
+            source: 0,
             verb: "bench".into(),
             environment: report.environment.clone(),
             gpus: report.environment.gpu.iter().cloned().collect(),
             unmetered: Vec::new(),
             asked: serde_json::Value::Null,
+            imported: None,
         });
         for text in &report.warnings {
             self.warn(text);
@@ -153,6 +205,9 @@ impl Digest {
                     direction: Some(row.direction),
                     theory: false,
                     rate: row.bytes_per_second.max,
+                    in_theory: None,
+                    limits: None,
+                    shared_by: Vec::new(),
                     how: "the best sample".into(),
                 });
             } else {
@@ -182,6 +237,7 @@ impl Digest {
         line.route.clone_from(&row.route);
         line.verified = row.verified;
         line.simulated = row.simulated;
+        line.bound = row.limit.map(|limit| limit.name.name().into());
         line.limit = row
             .limit
             .map(|limit| Limit { name: limit.name.name().into(), rate: limit.bytes_per_second });
@@ -191,7 +247,9 @@ impl Digest {
         for (repeat, seconds) in row.seconds.iter().enumerate() {
             let values = BTreeMap::from([(Metric::Rate.key(), rate(row.bytes, *seconds))]);
             let (seconds, bytes) = (Some(*seconds), Some(row.bytes));
-            self.raw.push(Raw { line: number, repeat, seconds, bytes, values, ..Raw::default() });
+            let apart = repeat < row.seconds.len().saturating_sub(count);
+            let raw = Raw { line: number, repeat, seconds, bytes, values, ..Raw::default() };
+            self.raw.push(Raw { apart, ..raw });
         }
         self.lines.push(line);
     }
@@ -220,72 +278,22 @@ fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
 }
 
-/// Where a point lies on all axes.
-fn marks(point: &Point) -> BTreeMap<Axis, Mark> {
-    let direction = match point.read_percent {
-        100 => "read".to_owned(),
-        0 => "write".to_owned(),
-        percent => format!("{percent} % read"),
-    };
-    let count = |number: u32| Mark { text: number.to_string(), number: Some(f64::from(number)) };
-    let mut marks = BTreeMap::from([
-        (Axis::Path, Mark::text(&point.path)),
-        (Axis::Way, Mark::text(&point.way)),
-        (Axis::Direction, Mark::text(direction)),
-        (Axis::Pattern, Mark::text(&point.pattern)),
-        (Axis::Cache, Mark::text(point.cache.name())),
-        (Axis::Target, Mark::text(point.targets.join(" + "))),
-        (Axis::RequestSize, size(point.request_size)),
-        (Axis::Depth, count(point.depth)),
-        (Axis::Batch, count(point.batch)),
-        (Axis::Threads, count(point.threads)),
-        (Axis::Files, count(point.files)),
-    ]);
-    marks.extend(point.route.iter().map(|route| (Axis::Demanded, Mark::text(route))));
-    marks
-}
-
-fn marks_of_row(row: &Row) -> BTreeMap<Axis, Mark> {
-    let mut marks = BTreeMap::from([
-        (Axis::Way, Mark::text(row.method.name())),
-        (Axis::Direction, Mark::text(row.direction.name())),
-        (Axis::Target, Mark::text(&row.target)),
-        (Axis::Size, size(row.bytes)),
-    ]);
-    let paths = row.paths.iter().map(|paths| (Axis::Path, Mark::text(paths.join(", "))));
-    marks.extend(paths);
-    marks.extend(row.cache.iter().map(|cache| (Axis::Cache, Mark::text(cache.name()))));
-    marks.extend(row.demanded.iter().map(|route| (Axis::Demanded, Mark::text(route))));
-    let settings = row.settings.iter();
-    marks.extend(settings.map(|told| (Axis::Settings, Mark::text(&told.name))));
-    marks
-}
-
-/// A size, to the byte where it is no round number: two sizes never read the same.
-#[expect(clippy::cast_precision_loss, reason = "an axis needs no more than 52 bits")]
-fn size(bytes: u64) -> Mark {
-    let short = format_size(bytes);
-    let exact = forebay::units::parse_size(&short) == Some(bytes);
-    let text = if exact { short } else { format!("{bytes} B") };
-    Mark { text, number: Some(bytes as f64) }
-}
-
 /// Each quantity of a sample.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a request")]
 fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
     let seconds = |ns: u64| ns as f64 * 1e-9;
-    let mut found = vec![
-        (Metric::Rate, measured.bytes_per_second),
-        (Metric::Requests, measured.requests_per_second),
-    ];
+    let mut found = vec![(Metric::Rate, measured.bytes_per_second)];
+    found.extend(measured.requests_per_second.map(|rate| (Metric::Requests, rate)));
     if let Some(latency) = &measured.latency {
-        found.extend([
-            (Metric::P50, seconds(latency.p50_ns)),
-            (Metric::P90, seconds(latency.p90_ns)),
-            (Metric::P99, seconds(latency.p99_ns)),
-            (Metric::P999, seconds(latency.p99_9_ns)),
-            (Metric::Slowest, seconds(latency.max_ns)),
-        ]);
+        found.extend(latency.mean_ns.map(|mean| (Metric::Mean, mean * 1e-9)));
+        let quantiles = [
+            (Metric::P50, latency.p50_ns),
+            (Metric::P90, latency.p90_ns),
+            (Metric::P99, latency.p99_ns),
+            (Metric::P999, latency.p99_9_ns),
+            (Metric::Slowest, latency.max_ns),
+        ];
+        found.extend(quantiles.into_iter().filter_map(|(of, ns)| Some((of, seconds(ns?)))));
     }
     if let Some(cpu) = &measured.cpu {
         found.push((Metric::Cores, cpu.cores));
@@ -301,7 +309,10 @@ fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
     let parts = [
         (Part::Gpu, Metric::GpuWatts, Metric::GpuJoules),
         (Part::Package, Metric::PackageWatts, Metric::PackageJoules),
+        (Part::Dram, Metric::DramWatts, Metric::DramJoules),
+        (Part::Platform, Metric::PlatformWatts, Metric::PlatformJoules),
         (Part::Server, Metric::ServerWatts, Metric::ServerJoules),
+        (Part::Command, Metric::CommandWatts, Metric::CommandJoules),
     ];
     parts
         .into_iter()
@@ -316,7 +327,8 @@ fn powers(measured: &Measured) -> impl Iterator<Item = (Metric, f64)> + '_ {
 
 /// What is added up over samples, and said of all of them.
 fn add_measured(line: &mut Line, measured: &Measured) {
-    line.bytes = line.bytes.saturating_add(measured.bytes);
+    let bytes = measured.bytes.unwrap_or_default();
+    line.bytes = line.bytes.saturating_add(bytes);
     if let Some(moved) = measured.drive_bytes {
         let sum = line.drive.unwrap_or_default();
         line.drive = Some(DriveBytes {
@@ -332,7 +344,9 @@ fn add_measured(line: &mut Line, measured: &Measured) {
     if measured.steady.as_ref().is_some_and(|steady| !steady.reached) {
         line.unsteady += 1;
     }
-    add_verdict(line, measured.verdict.as_ref(), measured.bytes);
+    if measured.bytes.is_some() {
+        add_verdict(line, measured.verdict.as_ref(), bytes);
+    }
 }
 
 /// The samples of a point that count: of each repeat the last that showed something, else the

@@ -11,6 +11,15 @@ use crate::workload::issuer::Plain;
 /// Ceilings that are kept at most: a machine has some dozens.
 const KEPT_MAX: usize = 1000;
 
+impl Bound {
+    /// What was measured as a share of what theory gives.
+    #[must_use]
+    pub fn of_theory(&self) -> Option<f64> {
+        let theory = self.in_theory.filter(|theory| theory.is_finite() && *theory > 0.0);
+        theory.filter(|_| !self.theory).map(|theory| self.rate / theory)
+    }
+}
+
 impl Digest {
     /// Adds a ceiling. Of one that was measured again, as where a file is continued, the larger
     /// counts: it was reached.
@@ -39,15 +48,16 @@ impl Digest {
         if let Some((bound, rate)) = told {
             return Some(Limit { name: self.name_of(run, point, bound, rate), rate });
         }
-        let drive = point.cache == Cache::Cold || past_the_page_cache(&point.way);
+        let drive = point.cache == Some(Cache::Cold) || past_the_page_cache(&point.way);
         let ceilings = self.on_the_way(run, point).into_iter();
-        let binding = ceilings.filter(|limit| drive || limit.name == "link");
+        let binding = ceilings
+            .filter(|limit| drive || matches!(limit.name.as_str(), "link" | "uplink" | "shared"));
         binding.min_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
     /// The name of the ceiling of this rate, of which a sample may tell only that it is far.
     fn name_of(&self, run: usize, point: &Point, bound: &results::Bound, rate: f64) -> String {
-        if matches!(bound.name.as_str(), "link" | "storage" | "network") {
+        if matches!(bound.name.as_str(), "link" | "uplink" | "shared" | "storage" | "network") {
             return bound.name.clone();
         }
         let near = |other: f64| (other - rate).abs() <= 1e-9 * rate;
@@ -61,18 +71,25 @@ impl Digest {
     /// The measured ceilings of a point: the links of its targets together, and what its path
     /// has; of another path none says anything of it.
     fn on_the_way(&self, run: usize, point: &Point) -> Vec<Limit> {
-        let direction = match point.read_percent {
-            100 => Some(Direction::Read),
-            0 => Some(Direction::Write),
-            _ => None,
-        };
+        let of_both = [Direction::Read, Direction::Write].map(|direction| {
+            // A direction has a part of the bytes, and its ceiling is as much larger for all.
+            let part = point.part(direction);
+            let limits = self.on_the_way_of(run, point, direction).into_iter();
+            limits
+                .filter(move |_| part > 0.0)
+                .map(move |limit| Limit { rate: limit.rate / part, ..limit })
+        });
+        of_both.into_iter().flatten().collect()
+    }
+
+    /// Those of one direction.
+    fn on_the_way_of(&self, run: usize, point: &Point, direction: Direction) -> Vec<Limit> {
         let of = |name: &str, of: &str| {
             let fits = |bound: &&Bound| {
-                let any = bound.direction.is_none() || direction.is_none();
                 (bound.run, bound.theory) == (run, false)
                     && bound.name == name
                     && bound.of == of
-                    && (any || bound.direction == direction)
+                    && bound.direction.is_none_or(|other| other == direction)
                     && is_rate(&bound.rate)
             };
             self.ceilings.iter().filter(fits).map(|bound| bound.rate).min_by(f64::total_cmp)
@@ -80,7 +97,12 @@ impl Digest {
         let links: Option<Vec<f64>> =
             point.targets.iter().map(|target| of("link", target)).collect();
         let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
+        // What several do at once may be less than what each does alone.
+        let all = point.targets.join("+");
         let found = [
+            ("link", of("links", &all)),
+            ("uplink", of("uplink", &all)),
+            ("shared", of("shared", &all)),
             ("link", links),
             ("storage", of("storage", &point.path)),
             ("network", of("network", &point.path)),
@@ -136,6 +158,65 @@ mod tests {
         assert_eq!(limit(&several), Some(("storage".into(), 7e9)));
         for none in [json!(null), bound("in-flight", 0.0)] {
             assert_eq!(limit(&[none]), Some(("storage".into(), 7e9)));
+        }
+    }
+
+    #[test]
+    fn a_ceiling_that_is_far_binds_nothing() {
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let bound_by = |rate: f64, bound: Option<&str>| {
+            let mut records =
+                vec![made::run(&sweep), made::ceiling("storage", &sweep.path, false, 7e9)];
+            records.extend(made::samples(&sweep).into_iter().map(|mut sample| {
+                sample["measured"]["bytes_per_second"] = rate.into();
+                let told = bound.map(|name| json!({"name": name, "bytes_per_second": 7e9}));
+                sample["measured"]["bound"] = told.into();
+                sample
+            }));
+            let digest = digest_of(&[("a", &made::text(&records))]);
+            digest.lines[0].bound_by().map(ToOwned::to_owned)
+        };
+        assert_eq!(bound_by(6.9e9, None).as_deref(), Some("storage"));
+        assert_eq!(bound_by(5e9, None), None, "who measured did not say either");
+        assert_eq!(bound_by(5e9, Some("in-flight")).as_deref(), Some("in-flight"));
+    }
+
+    #[test]
+    fn what_several_gpus_share_may_bind_them() {
+        let targets = vec!["cuda:0", "cuda:1"];
+        let sweep = Sweep { targets: targets.clone(), ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(targets.iter().map(|of| made::ceiling("link", of, false, 25e9)));
+        let limit = |more: &[serde_json::Value]| {
+            let all = [&records, more, &made::samples(&sweep)].concat();
+            let digest = digest_of(&[("a", &made::text(&all))]);
+            digest.lines[0].limit.clone().map(|limit| (limit.name, limit.rate))
+        };
+        assert_eq!(limit(&[]), Some(("link".into(), 50e9)));
+        let of = "cuda:0+cuda:1";
+        let both = limit(&[made::ceiling("uplink", of, false, 28e9)]);
+        assert_eq!(both, Some(("uplink".into(), 28e9)));
+        let theory = limit(&[made::ceiling("uplink", "0000:80:01.0", true, 28e9)]);
+        assert_eq!(theory, Some(("link".into(), 50e9)), "what was not measured binds nothing");
+    }
+
+    #[test]
+    fn a_mixed_load_has_a_part_of_each_directions_ceiling() {
+        let sweep = Sweep { ways: vec!["forebay"], ..Sweep::default() };
+        let link = |direction: &str, rate: f64| {
+            let mut link = made::ceiling("link", "cuda:0", false, rate);
+            link["direction"] = direction.into();
+            link
+        };
+        let mut records = vec![made::run(&sweep), link("read", 10e9), link("write", 8e9)];
+        records.extend(made::samples(&sweep));
+        let text = made::text(&records).replace("\"cold\"", "\"resident\"");
+        for (read_percent, most) in [(100, 10e9), (50, 16e9), (0, 8e9)] {
+            let read_percent = format!("\"read_percent\":{read_percent}");
+            assert!(text.contains("\"read_percent\":100"));
+            let text = text.replace("\"read_percent\":100", &read_percent);
+            let limit = digest_of(&[("a", &text)]).lines[0].limit.clone();
+            assert_eq!(limit, Some(Limit { name: "link".into(), rate: most }), "{read_percent}");
         }
     }
 

@@ -1,12 +1,15 @@
 //! What results say, in whatever form they are shown then: their runs, a line for each point, the
 //! ceilings, and what a reader should know.
 //!
-//! Pure, but for [`gather`]'s caller, which reads the files. [`answer`] says it in one sentence,
-//! [`notes`] finds what to warn of.
+//! Pure; [`gather`]'s caller reads the files. [`answer`] is its sentence, [`notes`] its warnings.
 
+mod alike;
 pub mod answer;
 pub mod gather;
 mod limits;
+mod marks;
+mod metric;
+mod names;
 pub mod notes;
 
 use std::collections::BTreeMap;
@@ -14,10 +17,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+pub use self::metric::Metric;
 use super::json::{Direction, Environment, Gpu};
 use crate::power::result::Absent;
-use crate::results::DriveBytes;
 use crate::results::summary::Estimate;
+use crate::results::{DriveBytes, Imported};
 use crate::workload::issuer::Plain;
 
 /// All that was measured, of one file or several.
@@ -40,6 +44,12 @@ pub struct Digest {
 pub struct RunFacts {
     /// What tells it from the others.
     pub name: String,
+    /// What it was called before it was told from others: its label, else its file's name.
+    pub given: String,
+    /// Whether the user called it so.
+    pub labelled: bool,
+    /// Which of the files it stands in.
+    pub source: usize,
     /// The verb or the tool.
     pub verb: String,
     /// The machine and the command.
@@ -50,6 +60,24 @@ pub struct RunFacts {
     pub unmetered: Vec<Absent>,
     /// What was to be measured.
     pub asked: Value,
+    /// Where it was imported from, if another tool measured.
+    pub imported: Option<Imported>,
+}
+
+impl RunFacts {
+    /// What runs of one label share: what was imported without one shares nothing.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        if self.imported.is_some() && !self.labelled { &self.name } else { &self.given }
+    }
+
+    /// What it ran on, as far as is known: the kernel, or the tool that told of it.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        let Some(from) = &self.imported else { return self.environment.kernel.clone() };
+        let version = from.version.as_ref().map_or_else(String::new, |text| format!(" {text}"));
+        format!("measured by {}{version}, a machine that is not known", from.tool)
+    }
 }
 
 /// What tells points apart.
@@ -59,6 +87,8 @@ pub enum Axis {
     Run,
     /// The file or the folder.
     Path,
+    /// The queues for I/O, or connections, that a sweep has set.
+    Queues,
     /// What moved the bytes.
     Way,
     /// What it was told.
@@ -89,9 +119,10 @@ pub enum Axis {
 
 impl Axis {
     /// All, in the order of columns.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Run,
         Self::Path,
+        Self::Queues,
         Self::Way,
         Self::Settings,
         Self::Demanded,
@@ -108,9 +139,10 @@ impl Axis {
     ];
 
     /// Those whose values are numbers, the likeliest horizontal axis of a chart first.
-    pub const NUMBERS: [Self; 7] = [
+    pub const NUMBERS: [Self; 8] = [
         Self::RequestSize,
         Self::Depth,
+        Self::Queues,
         Self::Threads,
         Self::Batch,
         Self::Files,
@@ -124,6 +156,7 @@ impl Axis {
         match self {
             Self::Run => "run",
             Self::Path => "path",
+            Self::Queues => "queues",
             Self::Way => "way",
             Self::Settings => "settings",
             Self::Demanded => "demanded route",
@@ -162,130 +195,6 @@ impl Mark {
     }
 }
 
-/// What was measured of a point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Metric {
-    /// Bytes per second.
-    Rate,
-    /// Requests per second.
-    Requests,
-    /// Seconds that half of the requests took at most.
-    P50,
-    /// Of 90 of 100.
-    P90,
-    /// Of 99 of 100.
-    P99,
-    /// Of 999 of 1,000.
-    P999,
-    /// Of the slowest.
-    Slowest,
-    /// Processors that were busy.
-    Cores,
-    /// Processor seconds for 1e9 bytes.
-    CpuPerGb,
-    /// Watts of all GPUs.
-    GpuWatts,
-    /// Of all processors' packages.
-    PackageWatts,
-    /// Of the whole server.
-    ServerWatts,
-    /// Joules of all GPUs for 1e9 bytes.
-    GpuJoules,
-    /// Of all processors' packages.
-    PackageJoules,
-    /// Of the whole server.
-    ServerJoules,
-}
-
-impl Metric {
-    /// All, in the order of columns.
-    pub const ALL: [Self; 15] = [
-        Self::Rate,
-        Self::Requests,
-        Self::P50,
-        Self::P90,
-        Self::P99,
-        Self::P999,
-        Self::Slowest,
-        Self::Cores,
-        Self::CpuPerGb,
-        Self::GpuWatts,
-        Self::PackageWatts,
-        Self::ServerWatts,
-        Self::GpuJoules,
-        Self::PackageJoules,
-        Self::ServerJoules,
-    ];
-
-    /// Its name in a heading.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rate => "throughput",
-            Self::Requests => "requests",
-            Self::P50 => "p50 latency",
-            Self::P90 => "p90 latency",
-            Self::P99 => "p99 latency",
-            Self::P999 => "p99.9 latency",
-            Self::Slowest => "longest latency",
-            Self::Cores => "busy cores",
-            Self::CpuPerGb => "CPU cost",
-            Self::GpuWatts => "GPU power",
-            Self::PackageWatts => "package power",
-            Self::ServerWatts => "server power",
-            Self::GpuJoules => "GPU energy",
-            Self::PackageJoules => "package energy",
-            Self::ServerJoules => "server energy",
-        }
-    }
-
-    /// The unit that it is shown in.
-    #[must_use]
-    pub const fn unit(self) -> &'static str {
-        match self {
-            Self::Rate => "GB/s",
-            Self::Requests => "1/s",
-            Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => "µs",
-            Self::Cores => "",
-            Self::CpuPerGb => "s/GB",
-            Self::GpuWatts | Self::PackageWatts | Self::ServerWatts => "W",
-            Self::GpuJoules | Self::PackageJoules | Self::ServerJoules => "J/GB",
-        }
-    }
-
-    /// What to multiply it by to have it in that unit.
-    #[must_use]
-    pub const fn scale(self) -> f64 {
-        match self {
-            Self::Rate => 1e-9,
-            Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => 1e6,
-            _ => 1.0,
-        }
-    }
-
-    /// Its name for programs, with the unit of [`Estimate`]s.
-    #[must_use]
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::Rate => "bytes_per_second",
-            Self::Requests => "requests_per_second",
-            Self::P50 => "latency_p50_s",
-            Self::P90 => "latency_p90_s",
-            Self::P99 => "latency_p99_s",
-            Self::P999 => "latency_p99_9_s",
-            Self::Slowest => "latency_max_s",
-            Self::Cores => "cpu_cores",
-            Self::CpuPerGb => "cpu_s_per_gb",
-            Self::GpuWatts => "gpu_watts",
-            Self::PackageWatts => "package_watts",
-            Self::ServerWatts => "server_watts",
-            Self::GpuJoules => "gpu_joules_per_gb",
-            Self::PackageJoules => "package_joules_per_gb",
-            Self::ServerJoules => "server_joules_per_gb",
-        }
-    }
-}
-
 /// What all samples of one point in one run say.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Line {
@@ -315,12 +224,16 @@ pub struct Line {
     pub error: Option<String>,
     /// Whether the target was a simulated GPU.
     pub simulated: bool,
+    /// Whether other queues were found than had been asked for.
+    pub other_queues: bool,
     /// The lowest ceiling on the way.
     pub limit: Option<Limit>,
     /// What bound it, in the words of who measured.
     pub bound: Option<String>,
     /// Of several targets, what each had.
     pub targets: Vec<TargetShare>,
+    /// The tool of others that measured it.
+    pub imported: Option<String>,
 }
 
 /// The name of the way of bytes of which nothing is proven.
@@ -344,6 +257,15 @@ impl Line {
     pub fn share(&self) -> Option<f64> {
         let limit = self.limit.as_ref()?.rate;
         self.rate().filter(|_| limit > 0.0).map(|rate| rate / limit)
+    }
+
+    /// What bound it: in the words of who measured, else the lowest ceiling, but only where it was
+    /// nearly reached.
+    #[must_use]
+    pub fn bound_by(&self) -> Option<&str> {
+        let near = self.share().is_some_and(|share| share >= crate::results::Bound::NEAR);
+        let limit = self.limit.as_ref().filter(|_| near).map(|limit| limit.name.as_str());
+        self.bound.as_deref().or(limit)
     }
 
     /// Whether no byte comes to a GPU: by its way, its target, or by all that is proven.
@@ -399,6 +321,12 @@ pub struct Bound {
     pub theory: bool,
     /// Bytes per second.
     pub rate: f64,
+    /// What theory gives what was measured.
+    pub in_theory: Option<f64>,
+    /// What holds it below what it could be.
+    pub limits: Option<String>,
+    /// Whose bytes pass it together.
+    pub shared_by: Vec<String>,
     /// How it was found.
     pub how: String,
 }
@@ -425,6 +353,9 @@ pub struct Raw {
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Whether the line says nothing of it: the first run of a comparison.
+    #[serde(skip)]
+    pub apart: bool,
 }
 
 impl Digest {

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::{Digest, Line, Metric};
+use super::{Axis, Digest, Line, Metric};
 use crate::report::plain::plain;
+use crate::results::Imported;
 
 /// What is more than this of a ceiling was not bound by it.
 const SHARE_MAX: f64 = 1.05;
 /// Samples of a point that are further apart than this, as a share of the median, say little.
 const SPREAD_MAX: f64 = 0.25;
+/// Tools that are named at most.
+const TOOLS_MAX: usize = 8;
+/// Numbers of queues that are named at most.
+const NUMBERS_MAX: usize = 8;
 
 /// How likely at least the intervals of a quantity hold their medians, in percent and words; the
 /// least of all lines. `None` where there is no interval.
@@ -45,6 +50,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
             plain(why)
         ));
     }
+    found.extend(imported(digest));
     let wrong = count(&|line| line.verified == Some(false));
     if wrong > 0 {
         found.push(format!(
@@ -52,6 +58,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
              file changed meanwhile, and at the kernel's log"
         ));
     }
+    found.extend(queues(lines));
     let unsteady = count(&|line| line.unsteady > 0);
     if unsteady > 0 {
         found.push(format!(
@@ -89,6 +96,48 @@ pub fn of(digest: &Digest) -> Vec<String> {
     found
 }
 
+/// That targets gave other numbers of queues than they were asked for.
+fn queues(lines: &[Line]) -> Option<String> {
+    let others = lines.iter().filter(|line| line.other_queues);
+    let count = others.clone().count();
+    let texts: BTreeSet<&str> = others.filter_map(|line| line.mark(Axis::Queues)).collect();
+    let told: Vec<&str> = texts.iter().copied().take(NUMBERS_MAX).collect();
+    let more = if texts.len() > told.len() { "; …" } else { "" };
+    (count > 0).then(|| {
+        format!(
+            "{count} of {} points had other queues or connections than were asked for ({}{more}); \
+             see what the target and this host allow, and for NFS unmount every mount of the \
+             server first",
+            lines.len(),
+            told.join("; ")
+        )
+    })
+}
+
+/// What was measured by others, and what of it is not known.
+fn imported(digest: &Digest) -> Option<String> {
+    let runs: Vec<_> = digest.runs.iter().filter_map(|run| run.imported.as_ref()).collect();
+    let count = digest.lines.iter().filter(|line| line.imported.is_some()).count();
+    let name = |from: &&Imported| match &from.version {
+        None if from.tool == "csv" => "a table".into(),
+        Some(version) => format!("{} {version}", plain(&from.tool)),
+        None => plain(&from.tool),
+    };
+    let mut names: Vec<String> = runs.iter().map(name).collect();
+    names.sort();
+    names.dedup();
+    names.truncate(TOOLS_MAX);
+    (count > 0).then(|| {
+        format!(
+            "{count} of {} points are what {} told, which nothing here proves: neither the data, \
+             nor which way they took, nor what else the machine did; measure the same by `forebay \
+             sweep` for that",
+            digest.lines.len(),
+            names.join(", ")
+        )
+    })
+}
+
 fn is_apart(line: &Line) -> bool {
     let Some(rate) = line.metric(super::Metric::Rate) else { return false };
     rate.median > 0.0 && (rate.max - rate.min) / rate.median > SPREAD_MAX
@@ -122,6 +171,14 @@ mod tests {
         one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
         one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
+        let queues = |found: u32| {
+            changed(|sample| {
+                sample["point"]["queues"] = 8.into();
+                sample["queues_found"] = found.into();
+            })
+        };
+        one(queues(4), "other queues or connections than were asked for (4, not 8)");
+        assert_eq!(queues(8), Vec::<String>::new());
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "not proven");
         let failed = changed(|sample| {
             sample["measured"] = serde_json::Value::Null;

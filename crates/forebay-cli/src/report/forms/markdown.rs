@@ -20,7 +20,7 @@ pub fn text(digest: &Digest) -> String {
             "\n- {}: {}, {}",
             escaped(&run.name),
             code(&run.environment.command),
-            escaped(&run.environment.kernel)
+            escaped(&run.origin())
         );
     }
     for grid in [
@@ -58,7 +58,7 @@ pub fn table(grid: &Grid) -> String {
 }
 
 /// Text that means nothing to Markdown, nor to HTML within it.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut shown = String::new();
     for letter in plain(text).chars() {
         match letter {
@@ -76,7 +76,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// Text as code: the fence is longer than any in it.
-fn code(text: &str) -> String {
+pub(crate) fn code(text: &str) -> String {
     let text = plain(text);
     let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);

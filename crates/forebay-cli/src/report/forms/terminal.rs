@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table};
-
-use crate::report::digest::{Digest, Line, answer, digits, rate_text};
-use crate::report::grid::{Grid, people};
+use crate::report::digest::{Axis, Digest, Line, answer, digits, rate_text};
+use crate::report::grid::{Cell, Column, Grid, people};
 use crate::report::plain::plain;
 use crate::report::table;
 
@@ -24,8 +22,17 @@ pub fn text(digest: &Digest) -> String {
     let mut text = String::new();
     for run in &digest.runs {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}: {}", plain(&run.name), plain(&run.environment.command));
+        let told = run.imported.as_ref().map(|_| run.origin());
+        let told = told.unwrap_or_else(|| run.environment.command.clone());
+        let _ = writeln!(text, "{}: {}", plain(&run.name), plain(&told));
     }
+    text + &body(digest)
+}
+
+/// The same without the commands that made it.
+#[must_use]
+pub fn body(digest: &Digest) -> String {
+    let mut text = common(digest).map_or_else(String::new, |common| common + "\n");
     let _ = writeln!(text, "\n{}", answer::sentence(digest));
     section(&mut text, "Ceilings, and what was reached of them", &ceilings(digest));
     section(&mut text, "Throughput", &throughput(digest));
@@ -51,11 +58,19 @@ fn ceilings(digest: &Digest) -> Vec<Bar> {
     let bars = digest.ceilings.iter().take(BARS_MAX).map(|bound| {
         let reached = people::reached(digest, bound).map(|rate| rate / bound.rate);
         let theory = if bound.theory { ", theory" } else { "" };
+        let direction = bound.direction.map_or_else(String::new, |way| format!(" {}", way.name()));
         let percent = reached.map(|share| format!(", {} % reached", digits(share * 100.0)));
+        let of_theory = bound.of_theory();
+        let of_theory = of_theory.map(|share| format!(", {} % of theory", digits(share * 100.0)));
         Bar {
-            name: format!("{} of {}", bound.name, bound.of),
+            name: format!("{}{direction} of {}", bound.name, bound.of),
             share: reached.unwrap_or_default(),
-            value: format!("{}{theory}{}", rate_text(bound.rate), percent.unwrap_or_default()),
+            value: format!(
+                "{}{theory}{}{}",
+                rate_text(bound.rate),
+                of_theory.unwrap_or_default(),
+                percent.unwrap_or_default()
+            ),
         }
     });
     bars.collect()
@@ -119,24 +134,39 @@ fn drawn(share: f64) -> String {
 }
 
 fn rows(grid: &Grid) -> String {
-    let mut drawn = Table::new();
-    drawn.load_preset(comfy_table::presets::NOTHING);
-    drawn.set_header(grid.columns.iter().map(|column| plain(&column.heading)));
+    let headings: Vec<String> = grid.columns.iter().map(|column| plain(&column.heading)).collect();
+    let mut failures = Vec::new();
+    let mut shown = Vec::new();
     for row in &grid.rows {
-        let shown = |text: &str| if text.is_empty() { "–".to_owned() } else { cut(&plain(text)) };
-        drawn.add_row(row.iter().map(|cell| shown(&cell.text)));
+        let cells = row.iter().zip(&grid.columns);
+        let texts = cells.map(|(cell, column)| text_of(cell, column, &mut failures));
+        shown.push(texts.collect::<Vec<String>>());
     }
-    for (column, facts) in drawn.column_iter_mut().zip(&grid.columns) {
-        column.set_padding((0, 2));
-        if facts.number {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut text = table::lines(&drawn);
+    let is_number = |index: usize| grid.columns.get(index).is_some_and(|column| column.number);
+    let mut text = table::drawn(headings, shown, is_number) + &table::footnotes(&failures);
     if grid.left_out > 0 {
         let _ = writeln!(text, "{} more rows: `--csv` has all", grid.left_out);
     }
     text
+}
+
+fn text_of<'a>(cell: &'a Cell, column: &Column, failures: &mut Vec<&'a str>) -> String {
+    match cell.text.as_str() {
+        "" => "–".to_owned(),
+        // Why a point failed is longer than a cell, and the same for many.
+        why if column.key == "error" => format!("[{}]", table::mark(why, failures)),
+        text => cut(&plain(text)),
+    }
+}
+
+/// What all points have in common, of what tells points apart elsewhere.
+fn common(digest: &Digest) -> Option<String> {
+    let first = digest.lines.first()?;
+    let same = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Run && digest.values(*axis) < 2);
+    let same =
+        same.filter_map(|axis| Some(format!("{} {}", axis.name(), plain(first.mark(axis)?))));
+    let same: Vec<String> = same.collect();
+    (!same.is_empty()).then(|| format!("all points: {}", same.join(", ")))
 }
 
 #[cfg(test)]
@@ -159,6 +189,15 @@ mod tests {
         let narrow: Vec<&str> = narrow.lines().map(str::trim_end).collect();
         insta::assert_snapshot!(narrow.join("\n"), @"
         a: forebay sweep /data/model.safetensors --depth 1,8,32
+        all points: path /data/model.safetensors,
+        way forebay,
+        direction read,
+        pattern random,
+        cache cold,
+        target cuda:0,
+        batch 1,
+        threads 1,
+        files 1
 
         At best,
         forebay reads 5.55 GB/s (5.49 to 5.60) with request size 1 MiB,
@@ -168,13 +207,13 @@ mod tests {
 
         Ceilings,
         and what was reached of them
-          link of cuda:0
+          link read of cuda:0
         ███████▏                          25.0 GB/s,
         22.2 % reached
-          storage of /data/model.safetensors
+          storage read of /data/model.safetensors
         █████████████████████████▍        7.00 GB/s,
         79.2 % reached
-          pcie of nvme0n1
+          pcie read of nvme0n1
         ██████████████████████▌           7.90 GB/s,
         theory,
         70.2 % reached

@@ -5,8 +5,18 @@ use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text};
 use crate::results::summary::Estimate;
 
 /// The quantities that people read; the others are in the full table.
-const METRICS: [Metric; 6] =
-    [Metric::Rate, Metric::Requests, Metric::P50, Metric::P99, Metric::P999, Metric::CpuPerGb];
+const METRICS: [Metric; 7] = [
+    Metric::Rate,
+    Metric::Requests,
+    Metric::Mean,
+    Metric::P50,
+    Metric::P99,
+    Metric::P999,
+    Metric::CpuPerGb,
+];
+
+/// What stands in place of a verdict on what was imported.
+const NOT_PROVED: &str = "not proved (imported)";
 
 /// A row for each line, `most` at most.
 #[must_use]
@@ -19,7 +29,12 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
         }
     }
     axes.sort();
-    let has = |metric: &Metric| digest.lines.iter().any(|line| line.metric(*metric).is_some());
+    let has = |metric: &Metric| {
+        let of = |line: &Line, metric: Metric| line.metric(metric).is_some();
+        // A mean says less than what it is the mean of.
+        let counts = |line: &&Line| *metric != Metric::Mean || !of(line, Metric::P50);
+        digest.lines.iter().filter(counts).any(|line| of(line, *metric))
+    };
     let metrics: Vec<Metric> = METRICS.into_iter().filter(has).collect();
     let mut columns: Vec<Column> = axes
         .iter()
@@ -86,6 +101,7 @@ fn ending(line: &Line) -> [Cell; 6] {
         (None, true) => "(simulated)".into(),
         (route, false) => route.clone().unwrap_or_default(),
     };
+    let not_proved = (line.imported.is_some() && line.rate().is_some()).then_some(NOT_PROVED);
     let data = match line.verified {
         None => "",
         Some(true) => "right",
@@ -93,10 +109,10 @@ fn ending(line: &Line) -> [Cell; 6] {
     };
     [
         line.share().map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
-        text(line.bound.as_deref().or(line.limit.as_ref().map(|limit| limit.name.as_str()))),
+        text(line.bound_by()),
         Cell::text(data),
         Cell::text(route),
-        text(line.verdict.as_deref()),
+        text(line.verdict.as_deref().or(not_proved)),
         text(line.error.as_deref()),
     ]
 }
@@ -128,6 +144,10 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
         Column::text("theory", "found by"),
         Column::number("bytes_per_second", "GB/s"),
         Column::number("reached", "reached, %"),
+        Column::number("theory_bytes_per_second", "theory, GB/s"),
+        Column::number("of_theory", "of theory, %"),
+        Column::text("limits", "what limits it"),
+        Column::text("shared_by", "shared by"),
         Column::text("how", "how"),
     ];
     let rows: Vec<Vec<Cell>> = digest
@@ -138,6 +158,7 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
             let run = digest.runs.get(bound.run).map_or("", |run| &run.name);
             let several = digest.runs.len() > 1;
             let share = reached(digest, bound).map(|rate| rate / bound.rate);
+            let theory = bound.in_theory.filter(|_| !bound.theory);
             vec![
                 Cell::text(if several { run } else { "" }),
                 Cell::text(&bound.name),
@@ -145,7 +166,11 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
                 Cell::text(bound.direction.map_or("", |direction| direction.name())),
                 Cell::text(if bound.theory { "theory" } else { "measured" }),
                 Cell::number(bound.rate, digits(bound.rate * 1e-9)),
-                share.map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
+                percent(share),
+                theory.map_or_else(Cell::empty, |rate| Cell::number(rate, digits(rate * 1e-9))),
+                percent(bound.of_theory()),
+                Cell::text(bound.limits.as_deref().unwrap_or_default()),
+                Cell::text(bound.shared_by.join(", ")),
                 Cell::text(&bound.how),
             ]
         })
@@ -154,11 +179,17 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
     without_empty(Grid { caption: "Ceilings".into(), columns, rows, left_out })
 }
 
+/// A share in hundredths.
+fn percent(share: Option<f64>) -> Cell {
+    share.map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0)))
+}
+
 /// The best rate of the bound's run in its direction on its path or its GPU, with right data; of
 /// what is resident only where the bound is no drive's or network's.
 #[must_use]
 pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<f64> {
-    let of_memory = matches!(bound.name.as_str(), "link" | "memory");
+    let of_memory =
+        matches!(bound.name.as_str(), "link" | "links" | "uplink" | "shared" | "memory");
     let fits = |line: &&Line| {
         let direction = bound.direction.map(|direction| direction.name());
         line.run == bound.run
@@ -175,8 +206,13 @@ pub fn reached(digest: &Digest, bound: &crate::report::digest::Bound) -> Option<
         return None;
     }
     let lines = digest.lines.iter().filter(fits);
-    // Of several GPUs, each has only its part.
+    // Of several GPUs, each has only its part, and what they share has all of those.
     let rates = lines.filter_map(|line| {
+        if matches!(bound.name.as_str(), "links" | "uplink" | "shared") {
+            let is_one = bound.shared_by.iter().any(|of| line.mark(Axis::Target) == Some(of));
+            let own = line.targets.iter().filter(|share| bound.shared_by.contains(&share.target));
+            return if is_one { line.rate() } else { Some(own.map(|own| own.rate.median).sum()) };
+        }
         if bound.name != "link" || line.mark(Axis::Target) == Some(&bound.of) {
             return line.rate();
         }

@@ -18,7 +18,8 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
     if bounds.is_empty() {
         return;
     }
-    let most = bounds.iter().map(|bound| bound.rate).fold(0.0, f64::max);
+    let both = bounds.iter().flat_map(|bound| [Some(bound.rate), bound.in_theory]);
+    let most = both.flatten().filter(|rate| rate.is_finite()).fold(0.0, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a few bars")]
     let size = format!("0 0 {WIDTH} {}", ROW * bounds.len() as f64);
     markup.within("figure", &[], |markup| {
@@ -35,7 +36,8 @@ pub(crate) fn draw(markup: &mut Markup, digest: &Digest) {
                 y += ROW;
             }
         });
-        let about = "The longest bar is the highest ceiling. What is filled was reached.";
+        let about = "The longest bar is the highest ceiling. What is filled was reached. A mark \
+                     behind or in a bar stands where theory has its end.";
         markup.element("p", &[("class", &"note")], about);
     });
 }
@@ -48,7 +50,8 @@ fn said(digest: &Digest, bound: &Bound) -> String {
         || ", not comparable".to_owned(),
         |rate| format!(", {} % reached", digits(rate / bound.rate * 100.0)),
     );
-    format!("{name}: {}{theory}{reached}", rate_text(bound.rate))
+    let share = bound.of_theory().map(|share| format!(", {} % of theory", digits(share * 100.0)));
+    format!("{name}: {}{theory}{}{reached}", rate_text(bound.rate), share.unwrap_or_default())
 }
 
 fn bar(markup: &mut Markup, digest: &Digest, bound: &Bound, most: f64, y: f64) {
@@ -59,7 +62,7 @@ fn bar(markup: &mut Markup, digest: &Digest, bound: &Bound, most: f64, y: f64) {
     let whole = share(bound.rate);
     let filled = share(reached(digest, bound).unwrap_or(0.0)).min(whole);
     let attributes: [(&str, &dyn std::fmt::Display); 2] = [("x", &"1"), ("y", &at(y + 14.0))];
-    markup.element("text", &attributes, cut(&said(digest, bound), 70));
+    markup.element("text", &attributes, cut(&said(digest, bound), 82));
     for (class, width) in [("fill", filled), ("room", whole)] {
         let attributes: [(&str, &dyn std::fmt::Display); 5] = [
             ("class", &class),
@@ -69,5 +72,16 @@ fn bar(markup: &mut Markup, digest: &Digest, bound: &Bound, most: f64, y: f64) {
             ("height", &BAR),
         ];
         markup.alone("rect", &attributes);
+    }
+    if let Some(theory) = bound.in_theory.filter(|_| bound.of_theory().is_some()) {
+        let x = at(1.0 + share(theory));
+        let attributes: [(&str, &dyn std::fmt::Display); 5] = [
+            ("class", &"edge"),
+            ("x1", &x),
+            ("x2", &x),
+            ("y1", &at(y + 16.0)),
+            ("y2", &at(y + 24.0 + BAR)),
+        ];
+        markup.alone("line", &attributes);
     }
 }

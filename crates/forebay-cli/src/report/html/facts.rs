@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::markup::Markup;
 use crate::report::digest::RunFacts;
 use crate::report::json::{Environment, Gpu};
+use crate::results::Imported;
 
 /// Settings of one run at most.
 const SETTINGS_MAX: usize = 200;
@@ -88,6 +89,9 @@ fn text(value: &Value) -> String {
 
 /// The machine of a run.
 pub(crate) fn environment(markup: &mut Markup, run: &RunFacts) {
+    if let Some(from) = &run.imported {
+        return list(markup, &imported(run, from));
+    }
     let facts = &run.environment;
     let mut found = vec![
         ("processor".to_owned(), format!("{} × {}", facts.cpu.cores, facts.cpu.model)),
@@ -119,6 +123,19 @@ pub(crate) fn environment(markup: &mut Markup, run: &RunFacts) {
     }));
     found.push(("began".into(), time(facts.unix_time)));
     list(markup, &found);
+}
+
+/// Of what another tool measured, all that is known.
+fn imported(run: &RunFacts, from: &Imported) -> Vec<(String, String)> {
+    let version = from.version.as_deref().unwrap_or("of a version that is not known");
+    let mut found = vec![
+        ("measured by".to_owned(), format!("{} {version}", from.tool)),
+        ("imported from".into(), from.file.clone()),
+        ("machine".into(), "not known: the file does not tell".into()),
+    ];
+    let began = Some(run.environment.unix_time).filter(|began| *began > 0);
+    found.extend(began.map(|began| ("began".into(), time(began))));
+    found
 }
 
 fn gpu_text(gpu: &Gpu) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` lets no text of theirs act;
 //! besides, the page forbids itself to load anything. `plots` says what is drawn, `lines`, `heat`,
-//! `bars` and `flow` draw it.
+//! `bars` and `flow` draw it, `side` has runs beside each other.
 
 mod bars;
 mod facts;
@@ -12,6 +12,7 @@ mod lines;
 mod markup;
 mod plots;
 mod samples;
+mod side;
 mod tables;
 
 use markup::Markup;
@@ -93,6 +94,9 @@ fn body(markup: &mut Markup, digest: &Digest) {
         tables::draw(markup, &people::results(digest, ROWS_MAX), "results");
         tables::draw(markup, &people::targets(digest, ROWS_MAX), "targets");
     });
+    if let Some(diff) = side::of(digest) {
+        section(markup, "Side by side", |markup| side::draw(markup, &diff));
+    }
     section(markup, "Environment", |markup| each_run(markup, digest, facts::environment));
     section(markup, "Samples", |markup| samples::draw(markup, digest));
 }

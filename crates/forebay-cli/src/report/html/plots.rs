@@ -8,14 +8,17 @@ use crate::report::digest::{Axis, Digest, Line, Metric};
 use crate::results::summary::Estimate;
 
 /// What charts show.
-const METRICS: [Metric; 7] = [
+const METRICS: [Metric; 10] = [
     Metric::Rate,
     Metric::P50,
     Metric::P99,
     Metric::CpuPerGb,
     Metric::GpuJoules,
     Metric::PackageJoules,
+    Metric::DramJoules,
+    Metric::PlatformJoules,
     Metric::ServerJoules,
+    Metric::CommandJoules,
 ];
 /// Lines in one chart at most: more cannot be told apart.
 pub(crate) const SERIES_MAX: usize = 8;

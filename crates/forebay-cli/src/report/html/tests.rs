@@ -52,6 +52,29 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
 }
 
 #[test]
+fn a_ceiling_stands_beside_its_theory() {
+    let sweep = Sweep { targets: vec!["cuda:0", "cuda:1"], ..Sweep::default() };
+    let mut link = made::ceiling("link", "cuda:0", false, 25e9);
+    link["theory_bytes_per_second"] = 50e9.into();
+    link["limits"] = "trained down: it runs at x8".into();
+    let mut both = made::ceiling("uplink", "cuda:0+cuda:1", false, 28e9);
+    both["shared_by"] = serde_json::json!(["cuda:0", "cuda:1"]);
+    let mut records = vec![made::run(&sweep), link, both];
+    records.extend(made::samples(&sweep));
+    let digest = digest_of(&[("results", &made::text(&records))]);
+    let page = page(&digest);
+    assert!(page.contains("25.0 GB/s, 50.0 % of theory"), "{page}");
+    assert_eq!(page.matches("<line class=\"edge\"").count(), 1, "only the link has a theory");
+    assert!(page.contains("trained down: it runs at x8") && page.contains("of theory, %"));
+    // What two GPUs share has the bytes of both, and each link has those of its own.
+    let best = digest.lines.iter().filter_map(|line| line.rate()).fold(0.0, f64::max);
+    let reached = |bound: usize| {
+        crate::report::grid::people::reached(&digest, &digest.ceilings[bound]).unwrap() / best
+    };
+    assert!((reached(1) - 1.0).abs() < 0.02 && (reached(0) - 0.5).abs() < 0.02, "{}", reached(1));
+}
+
+#[test]
 fn its_numbers_are_those_of_the_results() {
     let text = made::file(&Sweep::default());
     let digest = digest_of(&[("results", &text)]);
@@ -81,6 +104,29 @@ fn its_numbers_are_those_of_the_results() {
     shown.sort_unstable();
     assert_eq!(given, shown);
     assert_eq!(data["lines"][0]["request_size"], "64 KiB");
+}
+
+#[test]
+fn several_runs_stand_side_by_side() {
+    let sweep = Sweep::default();
+    let base = made::file(&sweep);
+    let other = made::file(&Sweep { depths: vec![8, 32, 64], ..sweep.clone() });
+    let rows = |page: &str, id: &str| {
+        let (_, table) = page.split_once(&format!("id=\"{id}\">")).unwrap();
+        table.split_once("</table>").unwrap().0.split("<tr>").count() - 2
+    };
+    let page = self::page(&digest_of(&[("a", &base), ("b", &other), ("c", &base)]));
+    assert_eq!(rows(&page, "side-points"), 10 + 15);
+    assert_eq!(rows(&page, "side-means"), 7 + 7);
+    assert!(page.contains("<td class=\"text\">of 15: no difference that these data can show</td>"));
+    // Labels within one file as well, and what has nothing beside it has no such section.
+    let labelled = |label: &'static str| made::file(&Sweep { label: Some(label), ..sweep.clone() });
+    let page = of(&[labelled("1"), labelled("8")].concat());
+    assert_eq!(rows(&page, "side-points"), 15);
+    let far = made::file(&Sweep { depths: vec![5], ..sweep });
+    for page in [of(&base), self::page(&digest_of(&[("a", &base), ("b", &far)]))] {
+        assert!(!page.contains("Side by side"));
+    }
 }
 
 #[test]

@@ -34,7 +34,8 @@ pub enum Plain {
     Cpu,
     /// Past the page cache into host memory, then copied; each waits for the other.
     CpuGpu,
-    /// The same, while the copy of the call before is still on its way.
+    /// The same, while the copy of the call before is still on its way: nobody looks for its end
+    /// before the next read is over, so latencies have that read in them.
     CpuAsyncGpu,
     /// Through the page cache into host memory, then copied.
     CpuCachedGpu,

@@ -19,17 +19,19 @@ fn short_help() {
     Usage: forebay compare [OPTIONS]
 
     Options:
-      -m, --mode <MODE>     What to compare [default: all] [possible values: compare, dma,
-                            all]
-      -s, --size <SIZE_MB>  Bytes of each run, in MiB, or a size such as `512M` or `8G`
-                            [default: 512]
-      -f, --file <FILE>     A new file, or a folder for a scratch file; by default this folder
-      -r, --runs <RUNS>     How often each way is run; the first run is shown apart from the
-                            others [default: 3]
-          --gpu <WHICH>     Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
-          --overwrite       Take a FILE that is there already: all that it holds is lost
-          --json            Print JSON instead of text; docs/json-schema.md describes it
-      -h, --help            Print help (see more with '--help')
+      -m, --mode <MODE>       What to compare [default: all] [possible values: compare, dma,
+                              all]
+      -s, --size <SIZE_MB>    Bytes of each run, in MiB, or a size such as `512M` or `8G`
+                              [default: 512]
+      -f, --file <FILE>       A new file, or a folder for a scratch file; by default this
+                              folder
+      -r, --runs <RUNS>       How often each way is run; the first run is shown apart from the
+                              others [default: 3]
+          --gpu <WHICH>       Which GPU: an index, a UUID, a PCI address, `none`, or `sim`
+          --overwrite         Take a FILE that is there already: all that it holds is lost
+          --overwrite-device  Take a block device as FILE: all that is on it is lost
+          --json              Print JSON instead of text; docs/json-schema.md describes it
+      -h, --help              Print help (see more with '--help')
     ");
 }
 
@@ -67,7 +69,7 @@ fn long_help() {
               A new file, or a folder for a scratch file; by default this folder
 
               What is made is removed afterwards. A file that is there already is not touched
-              without `--overwrite`.
+              without `--overwrite`, nor a block device without `--overwrite-device`.
 
       -r, --runs <RUNS>
               How often each way is run; the first run is shown apart from the others
@@ -84,6 +86,11 @@ fn long_help() {
               Take a FILE that is there already: all that it holds is lost
 
               It has SIZE_MB of test data afterwards, and stays.
+
+          --overwrite-device
+              Take a block device as FILE: all that is on it is lost
+
+              A device that is mounted, or part of another, is refused all the same.
 
           --json
               Print JSON instead of text; docs/json-schema.md describes it

@@ -1,5 +1,6 @@
 //! `forebay compare`: what it prints, what it refuses, and that it leaves nothing behind.
 
+mod devices;
 mod ends;
 mod help;
 mod refused;

@@ -1,13 +1,18 @@
 //! A comparison names the sockets that the GPU and the drives hang on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use forebay_cli::compare::sockets::Sockets;
+use forebay_cli::compare::sockets::{Sockets, warnings};
 
 use crate::tree::Tree;
 
-/// A GPU on the socket `package`, whose node is `node`, beside a drive on node 0 of socket 0.
 fn look(node: &str, package: &str) -> Option<Sockets> {
+    let tree = machine(node, package);
+    Sockets::look(&tree.resolver(), Path::new("/data/f"), "0000:81:00.0")
+}
+
+/// A GPU on the socket `package`, whose node is `node`, beside a drive on node 0 of socket 0.
+fn machine(node: &str, package: &str) -> Tree {
     let mut tree = Tree::new();
     tree.drive(1);
     tree.mount(7, "259:1", "/data", "xfs /dev/nvme1n1 rw");
@@ -26,7 +31,7 @@ fn look(node: &str, package: &str) -> Option<Sockets> {
     tree.write(&topology(0), "0\n");
     tree.write(&topology(1), format!("{package}\n"));
     tree.settle();
-    Sockets::look(&tree.resolver(), Path::new("/data/f"), "0000:81:00.0")
+    tree
 }
 
 #[test]
@@ -40,6 +45,17 @@ fn another_socket_is_named_with_its_distance() {
                     than the GPU on NUMA node 1, so bytes pass the link between sockets: compare \
                     with a drive or a GPU of the same socket; `forebay map` shows where they hang";
     assert_eq!(sockets.warning().as_deref(), Some(expected));
+}
+
+#[test]
+fn each_pair_that_is_apart_is_told_once() {
+    let paths = ["/data/f", "/data/f"].map(PathBuf::from);
+    let said = |node: &str, package: &str| {
+        let tree = machine(node, package);
+        warnings(&tree.resolver(), &paths, &["0000:81:00.0", "0000:99:00.0"])
+    };
+    assert_eq!(said("1", "1"), [look("1", "1").unwrap().warning().unwrap()]);
+    assert!(said("0", "0").is_empty());
 }
 
 #[test]

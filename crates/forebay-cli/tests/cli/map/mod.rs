@@ -2,7 +2,7 @@
 //! says to nonsense.
 
 mod live;
-mod recorded;
+pub(crate) mod recorded;
 
 use std::path::Path;
 use std::process::Output;

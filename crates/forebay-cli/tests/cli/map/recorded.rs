@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use forebay::topology::{Resolver, System};
 use forebay_cli::map::json::MapReport;
 use tempfile::TempDir;
 
@@ -17,7 +18,7 @@ const ARCHIVE: &[u8] = include_bytes!("../../../../forebay/tests/topology/linux-
 const SLOT: &str = "sys/devices/pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:00.0/0000:44:00.0";
 
 /// A recorded system in a folder of its own.
-struct Recorded {
+pub(crate) struct Recorded {
     folder: TempDir,
 }
 
@@ -38,7 +39,7 @@ impl Recorded {
     }
 
     /// The same with its two display adapters made GPUs, at rest.
-    fn with_gpus() -> Option<Self> {
+    pub(crate) fn with_gpus() -> Option<Self> {
         let recorded = Self::open()?;
         for path in [
             "pci0000:40/0000:40:02.0/0000:42:00.0/0000:43:02.0/0000:46:00.0",
@@ -53,6 +54,10 @@ impl Recorded {
             recorded.write(&format!("{path}/max_link_speed"), "32.0 GT/s PCIe\n");
         }
         Some(recorded)
+    }
+
+    pub(crate) fn resolver(&self) -> Resolver {
+        Resolver::new(System::fixture(self.folder.path()).unwrap())
     }
 
     fn file(&self, path: &str) -> PathBuf {

@@ -3,7 +3,7 @@
 mod browser;
 mod devtools;
 #[path = "../../results/made.rs"]
-mod made;
+pub(crate) mod made;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -151,7 +151,8 @@ fn rows_of_a_bench_keep_their_numbers() {
 
 #[test]
 fn sizes_never_read_the_same() {
-    let texts = [4096, 4097, 1 << 20, (1 << 20) + 1].map(|bytes| size(bytes).text);
+    let texts = [4096, 4097, 1 << 20, (1 << 20) + 1]
+        .map(|bytes| crate::report::digest::marks::size(bytes).text);
     assert_eq!(texts, ["4 KiB", "4097 B", "1 MiB", "1048577 B"]);
 }
 
@@ -163,5 +164,39 @@ fn what_makes_no_sense_is_left_out_or_bounded() {
         assert!(line.metrics.values().all(|estimate| estimate.median.is_finite()));
         assert!(line.ways.values().all(|bytes| bytes.is_finite() && *bytes >= 0.0));
         assert!(line.limit.as_ref().is_none_or(|limit| limit.rate > 0.0));
+    }
+}
+
+#[test]
+fn power_is_told_by_part_and_of_a_server_by_the_meter_that_shows_most() {
+    let sweep =
+        Sweep { repeats: 1, request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+    let mut records = vec![made::run(&sweep)];
+    records.extend(made::samples(&sweep));
+    let source = |part: &str, joules: f64| serde_json::json!({"part": part, "joules": joules});
+    let parts = [
+        ("gpu", 2.0),
+        ("package", 4.0),
+        ("package", 6.0),
+        ("dram", 8.0),
+        ("platform", 14.0),
+        ("server", 40.0),
+        ("server", 30.0),
+        ("command", 50.0),
+    ];
+    let sources: Vec<_> = parts.iter().map(|(part, joules)| source(part, *joules)).collect();
+    records[1]["measured"]["power"] = serde_json::json!({"seconds": 2.0, "sources": sources});
+    let digest = digest_of(&[("a", &made::text(&records))]);
+    let watts = [
+        (Metric::GpuWatts, 1.0),
+        (Metric::PackageWatts, 5.0),
+        (Metric::DramWatts, 4.0),
+        (Metric::PlatformWatts, 7.0),
+        (Metric::ServerWatts, 20.0),
+        (Metric::CommandWatts, 25.0),
+    ];
+    for (metric, expected) in watts {
+        let found = digest.lines[0].metric(metric).map(|estimate| estimate.median);
+        assert_eq!(found, Some(expected), "{metric:?}");
     }
 }

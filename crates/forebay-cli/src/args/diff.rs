@@ -1,0 +1,67 @@
+//! What `forebay diff` takes.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::diff::quantity::Quantity;
+use crate::diff::sides::{By, by};
+
+/// What `forebay diff` takes.
+#[derive(Debug, Clone, Args)]
+#[command(after_long_help = "Examples:\n  \
+    forebay diff before.jsonl after.jsonl\n  \
+    forebay diff local.jsonl remote.jsonl --metric p99\n  \
+    forebay diff queues.jsonl --by queues        a sweep with `--io-queues`\n  \
+    forebay diff dpu.jsonl --by label            runs labelled 1, 7, 15, 23, 31\n  \
+    forebay diff sweep.jsonl --by way --base cpu-gpu\n  \
+    forebay diff base.jsonl new.jsonl --fail-if-worse 5%")]
+pub struct DiffArgs {
+    /// Results files, and what `forebay bench --json` or `forebay compare --json` printed; the
+    /// first is the base
+    #[arg(value_name = "RESULTS", required = true)]
+    pub results: Vec<PathBuf>,
+
+    /// What to compare within the files, instead of one file with another: `label`, `path`, `way`,
+    /// `route`, `gpu`, or another axis
+    #[arg(long, value_name = "AXIS", value_parser = by)]
+    pub by: Option<By>,
+
+    /// With `--by`: the value that the others are held against; by default the first, of numbers
+    /// the smallest
+    #[arg(long, value_name = "VALUE", requires = "by")]
+    pub base: Option<String>,
+
+    /// What is drawn and judged first: `throughput` (the default), `requests`, `p50`, `p99`, `cpu`,
+    /// `gpu-energy`, `package-energy`, `server-energy`
+    #[arg(long, value_name = "WHAT", value_parser = Quantity::from_str)]
+    pub metric: Option<Quantity>,
+
+    /// End with 1 where a side is worse than the base by more than this, and the data show it
+    ///
+    /// A point, or the mean over all points, whose whole interval is worse; and a point at which
+    /// the base succeeded and the other side failed.
+    #[arg(long, value_name = "PERCENT", value_parser = share, allow_negative_numbers = true)]
+    pub fail_if_worse: Option<f64>,
+
+    /// Write Markdown
+    #[arg(long, conflicts_with_all = ["csv", "json"])]
+    pub markdown: bool,
+
+    /// Write CSV: a row for each quantity of each point, with every number
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+
+    /// Print JSON instead of a table; docs/json-schema.md describes it
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    let share = number.map(|percent: f64| percent / 100.0);
+    share
+        .filter(|share| (0.0..1.0).contains(share))
+        .ok_or_else(|| "it takes percent from `0%` to below `100%`, as `5%`".into())
+}

@@ -1,0 +1,211 @@
+//! What a comparison says, as it is printed with `--json`; all other forms are written from it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::ratio::Ratio;
+
+/// The version of the schema: it grows when a key changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// What `forebay diff` says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Diff {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What tells the sides apart: `file`, or the name of an axis.
+    pub by: String,
+    /// The quantity that is judged first.
+    pub quantity: String,
+    /// How likely each interval holds its ratio.
+    pub confidence: f64,
+    /// The sides, the base first.
+    pub sides: Vec<Side>,
+    /// What differs between the machines and the runs.
+    pub environment: Vec<Difference>,
+    /// Each other side beside the base.
+    pub comparisons: Vec<Comparison>,
+    /// What a reader of the numbers should know, as sentences.
+    pub warnings: Vec<String>,
+    /// Whether it was as bad as it must not be; null where nobody asked.
+    pub gate: Option<Gate>,
+}
+
+/// A side.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// What it is called.
+    pub name: String,
+    /// The commands that measured it.
+    pub commands: Vec<String>,
+    /// How many points it has.
+    pub points: usize,
+}
+
+/// Something of which the sides have not the same.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// Of each side, in their order; null where it is not known.
+    pub values: Vec<Option<String>>,
+}
+
+/// One side beside the base.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The base.
+    pub base: String,
+    /// The other.
+    pub other: String,
+    /// Axes of which each side has one value, and another one: what is compared.
+    pub compared: Vec<Axes>,
+    /// Each quantity over all points that both have.
+    pub overall: Vec<Overall>,
+    /// The points that both have.
+    pub points: Vec<Pair>,
+    /// The points that one of them has alone, or that showed nothing.
+    pub alone: Vec<Alone>,
+}
+
+/// An axis on which the sides differ as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Axes {
+    /// The axis.
+    pub axis: String,
+    /// Its value in the base; null where that has none.
+    pub base: Option<String>,
+    /// In the other.
+    pub other: Option<String>,
+}
+
+/// A quantity over all points.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Overall {
+    /// Which.
+    pub quantity: String,
+    /// Points that both sides have it of.
+    pub points: usize,
+    /// The geometric mean of the points' ratios.
+    pub ratio: f64,
+    /// Between what that lies; null where a point has one sample on a side.
+    pub interval: Option<(f64, f64)>,
+    /// The smallest and the largest of the points' ratios.
+    pub range: (f64, f64),
+    /// Points at which the other is better.
+    pub better: usize,
+    /// At which it is worse.
+    pub worse: usize,
+    /// At which these data show no difference.
+    pub not_shown: usize,
+}
+
+/// A point that both sides have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Its value on each axis that both sides share; numbers where they are.
+    pub point: BTreeMap<String, Value>,
+    /// Its name among the others.
+    pub name: String,
+    /// Whether a simulated GPU took part, in the base and in the other.
+    pub simulated: (bool, bool),
+    /// Samples that failed, in the base and in the other.
+    #[serde(default)]
+    pub failed: (usize, usize),
+    /// What was compared.
+    pub quantities: Vec<Compared>,
+}
+
+/// One quantity of one point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Which.
+    pub quantity: String,
+    /// The median of the base.
+    pub base: f64,
+    /// That of the other.
+    pub other: f64,
+    /// Samples of both.
+    pub samples: (usize, usize),
+    /// The other's median over the base's.
+    pub ratio: f64,
+    /// Between what that lies; null where a side has one sample.
+    pub interval: Option<(f64, f64)>,
+    /// How likely all points without a difference would show one like this, so many being looked
+    /// at; null where a side has one sample.
+    pub chance: Option<f64>,
+    /// What follows.
+    pub verdict: Verdict,
+    /// The ratio with its error.
+    #[serde(skip)]
+    pub(super) exact: Option<Ratio>,
+}
+
+/// What the data of a point show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The other is better.
+    Better,
+    /// The other is worse.
+    Worse,
+    /// No difference that these data can show.
+    NotShown,
+}
+
+/// A point that could not be compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alone {
+    /// Its name.
+    pub name: String,
+    /// The side that has it, or that failed.
+    pub side: String,
+    /// Why there is no pair.
+    pub why: Why,
+}
+
+/// Why a point could not be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Why {
+    /// The other side has no such point.
+    NoPartner,
+    /// This side failed at it.
+    Failed,
+    /// This side moved wrong data.
+    WrongData,
+    /// This side's numbers have no ratio.
+    NoNumber,
+    /// This side has not the quantity that was asked for.
+    NoQuantity,
+}
+
+/// Whether the other sides are worse than the base by more than they may be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gate {
+    /// The share by which they may be worse.
+    pub worse_by: f64,
+    /// Points of the base that were judged.
+    #[serde(default)]
+    pub judged: usize,
+    /// Points of the base that could have been.
+    #[serde(default)]
+    pub points: usize,
+    /// What is worse by more, or was lost, each with its side.
+    pub failed: Vec<GateFailure>,
+}
+
+/// Something that is worse by more than it may be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GateFailure {
+    /// The side.
+    pub side: String,
+    /// The point; null for the mean over all of them.
+    pub point: Option<String>,
+    /// The ratio; null where the side failed at it or moved wrong data.
+    pub ratio: Option<f64>,
+    /// Between what it lies.
+    pub interval: Option<(f64, f64)>,
+}

@@ -1,0 +1,187 @@
+//! Any table of separated values with a heading, by the columns that the user names ([`map`]).
+//!
+//! [`text`] parts it into fields, [`units`] makes numbers of them. Whose numbers are in doubt is
+//! refused with its line; a row without a throughput is left out, and said.
+
+pub(super) mod map;
+mod text;
+mod units;
+
+use self::map::{Column, Map};
+use self::text::Records;
+use self::units::{Kind, doubtful, of_heading, scale, value};
+use super::found::{self, Beside, Contents, Found, axis, count, nanoseconds, short};
+use super::near::near;
+use super::said::put;
+use crate::results::{Latency, Measured, Point};
+
+/// Columns of a table that are named in an error at most.
+const NAMED_MAX: usize = 30;
+
+/// What the user says of a table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) map: &'a Map,
+    /// What moved the bytes, where no column tells.
+    pub(super) way: Option<&'a str>,
+    pub(super) read_percent: Option<u8>,
+}
+
+/// A column that the table has.
+struct Place<'a> {
+    column: &'a Column,
+    at: usize,
+    scale: Option<f64>,
+}
+
+/// Reads a table.
+///
+/// # Errors
+/// A column is not there, has no unit where it needs one, or the table is damaged.
+pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
+    let mut contents = Contents::default();
+    let mut records = Records::new(text, text::delimiter(text));
+    let head = records.next().ok_or("it is empty")??;
+    let places = places(asked.map, &head.fields)?;
+    if asked.way.is_none() && !places.iter().any(|place| place.column.name == "way") {
+        return Err("nothing says what moved the bytes: name it by `--way`".into());
+    }
+    for record in records {
+        let record = record?;
+        if record.fields.len() != head.fields.len() {
+            let (has, of) = (record.fields.len(), head.fields.len());
+            contents.warn(record.line, &format!("left out: {has} fields below {of} headings"));
+            continue;
+        }
+        match row(&places, &record.fields, asked) {
+            Ok((point, measured)) => {
+                let (line, measured) = (record.line, Ok(measured));
+                let beside = Beside::default();
+                contents.add(Found { line, point, unix_time: 0.0, measured, beside })?;
+            }
+            Err(why) => contents.warn(record.line, &format!("left out: {why}")),
+        }
+    }
+    Ok(contents)
+}
+
+/// Where the columns of a map stand, and what their numbers are in.
+fn places<'a>(map: &'a Map, heads: &[String]) -> Result<Vec<Place<'a>>, String> {
+    let all = map.0.iter().map(|column| {
+        let heading = column.heading.as_str();
+        let all = |same: &dyn Fn(&str) -> bool| -> Vec<usize> {
+            (0..heads.len()).filter(|at| same(&heads[*at])).collect()
+        };
+        let exact = all(&|head| head == heading);
+        let others = || all(&|head| head.eq_ignore_ascii_case(heading));
+        let found = if exact.is_empty() { others() } else { exact };
+        let at = match found.as_slice() {
+            [at] => *at,
+            [] => return Err(missing(heading, heads)),
+            _ => return Err(format!("{} of its columns are called `{heading}`", found.len())),
+        };
+        if let Some(unit) = doubtful(column.kind, &heads[at]).filter(|_| column.unit.is_none()) {
+            let (heading, unit) = (short(&heads[at]), short(unit));
+            let next = match column.kind {
+                Kind::Count => "write plain numbers under another heading",
+                _ => "say what it is behind the column, as `size=COLUMN:KiB`",
+            };
+            return Err(format!("`{unit}` in `{heading}` is no unit that is known: {next}"));
+        }
+        let told = column.unit.as_deref().map(|unit| scale(column.kind, unit));
+        let scale = told.unwrap_or_else(|| of_heading(column.kind, &heads[at]));
+        Ok(Place { column, at, scale })
+    });
+    all.collect()
+}
+
+fn missing(heading: &str, heads: &[String]) -> String {
+    let near = near(heading, heads.iter().map(String::as_str));
+    let near = near.map_or_else(String::new, |near| format!(": perhaps `{near}` was meant"));
+    let names: Vec<String> =
+        heads.iter().take(NAMED_MAX).map(|head| format!("`{}`", short(head))).collect();
+    let more = heads.len().saturating_sub(NAMED_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("it has no column `{heading}`{near}; it has {}{more}", names.join(", "))
+}
+
+/// What a row tells.
+fn row(
+    places: &[Place<'_>],
+    fields: &[String],
+    asked: Asked<'_>,
+) -> Result<(Point, Measured), String> {
+    let mut point = found::point(asked.way.unwrap_or_default(), 100);
+    let mut reads = asked.read_percent;
+    let mut numbers: Vec<(&str, f64)> = Vec::new();
+    for Place { column, at, scale } in places {
+        let (name, cell) = (column.name.as_str(), fields[*at].as_str());
+        if column.kind == Kind::Text {
+            match name {
+                _ if cell.is_empty() => {}
+                "way" => point.way = short(cell),
+                name => put(name, &short(cell), &mut point, &mut reads)?,
+            }
+            continue;
+        }
+        let number = value(column.kind, cell, *scale).map_err(|why| {
+            let unit = if why.contains("unit") { map::units(column.kind) } else { "" };
+            format!("`{}` is `{}`: {why}{unit}", column.heading, short(cell))
+        })?;
+        let Some(number) = number else { continue };
+        match name {
+            "size" => point.request_size = count(number).unwrap_or_default(),
+            "depth" => point.depth = axis(Some(number)),
+            "batch" => point.batch = axis(Some(number)),
+            "threads" => point.threads = axis(Some(number)),
+            "files" => point.files = axis(Some(number)),
+            name => numbers.push((name, number)),
+        }
+    }
+    point.read_percent = reads.ok_or(
+        "nothing says the direction: map a column to `direction`, or say `--set direction=read`",
+    )?;
+    if point.way.is_empty() {
+        return Err("its way is empty".into());
+    }
+    let measured = measured(&numbers, point.request_size)?;
+    Ok((point, measured))
+}
+
+/// What numbers say; a throughput that no column has follows from others.
+#[expect(clippy::cast_precision_loss, reason = "a size")]
+fn measured(numbers: &[(&str, f64)], size: u64) -> Result<Measured, String> {
+    let of = |name: &str| numbers.iter().find(|(known, _)| *known == name).map(|(_, n)| *n);
+    let seconds = of("seconds").map(|ns| ns * 1e-9).filter(|seconds| *seconds > 0.0);
+    let per_second = |amount: Option<f64>| Some(amount? / seconds?);
+    let requests_per_second =
+        of("iops").or_else(|| per_second(of("requests"))).and_then(found::rate);
+    let sized = requests_per_second.filter(|_| size > 0).map(|rate| rate * size as f64);
+    let rate = of("throughput").or_else(|| per_second(of("bytes"))).or(sized);
+    let bytes_per_second = rate.and_then(found::rate).ok_or(
+        "it has no throughput, nor bytes and seconds, nor requests of one size and their rate",
+    )?;
+    let time = |name: &str| of(name).and_then(nanoseconds);
+    let whole = |name: &str| time(name).and_then(count);
+    let latency = Latency {
+        mean_ns: time("mean"),
+        p50_ns: whole("p50"),
+        p90_ns: whole("p90"),
+        p99_ns: whole("p99"),
+        p99_9_ns: whole("p99.9"),
+        max_ns: whole("max"),
+        ..Latency::default()
+    };
+    Ok(Measured {
+        bytes: of("bytes").and_then(count),
+        requests: of("requests").and_then(count),
+        seconds,
+        bytes_per_second,
+        requests_per_second,
+        latency: Some(latency).filter(|latency| *latency != Latency::default()),
+        ..Measured::default()
+    })
+}
+
+#[cfg(test)]
+mod tests;

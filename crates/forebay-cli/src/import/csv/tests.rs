@@ -1,0 +1,125 @@
+//! What becomes of tables.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TABLE: &str = "\
+Block,BW (MiB/s),IOPS,lat_p99_us,mode,Threads,file
+64K,1000.5,16008,250.5,randread,4,/data/a
+1M,2000,2000,,write,4,\"/data/b, c\"
+";
+
+fn of(text: &str, map: &str, way: Option<&str>, reads: Option<u8>) -> Result<Contents, String> {
+    let map: Map = map.parse().unwrap();
+    parse(text, Asked { map: &map, way, read_percent: reads })
+}
+
+const MAP: &str = "size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
+                   threads=Threads,path=file";
+
+#[test]
+fn columns_are_taken_in_their_units() {
+    let contents = of(TABLE, MAP, Some("elbencho"), None).unwrap();
+    let [first, second] = contents.found.as_slice() else { panic!("{contents:?}") };
+    let (point, measured) = (&first.point, first.measured.as_ref().unwrap());
+    assert_eq!((first.line, point.way.as_str(), point.read_percent), (2, "elbencho", 100));
+    assert_eq!((point.pattern.as_str(), point.request_size), ("random", 65536));
+    assert_eq!((point.threads, point.path.as_str(), point.depth), (4, "/data/a", 0));
+    assert!((measured.bytes_per_second - 1000.5 * 1_048_576.0).abs() < 1e-3);
+    assert_eq!(measured.requests_per_second, Some(16008.0));
+    assert_eq!(measured.latency.unwrap().p99_ns, Some(250_500));
+    assert_eq!(
+        (measured.latency.unwrap().p50_ns, measured.bytes, measured.seconds),
+        (None, None, None)
+    );
+    assert_eq!((second.point.read_percent, second.point.path.as_str()), (0, "/data/b, c"));
+    assert_eq!(second.measured.as_ref().unwrap().latency, None);
+    assert_eq!(contents.warnings, Vec::<String>::new());
+    // The same table as a spreadsheet writes it where the comma is in numbers.
+    let other = "Block;BW (MiB/s);mode\n64K;1000,5;read\n";
+    let contents = of(other, "size=Block,throughput=BW (MiB/s),direction=mode", Some("x"), None);
+    let rate = contents.unwrap().found[0].measured.as_ref().unwrap().bytes_per_second;
+    assert!((rate - 1000.5 * 1_048_576.0).abs() < 1e-3);
+}
+
+#[test]
+fn a_throughput_may_follow_from_others() {
+    let rate = |text: &str, map: &str| {
+        let contents = of(text, map, Some("x"), Some(100)).unwrap();
+        let measured = contents.found[0].measured.clone().unwrap();
+        (measured.bytes_per_second, measured.requests_per_second)
+    };
+    assert_eq!(rate("a,b\n4096,1000\n", "size=a,iops=b"), (4_096_000.0, Some(1000.0)));
+    assert_eq!(rate("a,b\n1M,500 ms\n", "bytes=a,seconds=b"), (2_097_152.0, None));
+    let all = rate("a,b,c\n1M,4,2\n", "bytes=a,requests=b,seconds=c:s");
+    assert_eq!(all, (524_288.0, Some(2.0)));
+}
+
+#[test]
+fn what_is_not_there_or_not_clear_is_named() {
+    let why = |text: &str, map: &str| of(text, map, Some("x"), Some(100)).unwrap_err();
+    assert_eq!(
+        why(TABLE, "throughput=BW"),
+        "it has no column `BW`: perhaps `BW (MiB/s)` was meant; it has `Block`, `BW (MiB/s)`, \
+         `IOPS`, `lat_p99_us`, `mode`, `Threads`, `file`"
+    );
+    assert!(why(TABLE, "throughput=speed").contains("no column `speed`; it has `Block`"));
+    assert_eq!(why("", "throughput=a"), "it is empty");
+    assert!(why("a,b\n1,\"2\n", "throughput=a:B/s").contains("line 2: a quote is not closed"));
+    assert!(why("a,b,A,a\n", "throughput=a").contains("2 of its columns are called `a`"));
+    let wide = format!("{}\n", ["a"; 50].join(","));
+    assert!(why(&wide, "throughput=b").ends_with("and 20 more"));
+    let sized = "bs (sectors),BW\n8,1\n";
+    assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("no unit that is known"));
+    let told = of(sized, "size=\"bs (sectors)\":KiB,throughput=BW:GB/s", Some("x"), Some(100));
+    assert_eq!(told.unwrap().found[0].point.request_size, 8192);
+    let nobody = of(TABLE, MAP, None, None).unwrap_err();
+    assert!(nobody.contains("name it by `--way`"), "{nobody}");
+    let told = |text: &str| {
+        let contents = of(text, "throughput=a,direction=b,depth=c", Some("x"), None).unwrap();
+        assert_eq!(contents.found, []);
+        contents.warnings.join("\n")
+    };
+    let rows = "1 GB/s,read,1.5e300x\n-1 GB/s,read,1\n1,read,1\n,read,1\n1 GB/s,,1\n1 GB/s,up,1\n\
+                1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
+    insta::assert_snapshot!(told(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
+    line 2:
+      `c` is `1.5e300x`: it is no number alone
+    line 3:
+      `a` is `-1 GB/s`: it is no number from 0 on
+    line 4:
+      `a` is `1`: it has no unit: there are MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
+    line 5:
+      it has no throughput, nor bytes and seconds, nor requests of one size and their rate
+    line 6:
+      nothing says the direction: map a column to `direction`, or say `--set direction=read`
+    line 7:
+      `direction` takes `read`, `write`, or `mixed:70` for 70 % reads
+    line 8:
+      2 fields below 3 headings
+    line 9:
+      `a` is `1,234 GB/s`: its comma may part thousands or a fraction: write numbers without it
+    line 10:
+      it has no throughput, nor bytes and seconds, nor requests of one size and their rate
+    ");
+}
+
+#[test]
+fn a_way_may_stand_in_a_column() {
+    let text = "tool\tGB/s\na\t1\n\t2\n";
+    let contents = of(text, "way=tool,throughput=GB/s:GB/s", None, Some(0)).unwrap();
+    assert_eq!((contents.found.len(), contents.found[0].point.way.as_str()), (1, "a"));
+    assert_eq!(contents.warnings, ["line 3: left out: its way is empty"]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_text_ends_the_command(text: String, cells in "[0-9a-zA-Z.,;/\"\n -]{0,80}") {
+        let map = "throughput=a:GB/s,size=b,direction=c,cache=d";
+        let _ = of(&text, map, Some("x"), Some(100));
+        let _ = of(&format!("a,b,c,d\n{cells}\n{text}"), map, Some("x"), Some(100));
+    }
+}

@@ -1,0 +1,478 @@
+//! What fio tells of a job: its options, and what it moved in each direction.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::latency::Times;
+use crate::import::found::{self, Beside, axis, cause, count, number, short};
+use crate::report::json::Cache;
+use crate::results::{CpuCost, Measured, Point};
+
+/// Engines that have one request of a thread in flight, whatever depth they were told.
+const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];
+/// fio's own, where it is told none.
+const ENGINE: &str = "psync";
+/// fio's own size of a request.
+const BLOCK: u64 = 4096;
+
+/// Options that an axis has, or that say how long and in which order jobs run, what they are called
+/// and what is written down of them: where points agree, nothing else is different for them.
+const KNOWN: [&str; 38] = [
+    "name",
+    "description",
+    "filename",
+    "directory",
+    "rw",
+    "readwrite",
+    "rwmixread",
+    "rwmixwrite",
+    "ioengine",
+    "cuda_io",
+    "gpu_dev_ids",
+    "bs",
+    "blocksize",
+    "iodepth",
+    "numjobs",
+    "nrfiles",
+    "direct",
+    "buffered",
+    "kb_base",
+    "runtime",
+    "timeout",
+    "time_based",
+    "stonewall",
+    "wait_for",
+    "group_reporting",
+    "new_group",
+    "randseed",
+    "log_avg_msec",
+    "write_bw_log",
+    "write_lat_log",
+    "write_iops_log",
+    "write_hist_log",
+    "percentile_list",
+    "lat_percentiles",
+    "clat_percentiles",
+    "slat_percentiles",
+    "unified_rw_reporting",
+    "unlink",
+];
+
+/// Options of one job without an axis that are looked at at most.
+const OPTIONS_MAX: usize = 64;
+
+/// Options by their names.
+pub(super) type Options = Map<String, Value>;
+
+/// A job, or several that are clones of one another.
+#[derive(Debug, Clone)]
+pub(super) struct Job {
+    pub(super) line: u64,
+    pub(super) name: String,
+    pub(super) group: u64,
+    pub(super) host: Option<String>,
+    /// Its own options, and those of all jobs.
+    own: Options,
+    global: Rc<Options>,
+    /// Whether there are options at all: then what is not among them has fio's default.
+    told: bool,
+    error: u64,
+    /// Seconds of all of its threads.
+    thread_s: Option<f64>,
+    cpu_s: Option<(f64, f64)>,
+    read: Moved,
+    write: Moved,
+    pub(super) trims: bool,
+    /// Whether both directions are counted as one.
+    unified: bool,
+    /// When it began, where newer versions tell that.
+    pub(super) start_ms: Option<u64>,
+    /// Entries that were put together.
+    entries: u32,
+}
+
+/// What moved in one direction.
+#[derive(Debug, Default, Clone)]
+struct Moved {
+    bytes: u64,
+    requests: u64,
+    seconds: f64,
+    rate: f64,
+    times: Times,
+}
+
+impl Moved {
+    /// `old` versions, before 3, tell KiB.
+    fn of(value: &Value, old: bool) -> Self {
+        let number = |key: &str| value.get(key).and_then(Value::as_f64);
+        let told = ["bw_bytes", "io_kbytes"].iter().any(|key| value.get(key).is_some());
+        let unit = if old && !told { 1024.0 } else { 1.0 };
+        let bytes = number("io_bytes").and_then(|bytes| count(bytes * unit)).unwrap_or_default();
+        let requests = number("total_ios").and_then(count).unwrap_or_default();
+        let rate = number("bw_bytes").or_else(|| number("bw").map(|kib| kib * 1024.0));
+        Self {
+            bytes,
+            requests,
+            seconds: number("runtime").filter(|ms| *ms > 0.0).map_or(0.0, |ms| ms / 1e3),
+            rate: rate.and_then(found::rate).unwrap_or_default(),
+            times: Times::of(value, requests),
+        }
+    }
+
+    /// Both, which ran together: as fio does for a group, over the time of the longer.
+    fn with(self, other: Self) -> Self {
+        if self.requests == 0 || other.requests == 0 {
+            return if self.requests == 0 { other } else { self };
+        }
+        let bytes = self.bytes.saturating_add(other.bytes);
+        let seconds = self.seconds.max(other.seconds);
+        let over = (seconds > 0.0).then(|| float(bytes) / seconds).and_then(found::rate);
+        Self {
+            bytes,
+            requests: self.requests.saturating_add(other.requests),
+            seconds,
+            rate: over.unwrap_or(self.rate + other.rate),
+            times: self.times.with(other.times),
+        }
+    }
+}
+
+impl Job {
+    /// What an entry tells; its options are those of all jobs, and its own.
+    pub(super) fn of(value: &Value, global: &Rc<Options>, line: u64, old: bool) -> Self {
+        let own = value.get("job options").and_then(Value::as_object);
+        let told = own.is_some() || !global.is_empty();
+        let number = |key: &str| value.get(key).and_then(Value::as_f64);
+        let text = |key: &str| value.get(key).and_then(Value::as_str).map(short);
+        let thread_s = number("job_runtime").filter(|ms| *ms > 0.0).map(|ms| ms / 1e3);
+        let share = |key: &str| number(key).filter(|percent| (0.0..=1e6).contains(percent));
+        let cpu_s = share("usr_cpu").zip(share("sys_cpu")).zip(thread_s);
+        let cpu_s = cpu_s.map(|((user, system), s)| (user / 100.0 * s, system / 100.0 * s));
+        let both = Moved::of(&value["mixed"], old);
+        let unified = both.requests > 0;
+        let write = Moved::of(&value["write"], old);
+        Self {
+            line,
+            name: text("jobname").unwrap_or_default(),
+            group: number("groupid").and_then(count).unwrap_or_default(),
+            host: text("hostname"),
+            own: own.cloned().unwrap_or_default(),
+            global: Rc::clone(global),
+            told,
+            error: number("error").and_then(count).unwrap_or_default(),
+            thread_s,
+            cpu_s,
+            // With `unified_rw_reporting` both are one, which the options tell apart; some of its
+            // values tell each of them again.
+            read: if unified { both } else { Moved::of(&value["read"], old) },
+            write: if unified { Moved::default() } else { write },
+            unified,
+            start_ms: value.get("job_start").and_then(Value::as_u64).filter(|ms| *ms > 0),
+            trims: value["trim"]["total_ios"].as_f64().is_some_and(|count| count > 0.0),
+            entries: 1,
+        }
+    }
+
+    /// Whether both are clones of one job (`numjobs`), which ran together.
+    pub(super) fn is_clone_of(&self, other: &Self) -> bool {
+        let clones = number(&self.option("numjobs").unwrap_or_default()).unwrap_or(1.0);
+        (&self.name, self.group, &self.host) == (&other.name, other.group, &other.host)
+            && clones > f64::from(other.entries)
+            && self.options_are_those_of(other)
+    }
+
+    fn options_are_those_of(&self, other: &Self) -> bool {
+        let same = Rc::ptr_eq(&self.global, &other.global) || self.global == other.global;
+        same && self.own == other.own
+    }
+
+    /// Whether both are the same job, at two times.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        (&self.name, self.group, &self.host, self.entries)
+            == (&other.name, other.group, &other.host, other.entries)
+            && self.options_are_those_of(other)
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.read.requests.saturating_add(self.write.requests)
+    }
+
+    /// How long it moved bytes.
+    pub(super) fn seconds(&self) -> f64 {
+        self.read.seconds.max(self.write.seconds)
+    }
+
+    /// The options that no axis has: jobs that differ in them are no repeats of each other.
+    ///
+    /// `shared` are those of all jobs of its object.
+    pub(super) fn beside(&self, shared: &Rc<BTreeMap<String, String>>) -> Beside {
+        Beside { own: without_axis(&self.own), shared: Some(Rc::clone(shared)) }
+    }
+
+    /// Those among the options of all jobs.
+    pub(super) fn beside_of_all(&self) -> BTreeMap<String, String> {
+        without_axis(&self.global)
+    }
+
+    /// Both as one.
+    pub(super) fn with(self, other: Self) -> Self {
+        let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+        let cpu_s = self.cpu_s.zip(other.cpu_s);
+        Self {
+            error: self.error.max(other.error),
+            thread_s: sum(self.thread_s, other.thread_s),
+            cpu_s: cpu_s.map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
+            read: self.read.with(other.read),
+            write: self.write.with(other.write),
+            trims: self.trims || other.trims,
+            entries: self.entries.saturating_add(other.entries),
+            ..self
+        }
+    }
+
+    fn option(&self, key: &str) -> Option<String> {
+        let value = self.own.get(key).or_else(|| self.global.get(key))?;
+        Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    fn first_option(&self, keys: &[&str]) -> Option<String> {
+        keys.iter().find_map(|key| self.option(key))
+    }
+
+    /// Where it lies on all axes, as far as fio tells.
+    pub(super) fn point(&self, hosts: bool) -> Point {
+        if !self.told {
+            return found::point("fio", self.read_percent());
+        }
+        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let engine = self.option("ioengine").unwrap_or_else(|| ENGINE.into());
+        let kind = short(engine.split(':').next().unwrap_or_default());
+        let through_host = self.option("cuda_io").as_deref() == Some("posix");
+        let mut way = format!("fio-{kind}");
+        if kind == "libcufile" && through_host {
+            way.push_str("-posix");
+        }
+        let mut point = found::point(way, self.read_percent());
+        point.pattern = if order.starts_with("rand") { "random" } else { "sequential" }.into();
+        let path = self.first_option(&["filename", "directory"]);
+        point.path = path.as_deref().map(short).unwrap_or_default();
+        if let Some(host) = self.host.as_ref().filter(|_| hosts) {
+            point.path = format!("{host}:{}", point.path);
+        }
+        point.targets = self.targets(&kind);
+        point.request_size = self.request_size().unwrap_or_default();
+        let depth = self.option("iodepth").map_or(Some(1.0), |depth| number(&depth));
+        point.depth = if SYNCHRONOUS.contains(&kind.as_str()) { 1 } else { axis(depth) };
+        point.batch = 1;
+        let threads = self.option("numjobs").map_or(Some(1.0), |count| number(&count));
+        point.threads = axis(threads).max(self.entries);
+        let files = axis(self.option("nrfiles").map_or(Some(1.0), |count| number(&count)));
+        let named = self.option("filename").map_or(1, |names| files_named(&names));
+        point.files = if files == 0 { 0 } else { files.max(named) };
+        // Past the page cache; else fio's own page cache settings decide, which it does not tell.
+        let direct = self.option("direct").or_else(|| {
+            let buffered = self.option("buffered")?;
+            Some(if buffered == "0" { "1" } else { "0" }.into())
+        });
+        point.cache = direct.filter(|direct| direct == "1").map(|_| Cache::Cold);
+        point
+    }
+
+    fn targets(&self, kind: &str) -> Vec<String> {
+        if kind != "libcufile" {
+            return vec!["host".into()];
+        }
+        let ids = self.option("gpu_dev_ids").unwrap_or_default();
+        let ids: Vec<u32> = ids.split(':').filter_map(|id| id.trim().parse().ok()).collect();
+        if ids.is_empty() { vec!["gpu".into()] } else { ids.iter().map(cuda).collect() }
+    }
+
+    /// Of 100 requests, how many are reads.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
+    fn read_percent(&self) -> u8 {
+        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let order = order.split(':').next().unwrap_or_default();
+        let wants = |words: &[&str]| words.contains(&order);
+        if self.told && wants(&["rw", "readwrite", "randrw"]) {
+            let told = self.option("rwmixread").and_then(|percent| number(&percent));
+            let writes = self.option("rwmixwrite").and_then(|percent| number(&percent));
+            let told = told.or_else(|| Some(100.0 - writes?)).unwrap_or(50.0);
+            return told.clamp(0.0, 100.0).round() as u8;
+        }
+        if self.told && wants(&["read", "randread", "write", "randwrite"]) {
+            return if order.ends_with("read") { 100 } else { 0 };
+        }
+        self.share_of_reads()
+    }
+
+    /// Of the requests that it made, how many of 100 were reads.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from 0 to 100"
+    )]
+    pub(super) fn share_of_reads(&self) -> u8 {
+        let all = self.requests().max(1);
+        (self.read.requests as f64 / all as f64 * 100.0).round() as u8
+    }
+
+    /// Whether it moved what its options cannot have made it move: with `group_reporting` several
+    /// jobs are told as one, with the options of the first.
+    pub(super) fn is_several(&self) -> bool {
+        if !self.told || self.error != 0 {
+            return false;
+        }
+        let order = self.first_option(&["rw", "readwrite"]).unwrap_or_else(|| "read".into());
+        let order = order.split(':').next().unwrap_or_default();
+        // What was written is read back to be compared.
+        let checks = self.option("verify").is_some();
+        let other_way = match order {
+            _ if checks => false,
+            "read" | "randread" => self.write.requests > 0 && !self.unified,
+            "write" | "randwrite" => self.read.requests > 0 && !self.unified,
+            _ => false,
+        };
+        let bytes = float(self.read.bytes) + float(self.write.bytes);
+        let threads = self.option("numjobs").map_or(Some(1.0), |count| number(&count));
+        let threads = threads.unwrap_or(1.0).max(f64::from(self.entries));
+        // The last request of a thread may be short, and old versions round to KiB.
+        let other_size = self.request_size().is_some_and(|size| {
+            let off = (bytes - float(self.requests()) * float(size)).abs();
+            off > bytes * 0.02 + threads * float(size) * 2.0 + 2048.0
+        });
+        let longer = !checks
+            && self.seconds() > 0.0
+            && self.thread_s.is_some_and(|s| s > 1.5 * threads * self.seconds() + 1.0);
+        other_way || other_size || longer
+    }
+
+    /// The size of its requests, where all have one.
+    fn request_size(&self) -> Option<u64> {
+        if self.first_option(&["bsrange", "blocksize_range", "bssplit"]).is_some() {
+            return None;
+        }
+        let text = self.first_option(&["bs", "blocksize"]);
+        let base = self.option("kb_base").is_some_and(|base| base == "1000");
+        text.map_or(Some(BLOCK), |text| block_size(&text, base))
+    }
+
+    /// What it showed, or why it failed; `None` where it moved nothing and did not fail.
+    pub(super) fn measured(&self) -> Option<Result<Measured, String>> {
+        if self.error != 0 {
+            let errno = i32::try_from(self.error).unwrap_or_default();
+            let text = cause(&std::io::Error::from_raw_os_error(errno).to_string());
+            return Some(Err(format!("fio ended the job with an error: {text}")));
+        }
+        let all = self.read.clone().with(self.write.clone());
+        if all.requests == 0 || all.rate <= 0.0 {
+            return None;
+        }
+        let seconds = Some(all.seconds).filter(|seconds| *seconds > 0.0);
+        let times = if all.times.completion_only {
+            "latencies from submission to completion"
+        } else {
+            "latencies with the submission"
+        };
+        Some(Ok(Measured {
+            bytes: Some(all.bytes),
+            requests: Some(all.requests),
+            seconds,
+            bytes_per_second: all.rate,
+            requests_per_second: seconds.map(|seconds| float(all.requests) / seconds),
+            latency: all.times.summary(),
+            cpu: seconds.and_then(|seconds| self.cpu(seconds, all.bytes)),
+            reason: Some(format!("fio's job `{}`: {times}", self.name)),
+            ..Measured::default()
+        }))
+    }
+
+    fn cpu(&self, seconds: f64, bytes: u64) -> Option<CpuCost> {
+        let (user_s, system_s) = self.cpu_s?;
+        let both = user_s + system_s;
+        if both <= 0.0 {
+            return None; // it ended before the kernel had counted anything
+        }
+        let per_gb = (bytes > 0).then(|| both / (float(bytes) * 1e-9));
+        Some(CpuCost { user_s, system_s, cores: both / seconds, s_per_gb: per_gb })
+    }
+}
+
+fn without_axis(options: &Options) -> BTreeMap<String, String> {
+    let others = options.iter().filter(|(key, _)| !KNOWN.contains(&key.as_str()));
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    others.take(OPTIONS_MAX).map(|(key, value)| (short(key), short(&text(value)))).collect()
+}
+
+fn cuda(id: &u32) -> String {
+    format!("cuda:{id}")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Files that `filename` names: colons part them, but for those behind a backslash.
+fn files_named(names: &str) -> u32 {
+    let (mut files, mut escaped) = (1_u32, false);
+    for letter in names.chars() {
+        files = files.saturating_add(u32::from(letter == ':' && !escaped));
+        escaped = letter == '\\' && !escaped;
+    }
+    files
+}
+
+/// The bytes of fio's `bs`: one size, or the same for each direction. Its letters are powers of two
+/// and its `KiB`, `MiB`, … powers of ten, unless `kb_base` is 1000 and each means what it says.
+fn block_size(text: &str, base_1000: bool) -> Option<u64> {
+    let mut sizes = text.split(',').map(|size| one_size(size.trim(), base_1000));
+    let first = sizes.next()??;
+    sizes.all(|size| size == Some(first)).then_some(first)
+}
+
+fn one_size(text: &str, base_1000: bool) -> Option<u64> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let unit = unit.to_lowercase();
+    // fio looks at the first letter alone, but for what has all three.
+    let (letter, other) = match unit.strip_suffix("ib") {
+        Some(letter) if !letter.is_empty() => (letter, true),
+        _ => (unit.trim_end_matches('b').trim_end_matches('i'), false),
+    };
+    if unit.starts_with(['i', 'b']) && unit != "b" {
+        return None;
+    }
+    let power = match letter {
+        "" if !other => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        _ => return None,
+    };
+    let step: u64 = if other == base_1000 { 1024 } else { 1000 };
+    let bytes = digits.parse::<u64>().ok()?.checked_mul(step.pow(power))?;
+    (bytes > 0).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_what_fio_takes_it_for() {
+        let usual = |text| block_size(text, false);
+        assert_eq!(
+            ["4k", "4K", "1m", "512", "64kb", "4Ki", "4kiB"].map(usual),
+            [Some(4096), Some(4096), Some(1 << 20), Some(512), Some(65536), Some(4096), Some(4000)]
+        );
+        assert_eq!(["4k", "4kib"].map(|text| block_size(text, true)), [Some(4000), Some(4096)]);
+        assert_eq!(
+            ["4k,4k", "4k,8k", "", "k", "0", "i"].map(usual),
+            [Some(4096), None, None, None, None, None]
+        );
+        assert_eq!(usual("99999999999999999999g"), None);
+    }
+}

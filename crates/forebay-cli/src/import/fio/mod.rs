@@ -1,0 +1,240 @@
+//! fio's JSON (`--output-format=json` or `json+`): [`job`] reads an entry, [`latency`] its times,
+//! [`interim`] knows what was told before the jobs had ended.
+//!
+//! A job is one measurement: clones (`numjobs`) that are told one by one are put together, since
+//! they ran together, and so are both directions of a mixed job.
+
+mod interim;
+mod job;
+mod latency;
+
+use std::rc::Rc;
+
+use serde_json::{Deserializer, Value};
+
+use self::interim::Object;
+use self::job::{Job, Options};
+use super::found::{self, Contents, Found, short};
+use crate::results::Point;
+
+/// How fio's client calls the sum of all servers.
+const ALL_CLIENTS: &str = "All clients";
+/// The way of what is no one job.
+const SEVERAL: &str = "fio (several jobs)";
+/// Jobs of one object at most.
+const JOBS_MAX: usize = 20_000;
+
+/// Reads fio's JSON, behind whatever it printed before it; several may follow each other.
+///
+/// # Errors
+/// It is no JSON, is cut, or is no result of fio's.
+pub(super) fn parse(text: &str) -> Result<Contents, String> {
+    let mut contents = Contents::default();
+    let mut rest = Rest { text, line: 1 };
+    let mut pending: Option<Object> = None;
+    let (mut objects, mut interim) = (0, 0);
+    while let Some(begin) = object_in(rest.text) {
+        rest.skip(begin, |line, text| talk(&mut contents, line, text));
+        let mut stream = Deserializer::from_str(rest.text).into_iter::<Value>();
+        let value = match stream.next() {
+            Some(Ok(value)) => value,
+            Some(Err(error)) => return Err(broken(rest.line, &error)),
+            None => break,
+        };
+        let end = stream.byte_offset();
+        let object = take(&mut contents, &value, &Lines::of(rest.line, &rest.text[..end]))?;
+        match pending.take() {
+            Some(earlier) if object.goes_on_from(&earlier) => interim += 1,
+            earlier => earlier.map_or(Ok(()), |earlier| add(&mut contents, &earlier))?,
+        }
+        pending = Some(object);
+        rest.skip(end, |_, _| {});
+        objects += 1;
+    }
+    pending.map_or(Ok(()), |last| add(&mut contents, &last))?;
+    if interim > 0 {
+        contents.note(&format!(
+            "{interim} interim results of jobs that went on (`--status-interval`) are left out: \
+             the last of each has all that they told"
+        ));
+    }
+    rest.skip(rest.text.len(), |line, text| talk(&mut contents, line, text));
+    if objects == 0 {
+        return Err("no line of it begins an object of JSON".into());
+    }
+    Ok(contents)
+}
+
+/// Where the first line begins that begins an object.
+fn object_in(text: &str) -> Option<usize> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with('{') {
+            return Some(at + line.len() - line.trim_start().len());
+        }
+        at += line.len();
+    }
+    None
+}
+
+/// What was not read yet, and the line that it begins in.
+struct Rest<'a> {
+    text: &'a str,
+    line: u64,
+}
+
+impl Rest<'_> {
+    /// Passes over some bytes, each line of which is shown with its number.
+    fn skip(&mut self, len: usize, mut show: impl FnMut(u64, &str)) {
+        let (passed, rest) = self.text.split_at(len);
+        for line in passed.split_inclusive('\n') {
+            show(self.line, line);
+            self.line += u64::from(line.ends_with('\n'));
+        }
+        self.text = rest;
+    }
+}
+
+/// What is wrong with an object that begins in a line.
+fn broken(first: u64, error: &serde_json::Error) -> String {
+    let line = first - 1 + error.line() as u64;
+    if error.is_eof() {
+        return format!("line {line}: it is cut: its JSON does not end");
+    }
+    let what = error.to_string();
+    let what = what.split(" at line ").next().unwrap_or_default();
+    format!("line {line}: {}", short(what))
+}
+
+/// Keeps what fio complained of beside its JSON.
+fn talk(contents: &mut Contents, number: u64, line: &str) {
+    let lower = line.to_lowercase();
+    // What it prints for people has `err= 0` of each job that went well.
+    let lower = lower.replace("err= 0:", "");
+    if ["error", "fail", "err="].iter().any(|word| lower.contains(word)) {
+        contents.warn(number, &format!("fio said: {}", short(line)));
+    }
+}
+
+/// Where entries begin: fio writes their names on lines of their own.
+struct Lines {
+    first: u64,
+    names: Vec<u64>,
+}
+
+impl Lines {
+    fn of(first: u64, text: &str) -> Self {
+        let lines = (first..).zip(text.lines());
+        let names = lines.filter(|(_, line)| line.trim_start().starts_with("\"jobname\""));
+        Self { first, names: names.map(|(number, _)| number).collect() }
+    }
+
+    fn of_entry(&self, number: usize, count: usize) -> u64 {
+        let known = Some(&self.names).filter(|names| names.len() == count);
+        known.and_then(|names| names.get(number)).copied().unwrap_or(self.first)
+    }
+}
+
+/// What one object of results holds.
+fn take(contents: &mut Contents, value: &Value, lines: &Lines) -> Result<Object, String> {
+    let Some(version) = value.get("fio version").and_then(Value::as_str) else {
+        return Err(format!("line {}: it has no `fio version`", lines.first));
+    };
+    let version = short(version.strip_prefix("fio-").unwrap_or(version));
+    if let Some(other) = contents.version.as_ref().filter(|other| **other != version) {
+        contents.warn(lines.first, &format!("version {version}, and {other} above"));
+    }
+    contents.version.get_or_insert(version);
+    let time = value.get("timestamp").and_then(Value::as_u64);
+    contents.unix_time = contents.unix_time.or(time);
+    let entries = ["jobs", "client_stats"].iter().find_map(|key| value.get(key)?.as_array());
+    let Some(entries) = entries else {
+        return Err(format!("line {}: it has neither `jobs` nor `client_stats`", lines.first));
+    };
+    if entries.len() > JOBS_MAX {
+        return Err(format!("it holds more than {JOBS_MAX} jobs"));
+    }
+    let global = value.get("global options").and_then(Value::as_object);
+    let old = contents.version.as_deref().is_some_and(|text| text.starts_with(['1', '2']));
+    let global = Rc::new(global.cloned().unwrap_or_default());
+    let jobs = jobs(entries, &global, lines, old);
+    for both in jobs.windows(2) {
+        let together = both[0].group == both[1].group && both[0].name != both[1].name;
+        if together && both[0].host == both[1].host {
+            contents.note(
+                "jobs of one group ran at the same time: each has its own numbers, and they took \
+                 from each other; `stonewall` runs one after the other",
+            );
+        }
+    }
+    Ok(Object::of(value, jobs))
+}
+
+/// The jobs of an object, clones put together.
+fn jobs(entries: &[Value], global: &Rc<Options>, lines: &Lines, old: bool) -> Vec<Job> {
+    let mut jobs: Vec<Job> = Vec::new();
+    for (number, entry) in entries.iter().enumerate() {
+        let job = Job::of(entry, global, lines.of_entry(number, entries.len()), old);
+        if job.name == ALL_CLIENTS {
+            continue;
+        }
+        match jobs.pop() {
+            Some(last) if job.is_clone_of(&last) => jobs.push(last.with(job)),
+            last => {
+                jobs.extend(last);
+                jobs.push(job);
+            }
+        }
+    }
+    jobs
+}
+
+fn add(contents: &mut Contents, object: &Object) -> Result<(), String> {
+    let (jobs, time) = (&object.jobs, object.time);
+    let several = jobs.iter().any(|job| job.host != jobs[0].host);
+    let begin = contents.found.len();
+    let mut names: Vec<&str> = Vec::new();
+    let shared = Rc::new(jobs.first().map(Job::beside_of_all).unwrap_or_default());
+    for job in jobs {
+        if job.trims {
+            contents.warn(job.line, &format!("the trims of job `{}` are left out", job.name));
+        }
+        let Some(measured) = job.measured() else {
+            contents.warn(job.line, &format!("job `{}` moved nothing: left out", job.name));
+            continue;
+        };
+        #[expect(clippy::cast_precision_loss, reason = "seconds since 1970")]
+        let unix_time = time.map_or(0.0, |time| time as f64);
+        let mut point = job.point(several);
+        if job.is_several() {
+            contents.warn(
+                job.line,
+                &format!(
+                    "job `{}` moved what its options do not say, as where several jobs are told as \
+                     one (`group_reporting`): its size, depth, threads and order are not known",
+                    job.name
+                ),
+            );
+            point = Point { path: point.path, ..found::point(SEVERAL, job.share_of_reads()) };
+        }
+        let beside = job.beside(&shared);
+        contents.add(Found { line: job.line, point, unix_time, measured, beside })?;
+        names.push(&job.name);
+    }
+    // Jobs that differ in what has no axis here are no repeats of each other.
+    let points: Vec<_> = contents.found[begin..].iter().map(|found| found.point.clone()).collect();
+    let mut of: std::collections::HashMap<_, Vec<usize>> = std::collections::HashMap::new();
+    for (index, point) in points.iter().enumerate() {
+        of.entry(point).or_default().push(index);
+    }
+    for same in of.values().filter(|same| same.iter().any(|at| names[*at] != names[same[0]])) {
+        for index in same {
+            let way = &mut contents.found[begin + index].point.way;
+            way.push_str(&format!(" ({})", names[*index]));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

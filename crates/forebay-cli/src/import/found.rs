@@ -1,0 +1,243 @@
+//! What a file of another tool told, before it becomes records: points with what was measured, and
+//! what a reader should know. Also the bounds that hold for every tool.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use crate::failure::lower;
+use crate::report::plain::plain;
+use crate::results::{Latency, Measured, Point};
+
+/// Measurements of one file at most.
+pub(super) const FOUND_MAX: usize = 100_000;
+/// Warnings of one file that are kept.
+const WARNINGS_MAX: usize = 50;
+/// Things without an axis by which measurements are told apart at most.
+const PARTED_MAX: usize = 4;
+/// Letters of a text of others that are kept.
+const TEXT_MAX: usize = 200;
+/// Bytes per second above which a number is no rate: no machine moves as much.
+const RATE_MAX: f64 = 1e15;
+/// Nanoseconds above which a number is no latency: a month.
+const LATENCY_MAX: f64 = 2.7e15;
+/// Counts above which a number is none: a `f64` holds them exactly below.
+const COUNT_MAX: f64 = 9e15;
+
+/// One measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Found {
+    /// Where in the file it stands, from 1 on.
+    pub(super) line: u64,
+    pub(super) point: Point,
+    /// When it was made, in seconds since 1970; 0 where nobody knows.
+    pub(super) unix_time: f64,
+    /// What it showed, or why it failed.
+    pub(super) measured: Result<Measured, String>,
+    /// What it was told that has no axis.
+    pub(super) beside: Beside,
+}
+
+/// What has no axis here, by its names: what differs in it is no repeat.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct Beside {
+    pub(super) own: BTreeMap<String, String>,
+    /// The same for many, where they have none of their own.
+    pub(super) shared: Option<Rc<BTreeMap<String, String>>>,
+}
+
+impl Beside {
+    fn get(&self, name: &str) -> Option<&str> {
+        let shared = || self.shared.as_ref()?.get(name);
+        self.own.get(name).or_else(shared).map(String::as_str)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.own.keys().chain(self.shared.iter().flat_map(|shared| shared.keys()))
+    }
+}
+
+/// What a file holds.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(super) struct Contents {
+    pub(super) version: Option<String>,
+    /// When the tool ran, in seconds since 1970.
+    pub(super) unix_time: Option<u64>,
+    pub(super) found: Vec<Found>,
+    pub(super) warnings: Vec<String>,
+    /// Warnings that are not kept.
+    left_out: usize,
+}
+
+impl Contents {
+    /// Adds a measurement, or says why the file is too large.
+    pub(super) fn add(&mut self, found: Found) -> Result<(), String> {
+        if self.found.len() >= FOUND_MAX {
+            return Err(format!("it holds more than {FOUND_MAX} measurements"));
+        }
+        self.found.push(found);
+        Ok(())
+    }
+
+    /// Adds what a reader should know of a line.
+    pub(super) fn warn(&mut self, line: u64, text: &str) {
+        if self.warnings.len() < WARNINGS_MAX {
+            self.warnings.push(format!("line {line}: {text}"));
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// Adds what a reader should know of all of it.
+    pub(super) fn note(&mut self, text: &str) {
+        if !self.warnings.iter().any(|known| known == text) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    /// Tells apart what agrees on all axes and differs in what has none, by its way.
+    pub(super) fn part(&mut self) {
+        let mut same: HashMap<&Point, Vec<usize>> = HashMap::new();
+        for (index, found) in self.found.iter().enumerate() {
+            same.entry(&found.point).or_default().push(index);
+        }
+        let mut parted: Vec<(usize, String)> = Vec::new();
+        for indices in same.into_values().filter(|indices| indices.len() > 1) {
+            let of = |index: usize| &self.found[index].beside;
+            let names: BTreeSet<&String> =
+                indices.iter().flat_map(|index| of(*index).names()).collect();
+            let first = of(indices[0]);
+            let differs = |name: &&String| {
+                indices.iter().any(|index| of(*index).get(name) != first.get(name))
+            };
+            let names: Vec<&String> = names.into_iter().filter(differs).take(PARTED_MAX).collect();
+            for index in indices.into_iter().filter(|_| !names.is_empty()) {
+                let told = |name: &&String| {
+                    of(index).get(name).map_or(format!("no {name}"), |own| format!("{name}={own}"))
+                };
+                let told: Vec<String> = names.iter().map(told).collect();
+                parted.push((index, format!(" ({})", told.join(", "))));
+            }
+        }
+        for (index, text) in parted {
+            let way = &mut self.found[index].point.way;
+            *way = short(&(std::mem::take(way) + &text));
+        }
+    }
+
+    /// Says how much was left out, at the end.
+    pub(super) fn end(&mut self) {
+        if self.left_out > 0 {
+            let text = format!("{} more lines have something to warn of", self.left_out);
+            self.warnings.push(text);
+        }
+    }
+}
+
+/// Numbers samples of the same point, from 0 on.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(HashMap<Point, u32>);
+
+impl Repeats {
+    pub(super) fn next(&mut self, point: &Point) -> u32 {
+        let count = self.0.entry(point.clone()).or_insert(0);
+        *count += 1;
+        *count - 1
+    }
+}
+
+/// A point of which nothing is known but the way and the direction.
+pub(super) fn point(way: impl Into<String>, read_percent: u8) -> Point {
+    Point {
+        path: String::new(),
+        targets: Vec::new(),
+        way: way.into(),
+        route: None,
+        read_percent,
+        pattern: String::new(),
+        request_size: 0,
+        depth: 0,
+        batch: 0,
+        threads: 0,
+        files: 0,
+        cache: None,
+        queues: None,
+    }
+}
+
+/// What a latency is made of where the tool tells nothing more.
+pub(super) fn mean_latency(ns: Option<f64>) -> Option<Latency> {
+    ns.map(|ns| Latency { mean_ns: Some(ns), ..Latency::default() })
+}
+
+/// A text of others, short enough to be kept and without what acts.
+pub(crate) fn short(text: &str) -> String {
+    let text = plain(text.trim());
+    if text.chars().count() <= TEXT_MAX {
+        return text;
+    }
+    text.chars().take(TEXT_MAX - 1).chain(['…']).collect()
+}
+
+/// The same as the cause of something.
+pub(super) fn cause(text: &str) -> String {
+    lower(&short(text))
+}
+
+/// A number that a tool wrote; `None` where it is none, or below zero.
+pub(super) fn number(text: &str) -> Option<f64> {
+    let begins = |c: char| c.is_ascii_digit() || c == '.' || c == '+';
+    let text = text.trim();
+    let number = text.starts_with(begins).then(|| text.parse::<f64>().ok())??;
+    (number.is_finite() && number >= 0.0).then_some(number)
+}
+
+/// A rate in bytes per second, if it can be one.
+pub(super) fn rate(value: f64) -> Option<f64> {
+    (value > 0.0 && value <= RATE_MAX).then_some(value)
+}
+
+/// A latency in nanoseconds, if it can be one.
+pub(super) fn nanoseconds(value: f64) -> Option<f64> {
+    (0.0..=LATENCY_MAX).contains(&value).then_some(value)
+}
+
+/// A count or a number of bytes, if it can be one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within its bounds")]
+pub(super) fn count(value: f64) -> Option<u64> {
+    (0.0..=COUNT_MAX).contains(&value).then_some(value.round() as u64)
+}
+
+/// A small count of an axis; 0, which is nothing that a file tells, where it is none.
+pub(super) fn axis(value: Option<f64>) -> u32 {
+    value.and_then(count).and_then(|count| u32::try_from(count).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_is_taken() {
+        assert_eq!(number(" 1.5 "), Some(1.5));
+        for text in ["", "nan", "inf", "-1", "1e999", "1x", "0x10", "-nan", "+inf"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+        assert_eq!((rate(0.0), rate(1e16), rate(5.0)), (None, None, Some(5.0)));
+        assert_eq!((count(1e300), count(-1.0), count(2.4)), (None, None, Some(2)));
+        assert_eq!((nanoseconds(1e16), nanoseconds(f64::NAN)), (None, None));
+        assert_eq!([Some(3.0), Some(1e12), None].map(axis), [3, 0, 0]);
+    }
+
+    #[test]
+    fn warnings_are_bounded_and_what_is_left_out_is_counted() {
+        let mut contents = Contents::default();
+        (0..60).for_each(|line| contents.warn(line, "x"));
+        contents.note("all");
+        contents.note("all");
+        contents.end();
+        assert_eq!(contents.warnings.len(), WARNINGS_MAX + 2);
+        assert_eq!(contents.warnings[0], "line 0: x");
+        assert_eq!(contents.warnings[WARNINGS_MAX + 1], "10 more lines have something to warn of");
+        assert_eq!(short(&"\u{1b}".repeat(999)).chars().count(), TEXT_MAX);
+    }
+}

@@ -1,0 +1,295 @@
+//! `forebay import`: what other tools measured, as records of a results file of ours.
+//!
+//! One module for each tool makes points of a text (`found`); here they become a run and its
+//! samples, which say where they came from and carry no verdict. Nothing that a file says is taken
+//! for proven, and what it does not tell stays null. `kind` tells whose a file is, `said` is
+//! what the user adds, `near` finds what was probably meant.
+
+mod csv;
+mod fio;
+mod found;
+mod gdsio;
+mod kind;
+mod near;
+mod nixlbench;
+mod said;
+
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use forebay::units::{MIB, format_size};
+use serde_json::json;
+use twox_hash::XxHash3_64;
+
+pub use self::csv::map::Map;
+pub(crate) use self::found::short;
+use self::found::{Contents, Repeats};
+use self::kind::Kind;
+pub use self::said::Said;
+use crate::args::{ImportArgs, ImportTool};
+use crate::bench::environment;
+use crate::failure::{Failure, Result};
+use crate::report::warnings::say;
+use crate::results::file::Ledger;
+use crate::results::{Imported, Record, Run, SCHEMA, Sample};
+use crate::steps::Step;
+
+/// Bytes of one file at most: what is parsed takes some times as much memory.
+const FILE_MAX: u64 = 64 * MIB;
+/// Files at once at most.
+const FILES_MAX: usize = 1000;
+
+/// Runs the verb; `command` is how it may be typed again.
+///
+/// # Errors
+/// A file cannot be read, is not the tool's or holds no measurement, or the records cannot be
+/// written. Nothing is written then.
+pub fn command(args: &ImportArgs, command: &str) -> Result<()> {
+    check(args)?;
+    let mut records = Vec::new();
+    let (mut samples, mut warnings) = (0, Vec::new());
+    for path in &args.files {
+        let (contents, hash) = contents(args, path)?;
+        samples += contents.found.len();
+        if samples > found::FOUND_MAX {
+            let text = format!("cannot import more than {} measurements at once", found::FOUND_MAX);
+            return Err(
+                Failure::new(text).hint("give fewer files, or several commands for one `-o`")
+            );
+        }
+        warnings.extend(contents.warnings.iter().map(|text| format!("{}: {text}", path.display())));
+        add_records(&mut records, args, path, (contents, hash), command);
+    }
+    match &args.output {
+        Some(path) => write(path, &records)?,
+        None => print(&records)?,
+    }
+    warnings.iter().for_each(|text| say(text));
+    if let Some(path) = &args.output {
+        let word = if samples == 1 { "measurement" } else { "measurements" };
+        let text = format!("{samples} {word} of {}: `forebay report ", args.tool.name());
+        let text = text + &crate::report::plain::plain(&path.display().to_string());
+        let _ = writeln!(anstream::stderr(), "{text}` shows them");
+    }
+    Ok(())
+}
+
+/// What makes no sense together.
+fn check(args: &ImportArgs) -> Result<()> {
+    let is_csv = args.tool == ImportTool::Csv;
+    if is_csv && args.map.is_none() {
+        return Err(Failure::usage(
+            "`--map` is missing: a table does not say what its columns are",
+        )
+        .hint("for example `--map 'size=Block,throughput=BW:MiB/s' --way NAME`"));
+    }
+    if !is_csv && args.map.is_some() {
+        return Err(Failure::usage(format!("`--map` is not for {}", args.tool.name()))
+            .hint("it names the columns of a table: `forebay import csv`"));
+    }
+    if !is_csv && args.way.is_some() {
+        return Err(Failure::usage(format!("`--way` is not for {}", args.tool.name()))
+            .hint("the file says what moved the bytes; `--label` names the whole"));
+    }
+    let twice = args
+        .set
+        .iter()
+        .enumerate()
+        .find(|(at, said)| args.set[..*at].iter().any(|earlier| earlier.axis() == said.axis()));
+    if let Some((_, said)) = twice {
+        let text = format!("`--set` names `{}` twice", said.axis());
+        return Err(Failure::usage(text).hint("give each axis one value"));
+    }
+    if args.files.len() > FILES_MAX {
+        let text = format!("{} files are too many at once", args.files.len());
+        return Err(Failure::usage(text).hint(format!("give {FILES_MAX} at most")));
+    }
+    Ok(())
+}
+
+/// Reads a file of the tool; the hash of what it holds stands beside it.
+fn contents(args: &ImportArgs, path: &Path) -> Result<(Contents, String)> {
+    let text = read(path)?;
+    let name = args.tool.name();
+    let failed = |why: String| {
+        let message = format!("cannot import `{}` as results of {name}", path.display());
+        Failure::new(message).because(why).hint(hint(args.tool, &text))
+    };
+    let mut contents = parse(args, &text).map_err(failed)?;
+    contents.part();
+    if contents.found.is_empty() {
+        let first = contents.warnings.first();
+        let why = format!("it holds no result of {name}");
+        let why = first.map_or(why.clone(), |first| format!("{why}; {first}"));
+        return Err(failed(why));
+    }
+    for found in &mut contents.found {
+        for said in &args.set {
+            said.add_to(&mut found.point).map_err(|why| {
+                let message = format!("cannot import `{}` with `--set`", path.display());
+                let why = format!("line {}: {why}", found.line);
+                Failure::usage(message).because(why).hint("leave that axis out of `--set`")
+            })?;
+        }
+    }
+    contents.end();
+    let hash = format!("{:016x}", XxHash3_64::oneshot(text.as_bytes()));
+    Ok((contents, hash))
+}
+
+fn parse(args: &ImportArgs, text: &str) -> Result<Contents, String> {
+    let read_percent = args.set.iter().find_map(Said::read_percent);
+    match (args.tool, &args.map) {
+        (ImportTool::Gdsio, _) => gdsio::parse(text),
+        (ImportTool::Fio, _) => fio::parse(text),
+        (ImportTool::Nixlbench, _) => nixlbench::parse(text, read_percent),
+        (ImportTool::Csv, Some(map)) => {
+            csv::parse(text, csv::Asked { map, way: args.way.as_deref(), read_percent })
+        }
+        (ImportTool::Csv, None) => Err("it has no map".into()),
+    }
+}
+
+/// What to do about a file that holds nothing of the tool: the right tool's name, if it has marks
+/// of one.
+fn hint(tool: ImportTool, text: &str) -> String {
+    match kind::of(text) {
+        Some(Kind::Ours) => {
+            "it holds results of forebay: `forebay report` reads it as it is".into()
+        }
+        Some(Kind::Of(other)) if other != tool && (other != ImportTool::Csv) => {
+            format!("it looks like {0}: `forebay import {0}`", other.name())
+        }
+        Some(Kind::Of(ImportTool::Csv)) if tool != ImportTool::Csv => {
+            "it looks like a table: `forebay import csv --map …`".into()
+        }
+        _ => match tool {
+            ImportTool::Gdsio => "its result lines begin with `IoType:`",
+            ImportTool::Fio => {
+                "fio writes JSON with `--output-format=json`, when all of its jobs have ended"
+            }
+            ImportTool::Nixlbench => {
+                "its table begins with `Block Size (B)`; where the options above it are missing, \
+                 say `--set direction=read`"
+            }
+            ImportTool::Csv => "docs/import.md says how columns and units are named",
+        }
+        .into(),
+    }
+}
+
+/// The text of a file, of which no more is read than its bound.
+fn read(path: &Path) -> Result<String> {
+    let _step = Step::of_thread("read", path);
+    let message = format!("cannot read `{}`", path.display());
+    let failed = |error| Failure::io(&message, &error);
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    if !facts.is_file() {
+        return Err(Failure::new(message)
+            .because("it is no regular file")
+            .hint("write what the tool prints to a file, and name that"));
+    }
+    if facts.len() > FILE_MAX {
+        let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
+        return Err(Failure::new(message)
+            .because(format!("it has {len}, and {most} is the most that is read of one file"))
+            .hint("give the lines of the results alone, or parts of it one by one"));
+    }
+    let mut bytes = Vec::new();
+    // It may grow meanwhile.
+    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    // Logs may hold anything.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn add_records(
+    records: &mut Vec<Record>,
+    args: &ImportArgs,
+    path: &Path,
+    (contents, hash): (Contents, String),
+    command: &str,
+) {
+    let file = path.display().to_string();
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let environment = environment::unknown(command, contents.unix_time.unwrap_or_default());
+    records.push(Record::Run(Box::new(Run {
+        schema: SCHEMA,
+        verb: args.tool.name().into(),
+        // Without one it is called by its path, as far as that tells it from others.
+        label: args.label.clone(),
+        environment,
+        gpus: Vec::new(),
+        unmetered: Vec::new(),
+        asked: json!({ "file": file }),
+        imported: Some(Imported {
+            tool: args.tool.name().into(),
+            version: contents.version,
+            file,
+            contents: Some(hash),
+        }),
+    })));
+    records.extend(
+        contents
+            .warnings
+            .into_iter()
+            .map(|text| Record::Warning { text: format!("{}: {text}", short(&name)) }),
+    );
+    let mut repeats = Repeats::default();
+    records.extend(contents.found.into_iter().map(|found| {
+        let repeat = repeats.next(&found.point);
+        let (measured, error) = match found.measured {
+            Ok(measured) => (Some(measured), None),
+            Err(error) => (None, Some(error)),
+        };
+        Record::Sample(Box::new(Sample {
+            point: found.point,
+            repeat,
+            unix_time: found.unix_time,
+            queues_found: None,
+            line: Some(found.line),
+            measured,
+            error,
+        }))
+    }));
+}
+
+/// Makes a results file, or adds to one.
+fn write(path: &Path, records: &[Record]) -> Result<()> {
+    let is_new = std::fs::symlink_metadata(path).is_err();
+    let mut ledger = if is_new {
+        Ledger::create(path)?
+    } else {
+        Ledger::reopen(path)
+            .map_err(|failure| {
+                let hint = "only a results file is added to: name another file by `-o`";
+                failure.hint(hint)
+            })?
+            .0
+    };
+    let mut rest = records.iter();
+    if is_new && let Some(first) = rest.next() {
+        ledger.begin(first)?;
+    }
+    rest.try_for_each(|record| ledger.append(record))
+}
+
+fn print(records: &[Record]) -> Result<()> {
+    let mut text = String::new();
+    for record in records {
+        let line = serde_json::to_string(record).map_err(|error| {
+            Failure::new("cannot write a result as JSON").because(error.to_string())
+        })?;
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let mut out = std::io::stdout();
+    let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    shown.map_err(|error| Failure::stdout(&error))
+}
+
+#[cfg(test)]
+mod tests;

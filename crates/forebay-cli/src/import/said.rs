@@ -1,0 +1,205 @@
+//! What the user says beside the file (`--set`, `--way`): the same for all of its measurements, and
+//! never against what the file tells.
+
+use std::str::FromStr;
+
+use forebay::units::parse_size;
+
+use super::near::near;
+use crate::report::json::Cache;
+use crate::results::Point;
+
+/// The axes that can be said, by their names.
+pub(crate) const AXES: [&str; 10] = [
+    "path",
+    "target",
+    "direction",
+    "pattern",
+    "size",
+    "depth",
+    "batch",
+    "threads",
+    "files",
+    "cache",
+];
+
+/// Letters of a text at most.
+const TEXT_MAX: usize = 4096;
+
+/// A value of an axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    axis: &'static str,
+    value: String,
+}
+
+impl FromStr for Said {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').ok_or("it takes `AXIS=VALUE`")?;
+        let known = AXES.into_iter().find(|axis| *axis == name.trim());
+        let axis = known.ok_or_else(|| match near(name, AXES) {
+            Some(near) => format!("there is no axis `{name}`: perhaps `{near}` was meant"),
+            None => format!("there is no axis `{name}`: there are {}", AXES.join(", ")),
+        })?;
+        let said = Self { axis, value: value.trim().to_owned() };
+        let mut point = super::found::point("", 100);
+        said.put(&mut point, &mut None)?;
+        Ok(said)
+    }
+}
+
+impl Said {
+    /// The axis that it is a value of.
+    pub(super) const fn axis(&self) -> &'static str {
+        self.axis
+    }
+
+    /// The share of reads, where it is that which was said.
+    pub(super) fn read_percent(&self) -> Option<u8> {
+        (self.axis == "direction").then(|| direction(&self.value).ok().map(|(reads, _)| reads))?
+    }
+
+    /// Gives a point the value; `reads` is where the direction goes.
+    ///
+    /// # Errors
+    /// It is no value of the axis.
+    pub(super) fn put(&self, point: &mut Point, reads: &mut Option<u8>) -> Result<(), String> {
+        put(self.axis, &self.value, point, reads)
+    }
+
+    /// Gives a point the value where it has none.
+    ///
+    /// # Errors
+    /// It has another.
+    pub(super) fn add_to(&self, point: &mut Point) -> Result<(), String> {
+        let told = match self.axis {
+            // Who reads the file had it from here where the file does not tell.
+            "direction" => self.read_percent() != Some(point.read_percent),
+            "path" => !point.path.is_empty(),
+            // Of which GPU it was, a file seldom tells.
+            "target" => !(point.targets.is_empty() || point.targets == ["gpu"]),
+            "pattern" => !point.pattern.is_empty(),
+            "size" => point.request_size != 0,
+            "depth" => point.depth != 0,
+            "batch" => point.batch != 0,
+            "threads" => point.threads != 0,
+            "files" => point.files != 0,
+            _ => point.cache.is_some(),
+        };
+        let mut changed = point.clone();
+        self.put(&mut changed, &mut None)?;
+        if told && (changed != *point || self.axis == "direction") {
+            return Err(format!("the file itself tells the {} of what it holds", self.axis));
+        }
+        *point = changed;
+        Ok(())
+    }
+}
+
+/// Puts a value, as a user or a table has it, on an axis.
+///
+/// # Errors
+/// It is no value of the axis.
+pub(super) fn put(
+    axis: &str,
+    value: &str,
+    point: &mut Point,
+    reads: &mut Option<u8>,
+) -> Result<(), String> {
+    let count = || {
+        let count = value.parse::<u32>().ok().filter(|count| *count > 0);
+        count.ok_or_else(|| format!("`{axis}` takes a number from 1 on"))
+    };
+    if value.is_empty() || value.chars().count() > TEXT_MAX {
+        return Err(format!("`{axis}` needs a value of {TEXT_MAX} letters at most"));
+    }
+    match axis {
+        "path" => point.path = value.into(),
+        "target" => point.targets = value.split('+').map(|part| part.trim().to_owned()).collect(),
+        "direction" => {
+            let (percent, pattern) = direction(value)?;
+            *reads = Some(percent);
+            if let Some(pattern) = pattern.filter(|_| point.pattern.is_empty()) {
+                point.pattern = pattern.into();
+            }
+        }
+        "pattern" => point.pattern = value.into(),
+        "size" => {
+            let size = parse_size(value).filter(|size| *size > 0);
+            point.request_size = size.ok_or("`size` takes a size such as `64K`")?;
+        }
+        "depth" => point.depth = count()?,
+        "batch" => point.batch = count()?,
+        "threads" => point.threads = count()?,
+        "files" => point.files = count()?,
+        _ => {
+            let known = [Cache::Cold, Cache::Resident].into_iter();
+            let known = known.into_iter().find(|cache| cache.name() == value);
+            point.cache = Some(known.ok_or("`cache` takes `cold` or `resident`")?);
+        }
+    }
+    Ok(())
+}
+
+/// The share of reads, and the order where the word says that too.
+fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
+    let lower = text.to_lowercase();
+    let mixed = lower.strip_prefix("mixed:").and_then(|percent| percent.parse().ok());
+    match lower.as_str() {
+        "read" | "r" => Ok((100, None)),
+        "write" | "w" => Ok((0, None)),
+        "randread" => Ok((100, Some("random"))),
+        "randwrite" => Ok((0, Some("random"))),
+        "seqread" => Ok((100, Some("sequential"))),
+        "seqwrite" => Ok((0, Some("sequential"))),
+        _ => {
+            let percent = mixed.filter(|percent| (0..=100).contains(percent));
+            let why = "`direction` takes `read`, `write`, or `mixed:70` for 70 % reads";
+            percent.map(|percent| (percent, None)).ok_or_else(|| why.into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::found::point;
+
+    #[test]
+    fn what_is_said_fills_what_is_not_told() {
+        let mut of = point("fio-psync", 100);
+        of.depth = 4;
+        for text in ["path=/data", "target=cuda:1", "size=64K", "cache=cold", "depth=4", "files=2"]
+        {
+            text.parse::<Said>().unwrap().add_to(&mut of).unwrap();
+        }
+        assert_eq!((of.path.as_str(), of.request_size, of.files), ("/data", 65536, 2));
+        assert_eq!(
+            (of.targets.as_slice(), of.cache),
+            (&["cuda:1".to_owned()][..], Some(Cache::Cold))
+        );
+        let failure = "depth=5".parse::<Said>().unwrap().add_to(&mut of).unwrap_err();
+        assert_eq!(failure, "the file itself tells the depth of what it holds");
+        assert!("direction=write".parse::<Said>().unwrap().add_to(&mut of).is_err());
+        assert_eq!("direction=mixed:70".parse::<Said>().unwrap().read_percent(), Some(70));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let why = |text: &str| text.parse::<Said>().unwrap_err();
+        assert_eq!(why("threds=3"), "there is no axis `threds`: perhaps `threads` was meant");
+        assert!(why("colour=3").contains("there are path, target"));
+        assert!(why("depth=0").contains("from 1 on") && why("size=-1").contains("`64K`"));
+        assert!(why("cache=warm").contains("`resident`") && why("path=").contains("needs a value"));
+        assert!(why("direction=mixed:101").contains("mixed:70") && why("depth").contains("AXIS"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_ends_the_command(text: String, number in 0..AXES.len()) {
+            let _ = format!("{}={text}", AXES[number]).parse::<Said>();
+        }
+    }
+}

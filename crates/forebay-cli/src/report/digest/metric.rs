@@ -1,0 +1,170 @@
+//! The quantities of a point: their names, units and scales. Pure.
+
+/// What was measured of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// Bytes per second.
+    Rate,
+    /// Requests per second.
+    Requests,
+    /// Seconds that a request took on average.
+    Mean,
+    /// Seconds that half of the requests took at most.
+    P50,
+    /// Of 90 of 100.
+    P90,
+    /// Of 99 of 100.
+    P99,
+    /// Of 999 of 1,000.
+    P999,
+    /// Of the slowest.
+    Slowest,
+    /// Processors that were busy.
+    Cores,
+    /// Processor seconds for 1e9 bytes.
+    CpuPerGb,
+    /// Watts of all GPUs.
+    GpuWatts,
+    /// Of all processors' packages.
+    PackageWatts,
+    /// Of all memory.
+    DramWatts,
+    /// Of the platform, as its maker counts it.
+    PlatformWatts,
+    /// Of the whole server.
+    ServerWatts,
+    /// Of what the user's command measures.
+    CommandWatts,
+    /// Joules of all GPUs for 1e9 bytes.
+    GpuJoules,
+    /// Of all processors' packages.
+    PackageJoules,
+    /// Of all memory.
+    DramJoules,
+    /// Of the platform.
+    PlatformJoules,
+    /// Of the whole server.
+    ServerJoules,
+    /// Of what the user's command measures.
+    CommandJoules,
+}
+
+impl Metric {
+    /// All, in the order of columns.
+    pub const ALL: [Self; 22] = [
+        Self::Rate,
+        Self::Requests,
+        Self::Mean,
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P999,
+        Self::Slowest,
+        Self::Cores,
+        Self::CpuPerGb,
+        Self::GpuWatts,
+        Self::PackageWatts,
+        Self::DramWatts,
+        Self::PlatformWatts,
+        Self::ServerWatts,
+        Self::CommandWatts,
+        Self::GpuJoules,
+        Self::PackageJoules,
+        Self::DramJoules,
+        Self::PlatformJoules,
+        Self::ServerJoules,
+        Self::CommandJoules,
+    ];
+
+    /// Its name in a heading.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "throughput",
+            Self::Requests => "requests",
+            Self::Mean => "mean latency",
+            Self::P50 => "p50 latency",
+            Self::P90 => "p90 latency",
+            Self::P99 => "p99 latency",
+            Self::P999 => "p99.9 latency",
+            Self::Slowest => "longest latency",
+            Self::Cores => "busy cores",
+            Self::CpuPerGb => "CPU cost",
+            Self::GpuWatts => "GPU power",
+            Self::PackageWatts => "package power",
+            Self::DramWatts => "memory power",
+            Self::PlatformWatts => "platform power",
+            Self::ServerWatts => "server power",
+            Self::CommandWatts => "power by command",
+            Self::GpuJoules => "GPU energy",
+            Self::PackageJoules => "package energy",
+            Self::DramJoules => "memory energy",
+            Self::PlatformJoules => "platform energy",
+            Self::ServerJoules => "server energy",
+            Self::CommandJoules => "energy by command",
+        }
+    }
+
+    /// The unit that it is shown in.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Rate => "GB/s",
+            Self::Requests => "1/s",
+            Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => "µs",
+            Self::Cores => "",
+            Self::CpuPerGb => "s/GB",
+            Self::GpuWatts
+            | Self::PackageWatts
+            | Self::DramWatts
+            | Self::PlatformWatts
+            | Self::ServerWatts
+            | Self::CommandWatts => "W",
+            Self::GpuJoules
+            | Self::PackageJoules
+            | Self::DramJoules
+            | Self::PlatformJoules
+            | Self::ServerJoules
+            | Self::CommandJoules => "J/GB",
+        }
+    }
+
+    /// What to multiply it by to have it in that unit.
+    #[must_use]
+    pub const fn scale(self) -> f64 {
+        match self {
+            Self::Rate => 1e-9,
+            Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => 1e6,
+            _ => 1.0,
+        }
+    }
+
+    /// Its name for programs, with the unit of [estimates](crate::results::summary::Estimate).
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Rate => "bytes_per_second",
+            Self::Requests => "requests_per_second",
+            Self::Mean => "latency_mean_s",
+            Self::P50 => "latency_p50_s",
+            Self::P90 => "latency_p90_s",
+            Self::P99 => "latency_p99_s",
+            Self::P999 => "latency_p99_9_s",
+            Self::Slowest => "latency_max_s",
+            Self::Cores => "cpu_cores",
+            Self::CpuPerGb => "cpu_s_per_gb",
+            Self::GpuWatts => "gpu_watts",
+            Self::PackageWatts => "package_watts",
+            Self::DramWatts => "dram_watts",
+            Self::PlatformWatts => "platform_watts",
+            Self::ServerWatts => "server_watts",
+            Self::CommandWatts => "command_watts",
+            Self::GpuJoules => "gpu_joules_per_gb",
+            Self::PackageJoules => "package_joules_per_gb",
+            Self::DramJoules => "dram_joules_per_gb",
+            Self::PlatformJoules => "platform_joules_per_gb",
+            Self::ServerJoules => "server_joules_per_gb",
+            Self::CommandJoules => "command_joules_per_gb",
+        }
+    }
+}

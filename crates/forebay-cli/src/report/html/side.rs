@@ -1,0 +1,32 @@
+//! Several runs side by side: each against the first, as `forebay diff` has it.
+
+use super::markup::Markup;
+use super::tables;
+use crate::diff::json::Diff;
+use crate::diff::{grid, ratio};
+use crate::report::digest::{Digest, Metric};
+
+/// What `forebay diff` says of the digest's runs, where there are several with common points.
+pub(crate) fn of(digest: &Digest) -> Option<Diff> {
+    crate::diff::of_runs(digest, Metric::Rate)
+}
+
+/// The means over all points, then each point.
+pub(crate) fn draw(markup: &mut Markup, diff: &Diff) {
+    let base = diff.sides.first().map_or("", |side| &side.name);
+    let about = format!(
+        "The median of each run over that of {base}, in brackets an interval that holds the ratio \
+         with a confidence of {:.0} %. Where a difference may be chance, among so many points, \
+         none is told (–).",
+        ratio::CONFIDENCE * 100.0
+    );
+    markup.element("p", &[("class", &"note")], about);
+    for fact in &diff.environment {
+        let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".into());
+        let values: Vec<String> = fact.values.iter().map(shown).collect();
+        let text = format!("{} differs: {}", fact.what, values.join(" / "));
+        markup.element("p", &[("class", &"note")], text);
+    }
+    tables::draw(markup, &grid::means(diff), "side-means");
+    tables::draw(markup, &grid::points(diff, Metric::Rate, super::ROWS_MAX), "side-points");
+}

@@ -1,0 +1,88 @@
+//! `--vs PATH`: the same points on a second path, each right after the first path's, and both side
+//! by side at the end.
+
+use super::real;
+use crate::args::SweepArgs;
+use crate::diff::sides::By;
+use crate::diff::{self, draw};
+use crate::failure::{Failure, Result};
+use crate::report::digest::{Axis, Metric, gather};
+use crate::report::input::Source;
+use crate::report::warnings::say;
+use crate::results::Record;
+
+/// The arguments with the second path among the others.
+///
+/// # Errors
+/// There are more paths, or both are the same place.
+pub(super) fn with_path(mut args: SweepArgs) -> Result<SweepArgs> {
+    let Some(other) = args.vs.clone() else { return Ok(args) };
+    if args.paths.len() > 1 {
+        let text = format!("`--vs` stands beside one path, and there are {}", args.paths.len());
+        return Err(Failure::usage(text).hint(
+            "give several paths without `--vs`, and compare them by `forebay diff --by path`",
+        ));
+    }
+    if args.paths.is_empty() {
+        args.paths.push(".".into());
+    }
+    args.paths.push(other);
+    let places = real(&args.paths);
+    if places.first() == places.last() {
+        return Err(Failure::usage("`--vs` names the place that it is to be compared with")
+            .because(format!("both are `{}`", places[0]))
+            .hint("name another file or folder"));
+    }
+    Ok(args)
+}
+
+/// The order in which the points of both paths are measured: of each point both, one right after
+/// the other. Planned are all of the first path, then all of the second.
+pub(super) fn in_turn(points: usize) -> Vec<usize> {
+    let half = points / 2;
+    (0..half).flat_map(|point| [point, half + point]).collect()
+}
+
+/// Both paths side by side; nothing where no point was measured on both, which the sweep itself
+/// has told.
+pub(super) fn text(args: &SweepArgs, records: &[Record]) -> String {
+    let Some(first) = args.paths.first() else { return String::new() };
+    let digest = gather::digest(&[("sweep".into(), Source::Records(records.to_vec()))]);
+    let base = first.display().to_string();
+    match diff::diff(&digest, &[], (By::Axis(Axis::Path), Some(&base)), Metric::Rate) {
+        Ok(found) => {
+            found.warnings.iter().for_each(|warning| say(warning));
+            format!("\n{}", draw::text(&found, Metric::Rate))
+        }
+        Err(failure) => {
+            say(&failure.in_one_line());
+            String::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_of_two_paths_take_turns() {
+        assert_eq!(in_turn(6), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(in_turn(0), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_place_is_not_compared_with_itself() {
+        let with = |paths: &[&str], vs: &str| {
+            let paths = paths.iter().map(Into::into).collect();
+            with_path(SweepArgs { paths, vs: Some(vs.into()), ..SweepArgs::default() })
+        };
+        assert_eq!(with(&[], "/").unwrap().paths, [".", "/"].map(std::path::PathBuf::from));
+        for failure in [with(&[], "."), with(&["/tmp"], "/tmp/../tmp/")] {
+            assert!(failure.unwrap_err().causes[0].starts_with("both are `/"));
+        }
+        assert!(with(&["/a", "/b"], "/c").unwrap_err().hint.unwrap().contains("--by path"));
+        let args = SweepArgs { paths: vec!["/a".into(), "/b".into()], ..SweepArgs::default() };
+        assert_eq!(with_path(args).unwrap().paths.len(), 2);
+    }
+}

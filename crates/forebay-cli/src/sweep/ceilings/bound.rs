@@ -1,0 +1,161 @@
+//! Which ceiling binds a point: pure.
+
+use forebay::Route;
+
+use crate::bench::parallel::cores;
+use crate::report::json::{Cache, Direction};
+use crate::results::{Bound, Ceiling, Measured};
+use crate::sweep::plan::Planned;
+use crate::workload::issuer::{Plain, Way};
+
+/// From this share of the rate that was asked for on it is what binds.
+const AS_ASKED: f64 = 0.95;
+
+/// The directions of a load.
+fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
+    let read = (read_percent > 0).then_some(Direction::Read);
+    let write = (read_percent < 100).then_some(Direction::Write);
+    read.into_iter().chain(write)
+}
+
+/// What a point is bound by: the rate that was asked for where it had that, the lowest ceiling on
+/// its way where it comes near it, else the processors where they are all busy, else what is in
+/// flight.
+#[must_use]
+pub(in crate::sweep) fn bound(
+    planned: &Planned,
+    measured: &Measured,
+    ceilings: &[Ceiling],
+) -> Option<Bound> {
+    let (point, way) = (&planned.point, planned.load.way);
+    let past = match way {
+        Way::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
+        Way::Plain(plain) => plain.is_direct(),
+    };
+    let drive = point.cache == Some(Cache::Cold) || past;
+    let on_way = directions(point.read_percent).flat_map(|direction| {
+        let links = links(planned, direction, ceilings);
+        // What was measured by reading says nothing of writes.
+        let storage = rate_of(ceilings, direction, "storage", &point.path);
+        let storage = storage.filter(|_| drive && point.read_percent == 100);
+        // Each direction's part has its own ceiling: as much as that is of all it lets through.
+        let whole = 1.0 / point.part(direction);
+        let both = [links, storage.map(|rate| ("storage", rate))];
+        both.into_iter().flatten().map(move |(name, rate)| (name, rate * whole))
+    });
+    let on_way: Vec<(&str, f64)> = on_way.collect();
+    let lowest = on_way.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+    let share = lowest.map(|(_, ceiling)| measured.bytes_per_second / ceiling.max(1.0));
+    let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * core_count());
+    let asked = planned.load.rate.zip(measured.requests_per_second);
+    let knows_storage = on_way.iter().any(|(name, _)| *name == "storage");
+    let (name, advice) = match (lowest, share) {
+        _ if asked.is_some_and(|(asked, had)| had >= AS_ASKED * asked) => ("rate", None),
+        (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
+        _ if busy => ("processors", Some("all cores were busy: larger requests cost less")),
+        // The drive may be at its limit, which nobody knows.
+        _ if drive && !knows_storage => return None,
+        _ => ("in-flight", Some("larger requests, more depth or more threads may gain")),
+    };
+    Some(Bound {
+        name: name.into(),
+        bytes_per_second: lowest.map(|(_, ceiling)| ceiling),
+        share,
+        advice: advice.map(Into::into),
+    })
+}
+
+fn rate_of(ceilings: &[Ceiling], direction: Direction, name: &str, of: &str) -> Option<f64> {
+    let same = |c: &&Ceiling| c.name == name && c.of == of && c.direction == Some(direction);
+    ceilings.iter().find(same).map(|ceiling| ceiling.bytes_per_second)
+}
+
+/// What the links of a point's targets let through in one direction, and what binds them.
+fn links(
+    planned: &Planned,
+    direction: Direction,
+    ceilings: &[Ceiling],
+) -> Option<(&'static str, f64)> {
+    let (point, way) = (&planned.point, planned.load.way);
+    if way == Way::Plain(Plain::Cpu) {
+        return None;
+    }
+    let of = |name: &str, of: &str| rate_of(ceilings, direction, name, of);
+    // Links of several GPUs add up, as long as nothing binds that they share. What goes straight
+    // from a drive may not pass it.
+    let all = point.targets.join("+");
+    let names = [("links", "link"), ("uplink", "uplink"), ("shared", "shared")];
+    let mut shared = names.into_iter().filter_map(|(name, told)| Some((told, of(name, &all)?)));
+    let shared = shared.next().filter(|_| way != Way::Forebay(Some(Route::Direct)));
+    let sum = || point.targets.iter().map(|target| of("link", target)).sum::<Option<f64>>();
+    shared.or_else(|| sum().map(|rate| ("link", rate)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a number of cores")]
+fn core_count() -> f64 {
+    cores() as f64
+}
+
+/// The directions in which any of `planned` moves bytes.
+pub(in crate::sweep) fn all_directions(planned: &[Planned]) -> Vec<Direction> {
+    let mut all = Vec::new();
+    for direction in planned.iter().flat_map(|planned| directions(planned.point.read_percent)) {
+        if !all.contains(&direction) {
+            all.push(direction);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::SweepArgs;
+    use crate::sweep::plan::points;
+
+    fn ceiling(name: &str, direction: Direction, rate: f64) -> Ceiling {
+        let of = if name == "storage" { "/data" } else { "sim:0" };
+        let (name, of, direction) = (name.into(), of.into(), Some(direction));
+        Ceiling { name, of, direction, bytes_per_second: rate, ..Ceiling::default() }
+    }
+
+    /// What binds resident bytes at this rate, of which so many are read.
+    fn told(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
+        let args = SweepArgs {
+            direction: vec![read_percent],
+            cache: vec![Cache::Resident],
+            request_size: vec![1 << 20],
+            depth: vec![1],
+            rate: asked,
+            ..SweepArgs::default()
+        };
+        let planned = points(&args, &["/data".into()], &[vec!["sim:0".into()]]).unwrap();
+        let requests_per_second = Some(rate / 1e6);
+        let measured =
+            Measured { bytes_per_second: rate, requests_per_second, ..Measured::default() };
+        let ceilings =
+            [ceiling("link", Direction::Read, 10e9), ceiling("link", Direction::Write, 8e9)];
+        bound(&planned[0], &measured, &ceilings).unwrap()
+    }
+
+    #[test]
+    fn each_direction_of_a_mixed_load_has_a_ceiling_of_its_own() {
+        for (read_percent, most) in [(100, 10e9), (0, 8e9), (50, 16e9), (80, 12.5e9), (20, 10e9)] {
+            let full = told(read_percent, None, 0.97 * most);
+            assert_eq!(full.name, "link", "{read_percent}: {full:?}");
+            assert!((full.share.unwrap() - 0.97).abs() < 1e-9, "{read_percent}: {full:?}");
+            assert!((full.bytes_per_second.unwrap() / most - 1.0).abs() < 1e-9, "{full:?}");
+            assert_eq!(told(read_percent, None, 0.5 * most).name, "in-flight");
+        }
+    }
+
+    #[test]
+    fn what_had_the_rate_that_was_asked_for_is_bound_by_that() {
+        let as_asked = told(100, Some(1000.0), 0.96e9);
+        assert_eq!((as_asked.name.as_str(), as_asked.advice), ("rate", None));
+        let less = told(100, Some(1000.0), 0.9e9);
+        assert_eq!(less.name, "in-flight");
+        assert!(less.advice.is_some());
+        assert_eq!(told(100, Some(20_000.0), 9.9e9).name, "link");
+    }
+}

@@ -1,0 +1,254 @@
+//! Measures what links, memory and storage can do at most.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::Engine;
+use forebay::gpu::Device;
+use forebay::units::{KIB, MIB};
+
+use crate::bench::ceilings::link::Link;
+use crate::bench::ceilings::storage::Storage;
+use crate::bench::memory::{GpuMemory, HostMemory, Memory};
+use crate::bench::stats::rate;
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+use crate::results::Ceiling;
+use crate::steps;
+use crate::sweep::files::Place;
+
+/// From here on the link is as fast as it gets.
+pub(super) const LINK_LEN: u64 = 256 * MIB;
+/// What a copy takes at least of a link that is that fast, and at most of others.
+const LINK_TIME: f64 = 0.05;
+/// The first copy, which shows how long others may be.
+const LINK_FIRST: u64 = MIB;
+/// A copy of one GPU of several, at most.
+const PART_LEN: u64 = 64 * MIB;
+const PART_MIN: u64 = 64 * KIB;
+/// What such a copy is to take, and all of them.
+const PART_TIME: f64 = 0.003;
+const TOGETHER: Duration = Duration::from_millis(60);
+/// Bytes of one sample of the storage at most.
+const STORAGE_LEN: u64 = 512 * MIB;
+/// A ceiling is the best of so many.
+const SAMPLES: usize = 3;
+/// Of a slow drive no more samples are taken when they have taken so long: it needs no more to be
+/// seen at its best, and nobody waits long for a ceiling.
+const STORAGE_TIME: Duration = Duration::from_secs(2);
+
+/// Measures the link of a GPU, or copies in host memory.
+///
+/// # Errors
+/// The GPU's, and the system's for want of memory.
+pub(super) fn link(
+    engine: &Engine,
+    device: Option<&Arc<dyn Device>>,
+    direction: Direction,
+) -> Result<Ceiling> {
+    let mut memory = match device {
+        None => Memory::Host(HostMemory::allocate(LINK_LEN)?),
+        Some(device) => {
+            let buffer = engine.allocate(device.id(), LINK_LEN)?;
+            Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) })
+        }
+    };
+    let len = match device {
+        None => LINK_LEN,
+        // Nobody waits long for a slow one.
+        Some(_) => {
+            let first = seconds_of(LINK_FIRST, &mut memory, engine, direction)?;
+            len_of(rate(LINK_FIRST, first), LINK_TIME, (LINK_FIRST, LINK_LEN))
+        }
+    };
+    let mut link = Link::new(engine, &memory, len)?;
+    let mut best = 0.0_f64;
+    for _ in 0..SAMPLES {
+        best = best.max(rate(link.len(), link.sample(direction, &mut memory)?.seconds));
+    }
+    Ok(Ceiling {
+        name: "link".into(),
+        of: memory.name(),
+        direction: Some(direction),
+        bytes_per_second: best,
+        how: link.how(direction),
+        simulated: device.is_some_and(|device| device.info().simulated),
+        ..Ceiling::default()
+    })
+}
+
+/// Measures copies in host memory, by as many threads as gain anything.
+///
+/// # Errors
+/// The system's, for want of memory.
+pub(super) fn memory(len: u64) -> Result<Ceiling> {
+    let mut memory = Memory::Host(HostMemory::allocate(len)?);
+    let mut link = Link::host(len)?;
+    let mut best = 0.0_f64;
+    for _ in 0..SAMPLES {
+        best = best.max(rate(link.len(), link.sample(Direction::Read, &mut memory)?.seconds));
+    }
+    Ok(Ceiling {
+        name: "memory".into(),
+        of: memory.name(),
+        bytes_per_second: best,
+        how: link.how(Direction::Read),
+        ..Ceiling::default()
+    })
+}
+
+/// What one copy of `len` bytes takes.
+fn seconds_of(len: u64, memory: &mut Memory, engine: &Engine, direction: Direction) -> Result<f64> {
+    let mut link = Link::new(engine, memory, len)?;
+    link.sample(direction, memory)?;
+    Ok(link.sample(direction, memory)?.seconds)
+}
+
+/// Bytes that take `seconds` at a rate, within bounds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
+fn len_of(rate: f64, seconds: f64, (min, max): (u64, u64)) -> u64 {
+    ((rate * seconds) as u64).clamp(min, max)
+}
+
+/// Copies to or from all of these GPUs at once; `alone` are the rates of their links one by one.
+///
+/// # Errors
+/// The GPUs', and the system's for want of memory.
+pub(super) fn together(
+    engine: &Engine,
+    devices: &[Arc<dyn Device>],
+    direction: Direction,
+    alone: &[f64],
+) -> Result<f64> {
+    let ready = devices.iter().zip(alone).map(|(device, alone)| {
+        let len = len_of(*alone, PART_TIME, (PART_MIN, PART_LEN));
+        let buffer = engine.allocate(device.id(), len)?;
+        let mut memory = Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) });
+        let mut link = Link::new(engine, &memory, len)?;
+        link.sample(direction, &mut memory)?;
+        Ok((link, memory))
+    });
+    let mut ready = ready.collect::<Result<Vec<_>>>()?;
+    let mut best = 0.0_f64;
+    for _ in 0..SAMPLES {
+        best = best.max(at_once(&mut ready, direction)?);
+    }
+    Ok(best)
+}
+
+/// What one moved after its start: how much had been when.
+type Steps = Vec<(Instant, u64)>;
+
+/// One sample of all: what they moved from the common start until the first of them ended.
+fn at_once(ready: &mut [(Link, Memory)], direction: Direction) -> Result<f64> {
+    let barrier = Barrier::new(ready.len());
+    thread::scope(|scope| {
+        let spawned = ready.iter_mut().map(|(link, memory)| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                let (start, mut bytes) = (Instant::now(), 0);
+                let mut steps = vec![(start, 0)];
+                while start.elapsed() < TOGETHER {
+                    link.sample(direction, memory)?;
+                    bytes += link.len();
+                    steps.push((Instant::now(), bytes));
+                }
+                Ok(steps)
+            })
+        });
+        let spawned: Vec<_> = spawned.collect();
+        let all = spawned
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        Ok(in_common(&all.collect::<Result<Vec<Steps>, Failure>>()?))
+    })
+}
+
+/// Bytes per second of all while each of them moved some: from the last start to the first end. Of
+/// a copy that is not within it as a whole its part counts.
+fn in_common(all: &[Steps]) -> f64 {
+    let start = all.iter().filter_map(|steps| Some(steps.first()?.0)).max();
+    let end = all.iter().filter_map(|steps| Some(steps.last()?.0)).min();
+    let Some((start, end)) = start.zip(end).filter(|(start, end)| start < end) else { return 0.0 };
+    let bytes = all.iter().flat_map(|steps| steps.windows(2)).map(|step| {
+        let (from, to) = (step[0].0, step[1].0);
+        let within = to.min(end).saturating_duration_since(from.max(start));
+        let part =
+            within.as_secs_f64() / to.saturating_duration_since(from).as_secs_f64().max(1e-9);
+        rate(step[1].1 - step[0].1, 1.0) * part.min(1.0)
+    });
+    bytes.sum::<f64>() / (end - start).as_secs_f64()
+}
+
+/// Measures the storage below a place past the page cache; `None` where it cannot be had so.
+///
+/// # Errors
+/// The system's.
+pub(in crate::sweep) fn storage(
+    engine: &Engine,
+    place: &Place,
+    path: &str,
+    direction: Direction,
+) -> Result<Option<Ceiling>> {
+    // What writes leave there no check knows, so they end with what was there.
+    let Some(file) = place.files.first() else { return Ok(None) };
+    let Ok(mut storage) = Storage::open(file, direction, place.len.min(STORAGE_LEN))? else {
+        return Ok(None);
+    };
+    let mut best = 0.0_f64;
+    let start = Instant::now();
+    for _ in 0..SAMPLES {
+        steps::open(engine, file)?.evict()?;
+        best = best.max(rate(storage.bytes(), storage.sample()?.seconds));
+        if start.elapsed() >= STORAGE_TIME {
+            break;
+        }
+    }
+    Ok(Some(Ceiling {
+        name: "storage".into(),
+        of: path.into(),
+        direction: Some(direction),
+        bytes_per_second: best,
+        how: storage.how(),
+        ..Ceiling::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_count_while_all_of_them_move_some() {
+        let zero = Instant::now();
+        let at = |ms: u64, bytes: u64| (zero + Duration::from_millis(ms), bytes);
+        // Two share 100 bytes a millisecond, until one ends and the other has all of it.
+        let first = vec![at(0, 0), at(10, 500), at(20, 1000)];
+        let second = vec![at(0, 0), at(15, 750), at(25, 1500), at(30, 2000)];
+        let seen = in_common(&[first.clone(), second]);
+        // Of the copy that took from 15 to 25 ms and had 750 bytes a half counts.
+        assert!((seen - (1000.0 + 750.0 + 375.0) / 0.020).abs() < 1e-3, "{seen}");
+        let late = vec![at(10, 0), at(20, 500)];
+        assert!((in_common(&[first.clone(), late]) - 100_000.0).abs() < 1e-3);
+        assert_eq!(in_common(&[first, vec![at(30, 0), at(40, 500)]]), 0.0, "never both");
+        assert_eq!(in_common(&[]), 0.0);
+    }
+
+    #[test]
+    fn copies_in_host_memory_are_a_ceiling() {
+        let ceiling = memory(4 * MIB).unwrap();
+        assert_eq!((ceiling.name.as_str(), ceiling.of.as_str()), ("memory", "host"));
+        assert!(ceiling.bytes_per_second > 0.0 && ceiling.direction.is_none(), "{ceiling:?}");
+        assert!(ceiling.how.starts_with("copies in host memory by "), "{ceiling:?}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn lengths_keep_to_their_bounds(rate: f64, seconds in 0.0..1.0_f64) {
+            let len = len_of(rate, seconds, (PART_MIN, PART_LEN));
+            proptest::prop_assert!((PART_MIN..=PART_LEN).contains(&len));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How much several devices on PCI can move at once, in theory: pure.
+
+use std::collections::BTreeMap;
+
+use forebay::topology::{Link, PciDevice};
+
+use super::parts::{line, payload, wires};
+
+/// What devices can move at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reach {
+    /// Bytes per second in each direction.
+    pub rate: f64,
+    /// The uplink that takes most of what their own links could, by its upper end; none where
+    /// their links are all that binds.
+    pub uplink: Option<String>,
+}
+
+/// What these devices can move at once; none where too little is known of their links. A device
+/// that is named twice is one.
+#[must_use]
+pub fn reach(devices: &[&PciDevice]) -> Option<Reach> {
+    by(devices, payload)
+}
+
+/// More bytes per second than their links carry with all headers; what moved more refutes what
+/// their links say of themselves.
+#[must_use]
+pub(super) fn line_rate(devices: &[&PciDevice]) -> Option<f64> {
+    by(devices, line).map(|reach| reach.rate)
+}
+
+/// What a link lets through.
+type Carries = fn(Link) -> Option<f64>;
+
+fn by(devices: &[&PciDevice], carries: Carries) -> Option<Reach> {
+    let mut known: Vec<&PciDevice> = Vec::new();
+    for device in devices {
+        if known.iter().all(|other| other.address != device.address) {
+            known.push(device);
+        }
+    }
+    let (rate, loss) = below(&known, 0, carries);
+    let uplink = loss.map(|(_, address)| address.to_owned());
+    (rate.is_finite() && rate > 0.0).then_some(Reach { rate, uplink })
+}
+
+/// What gets through to devices from the link at this depth on, and the link that takes most.
+fn below<'a>(
+    devices: &[&'a PciDevice],
+    depth: usize,
+    carries: Carries,
+) -> (f64, Option<(f64, &'a str)>) {
+    let (mut sum, mut worst) = (0.0, None);
+    let mut groups: BTreeMap<&str, Vec<&PciDevice>> = BTreeMap::new();
+    for device in devices {
+        match wires(device).nth(depth) {
+            Some(wire) => groups.entry(wire.address).or_default().push(device),
+            None => sum += carries(device.link).unwrap_or(f64::INFINITY),
+        }
+    }
+    for (address, group) in groups {
+        let (mut rate, mut loss) = below(&group, depth + 1, carries);
+        let wire = wires(group[0]).nth(depth).and_then(|wire| carries(wire.link));
+        if let Some(wire) = wire.filter(|wire| *wire < rate) {
+            loss = Some((rate - wire, address));
+            rate = wire;
+        }
+        sum += rate;
+        let lost = |loss: &Option<(f64, &str)>| loss.map_or(0.0, |(lost, _)| lost);
+        if lost(&loss) > lost(&worst) {
+            worst = loss;
+        }
+    }
+    (sum, worst)
+}

@@ -1,0 +1,214 @@
+//! What comes before the first sample that is kept: scratch, and shorter samples that tell how long
+//! all of it will take.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use forebay::units::format_size;
+use indicatif::ProgressBar;
+
+use super::pace::{Pace, Seen, Shape, words};
+use super::plan::Planned;
+use super::{Sweep, TICK, tell};
+use crate::failure::Result;
+use crate::log;
+use crate::report::json::Cache;
+use crate::results::Measured;
+use crate::workload::End;
+
+/// How long a sample takes that nobody keeps.
+const PRACTICE: Duration = Duration::from_millis(100);
+/// Bytes of such a sample, and time for all of them, are this part of what is to come.
+const PART: u32 = 20;
+/// What is over sooner is not told apart from the rest.
+const SOON: Duration = Duration::from_secs(1);
+
+impl Sweep<'_> {
+    /// Makes scratch, where there is any.
+    pub(super) fn make_scratch(&self, todo: &[(usize, u32)]) -> Result<()> {
+        let all: u64 = self.places.iter().map(super::files::Place::scratch_len).sum();
+        if all == 0 {
+            return Ok(());
+        }
+        let size = format_size(all);
+        let times = todo.iter().map(|(index, _)| self.planned[*index].time());
+        let least = times.sum::<Option<Duration>>().filter(|least| *least > SOON);
+        let then = least.map_or_else(String::new, |least| {
+            format!(
+                "; what is asked for takes {} then at most, and what it needs beside",
+                words(least)
+            )
+        });
+        tell(&format!("{size} of scratch is made first{then}"));
+        let bar = spinner();
+        bar.set_message(format!("making {size} of scratch"));
+        let mut done = 0;
+        for place in &self.places {
+            let (start, before) = (Instant::now(), done);
+            place.make(&mut |len| {
+                // Each path has a speed of its own.
+                let is_first = done == before;
+                done += len;
+                let left = per_byte(start.elapsed(), done - before, all - done);
+                bar.set_message(format!("making {size} of scratch, {} left", words(left)));
+                if is_first && left > SOON {
+                    bar.suspend(|| tell(&format!("scratch takes {} more", words(left))));
+                }
+            })?;
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Takes short samples that nobody keeps: they start what the engine starts with its first
+    /// transfer, and show what samples take.
+    pub(super) fn practise(&self, todo: &[(usize, u32)]) -> Pace {
+        let mut ways = Vec::new();
+        let shapes = self.planned.iter().map(|planned| self.shape(planned, &mut ways)).collect();
+        let mut pace = Pace::new(shapes, todo.iter().map(|(index, _)| *index).collect());
+        // Where the first number of queues cannot be set, nothing can be tried out.
+        if self.places.is_empty() {
+            pace.settle();
+            return pace;
+        }
+        let bar = spinner();
+        bar.set_message("looking how long samples take");
+        for index in to_start(todo.iter().map(|(index, _)| (*index, self.names(*index)))) {
+            // What is wrong with it the sample itself will say.
+            let mut first = self.planned[index].clone();
+            (first.load.warm_up, first.load.end) = (Duration::ZERO, End::Bytes(1));
+            let _ = self.measure(&first);
+            pace.turned(index, None);
+        }
+        let start = Instant::now();
+        let (order, must) = pace.to_practise();
+        for (number, index) in order.into_iter().enumerate() {
+            let stays = pace.stays(index);
+            let mut seen = self.try_out(&self.planned[index]);
+            if !stays {
+                // What it takes to bring the files where they are to be comes once in a while only.
+                let first = seen;
+                seen = self.try_out(&self.planned[index]);
+                let turn = first.ok().zip(seen.ok()).map(|(a, b)| a.took.saturating_sub(b.took));
+                pace.turned(index, turn);
+            }
+            match seen {
+                Ok(seen) => pace.practised(index, &seen),
+                Err(took) if took < PRACTICE => pace.fails(index, took),
+                // There was too little time for it.
+                Err(_) => {}
+            }
+            // What is large needs much more beside than what is small, so both are seen.
+            let may_end = number + 1 >= must;
+            if may_end && pace.left().is_some_and(|left| start.elapsed() > left / PART) {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        pace.settle();
+        pace
+    }
+
+    /// The targets of a point.
+    fn names(&self, index: usize) -> &[String] {
+        &self.planned[index].point.targets
+    }
+
+    /// A short sample; one that failed tells how long that took.
+    fn try_out(&self, planned: &Planned) -> Result<Seen, Duration> {
+        let mut short = planned.clone();
+        short.load.warm_up = Duration::ZERO;
+        short.load.end = match short.load.end {
+            End::Time(time) => End::Time(time.min(PRACTICE)),
+            End::Bytes(bytes) => End::Bytes((bytes / u64::from(PART)).max(1)),
+        };
+        let start = Instant::now();
+        // What is wrong with it the sample itself will say.
+        let measured = self.measure(&short);
+        let took = start.elapsed();
+        measured.map(|measured| seen(&short, &measured, took)).map_err(|_| took)
+    }
+
+    fn shape(&self, planned: &Planned, ways: &mut Vec<(String, Option<String>)>) -> Shape {
+        let (point, load) = (&planned.point, &planned.load);
+        let place = self.places.get(planned.path);
+        let lanes = place.and_then(|p| p.lanes(planned, &self.targets[planned.targets]).ok());
+        let most = lanes.and_then(|lanes| {
+            let calls = lanes.iter().map(|lane| load.calls(lane.region));
+            Some(calls.sum::<Option<u64>>()?.saturating_mul(load.call_len()))
+        });
+        let way = (point.way.clone(), point.route.clone());
+        let number = ways.iter().position(|known| *known == way).unwrap_or_else(|| {
+            ways.push(way);
+            ways.len() - 1
+        });
+        Shape {
+            time: planned.time(),
+            most,
+            pages: (planned.path, point.cache == Some(Cache::Resident)),
+            kind: [planned.targets, number, usize::from(point.read_percent)],
+            in_flight: planned.needs(),
+        }
+    }
+}
+
+/// The points, by their numbers, whose transfers reach every target at least once: those with most
+/// targets that none before has. With its first transfer to a target the engine starts what it
+/// needs for that, which no sample is to measure.
+fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> {
+    let mut groups: Vec<(usize, &[String])> = Vec::new();
+    for (index, names) in all {
+        if groups.iter().all(|(_, known)| *known != names) {
+            groups.push((index, names));
+        }
+    }
+    // Of as many, the first.
+    groups.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    let mut reached: HashSet<&String> = HashSet::new();
+    groups.retain(|(_, names)| {
+        let before = reached.len();
+        reached.extend(names.iter());
+        reached.len() > before
+    });
+    groups.into_iter().map(|(index, _)| index).collect()
+}
+
+/// What a sample that took so long tells of others.
+pub(super) fn seen(planned: &Planned, measured: &Measured, took: Duration) -> Seen {
+    let span = measured.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(took);
+    let moving = span.saturating_add(planned.load.warm_up).min(took);
+    Seen { time: planned.time(), bytes: measured.bytes.unwrap_or(0), moving, took }
+}
+
+/// What `left` bytes take if `done` took `time`.
+fn per_byte(time: Duration, done: u64, left: u64) -> Duration {
+    let ns = time.as_nanos() * u128::from(left) / u128::from(done.max(1));
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+}
+
+pub(super) fn spinner() -> ProgressBar {
+    let bar = if log::is_on() { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_reaches_every_target_before_the_first_sample() {
+        let start = |groups: &[&[&str]]| {
+            let named: Vec<Vec<String>> = groups
+                .iter()
+                .map(|names| names.iter().map(|name| (*name).to_owned()).collect())
+                .collect();
+            to_start(named.iter().enumerate().map(|(index, names)| (index, names.as_slice())))
+        };
+        let added: [&[&str]; 3] = [&["sim:0"], &["sim:0", "sim:1"], &["sim:0", "sim:1", "sim:2"]];
+        assert_eq!(start(&added), [2], "the last of those that are added has all");
+        assert_eq!(start(&[&["a"], &["b"], &["a"], &["b"]]), [0, 1]);
+        assert_eq!(start(&[&["a", "b"], &["b", "c"], &["a", "c"]]), [0, 1]);
+        assert_eq!(start(&[]), [0_usize; 0]);
+    }
+}

@@ -1,0 +1,251 @@
+//! `--io-queues`: one number after the other is set by the user's command, and what the kernel
+//! tells then is read anew.
+//!
+//! Setting a number disconnects whoever uses the path, so all of ours lets go of it before: scratch
+//! goes and is made anew afterwards. A path is there again where it is what it was at first, in the
+//! same place among the mounts: an empty mount point is never measured. `shell` runs the command,
+//! `place` looks at the path, [`queues`](super::queues) tells what was found.
+
+mod place;
+mod shell;
+
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use self::place::Home;
+use super::files::Place;
+use super::plan::Planned;
+use super::{Sweep, maps, queues, state};
+use crate::args::SweepArgs;
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::power::hwmon::shortened;
+use crate::report::warnings::say;
+use crate::steps::Step;
+
+/// What stands in the command for the number.
+const NUMBER: &str = "{}";
+/// How long the command may take.
+const COMMAND_MAX: Duration = Duration::from_secs(60);
+/// How long the path may be away after it.
+const AWAY_MAX: Duration = Duration::from_secs(30);
+/// How long what has just been closed may take to go.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Refuses what makes no sense together.
+///
+/// # Errors
+/// One of both is missing, the command has no place for the number, or there are several paths.
+pub(super) fn check(args: &SweepArgs) -> Result<()> {
+    let Some(line) = &args.set_queues else {
+        if args.io_queues.is_empty() {
+            return Ok(());
+        }
+        return Err(Failure::usage("`--io-queues` needs a command that sets their number").hint(
+            "give it by `--set-queues 'COMMAND'`, with `{}` for the number; or set it yourself, \
+             and give each run a `--label`",
+        ));
+    };
+    if args.io_queues.is_empty() {
+        return Err(Failure::usage("`--set-queues` has no number to set")
+            .hint("give numbers by `--io-queues`, such as `--io-queues 1,2,4,8`"));
+    }
+    if !line.contains(NUMBER) {
+        return Err(Failure::usage("`--set-queues` would set the same each time")
+            .because(format!(
+                "`{}` has no `{NUMBER}`, which stands for the number",
+                shortened(line)
+            ))
+            .hint("write `{}` where the number belongs, such as `--nr-io-queues={}`"));
+    }
+    if args.paths.len() > 1 {
+        return Err(Failure::usage("`--io-queues` is for one path")
+            .because(format!("there are {}", args.paths.len()))
+            .hint("give each path a sweep of its own"));
+    }
+    Ok(())
+}
+
+/// What sets queues, and what is known of the path while it does.
+#[derive(Debug)]
+pub(super) struct Switch {
+    line: String,
+    home: Home,
+    /// The number that is set and measured.
+    set: Option<u32>,
+    /// What was asked for last, in which of the repeats: what fails is tried once in each.
+    tried: Option<(u32, u32)>,
+    /// What the command has left behind, in words.
+    stays: Option<String>,
+    /// What the kernel told then.
+    pub(super) found: Option<u32>,
+    /// Why nothing can be measured with the number that was asked for last.
+    pub(super) failed: Option<Failure>,
+    command_max: Duration,
+    away_max: Duration,
+}
+
+impl Switch {
+    /// What the arguments ask for; none where they set no queues.
+    ///
+    /// # Errors
+    /// The path is not there, or this command would keep it from going away.
+    pub(super) fn find(args: &SweepArgs, path: &Path) -> Result<Option<Self>> {
+        let Some(line) = &args.set_queues else { return Ok(None) };
+        let _step = Step::begin("look at", path);
+        let home = Home::of(path).map_err(|why| {
+            Failure::new(format!("cannot look at `{}`", path.display()))
+                .because(why)
+                .hint("have it mounted when the sweep begins: it is known again by its mount")
+        })?;
+        let folder = match &args.output {
+            None => state::folder()?,
+            Some(output) => match output.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_owned(),
+                _ => ".".into(),
+            },
+        };
+        let keeps = [(Path::new("."), "the working folder"), (&folder, "the results file")];
+        for (other, what) in keeps {
+            if place::keeps(path, other) {
+                let text = format!("cannot set queues of `{}`", path.display());
+                return Err(Failure::usage(text)
+                    .because(format!("{what} lies there, and keeps it from going away"))
+                    .hint("start in another folder, name PATH, and results elsewhere by `-o`"));
+            }
+        }
+        Ok(Some(Self {
+            line: line.clone(),
+            home,
+            set: None,
+            tried: None,
+            stays: None,
+            found: None,
+            failed: None,
+            command_max: COMMAND_MAX,
+            away_max: AWAY_MAX,
+        }))
+    }
+
+    /// Has `number` set, and waits for `path`.
+    fn run(&mut self, number: u32, path: &Path) -> Result<()> {
+        let cannot = || Failure::new(format!("cannot set {}", words(number)));
+        let looking = Step::begin("look at", path);
+        place::let_go(path, CLOSE_MAX).map_err(|held| {
+            cannot()
+                .because(format!("this command itself has `{}` open", held.display()))
+                .hint("do not lead its input or output there")
+        })?;
+        drop(looking);
+        let half = |how: &str| {
+            let path = path.display();
+            format!("the command that sets {} {how}: see how `{path}` is connected", words(number))
+        };
+        self.leaves(half("was stopped"));
+        let line = self.line.replace(NUMBER, &number.to_string());
+        if let Err(why) = shell::run(&line, self.command_max) {
+            self.leaves(half("has failed"));
+            return Err(cannot().because(format!("`{}`: {why}", shortened(&line))));
+        }
+        self.leaves(format!(
+            "`{}` is left with the {} that `--set-queues` has set",
+            path.display(),
+            words(number)
+        ));
+        self.home.wait(self.away_max).map_err(|why| {
+            let away = format!(
+                "`{}` is not there again {} s after `{}`",
+                path.display(),
+                self.away_max.as_secs_f64(),
+                shortened(&line)
+            );
+            cannot().because(away).because(why)
+        })
+    }
+
+    /// Has whatever ends the sweep say what stays.
+    fn leaves(&mut self, text: String) {
+        interrupt::leaves(Some(text.clone()));
+        self.stays = Some(text);
+    }
+}
+
+impl Drop for Switch {
+    /// Says which number stays, however the sweep has ended.
+    fn drop(&mut self) {
+        if let Some(text) = self.stays.take() {
+            interrupt::leaves(None);
+            super::tell(&text);
+        }
+    }
+}
+
+fn words(number: u32) -> String {
+    format!("{number} I/O queue{}", if number == 1 { "" } else { "s" })
+}
+
+impl Sweep<'_> {
+    /// Has the number of queues set that a point asks for, where it is another; what cannot be is
+    /// told, and becomes the error of each sample until another number is asked for.
+    pub(super) fn turn(&mut self, planned: &Planned, repeat: u32, bar: Option<&ProgressBar>) {
+        let (Some(number), Some(switch)) = (planned.point.queues, &mut self.switch) else { return };
+        if switch.set == Some(number) || switch.tried == Some((number, repeat)) {
+            return;
+        }
+        (switch.set, switch.tried, switch.found) = (None, Some((number, repeat)), None);
+        let text = match self.set(number) {
+            Ok(found) => {
+                let switch = self.switch.as_mut().expect("it was there");
+                (switch.set, switch.found, switch.failed) = (Some(number), found, None);
+                let other = found.filter(|found| *found != number);
+                other.map(|found| format!("{} were asked for, and {found} found", words(number)))
+            }
+            Err(failure) => {
+                // Without files nothing of the state in between is measured.
+                self.places.clear();
+                let text = failure.in_one_line();
+                self.switch.as_mut().expect("it was there").failed = Some(failure);
+                Some(text)
+            }
+        };
+        if let Some(text) = text {
+            match bar {
+                Some(bar) => bar.suspend(|| say(&text)),
+                None => say(&text),
+            }
+        }
+    }
+
+    /// Has a number set and the path made ready for it; what the kernel tells then.
+    fn set(&mut self, number: u32) -> Result<Option<u32>> {
+        let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
+        // Scratch goes, and what holds it.
+        self.places.clear();
+        self.switch.as_mut().expect("who asks has looked").run(number, &path)?;
+        // What was known may be of a controller that is gone.
+        self.resolver.forget();
+        self.maps = maps(&self.resolver, std::slice::from_ref(&path));
+        let own: Vec<&Planned> = self.planned.iter().collect();
+        let place = Place::find(&self.engine, &path, self.args, &own)?;
+        place.make(&mut |_| {})?;
+        self.places.push(place);
+        Ok(self.maps.first().and_then(|map| queues::found(map, number)))
+    }
+
+    /// How often a number will be set for what is to be measured, in words.
+    pub(super) fn turns_words(&self, todo: &[(usize, u32)]) -> String {
+        let mut numbers: Vec<Option<u32>> =
+            todo.iter().map(|(index, _)| self.planned[*index].point.queues).collect();
+        numbers.dedup();
+        match (&self.switch, numbers.len()) {
+            (None, _) => String::new(),
+            (Some(_), 1) => ", beside what it takes to set I/O queues".into(),
+            (Some(_), count) => format!(", beside what it takes to set I/O queues {count} times"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What a path is while queues are set: held by nobody of ours before, and there again afterwards.
+
+use std::fs::{self, FileType};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use crate::bench::environment::file_system;
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a path was at first, by which it is known again: an empty mount point is not it.
+#[derive(Debug, Clone)]
+pub(super) struct Home {
+    path: PathBuf,
+    kind: FileType,
+    mount_point: Option<String>,
+}
+
+impl Home {
+    /// What `path` is now.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(super) fn of(path: &Path) -> Result<Self, String> {
+        let facts = fs::metadata(path).map_err(|error| error.to_string())?;
+        let mount_point = file_system(path).map(|found| found.mount_point);
+        Ok(Self { path: path.to_owned(), kind: facts.file_type(), mount_point })
+    }
+
+    /// Whether the path is what it was.
+    fn look(&self) -> Result<(), String> {
+        let now = Self::of(&self.path)?;
+        if now.kind != self.kind {
+            return Err("it is no longer of the kind that it was".into());
+        }
+        match (&self.mount_point, &now.mount_point) {
+            (Some(before), Some(now)) if before != now => {
+                Err(format!("it lies in what is mounted at `{now}`, and lay in `{before}` before"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until the path is there again, for `limit` at most, also where a server never answers.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(super) fn wait(&self, limit: Duration) -> Result<(), String> {
+        let (told, looks) = channel();
+        let home = self.clone();
+        // A look may take for ever; it is left behind then.
+        let watch = std::thread::Builder::new().name("path".into()).spawn(move || {
+            let begun = Instant::now();
+            loop {
+                let look = home.look();
+                let is_last = look.is_ok() || begun.elapsed() >= limit;
+                if told.send(look).is_err() || is_last {
+                    return;
+                }
+                std::thread::sleep(LOOK);
+            }
+        });
+        watch.map_err(|error| error.to_string())?;
+        let begun = Instant::now();
+        let mut last = Err("nothing answers there".into());
+        while let Ok(look) = looks.recv_timeout(limit.saturating_sub(begun.elapsed())) {
+            last = look;
+            if last.is_ok() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+/// Whether `other` lies on `path`, or in the file system that `path` lies in, so that it keeps that
+/// mounted. What the system itself lies in is never unmounted.
+pub(super) fn keeps(path: &Path, other: &Path) -> bool {
+    let below = || Some(other.canonicalize().ok()?.starts_with(path.canonicalize().ok()?));
+    device(path).is_some_and(|own| device(other) == Some(own)) || below().unwrap_or(false)
+}
+
+/// The device of the file system of a path, but for that of the system itself.
+fn device(path: &Path) -> Option<u64> {
+    let root = fs::metadata("/").ok()?.dev();
+    Some(fs::metadata(path).ok()?.dev()).filter(|found| *found != root)
+}
+
+/// What this process has open of a path, or in its file system; its descriptors lead there.
+fn open(path: &Path) -> Option<PathBuf> {
+    let own = device(path);
+    let block = fs::metadata(path).ok().filter(|facts| facts.file_type().is_block_device());
+    let block = block.map(|facts| facts.rdev());
+    // A node of `/dev` lies in a file system that others have open as well.
+    let own = own.filter(|_| block.is_none());
+    let descriptors = fs::read_dir("/proc/self/fd").ok()?.flatten();
+    let mut held = descriptors.filter_map(|entry| {
+        let facts = fs::metadata(entry.path()).ok()?;
+        let is_it = facts.file_type().is_block_device() && Some(facts.rdev()) == block;
+        (is_it || Some(facts.dev()) == own).then(|| fs::read_link(entry.path()).ok())?
+    });
+    held.next()
+}
+
+/// Waits until this process has nothing of a path open, for `limit` at most.
+///
+/// # Errors
+/// What it has open.
+pub(super) fn let_go(path: &Path, limit: Duration) -> Result<(), PathBuf> {
+    let begun = Instant::now();
+    while let Some(held) = open(path) {
+        if begun.elapsed() >= limit {
+            return Err(held);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(120);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_path_is_waited_for_and_known_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("path");
+        assert!(Home::of(&path).unwrap_err().contains("No such file"));
+        fs::create_dir(&path).unwrap();
+        let home = Home::of(&path).unwrap();
+        assert_eq!(home.wait(SOON), Ok(()));
+        fs::remove_dir(&path).unwrap();
+        assert!(home.wait(SOON).unwrap_err().contains("No such file"));
+        let comes = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                std::thread::sleep(SOON);
+                fs::create_dir(&path).unwrap();
+            }
+        });
+        assert_eq!(home.wait(LONG), Ok(()));
+        comes.join().unwrap();
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "a file").unwrap();
+        assert!(home.wait(SOON).unwrap_err().contains("of the kind"));
+        // As where nothing is mounted there any more.
+        let elsewhere = Home { mount_point: Some("/nowhere".into()), ..Home::of(&path).unwrap() };
+        let why = elsewhere.wait(SOON).unwrap_err();
+        assert!(why.contains("and lay in `/nowhere` before"), "{why}");
+    }
+
+    #[test]
+    fn what_is_below_a_path_keeps_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, below) = (folder.path().join("a"), folder.path().join("a/b"));
+        fs::create_dir_all(&below).unwrap();
+        assert!(keeps(&path, &below) && keeps(&path, &path));
+        assert!(!keeps(&path, Path::new("/proc")));
+        assert!(keeps(Path::new("/proc/self"), Path::new("/proc")), "the same file system");
+    }
+
+    #[test]
+    fn what_is_open_is_named() {
+        assert_eq!(let_go(Path::new("/nonexistent"), SOON), Ok(()));
+        let Some((folder, _alone)) = super::super::tests::memory() else { return };
+        let path = folder.path().join("open");
+        let file = fs::File::create(&path).unwrap();
+        if device(&path).is_none() {
+            println!("skipped: an open file that is named: all is one file system");
+            return;
+        }
+        assert_eq!(let_go(folder.path(), SOON), Err(path));
+        drop(file);
+        assert_eq!(let_go(folder.path(), LONG), Ok(()));
+    }
+}

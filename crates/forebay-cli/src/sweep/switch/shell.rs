@@ -1,0 +1,158 @@
+//! The user's command that sets a number of queues: bounded in time, and told by its last words.
+
+use std::fs::File;
+use std::io::Seek as _;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use crate::interrupt;
+use crate::power::command::{ended, kill_all};
+use crate::power::hwmon::shortened;
+use crate::report::plain::plain;
+
+/// How often is looked whether it has ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// What it may say: what is more it cannot write.
+const SAID_MAX: u64 = 1 << 20;
+/// Of that the end, in which its last words are looked for.
+const TAIL: usize = 4 << 10;
+/// How long is waited for one that was killed: what waits for a server may not be ended.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Runs `line` in a shell, for `limit` at most.
+///
+/// # Errors
+/// It cannot be started, fails, or takes longer; it is ended then, with all that it has started.
+pub(super) fn run(line: &str, limit: Duration) -> Result<(), String> {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(line).stdin(Stdio::null()).stdout(Stdio::null());
+    let said = said().ok();
+    let stderr = said.as_ref().and_then(|said| said.try_clone().ok());
+    shell.stderr(stderr.map_or_else(Stdio::null, Stdio::from));
+    shell.process_group(0);
+    let mut child = interrupt::spawn_group(&mut shell)
+        .map_err(|error| format!("`sh` cannot be started: {error}"))?;
+    let begun = Instant::now();
+    let is_well = loop {
+        match ended(&child) {
+            Ok(Some(is_well)) => break is_well,
+            Err(why) => return Err(kill(child, why)),
+            Ok(None) if begun.elapsed() >= limit => {
+                let why = format!("it takes more than {} s", limit.as_secs_f64());
+                return Err(kill(child, why));
+            }
+            Ok(None) => std::thread::sleep(LOOK),
+        }
+    };
+    if is_well {
+        // What serves a mount may run on: that is the command's to decide.
+        interrupt::ended(child.id());
+        let _ = child.wait();
+        return Ok(());
+    }
+    let words = said.as_ref().map_or_else(String::new, last_line);
+    Err(kill(child, format!("it failed: {words}")))
+}
+
+/// Ends what is left of it; `why`, with what cannot be ended.
+fn kill(mut child: Child, why: String) -> String {
+    kill_all(&child);
+    let begun = Instant::now();
+    while ended(&child) == Ok(None) {
+        if begun.elapsed() >= END_MAX {
+            interrupt::ended(child.id());
+            return format!("{why}, and cannot be ended");
+        }
+        std::thread::sleep(LOOK);
+    }
+    interrupt::ended(child.id());
+    let _ = child.wait();
+    why
+}
+
+/// Where it says what goes wrong: memory of a fixed size, since a pipe whose reader is gone would
+/// end what serves a mount when it speaks later.
+fn said() -> rustix::io::Result<File> {
+    let memory = memfd_create("said", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, SAID_MAX)?;
+    fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK)?;
+    Ok(memory.into())
+}
+
+/// The last line that was said.
+fn last_line(mut said: &File) -> String {
+    // The position is that of the writers, too.
+    let end = said.stream_position().unwrap_or(0);
+    let mut bytes = [0; TAIL];
+    let from = end.saturating_sub(TAIL as u64);
+    let len = usize::try_from(end - from).unwrap_or(0);
+    let len = said.read_at(&mut bytes[..len], from).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..len]);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+    shortened(&plain(last.unwrap_or("without a word")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_command_is_told_by_its_last_words() {
+        assert_eq!(run("echo much; echo more >&2", LONG), Ok(()));
+        let why = |line: &str| run(line, LONG).unwrap_err();
+        assert_eq!(why("exit 3"), "it failed: without a word");
+        assert_eq!(why("echo first >&2; echo target is busy >&2; false"), {
+            "it failed: target is busy"
+        });
+        assert_eq!(why("printf 'no end\\n\\n' >&2; kill $$"), "it failed: no end");
+        let many = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done >&2; false";
+        assert_eq!(why(many), "it failed: line 2999");
+        assert!(!why("printf '\\033[2Jgone\\377' >&2; false").contains('\u{1b}'));
+    }
+
+    #[test]
+    fn one_that_hangs_is_ended_with_all_that_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alive");
+        // Whoever lives on would make the file.
+        let line = format!("(sleep 1; touch {}) & sleep 100", path.display());
+        let begun = Instant::now();
+        let why = run(&line, Duration::from_millis(100)).unwrap_err();
+        assert_eq!(why, "it takes more than 0.1 s");
+        std::thread::sleep(Duration::from_millis(1500).saturating_sub(begun.elapsed()));
+        assert!(!path.exists());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn last_words_are_short_and_do_nothing(bytes: Vec<u8>, long in 0_usize..8192) {
+            let mut file = said().unwrap();
+            file.write_all(&b"x".repeat(long)).unwrap();
+            file.write_all(&bytes).unwrap();
+            let words = last_line(&file);
+            proptest::prop_assert!(!words.is_empty() && words.chars().count() <= 80, "{}", words);
+            proptest::prop_assert!(words.chars().all(|letter| !letter.is_control()), "{}", words);
+        }
+    }
+
+    #[test]
+    fn what_serves_a_mount_is_left_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("alive");
+        let line = format!("(sleep 0.3; echo late >&2; touch {}) &", path.display());
+        assert_eq!(run(&line, LONG), Ok(()));
+        let begun = Instant::now();
+        while !path.exists() {
+            assert!(begun.elapsed() < LONG);
+            std::thread::sleep(LOOK);
+        }
+    }
+}

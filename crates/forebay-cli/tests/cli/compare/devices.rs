@@ -1,0 +1,68 @@
+//! Block devices in the place of a comparison's file.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
+
+use super::{compare, folder, good};
+use crate::lab::{FileSystem, LoopDrive, LoopOptions, or_skip};
+use crate::program::program;
+
+#[test]
+fn a_device_is_written_where_the_user_said_so_and_nobody_has_it() {
+    let folder = folder();
+    let image_in = folder.path().canonicalize().unwrap();
+    let options = LoopOptions { size: 24 << 20, image_in, ..LoopOptions::default() };
+    let bare = LoopOptions { file_system: None, ..options.clone() };
+    let Some(drive) = or_skip(LoopDrive::new(&bare)) else { return };
+    let device = drive.device().to_str().unwrap();
+    let precious = vec![7; 4 << 20];
+    let held = || {
+        let mut bytes = Vec::new();
+        File::open(device).unwrap().take(4 << 20).read_to_end(&mut bytes).unwrap();
+        bytes
+    };
+    File::options().write(true).open(device).unwrap().write_all_at(&precious, 0).unwrap();
+    let arguments = ["-f", device, "-m", "compare", "-r", "1", "--gpu", "none"];
+    let refused = |more: &[&str], code: i32, says: &str| {
+        let output = compare(folder.path(), &[&arguments[..], more].concat());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(says) && output.stdout.is_empty(), "{told}");
+        assert_eq!(held(), precious);
+    };
+    refused(&[], 2, "with `--overwrite-device` what is on the device is lost");
+    refused(&["--overwrite"], 2, "with `--overwrite-device` what is on the device is lost");
+    let text = good(folder.path(), &[&arguments[..], &["--overwrite-device"]].concat());
+    assert_eq!(text.lines().filter(|line| line.contains(" right ")).count(), 4, "{text}");
+    assert!(!text.contains("devtmpfs"), "where the device's name is: {text}");
+    let held = held();
+    assert!(held[..2 << 20] != precious[..2 << 20], "it holds what was written");
+    assert!(held[2 << 20..] == precious[2 << 20..], "and behind that what was there");
+
+    let mut command = Command::new(program());
+    command.args(["compare", "-s", "25", "--overwrite-device"]).args(arguments);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the device has 24 MiB"), "{told}");
+
+    let mounted = LoopOptions { file_system: Some(FileSystem::Ext4), ..options };
+    let Some(drive) = or_skip(LoopDrive::new(&mounted)) else { return };
+    let file = drive.path().join("file");
+    fs::write(&file, &precious).unwrap();
+    let device = drive.device().to_str().unwrap();
+    let write = ["--direction=write", "--request-size=4K", "--depth=1", "--size=1M"];
+    for arguments in
+        [&["compare", "-s", "2", "-f", device][..], &[&["sweep", device], &write[..]].concat()]
+    {
+        let mut command = Command::new(program());
+        command.current_dir(folder.path()).args(arguments);
+        let output = command.args(["--gpu=none", "--overwrite-device"]).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("it is in use: mounted, or part of an array"), "{told}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), precious);
+}

@@ -1,0 +1,94 @@
+//! The guide's numbers against the runs that it names, and its checks against those that there are.
+
+use super::block::blocks;
+use super::{GUIDE, folder, said, shell};
+use std::fs;
+
+const BENCH: &str = include_str!("../../../../../benches/runs/2026-11-21-h200-k/bench-read.txt");
+const COMPARE: &str = include_str!("../../../../../benches/runs/2026-11-22-h200/compare.txt");
+const SWEEPS: [&str; 2] = [
+    include_str!("../../../../../benches/runs/2026-11-22-h200-c/sweep-32.jsonl"),
+    include_str!("../../../../../benches/runs/2026-11-22-h200-c/sweep-24.jsonl"),
+];
+const DOCTOR: &str = include_str!("../../../../../docs/doctor.md");
+
+/// The cells of the rows of a table below a row that begins so.
+fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let lines = page.lines().map(str::trim).skip_while(|line| !line.starts_with(heading)).skip(2);
+    let lines = lines.take_while(|line| line.starts_with('|'));
+    lines
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().into()).collect())
+        .collect()
+}
+
+#[test]
+fn lines_that_are_quoted_are_those_of_the_run() {
+    let quoted: Vec<String> = blocks(GUIDE)
+        .into_iter()
+        .filter(|block| block.is("text"))
+        .map(|block| block.text)
+        .collect();
+    assert_eq!(quoted.len(), 1);
+    for line in quoted[0].lines() {
+        assert!(BENCH.lines().any(|other| other == line), "no such line in the run: {line}");
+    }
+    // What the text quotes of the same runs, by the line in which it stands there.
+    for (run, way, numbers) in [
+        (BENCH, "standard ", &["3.24"][..]),
+        (BENCH, "cufile-compat ", &["24.0", "40.7"]),
+        (BENCH, "forebay ", &["53.9", "2.49"]),
+        (COMPARE, "standard ", &["1.25", "1.10", "0.438"]),
+        (COMPARE, "forebay ", &["1.53", "2.00", "0.033"]),
+    ] {
+        for number in numbers {
+            let mut lines = run.lines().filter(|line| line.starts_with(way));
+            assert!(lines.any(|line| line.contains(&format!(" {number} "))), "{way}: {number}");
+            assert!(GUIDE.contains(number), "the guide should quote {number}");
+        }
+    }
+}
+
+#[test]
+fn the_table_of_sizes_is_what_the_sweeps_say() {
+    let folder = folder();
+    for (name, text) in ["sweep-32", "sweep-24"].iter().zip(SWEEPS) {
+        fs::write(folder.path().join("here").join(name), text).unwrap();
+    }
+    let output = shell(&folder, "forebay report sweep-32 sweep-24 --markdown");
+    assert!(output.status.success(), "{}", said(&output));
+    let report = String::from_utf8(output.stdout).unwrap();
+    let measured = rows(&report, "| run | way |");
+    let quoted = rows(GUIDE, "| Request |");
+    assert_eq!(quoted.len(), 5);
+    for row in quoted {
+        for (cell, (way, cache)) in row[1..].iter().zip([
+            ("forebay", "resident"),
+            ("cpu-gpu", "resident"),
+            ("forebay", "cold"),
+            ("cpu-gpu", "cold"),
+        ]) {
+            let rate = format!("{cell} (");
+            let same = |cells: &&Vec<String>| {
+                [way, cache, row[0].as_str()].iter().all(|word| cells.iter().any(|c| c == word))
+            };
+            let found: Vec<_> = measured.iter().filter(same).collect();
+            assert_eq!(found.len(), 1, "{way}, {cache}, {}: {report}", row[0]);
+            assert!(found[0].iter().any(|cell| cell.starts_with(&rate)), "{row:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn the_checks_that_are_named_exist() {
+    let known = DOCTOR.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let known: Vec<&str> = known.collect();
+    let symptoms = rows(GUIDE, "| Symptom |");
+    assert_eq!(symptoms.len(), 8);
+    for row in symptoms {
+        let named: Vec<&str> = row[3].split('`').filter(|word| !word.trim().is_empty()).collect();
+        assert!(!named.is_empty());
+        for name in named {
+            assert!(known.contains(&name), "there is no check `{name}`: {}", row[0]);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the pages of the documentation say: their examples run as they are printed, their numbers
+//! are those of the archived runs that they name, and the checks that they name exist.
+//!
+//! A block that begins with `sh` is run by the shell, whole, in one fresh folder for the page, and
+//! has to end with 0, or as `exit-N` beside `sh` says. What needs hardware is marked `needs-…`: of
+//! such a block, and of blocks that begin with `console`, each command is parsed and no more.
+
+mod archived;
+mod block;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use block::{Block, blocks};
+use clap::Parser as _;
+use forebay_cli::args::Arguments;
+use tempfile::TempDir;
+
+use crate::program::program;
+use crate::report::made::{self, Sweep};
+
+const GUIDE: &str = include_str!("../../../../../docs/guide.md");
+const DIFF: &str = include_str!("../../../../../docs/diff.md");
+const IMPORT: &str = include_str!("../../../../../docs/import.md");
+const REPORT: &str = include_str!("../../../../../docs/report.md");
+const OTHERS: [(&str, &str); 3] = [
+    ("compare.md", include_str!("../../../../../docs/compare.md")),
+    ("gdsio.md", include_str!("../../../../../docs/gdsio.md")),
+    ("sweep.md", include_str!("../../../../../docs/sweep.md")),
+];
+
+/// A folder on a drive, with the command below `bin`.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for name in ["bin", "home", "here"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    symlink(program(), folder.path().join("bin/forebay")).unwrap();
+    folder
+}
+
+/// Runs a script in the folder `here`, with `forebay` as the only word that is put in its way.
+fn shell(folder: &TempDir, script: &str) -> Output {
+    let root = std::path::absolute(folder.path()).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("sh");
+    command.arg("-ec").arg(script).current_dir(root.join("here")).stdin(Stdio::null());
+    command.env("PATH", format!("{}:{path}", root.join("bin").display()));
+    for variable in ["HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"] {
+        command.env(variable, root.join("home"));
+    }
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}\n{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs one block of a page.
+fn run(folder: &TempDir, page: &str, block: &Block) {
+    let output = shell(folder, &block.text);
+    let code = output.status.code();
+    assert!(
+        block.exits().contains(&code.unwrap_or(-1)),
+        "{page}:{}: ended with {code:?}:\n{}\n{}",
+        block.line,
+        block.text,
+        said(&output)
+    );
+}
+
+/// Has the shell part the words of each command of a block, and the command line read them.
+fn parse(folder: &TempDir, page: &str, block: &Block) -> usize {
+    // What a loop would set.
+    let words = "queues=1; exec 3>&1; forebay() { printf '%s\\0' forebay \"$@\" >&3; }; ";
+    let commands = block.commands();
+    for command in &commands {
+        // No words are written to where the command would write its results.
+        let output = shell(folder, &format!("{words}{command}"));
+        assert!(output.status.success(), "{page}:{}: {command}: {}", block.line, said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let parsed = Arguments::try_parse_from(text.trim_end_matches('\0').split('\0'));
+        if let Err(error) = parsed {
+            panic!("{page}:{}: {command}: {error}", block.line);
+        }
+    }
+    commands.len()
+}
+
+#[test]
+fn every_example_of_the_guide_runs() {
+    let folder = folder();
+    let (mut ran, mut parsed) = (0, 0);
+    for block in blocks(GUIDE) {
+        if !block.is("sh") {
+            assert!(block.is("text"), "guide.md:{}: a block of no known kind", block.line);
+        } else if block.needs().is_some() {
+            parsed += parse(&folder, "guide.md", &block);
+        } else {
+            // The shell ends with the last command's code, and ends at the first that fails.
+            let code = block.exits();
+            assert!(code == [0] || block.commands().len() == 1, "guide.md:{}", block.line);
+            run(&folder, "guide.md", &block);
+            ran += block.commands().len();
+        }
+    }
+    assert!(ran >= 10 && parsed >= 5, "{ran} ran, {parsed} were parsed");
+    let left = fs::read_dir(folder.path().join("here")).unwrap();
+    let left: Vec<String> =
+        left.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let scratch = left.iter().filter(|name| name.starts_with(".forebay") || *name == "gdsio.0");
+    assert_eq!(scratch.count(), 0, "{left:?}");
+}
+
+#[test]
+fn the_examples_of_the_other_pages_are_commands() {
+    let folder = folder();
+    for (page, text) in OTHERS {
+        let count: usize = blocks(text)
+            .iter()
+            .filter(|block| block.is("sh") || block.is("console"))
+            .map(|block| parse(&folder, page, block))
+            .sum();
+        assert!(count >= 3, "{page}: {count}");
+    }
+}
+
+/// Writes the files that the pages of `diff`, `import` and `report` name.
+fn prepare(here: &Path) {
+    let sweep = |label| Sweep { label, depths: vec![1], ..Sweep::default() };
+    for name in ["before.jsonl", "after.jsonl"] {
+        fs::write(here.join(name), made::file(&sweep(None))).unwrap();
+    }
+    for label in ["1", "2", "4", "8"] {
+        let text = made::file(&sweep(Some(label)));
+        fs::write(here.join(format!("queues-{label}.jsonl")), &text).unwrap();
+        // The same as one sweep that set the number.
+        let text = text.replace("\"point\":{", &format!("\"point\":{{\"queues\":{label},"));
+        let whole = here.join("queues.jsonl");
+        let others = fs::read_to_string(&whole).unwrap_or_default();
+        fs::write(whole, others + &text).unwrap();
+    }
+    fs::write(here.join("fio.json"), include_str!("../../import/fio/random.json")).unwrap();
+    fs::write(here.join("t.csv"), "Block,BW (MiB/s),lat99\n64K,1000,200\n1M,2000,900\n").unwrap();
+    let line = "IoType: READ XferType: CPU_GPU Threads: 8 DataSetSize: 8388608/8388608(KiB) \
+                IOSize: 1024(KiB) Throughput: 2.000000 GiB/sec, Avg_Latency: 3906.250000 usecs \
+                ops: 8192 total_time 4.000000 secs\n";
+    fs::write(here.join("gdsio.log"), line).unwrap();
+}
+
+#[test]
+fn what_reads_results_runs_as_the_pages_say() {
+    let folder = folder();
+    prepare(&folder.path().join("here"));
+    let mut count = 0;
+    for (page, text) in [("import.md", IMPORT), ("report.md", REPORT), ("diff.md", DIFF)] {
+        // Each page has results of its own to add to.
+        let all = blocks(text);
+        for block in all.iter().filter(|block| block.is("sh") || block.is("console")) {
+            parse(&folder, page, block);
+            for command in block.commands() {
+                // What measures takes a path and time.
+                if !command.starts_with("forebay sweep") {
+                    let output = shell(&folder, &command);
+                    assert!(output.status.success(), "{page}: {command}: {}", said(&output));
+                    count += 1;
+                }
+            }
+        }
+        let _ = fs::remove_file(folder.path().join("here/report.html"));
+    }
+    assert!(count >= 7, "{count}");
+}
