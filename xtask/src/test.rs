@@ -87,12 +87,12 @@ fn tests(report: &mut Report, name: &str, mut cargo: Command, extra: &[&str]) ->
 /// Runs every micro-benchmark once, so that none of them rots.
 fn benches(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) -> Result<()> {
     for package in folders(&root.join("crates")) {
-        let name = file_name(&package);
         for file in files(&package.join("benches")).iter().filter(|f| is_rust(f)) {
             let bench = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             heading(&format!("micro-benchmark {bench}"));
-            // Under `cargo test` a benchmark is built quickly and runs each case once.
-            let mut command = cargo(&["test", "-p", &name, "--bench", &bench, "--", "--test"]);
+            // Under `cargo test` a benchmark is built quickly and runs each case once; of the whole
+            // workspace, as the tests were, or all below it would be built anew.
+            let mut command = cargo(&["test", "--workspace", "--bench", &bench, "--", "--test"]);
             report.step(&format!("micro-benchmark {bench}"), process::succeeds(&mut command)?);
         }
     }
@@ -209,10 +209,6 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     entries(folder).into_iter().filter(|path| path.is_file()).collect()
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn is_rust(path: &Path) -> bool {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Lab;
 use crate::sample::Series;
 use crate::{
-    cold, drives, first, host, many, map, memlock, memory, resident, small, statistics, write,
+    cold, drives, first, host, many, map, memlock, memory, resident, small, statistics, sweep,
+    write,
 };
 
 /// One bar.
@@ -34,7 +35,7 @@ pub(crate) enum Setting {
 }
 
 /// Every bar, in the order in which they run: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 31] = [
+pub(crate) const BARS: [Bar; 34] = [
     Bar { name: "gpu-resident-disk", setting: Setting::Gpu, run: resident::disk },
     Bar { name: "gpu-resident-tmpfs", setting: Setting::Gpu, run: resident::tmpfs },
     Bar { name: "gpu-first-transfer", setting: Setting::Gpu, run: first::run },
@@ -66,6 +67,9 @@ pub(crate) const BARS: [Bar; 31] = [
     Bar { name: "drives-depth", setting: Setting::Host, run: drives::depth },
     Bar { name: "drives-urgent", setting: Setting::Host, run: drives::urgent },
     Bar { name: "drives-idle", setting: Setting::Host, run: drives::idle },
+    Bar { name: "sweep-capped", setting: Setting::Host, run: drives::agree_capped },
+    Bar { name: "sweep-delayed", setting: Setting::Host, run: drives::agree_delayed },
+    Bar { name: "sweep-disk", setting: Setting::Host, run: sweep::own_disk },
 ];
 
 /// What a bar found.

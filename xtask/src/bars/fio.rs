@@ -2,11 +2,32 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::bar::Stop;
 use crate::sample::{Sample, float};
+use crate::sweep::Told;
+
+/// Reads that go on for a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// Bytes of a request.
+    pub(crate) size: u64,
+    /// Requests in flight.
+    pub(crate) depth: u32,
+    pub(crate) random: bool,
+    pub(crate) time: Duration,
+}
+
+impl Load {
+    /// How long one run measures: on a capped drive what passes uncapped after a pause, a tenth of
+    /// a second's worth, must not count for much.
+    pub(crate) fn time(tiny: bool) -> Duration {
+        Duration::from_millis(if tiny { 200 } else { 4000 })
+    }
+}
 
 /// The installed `fio`.
 #[derive(Debug)]
@@ -46,19 +67,46 @@ impl Fio {
         self.run(file, depth, &["--rw=randread", "--bs=4k", "--norandommap", &total])
     }
 
+    /// Reads as `load` says, past the page cache, and tells the latencies as well: from when a
+    /// request was made until it was seen done.
+    pub(crate) fn timed(&self, file: &Path, load: &Load) -> Result<Told, Stop> {
+        let order = if load.random { "randread" } else { "read" };
+        let ms = load.time.as_millis();
+        let text = self.report(
+            file,
+            load.depth,
+            &[
+                &format!("--rw={order}"),
+                &format!("--bs={}", load.size),
+                "--norandommap",
+                "--time_based",
+                &format!("--runtime={ms}ms"),
+                &format!("--ramp_time={}ms", ms / 10),
+                "--lat_percentiles=1",
+                "--percentile_list=50:90:99",
+            ],
+        )?;
+        told(&text).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {}", text.trim())))
+    }
+
     fn run(&self, file: &Path, depth: u32, job: &[&str]) -> Result<Sample, Stop> {
+        let text = self.report(file, depth, job)?;
+        parse(&text).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {}", text.trim())))
+    }
+
+    fn report(&self, file: &Path, depth: u32, job: &[&str]) -> Result<String, Stop> {
         let output = Command::new(&self.program)
             .args(["--name=bar", "--readonly", "--direct=1", "--ioengine=io_uring", "--thread"])
             .args(["--output-format=json", &format!("--iodepth={depth}")])
             .arg(format!("--filename={}", file.display()))
             .args(job)
             .output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
             let cause = String::from_utf8_lossy(&output.stderr);
             return Err(Stop::Fail(format!("`fio` failed: {}{}", cause.trim(), text.trim())));
         }
-        parse(&text).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {}", text.trim())))
+        Ok(text)
     }
 }
 
@@ -90,6 +138,15 @@ fn parse(report: &str) -> Option<Sample> {
     Some(Sample { seconds: float(bytes) / float(rate), bytes, cpu_s: percent / 100.0 * run_s })
 }
 
+/// The same with latencies; which of its two kinds a report holds depends on `--lat_percentiles`.
+fn told(report: &str) -> Option<Told> {
+    let sample = parse(report)?;
+    let report: Value = serde_json::from_str(&report[report.find('{')?..]).ok()?;
+    let quantiles = &report["jobs"][0]["read"]["lat_ns"]["percentile"];
+    let at = |share: &str| quantiles[share].as_f64();
+    Some(Told { sample, quantiles: [at("50.000000")?, at("90.000000")?, at("99.000000")?] })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +159,10 @@ mod tests {
         let sample = parse(report).unwrap();
         assert_eq!(sample.bytes, 2000);
         assert!((sample.seconds - 2.0).abs() < 1e-9 && (sample.cpu_s - 0.5).abs() < 1e-9);
-        assert!(parse("nothing").is_none());
+        assert!(parse("nothing").is_none() && told(report).is_none());
+        let percentiles = r#""lat_ns": {"percentile":
+            {"50.000000": 5, "90.000000": 9, "99.000000": 10}}, "io_bytes""#;
+        let told = told(&report.replacen(r#""io_bytes""#, percentiles, 1)).unwrap();
+        assert_eq!((told.sample.bytes, told.quantiles), (2000, [5.0, 9.0, 10.0]));
     }
 }

@@ -2,8 +2,8 @@
 //! same move, turn by turn in one run, and judged by the ratio of medians.
 //!
 //! A bar is a function in one of the modules `host`, `small`, `memlock`, `memory`, `resident`,
-//! `first`, `write`, `cold`, `map` and `drives`; [`bar`] holds the list. The rest is what they
-//! share. The raw samples, the machine and a summary are archived ([`archive`]).
+//! `first`, `write`, `cold`, `map`, `sweep` and `drives`; [`bar`] holds the list. The rest is what
+//! they share. The raw samples, the machine and a summary are archived ([`archive`]).
 //!
 //! # Unsafe modules
 //!
@@ -34,6 +34,7 @@ mod sample;
 mod scratch;
 mod small;
 mod statistics;
+mod sweep;
 mod write;
 
 use std::io::Write as _;

@@ -61,6 +61,11 @@ impl Ground {
         if self.tiny { (stated / 64).clamp(MIB, 16 * MIB) / MIB * MIB } else { stated }
     }
 
+    /// Whether this run only shows that the bars run.
+    pub(super) fn is_tiny(&self) -> bool {
+        self.tiny
+    }
+
     /// How often a bar samples each side.
     pub(super) fn rounds(&self, stated: usize) -> usize {
         if self.tiny { 1 } else { stated }

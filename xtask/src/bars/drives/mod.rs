@@ -6,6 +6,7 @@
 //! control group of its own: mounts, devices and servers go with that process, however it ends,
 //! and the caps bind no other.
 
+mod agree;
 mod alone;
 mod ground;
 mod group;
@@ -70,6 +71,16 @@ pub(crate) fn depth(lab: &Lab) -> Result<Measured, Stop> {
 /// Small urgent reads beside a large transfer.
 pub(crate) fn urgent(lab: &Lab) -> Result<Measured, Stop> {
     in_child(lab, "urgent")
+}
+
+/// A sweep and `fio` on a drive that a cap binds.
+pub(crate) fn agree_capped(lab: &Lab) -> Result<Measured, Stop> {
+    in_child(lab, "agree-capped")
+}
+
+/// A sweep and `fio` on a drive that answers late.
+pub(crate) fn agree_delayed(lab: &Lab) -> Result<Measured, Stop> {
+    in_child(lab, "agree-delayed")
 }
 
 /// An engine that has worked and has nothing to do.
@@ -139,6 +150,8 @@ fn measure(job: &Job) -> Result<Measured, Stop> {
         "depth" => alone::depth,
         "urgent" => urgent::run,
         "idle" => idle::run,
+        "agree-capped" => agree::capped,
+        "agree-delayed" => agree::delayed,
         name => return Err(Stop::Fail(format!("no such bar of drives: `{name}`"))),
     };
     end_with_parent()?;
