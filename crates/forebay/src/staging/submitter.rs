@@ -37,7 +37,7 @@ struct Group {
     /// Of one direction; at least one.
     copies: Vec<Copy>,
     event: Event,
-    since: Instant,
+    since_ns: u64,
     #[expect(dead_code, reason = "held until the copies are done")]
     range: Range,
 }
@@ -46,10 +46,11 @@ struct Group {
 #[derive(Debug)]
 struct Done {
     copy: Copy,
-    /// Since its group was queued.
-    took_ns: u64,
-    /// How long before its group's end it was over, if all went at one rate: nobody tells of one.
-    early_ns: u64,
+    /// When its group was queued, and was seen to be over.
+    queued_ns: u64,
+    over_ns: u64,
+    /// When it was over itself, if all of the group went at one rate: nobody tells of one.
+    end_ns: u64,
     failed: Option<CopyFailure>,
 }
 
@@ -58,6 +59,8 @@ struct Done {
 struct Lane {
     stream: Stream,
     queued: VecDeque<Group>,
+    /// When the last group that is done was seen to be over: no other began before.
+    over_ns: u64,
 }
 
 /// See the module's own text.
@@ -97,7 +100,10 @@ pub(crate) enum Pause {
 
 impl Submitter {
     pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
-        let lane = || Ok(Lane { stream: device.create_stream()?, queued: VecDeque::new() });
+        let lane = || {
+            let stream = device.create_stream()?;
+            Ok(Lane { stream, queued: VecDeque::new(), over_ns: 0 })
+        };
         let (inward, outward) = (lane()?, lane()?);
         Ok(Self {
             link,
@@ -146,8 +152,8 @@ impl Submitter {
                     scheduler.wakes(crew);
                 }
                 scheduler.tell_time(now);
-                for Done { copy, took_ns, failed, .. } in self.done.drain(..) {
-                    scheduler.copied(link, &copy, took_ns, failed);
+                for Done { copy, queued_ns, over_ns, failed, .. } in self.done.drain(..) {
+                    scheduler.copied(link, &copy, over_ns.saturating_sub(queued_ns), failed);
                 }
                 scheduler.next_copies(link, (inward, outward), &mut group);
                 let ended = scheduler.has_ended();
@@ -174,7 +180,9 @@ impl Submitter {
 
     /// Whether the last copy was queued so lately that its end may be near.
     fn is_fresh(&self) -> bool {
-        let is_fresh = |last: &Group| last.since.elapsed() < WATCH_MAX;
+        let now = now_ns();
+        let is_fresh =
+            |last: &Group| u128::from(now.saturating_sub(last.since_ns)) < WATCH_MAX.as_nanos();
         self.lanes().iter().any(|lane| lane.queued.back().is_some_and(is_fresh))
     }
 
@@ -189,7 +197,7 @@ impl Submitter {
                 };
                 let first = self.lane(direction).queued.pop_front().expect("it is the first");
                 self.spare.push(event);
-                self.end(first.copies, Some(first.since), failed.as_ref(), ranges);
+                self.end(first.copies, Some(first.since_ns), failed.as_ref(), ranges);
             }
         }
     }
@@ -199,7 +207,7 @@ impl Submitter {
     fn end(
         &mut self,
         mut copies: Vec<Copy>,
-        since: Option<Instant>,
+        since_ns: Option<u64>,
         failed: Option<&DeviceError>,
         ranges: Ranges,
     ) {
@@ -212,16 +220,19 @@ impl Submitter {
             self.lists.push(copies);
             return;
         }
-        let took = since.map_or(0, |since| since.elapsed().as_nanos());
-        let took_ns = u64::try_from(took).unwrap_or(u64::MAX);
-        let mut left: u64 = copies.iter().map(|copy| copy.run.range.len()).sum();
-        let all = left.max(1);
+        let Some(first) = copies.first() else { return };
+        let over_ns = now_ns();
+        let queued_ns = since_ns.unwrap_or(over_ns);
+        let last_ns = std::mem::replace(&mut self.lane(first.direction).over_ns, over_ns);
+        let all = copies.iter().map(|copy| copy.run.range.len()).sum::<u64>().max(1);
+        let ran = u128::from(over_ns.saturating_sub(queued_ns.max(last_ns)));
+        let mut left = all;
         for copy in copies.drain(..) {
-            left -= copy.run.range.len();
-            let early = u128::from(took_ns) * u128::from(left) / u128::from(all);
-            let early_ns = u64::try_from(early).unwrap_or(took_ns);
+            left = left.saturating_sub(copy.run.range.len());
+            let early = ran * u128::from(left) / u128::from(all);
+            let end_ns = over_ns - u64::try_from(early).unwrap_or(0);
             let failed = failed.map(|source| self.failure(&copy, source.clone()));
-            self.done.push(Done { copy, took_ns, early_ns, failed });
+            self.done.push(Done { copy, queued_ns, over_ns, end_ns, failed });
         }
         self.lists.push(copies);
     }
@@ -231,16 +242,15 @@ impl Submitter {
         if !to.is_on() || self.done.is_empty() {
             return;
         }
-        let (link, end_ns) = (self.link, now_ns());
-        let span = |Done { copy, took_ns, early_ns, .. }: &Done| {
-            let (start_ns, bytes) = (end_ns.saturating_sub(*took_ns), copy.run.range);
-            let end_ns = end_ns.saturating_sub(*early_ns);
+        let link = self.link;
+        let span = |&Done { ref copy, queued_ns, end_ns, .. }: &Done| {
+            let bytes = copy.run.range;
             let name = match copy.direction {
                 Direction::Read => "to the GPU",
                 Direction::Write => "from the GPU",
             };
             let (bytes, address) = ((bytes.start, bytes.len()), copy.host);
-            Span { start_ns, end_ns, what: What::Copy { link, name, bytes, address } }
+            Span { start_ns: queued_ns, end_ns, what: What::Copy { link, name, bytes, address } }
         };
         self.track.push(to, false, self.done.iter().map(span));
     }
@@ -285,7 +295,7 @@ impl Submitter {
         let range = ranges.begin(Kind::Copy, name, len);
         match self.start(&group) {
             Ok(event) => {
-                let queued = Group { copies: group, event, since: Instant::now(), range };
+                let queued = Group { copies: group, event, since_ns: now_ns(), range };
                 self.lane(direction).queued.push_back(queued);
             }
             // The copies may be queued although their event is not.

@@ -96,13 +96,16 @@ fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>
         };
         let mut copied = BTreeMap::new();
         for (span, lane) in sorted.into_iter().zip(lanes) {
-            let mut start_ns = span.start_ns;
+            let (mut start_ns, mut end_ns) = (span.start_ns, span.end_ns);
             let place = match &span.what {
                 What::Copy { link, name, .. } => {
                     let place = (LINKS, 2 * *link as u64 + u64::from(*name != "to the GPU"));
                     names.add("links", place, || format!("link {link}, {name}"));
                     // Those of one way run in turn: this one was queued behind the last.
-                    start_ns = start_ns.max(copied.insert(place, span.end_ns).unwrap_or(0));
+                    let free_ns = copied.entry(place).or_insert(0);
+                    start_ns = start_ns.max(*free_ns);
+                    end_ns = end_ns.max(start_ns);
+                    *free_ns = end_ns;
                     place
                 }
                 _ if *overlaps => {
@@ -116,7 +119,7 @@ fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>
                     (group, *number)
                 }
             };
-            placed.push(Placed { place, start_ns, end_ns: span.end_ns.max(start_ns), span });
+            placed.push(Placed { place, start_ns, end_ns, span });
         }
     }
 }
