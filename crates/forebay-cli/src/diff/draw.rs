@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use super::json::{Compared, Comparison, Diff, Overall, Pair};
-use super::pairs;
 use super::quantity::{QUANTITIES, more_is_better, of_key, words};
+use super::{gate, pairs};
 use crate::report::digest::{Metric, digits};
 use crate::report::plain::plain;
 
@@ -48,6 +48,10 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
     }
     if diff.comparisons.len() > 1 {
         together(&mut text, diff, metric);
+    }
+    let passed = diff.gate.as_ref().and_then(|gate| gate::sentence(gate, metric));
+    if let Some(passed) = passed {
+        let _ = writeln!(text, "\n{passed}");
     }
     text
 }

@@ -100,6 +100,21 @@ fn worse_than(metric: Metric, ratio: Ratio, worse_by: f64) -> Option<f64> {
     }
 }
 
+/// What a gate that was passed has looked at.
+#[must_use]
+pub fn sentence(gate: &Gate, metric: Metric) -> Option<String> {
+    let is_passed = gate.failed.is_empty() && gate.judged >= gate.points;
+    is_passed.then(|| {
+        format!(
+            "judged {} of {} points of the base: no {} that is surely worse by more than {} %",
+            gate.judged,
+            gate.points,
+            metric.name(),
+            digits(gate.worse_by * 100.0)
+        )
+    })
+}
+
 /// The failure of a gate that was not passed.
 #[must_use]
 pub fn failure(gate: &Gate, metric: Metric) -> Option<Failure> {

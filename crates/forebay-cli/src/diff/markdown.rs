@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::grid;
 use super::json::Diff;
+use super::{gate, grid};
 use crate::report::digest::Metric;
 use crate::report::forms::markdown::{code, escaped, table};
 
@@ -38,6 +38,10 @@ pub fn text(diff: &Diff, metric: Metric) -> String {
         }
         text.push_str(&table(&grid::overall(comparison)));
         let _ = write!(text, "\n{}", table(&points));
+    }
+    let passed = diff.gate.as_ref().and_then(|gate| gate::sentence(gate, metric));
+    if let Some(passed) = passed {
+        let _ = writeln!(text, "\nGate: {passed}.");
     }
     if !diff.warnings.is_empty() {
         text.push_str("\n## Warnings\n\n");

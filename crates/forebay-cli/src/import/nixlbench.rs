@@ -264,6 +264,12 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let latency = measured.latency.unwrap();
         assert_eq!((latency.mean_ns, latency.p99_ns), (Some(207_000.0), Some(400_000)));
         assert_eq!((latency.p50_ns, latency.max_ns, latency.count), (None, None, None));
+        // Options that no axis has stand beside the run.
+        let more = format!("{OPTIONS}Recreate (--recreate_xfer=[0,1])   : 1\n");
+        let contents_more = parse(&printed(&more, &NEW, &rows), None).unwrap();
+        let own: Vec<_> = contents_more.found[0].beside.own.iter().collect();
+        assert_eq!(own, [(&"recreate_xfer".to_owned(), &"1".to_owned())]);
+        assert!(contents.found[0].beside.own.is_empty());
         // Where posting takes the most of its time, no percentile is that of the whole.
         let first = contents.found[0].measured.as_ref().unwrap().latency.unwrap();
         assert_eq!((first.mean_ns, first.p99_ns), (Some(39_000.0), None));

@@ -111,7 +111,10 @@ fn a_regression_ends_with_1() {
     let gate = |other: &str, limit: &str| {
         forebay(folder.path(), &["diff", "before.jsonl", other, "--fail-if-worse", limit])
     };
-    assert_eq!(gate("after.jsonl", "5%").status.code(), Some(0));
+    let output = gate("after.jsonl", "5%");
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(told.contains("\njudged 4 of 4 points of the base: no throughput that is"), "{told}");
     let output = gate("worse.jsonl", "5%");
     let talk = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{talk}");
@@ -133,6 +136,8 @@ fn what_makes_no_sense_is_refused() {
     };
     refused(&[], 2, &["`<RESULTS>...` is missing"]);
     refused(&["before.jsonl"], 2, &["nothing beside it", "--by label"]);
+    let by_label = ["before.jsonl", "after.jsonl", "--by", "label"];
+    refused(&by_label, 1, &["hint: "]);
     refused(&["before.jsonl", "none"], 1, &["`none`"]);
     refused(&["before.jsonl", "--by", "colour"], 2, &["`--by` cannot be `colour`", "`label`"]);
     refused(&["before.jsonl", "--by", "way"], 2, &["all points have `forebay`"]);

@@ -7,6 +7,8 @@ pub(super) mod map;
 mod text;
 mod units;
 
+use std::collections::{HashMap, HashSet};
+
 use self::map::{Column, Map};
 use self::text::Records;
 use self::units::{Kind, doubtful, of_heading, scale, value};
@@ -46,6 +48,7 @@ pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
     if asked.way.is_none() && !places.iter().any(|place| place.column.name == "way") {
         return Err("nothing says what moved the bytes: name it by `--way`".into());
     }
+    let mut repeats = Repeats::default();
     for record in records {
         let record = record?;
         if record.fields.len() != head.fields.len() {
@@ -55,14 +58,62 @@ pub(super) fn parse(text: &str, asked: Asked<'_>) -> Result<Contents, String> {
         }
         match row(&places, &record.fields, asked) {
             Ok((point, measured)) => {
-                let (line, measured) = (record.line, Ok(measured));
+                let line = record.line;
+                let measured = Ok(measured);
                 let beside = Beside::default();
+                let is_free = |at: usize| places.iter().all(|place| place.at != at);
+                if let Some((before, columns)) =
+                    repeats.differs(&point, (line, &record.fields), is_free)
+                {
+                    let told = |at: &usize| format!("`{}`", short(&head.fields[*at]));
+                    let columns = columns.iter().map(told).collect::<Vec<_>>().join(", ");
+                    contents.warn(
+                        line,
+                        &format!(
+                            "it is taken for a repeat of line {before}, and differs from it in \
+                             {columns}: map what tells them apart, or import these rows alone"
+                        ),
+                    );
+                }
                 contents.add(Found { line, point, unix_time: 0.0, measured, beside })?;
             }
             Err(why) => contents.warn(record.line, &format!("left out: {why}")),
         }
     }
     Ok(contents)
+}
+
+/// Rows that are the same point by the columns that were named, while another may tell them apart.
+#[derive(Default)]
+struct Repeats {
+    /// The first row of each point: its line and its words.
+    first: HashMap<Point, (u64, Vec<String>)>,
+    told: HashSet<usize>,
+}
+
+impl Repeats {
+    /// The line of the first row of this point, and the columns among those that `is_free` in which
+    /// words tell this row from that, each column once. Numbers differ from repeat to repeat.
+    fn differs(
+        &mut self,
+        point: &Point,
+        (line, fields): (u64, &[String]),
+        is_free: impl Fn(usize) -> bool,
+    ) -> Option<(u64, Vec<usize>)> {
+        let Some((before, first)) = self.first.get(point) else {
+            self.first.insert(point.clone(), (line, fields.to_vec()));
+            return None;
+        };
+        let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_ascii_digit());
+        let tells = |at: &usize| {
+            let (one, two) = (fields[*at].trim(), first[*at].trim());
+            is_free(*at) && one != two && is_word(one) && is_word(two)
+        };
+        let told = &mut self.told;
+        let columns = (0..fields.len().min(first.len())).filter(tells);
+        let columns: Vec<usize> = columns.filter(|at| told.insert(*at)).collect();
+        (!columns.is_empty()).then_some((*before, columns))
+    }
 }
 
 /// Where the columns of a map stand, and what their numbers are in.

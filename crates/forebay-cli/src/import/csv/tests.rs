@@ -44,6 +44,17 @@ fn columns_are_taken_in_their_units() {
 }
 
 #[test]
+fn rows_that_only_an_unnamed_column_tells_apart_are_said() {
+    let table = "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,b\n4K,21,resident,\n8K,5,resident,c\n";
+    let warnings = |map: &str| of(table, map, Some("x"), Some(100)).unwrap().warnings;
+    let said = warnings("size=size,throughput=MB/s:MB/s");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("line 3") && said[0].contains("repeat of line 2"), "{said:?}");
+    assert!(said[0].contains("differs from it in `mode`, `note`:"), "{said:?}");
+    assert_eq!(warnings("size=size,throughput=MB/s:MB/s,cache=mode"), Vec::<String>::new());
+}
+
+#[test]
 fn a_throughput_may_follow_from_others() {
     let rate = |text: &str, map: &str| {
         let contents = of(text, map, Some("x"), Some(100)).unwrap();

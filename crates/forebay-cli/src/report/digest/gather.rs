@@ -341,6 +341,7 @@ fn add_measured(line: &mut Line, measured: &Measured) {
         (before, now) => before.or(now),
     };
     line.simulated |= measured.simulated;
+    line.since_due |= measured.latency.as_ref().is_some_and(|latency| latency.since_due);
     if measured.steady.as_ref().is_some_and(|steady| !steady.reached) {
         line.unsteady += 1;
     }

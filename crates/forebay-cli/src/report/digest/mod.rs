@@ -218,6 +218,8 @@ pub struct Line {
     pub verified: Option<bool>,
     /// Samples without a steady rate.
     pub unsteady: usize,
+    /// Whether latencies count from when requests were due, not from when they were sent.
+    pub since_due: bool,
     /// Samples that failed.
     pub failed: usize,
     /// The first failure.

@@ -59,6 +59,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
         ));
     }
     found.extend(queues(lines));
+    found.extend(paced(lines));
     let unsteady = count(&|line| line.unsteady > 0);
     if unsteady > 0 {
         found.push(format!(
@@ -94,6 +95,18 @@ pub fn of(digest: &Digest) -> Vec<String> {
         );
     }
     found
+}
+
+/// That latencies hold what a request waited for before it was sent.
+fn paced(lines: &[Line]) -> Option<String> {
+    let count = lines.iter().filter(|line| line.since_due).count();
+    (count > 0).then(|| {
+        format!(
+            "latencies of {count} of {} points, at a fixed rate, count from when each request was \
+             due; hold them only against others at the same rate",
+            lines.len()
+        )
+    })
 }
 
 /// That targets gave other numbers of queues than they were asked for.
@@ -171,6 +184,7 @@ mod tests {
         one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
         one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
+        one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
         let queues = |found: u32| {
             changed(|sample| {
                 sample["point"]["queues"] = 8.into();
