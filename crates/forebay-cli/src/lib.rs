@@ -20,6 +20,7 @@
 //! - `bench/drives/ways/one_queue.rs`: the same
 //! - `bench/drives/ways/kvikio/shared.rs`: memory that another process sees too
 //! - `workload/issuer/plain.rs`: copies to and from a GPU by raw address
+//! - `workload/issuer/uring.rs`: requests of `io_uring`, whose memory the kernel knows by address
 
 pub mod args;
 pub mod bench;

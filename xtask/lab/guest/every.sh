@@ -3,6 +3,7 @@
 . /lab/guest/lib.sh
 . /lab/guest/situations.sh
 . /lab/guest/faults.sh
+. /lab/guest/queues.sh
 
 cp /lab/pattern $pattern
 echo 0 >/run/files
@@ -21,3 +22,5 @@ for fault in "${faults[@]}"; do build "$fault"; done
 udevadm settle
 look broken
 record broken
+
+for change in "${changes[@]}"; do build "$change"; done

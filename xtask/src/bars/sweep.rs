@@ -1,5 +1,9 @@
 //! `forebay sweep` beside `fio`: the same reads past the page cache by both, turn by turn, with
 //! what each says of its rate and of how long requests took.
+//!
+//! Whether a sweep measures right is judged by its way `io-uring`, which makes requests as `fio`
+//! does. The engine, which has threads of its own for them, is measured in the same turns: on the
+//! machine's own disk it is judged as well, elsewhere it is told.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,14 +58,25 @@ fn program() -> Result<PathBuf, Stop> {
 }
 
 /// One run of `forebay sweep`.
-fn sweep(path: &Path, load: &Load) -> Result<Told, Stop> {
+fn sweep(path: &Path, way: &str, load: &Load) -> Result<Told, Stop> {
     let results = path.with_extension("results");
     let _ = fs::remove_file(&results);
     let order = if load.random { "random" } else { "sequential" };
     let output = Command::new(program()?)
         .arg("sweep")
         .arg(path)
-        .args(["--gpu", "none", "--cache", "cold", "--repeats", "1", "--pattern", order])
+        .args([
+            "--way",
+            way,
+            "--gpu",
+            "none",
+            "--cache",
+            "cold",
+            "--repeats",
+            "1",
+            "--pattern",
+            order,
+        ])
         .args(["--request-size", &load.size.to_string(), "--depth", &load.depth.to_string()])
         .args(["--time", &format!("{}ms", load.time.as_millis())])
         .arg("-o")
@@ -100,20 +115,22 @@ pub(crate) fn compare(
     rounds: usize,
     measured: &mut Measured,
 ) -> Result<(), Stop> {
-    let mut sides = [Vec::new(), Vec::new()];
+    let mut sides = [Vec::new(), Vec::new(), Vec::new()];
     // One round is not kept, but where nothing is judged.
     let first = usize::from(rounds > 1);
     for round in 0..rounds + first {
-        let told = [fio.timed(path, load)?, sweep(path, load)?];
+        let told =
+            [fio.timed(path, load)?, sweep(path, "io-uring", load)?, sweep(path, "forebay", load)?];
         if round >= first {
             sides.iter_mut().zip(told).for_each(|(side, told)| side.push(told));
         }
     }
     let order = if load.random { "random" } else { "in order" };
     let point = format!("{} by {}, {order}", format_size(load.size), load.depth);
-    let [theirs, ours] = &sides;
+    let [theirs, plain, engine] = &sides;
+    let ours = if asks == Asks::Overlap { engine } else { plain };
     measured.checks.extend(judge(&point, asks, theirs, ours));
-    for (name, side) in [("fio", theirs), ("forebay", ours)] {
+    for (name, side) in [("fio", theirs), ("io-uring", plain), ("forebay", engine)] {
         let samples: Vec<Sample> = side.iter().map(|told| told.sample).collect();
         let series = Series { name: format!("{name}, {point}"), samples };
         let mb = series.rate() / 1e6;

@@ -123,7 +123,9 @@ pub struct SweepArgs {
     ///
     /// `cpu` reads past the page cache into host memory, `cpu-gpu` copies to the GPU then,
     /// `cpu-async-gpu` does so while the next request is read, `cpu-cached-gpu` reads through the
-    /// page cache. Each thread has a buffer of its own, and makes one request at a time.
+    /// page cache. Each thread has a buffer of its own, and makes one request at a time. `io-uring`
+    /// reads past the page cache into host memory with `--depth` calls of a thread in flight, as
+    /// `fio` does: what the drive gives by itself.
     #[arg(long, value_name = "WAY,…", value_delimiter = ',', value_parser = way)]
     pub way: Vec<WayName>,
 

@@ -53,7 +53,10 @@ pub(super) struct Done {
 impl Task<'_> {
     const fn depth(&self) -> u32 {
         match self.way {
-            Way::Plain(plain) => plain.depth(),
+            Way::Plain(plain) => match plain.depth() {
+                Some(depth) => depth,
+                None => 1,
+            },
             // Many requests in one call would go through the host's memory.
             Way::Forebay(Some(Route::Direct)) => self.requests(),
             Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
@@ -303,7 +306,7 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
     };
     let kind = match plain {
         _ if !gpu => Transfer::CpuOnly,
-        Plain::Cpu => Transfer::CpuOnly,
+        Plain::Cpu | Plain::Uring => Transfer::CpuOnly,
         Plain::CpuGpu => Transfer::CpuGpu,
         Plain::CpuAsyncGpu => Transfer::CpuAsyncGpu,
         Plain::CpuCachedGpu => Transfer::CpuCachedGpu,

@@ -108,8 +108,7 @@ pub(super) fn points(
         let path = digit(paths.len());
         // Outermost: to set another number takes longest.
         let queues = queues[digit(queues.len())];
-        // How many calls of a thread are in flight is part of a plain way.
-        let depth = if let Way::Plain(plain) = way { plain.depth() } else { depth };
+        let depth = way.depth().unwrap_or(depth);
         let load = load(args, way, request, (read_percent, depth, batch, cache));
         check(&load)?;
         let point = Point {
@@ -325,18 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_way_has_one_depth() {
+    fn most_plain_ways_have_one_depth() {
         use crate::workload::issuer::Plain;
         let args = SweepArgs {
             request_size: vec![4096],
             depth: vec![1, 8],
-            way: vec![WayName::Forebay, WayName::Plain(Plain::CpuGpu)],
+            way: [Plain::CpuGpu, Plain::Uring].map(WayName::Plain).into(),
             ..SweepArgs::default()
         };
         let (paths, targets) = one();
         let planned = points(&args, &paths, &targets).unwrap();
         let told: Vec<_> = planned.iter().map(|p| (p.point.way.as_str(), p.point.depth)).collect();
-        assert_eq!(told, [("forebay", 1), ("forebay", 8), ("cpu-gpu", 1)]);
+        assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn check(point: &Point, measured: &Measured) {
 #[test]
 fn every_way_moves_the_right_bytes_to_every_target() {
     for gpu in ["none", "sim"] {
-        let ways = "forebay,cpu,cpu-gpu,cpu-async-gpu,cpu-cached-gpu";
+        let ways = "forebay,cpu,cpu-gpu,cpu-async-gpu,cpu-cached-gpu,io-uring";
         let all = measured(&[
             "--gpu",
             gpu,

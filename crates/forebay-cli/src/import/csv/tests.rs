@@ -45,7 +45,8 @@ fn columns_are_taken_in_their_units() {
 
 #[test]
 fn rows_that_only_an_unnamed_column_tells_apart_are_said() {
-    let table = "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,b\n4K,21,resident,\n8K,5,resident,c\n";
+    let table =
+        "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,b\n4K,21,resident,\n8K,5,resident,c\n";
     let warnings = |map: &str| of(table, map, Some("x"), Some(100)).unwrap().warnings;
     let said = warnings("size=size,throughput=MB/s:MB/s");
     assert_eq!(said.len(), 1, "{said:?}");

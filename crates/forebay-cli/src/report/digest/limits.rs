@@ -118,7 +118,7 @@ fn is_rate(rate: &f64) -> bool {
 
 /// Whether a plain way asks drives also for what is resident.
 fn past_the_page_cache(way: &str) -> bool {
-    [Plain::Cpu, Plain::CpuGpu, Plain::CpuAsyncGpu].iter().any(|plain| plain.name() == way)
+    Plain::ALL.iter().any(|plain| plain.is_direct() && plain.name() == way)
 }
 
 #[cfg(test)]

@@ -275,7 +275,9 @@ impl Line {
     pub fn stays_in_host(&self) -> bool {
         let mut proven = self.ways.keys().filter(|way| *way != UNPROVEN).peekable();
         self.mark(Axis::Target) == Some("host")
-            || self.mark(Axis::Way) == Some(Plain::Cpu.name())
+            || Plain::ALL
+                .iter()
+                .any(|way| way.stays_in_host() && self.mark(Axis::Way) == Some(way.name()))
             || (proven.peek().is_some() && proven.all(|way| way.starts_with("host (")))
     }
 

@@ -6,7 +6,7 @@ use crate::bench::parallel::cores;
 use crate::report::json::{Cache, Direction};
 use crate::results::{Bound, Ceiling, Measured};
 use crate::sweep::plan::Planned;
-use crate::workload::issuer::{Plain, Way};
+use crate::workload::issuer::Way;
 
 /// From this share of the rate that was asked for on it is what binds.
 const AS_ASKED: f64 = 0.95;
@@ -77,7 +77,7 @@ fn links(
     ceilings: &[Ceiling],
 ) -> Option<(&'static str, f64)> {
     let (point, way) = (&planned.point, planned.load.way);
-    if way == Way::Plain(Plain::Cpu) {
+    if matches!(way, Way::Plain(plain) if plain.stays_in_host()) {
         return None;
     }
     let of = |name: &str, of: &str| rate_of(ceilings, direction, name, of);

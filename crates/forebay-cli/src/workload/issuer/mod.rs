@@ -3,6 +3,7 @@
 
 mod engine;
 mod plain;
+mod uring;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use forebay::{Engine, Route};
 
 pub use self::engine::EngineIssuer;
 pub use self::plain::{Plain, PlainIssuer};
+pub use self::uring::UringIssuer;
 use crate::failure::Result;
 use crate::report::json::Direction;
 
@@ -32,6 +34,15 @@ impl Way {
         match self {
             Self::Forebay(_) => "forebay",
             Self::Plain(plain) => plain.name(),
+        }
+    }
+
+    /// How many calls of a thread are in flight where that is part of it.
+    #[must_use]
+    pub const fn depth(self) -> Option<u32> {
+        match self {
+            Self::Forebay(_) => None,
+            Self::Plain(plain) => plain.depth(),
         }
     }
 
@@ -156,6 +167,7 @@ pub fn add(all: &mut Vec<Taken>, more: Taken) {
 pub fn make(way: Way, means: &Means<'_>) -> Result<Box<dyn Issuer>> {
     Ok(match way {
         Way::Forebay(route) => Box::new(EngineIssuer::new(route, means)?),
+        Way::Plain(Plain::Uring) => Box::new(UringIssuer::new(means)?),
         Way::Plain(plain) => Box::new(PlainIssuer::new(plain, means)?),
     })
 }

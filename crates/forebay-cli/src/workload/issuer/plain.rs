@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,11 +39,14 @@ pub enum Plain {
     CpuAsyncGpu,
     /// Through the page cache into host memory, then copied.
     CpuCachedGpu,
+    /// Between the drive and host memory, with many requests of a thread in flight.
+    Uring,
 }
 
 impl Plain {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Cpu, Self::CpuGpu, Self::CpuAsyncGpu, Self::CpuCachedGpu];
+    pub const ALL: [Self; 5] =
+        [Self::Cpu, Self::CpuGpu, Self::CpuAsyncGpu, Self::CpuCachedGpu, Self::Uring];
 
     /// Its name in results.
     #[must_use]
@@ -53,13 +56,25 @@ impl Plain {
             Self::CpuGpu => "cpu-gpu",
             Self::CpuAsyncGpu => "cpu-async-gpu",
             Self::CpuCachedGpu => "cpu-cached-gpu",
+            Self::Uring => "io-uring",
         }
     }
 
-    /// How many calls of a thread are in flight: it is part of the way.
+    /// How many calls of a thread are in flight where that is part of the way; `None`: as many as
+    /// are asked for.
     #[must_use]
-    pub const fn depth(self) -> u32 {
-        if matches!(self, Self::CpuAsyncGpu) { 2 } else { 1 }
+    pub const fn depth(self) -> Option<u32> {
+        match self {
+            Self::Cpu | Self::CpuGpu | Self::CpuCachedGpu => Some(1),
+            Self::CpuAsyncGpu => Some(2),
+            Self::Uring => None,
+        }
+    }
+
+    /// Whether no byte comes to a GPU.
+    #[must_use]
+    pub const fn stays_in_host(self) -> bool {
+        matches!(self, Self::Cpu | Self::Uring)
     }
 
     /// Whether it goes past the page cache.
@@ -74,7 +89,23 @@ impl Plain {
             Self::CpuGpu => "drive → pinned memory → GPU, one request at a time",
             Self::CpuAsyncGpu => "drive → pinned memory → GPU, the copy behind the next request",
             Self::CpuCachedGpu => "page cache → pinned memory → GPU, one request at a time",
+            Self::Uring => "drive → host memory, many requests in flight by io_uring",
         }
+    }
+
+    /// What so many bytes that were read and written took.
+    pub(super) fn taken(self, moved: [u64; 2]) -> Vec<Taken> {
+        let route = match self {
+            Self::Cpu | Self::Uring => Route::Host,
+            Self::CpuGpu | Self::CpuAsyncGpu => Route::Staged,
+            Self::CpuCachedGpu => Route::Cached,
+        };
+        let taken = [Direction::Read, Direction::Write].into_iter().zip(moved);
+        let taken = taken.filter(|(_, bytes)| *bytes > 0).map(|(direction, bytes)| {
+            let reason = self.words().to_owned();
+            Taken { direction, route, is_engines: false, reason, bytes }
+        });
+        taken.collect()
     }
 }
 
@@ -121,7 +152,7 @@ impl PlainIssuer {
     pub fn new(plain: Plain, means: &Means<'_>) -> Result<Self> {
         let file = open(plain, means)?;
         let len = means.request_size * means.batch as u64;
-        let device = means.device.filter(|_| plain != Plain::Cpu);
+        let device = means.device.filter(|_| !plain.stays_in_host());
         let place = |index| {
             let pattern = Pattern::new(means.key.wrapping_add(index as u64)).inverse();
             let mut pinned = means.engine.allocate_pinned(len)?;
@@ -147,17 +178,7 @@ impl PlainIssuer {
     }
 
     fn failed(&self, direction: Direction, offset: u64, error: &std::io::Error) -> Failure {
-        let text = format!("cannot {} `{}` at {offset}", direction.name(), self.path.display());
-        let failure = Failure::io(text, error);
-        if error.kind() == ErrorKind::InvalidInput && self.plain.is_direct() {
-            let size = self.request_size;
-            return failure.hint(format!(
-                "past the page cache, requests of {size} bytes and their offsets have to be \
-                 multiples of the drive's block: try a multiple of 4096, or `forebay`, which takes \
-                 any size"
-            ));
-        }
-        failure
+        failed(self.plain, &self.path, (direction, offset, self.request_size), error)
     }
 
     fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
@@ -206,7 +227,25 @@ impl PlainIssuer {
     }
 }
 
-fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
+/// The failure of a request, which is so many bytes at an offset.
+pub(super) fn failed(
+    plain: Plain,
+    path: &Path,
+    (direction, offset, size): (Direction, u64, usize),
+    error: &std::io::Error,
+) -> Failure {
+    let text = format!("cannot {} `{}` at {offset}", direction.name(), path.display());
+    let failure = Failure::io(text, error);
+    if error.kind() == ErrorKind::InvalidInput && plain.is_direct() {
+        return failure.hint(format!(
+            "past the page cache, requests of {size} bytes and their offsets have to be multiples \
+             of the drive's block: try a multiple of 4096, or `forebay`, which takes any size"
+        ));
+    }
+    failure
+}
+
+pub(super) fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
     let _step = Step::begin("open", means.path);
     let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
     let mut how = OpenOptions::new();
@@ -264,16 +303,6 @@ impl Issuer for PlainIssuer {
     }
 
     fn routes(&self) -> Vec<Taken> {
-        let route = match self.plain {
-            Plain::Cpu => Route::Host,
-            Plain::CpuGpu | Plain::CpuAsyncGpu => Route::Staged,
-            Plain::CpuCachedGpu => Route::Cached,
-        };
-        let taken = [Direction::Read, Direction::Write].into_iter().zip(self.moved);
-        let taken = taken.filter(|(_, bytes)| *bytes > 0).map(|(direction, bytes)| {
-            let reason = self.plain.words().to_owned();
-            Taken { direction, route, is_engines: false, reason, bytes }
-        });
-        taken.collect()
+        self.plain.taken(self.moved)
     }
 }

@@ -1,0 +1,383 @@
+//! The plain way with as many requests in flight as are asked for: `io_uring` on the thread that
+//! makes them, past the page cache into host memory, as `fio` has it.
+//!
+//! It shows what a drive gives at a depth when nobody hands anything to anybody, and what of a
+//! point's numbers is the sweep's own.
+
+#![expect(unsafe_code, reason = "the kernel moves bytes to and from memory by raw address")]
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay::Buffer;
+use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::Errno;
+
+use super::plain::{Plain, failed, open};
+use super::{Call, Done, Issuer, Means, Taken};
+use crate::bench::data::Pattern;
+use crate::bench::memory::{put_into, whole};
+use crate::failure::{Failure, Result};
+use crate::report::json::Direction;
+
+/// Requests that the kernel takes in one call at most.
+const ENTRIES_MAX: usize = 4096;
+/// How long what is in flight is waited for when nobody wants it any more. A drive that hangs keeps
+/// its memory for longer, so that is never given back.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// A look at the ring where the kernel (before Linux 5.11) cannot wait for a bounded time.
+const NAP: Duration = Duration::from_micros(100);
+
+/// One call.
+#[derive(Debug)]
+struct Place {
+    /// Where its memory begins.
+    address: u64,
+    direction: Direction,
+    offsets: Vec<u64>,
+    /// Requests that are not over.
+    left: usize,
+    failed: Option<Failure>,
+}
+
+/// Makes requests by a ring of its own.
+pub struct UringIssuer {
+    path: PathBuf,
+    file: File,
+    request_size: usize,
+    batch: usize,
+    ring: ManuallyDrop<IoUring>,
+    memory: ManuallyDrop<Vec<Buffer>>,
+    places: Vec<Place>,
+    in_flight: usize,
+    ended: VecDeque<(usize, Instant)>,
+    /// Bytes read and written.
+    moved: [u64; 2],
+}
+
+impl UringIssuer {
+    /// Opens the file, gets memory and sets the ring up.
+    ///
+    /// # Errors
+    /// The system's; a file system without O_DIRECT; a policy that forbids `io_uring`.
+    pub fn new(means: &Means<'_>) -> Result<Self> {
+        let file = open(Plain::Uring, means)?;
+        let len = means.request_size * means.batch as u64;
+        let memory = (0..means.depth).map(|place| {
+            let mut buffer = means.engine.allocate_pinned(len)?;
+            let pattern = Pattern::new(means.key.wrapping_add(place as u64)).inverse();
+            put_into(&mut buffer, pattern, len)?;
+            Ok(buffer)
+        });
+        let mut memory = memory.collect::<Result<Vec<Buffer>>>()?;
+        let place = |buffer: &mut Buffer| Place {
+            address: buffer.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64,
+            direction: Direction::Read,
+            offsets: Vec::with_capacity(means.batch),
+            left: 0,
+            failed: None,
+        };
+        Ok(Self {
+            places: memory.iter_mut().map(place).collect(),
+            ring: ManuallyDrop::new(ring(means.depth * means.batch)?),
+            memory: ManuallyDrop::new(memory),
+            path: means.path.to_owned(),
+            file,
+            request_size: whole(means.request_size),
+            batch: means.batch,
+            in_flight: 0,
+            ended: VecDeque::new(),
+            moved: [0; 2],
+        })
+    }
+
+    /// Gives the kernel one request of a place.
+    fn push(&mut self, place: usize, index: usize) -> io::Result<()> {
+        let Place { address, direction, ref offsets, .. } = self.places[place];
+        let memory = (address + (index * self.request_size) as u64) as *mut u8;
+        let fd = types::Fd(self.file.as_raw_fd());
+        let len = u32::try_from(self.request_size).map_err(|_| Errno::INVAL)?;
+        let entry = match direction {
+            Direction::Read => opcode::Read::new(fd, memory, len).offset(offsets[index]).build(),
+            Direction::Write => opcode::Write::new(fd, memory, len).offset(offsets[index]).build(),
+        };
+        let entry: squeue::Entry = entry.user_data((place * self.batch + index) as u64);
+        loop {
+            // SAFETY: the memory is this place's, `request_size` bytes for each index, which
+            // nobody touches until the completion is reaped; `drop` leaks it before that.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                self.in_flight += 1;
+                return Ok(());
+            }
+            self.submit(0)?;
+        }
+    }
+
+    /// Hands over what was pushed, and waits for `want` completions.
+    fn submit(&mut self, want: usize) -> io::Result<()> {
+        match self.ring.submit_and_wait(want) {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for one completion, until `until` at most.
+    fn submit_until(&mut self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        if !self.ring.params().is_feature_ext_arg() {
+            self.submit(0)?;
+            std::thread::sleep(left.min(NAP));
+            return Ok(());
+        }
+        let left = types::Timespec::from(left);
+        let bound = types::SubmitArgs::new().timespec(&left);
+        match self.ring.submitter().submit_with_args(1, &bound) {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what is over from the ring.
+    fn reap(&mut self) {
+        let mut again = Vec::new();
+        let over: Vec<(u64, i32)> =
+            self.ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+        let at = Instant::now();
+        for (number, result) in over {
+            self.in_flight -= 1;
+            let number = whole(number);
+            let (place, index) = (number / self.batch, number % self.batch);
+            match self.ended_with(place, index, result) {
+                Err(error) if is_passing(&error) => again.push((place, index)),
+                ended => self.count(place, index, ended, at),
+            }
+        }
+        for (place, index) in again {
+            if let Err(error) = self.push(place, index) {
+                self.count(place, index, Err(error), at);
+            }
+        }
+    }
+
+    /// What came of a request; one that the kernel cut short is made whole.
+    fn ended_with(&mut self, place: usize, index: usize, result: i32) -> io::Result<()> {
+        let done = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))?;
+        if done >= self.request_size {
+            return Ok(());
+        }
+        let Place { direction, ref offsets, .. } = self.places[place];
+        let at = offsets[index] + done as u64;
+        let bytes = self.memory[place].as_mut_slice().expect("it is the host's");
+        let rest = &mut bytes[index * self.request_size..][done..self.request_size];
+        match direction {
+            Direction::Read => self.file.read_exact_at(rest, at),
+            Direction::Write => self.file.write_all_at(rest, at),
+        }
+    }
+
+    fn count(&mut self, place: usize, index: usize, ended: io::Result<()>, at: Instant) {
+        let own = &mut self.places[place];
+        own.left -= 1;
+        match ended {
+            Ok(()) => {
+                let way = usize::from(own.direction == Direction::Write);
+                self.moved[way] += self.request_size as u64;
+            }
+            Err(error) => {
+                let (direction, offset) = (own.direction, own.offsets[index]);
+                let size = self.request_size;
+                let failure = failed(Plain::Uring, &self.path, (direction, offset, size), &error);
+                own.failed.get_or_insert(failure);
+            }
+        }
+        if own.left == 0 {
+            self.ended.push_back((place, at));
+        }
+    }
+
+    /// The next call that is over.
+    fn next(&mut self) -> Option<Result<Done>> {
+        let (place, at) = self.ended.pop_front()?;
+        let failed = self.places[place].failed.take();
+        Some(failed.map_or(Ok(Done { place, at }), Err))
+    }
+
+    fn refused(&self, error: &io::Error) -> Failure {
+        Failure::io(format!("cannot wait for requests to `{}`", self.path.display()), error)
+    }
+}
+
+/// What may go well the next time: a signal came, or completions have to be taken first.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY, Errno::TIME];
+    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
+}
+
+fn ring(requests: usize) -> Result<IoUring> {
+    let entries = u32::try_from(requests.clamp(1, ENTRIES_MAX)).unwrap_or(1);
+    // Completions wait until this thread looks (Linux 5.19), and interrupt nothing.
+    let ring = IoUring::builder()
+        .setup_coop_taskrun()
+        .dontfork()
+        .build(entries)
+        .or_else(|_| IoUring::builder().dontfork().build(entries));
+    ring.map_err(|error| {
+        Failure::io("`io_uring` cannot be had", &error)
+            .hint("`--way cpu` needs none: it has one request of each thread in flight")
+    })
+}
+
+impl Issuer for UringIssuer {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+        let own = &mut self.places[place];
+        own.direction = call.direction;
+        own.offsets.clear();
+        own.offsets.extend_from_slice(call.offsets);
+        own.left = call.offsets.len();
+        let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
+        pushed.and_then(|()| self.submit(0)).map_err(|error| self.refused(&error))
+    }
+
+    fn wait(&mut self) -> Result<Done> {
+        loop {
+            self.reap();
+            if let Some(next) = self.next() {
+                return next;
+            }
+            self.submit(1).map_err(|error| self.refused(&error))?;
+        }
+    }
+
+    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>> {
+        loop {
+            self.reap();
+            if let Some(next) = self.next() {
+                return next.map(Some);
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            self.submit_until(until).map_err(|error| self.refused(&error))?;
+        }
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+    }
+
+    fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
+        let buffer = &self.memory[place];
+        let mut bytes = vec![0; whole(buffer.len())];
+        buffer.download(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        Plain::Uring.taken(self.moved)
+    }
+}
+
+impl Drop for UringIssuer {
+    fn drop(&mut self) {
+        let until = Instant::now() + DRAIN_MAX;
+        while self.in_flight > 0 && Instant::now() < until {
+            if self.submit_until(until).is_err() {
+                break;
+            }
+            self.in_flight -= self.ring.completion().count().min(self.in_flight);
+        }
+        if self.in_flight > 0 {
+            return; // the kernel may still write into the memory
+        }
+        // SAFETY: dropped once, here, and nothing is in flight.
+        unsafe {
+            ManuallyDrop::drop(&mut self.ring);
+            ManuallyDrop::drop(&mut self.memory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay::Engine;
+
+    use super::*;
+
+    const SIZE: u64 = 4096;
+
+    fn byte(at: u64) -> u8 {
+        u8::try_from(at / 512 % 251).unwrap()
+    }
+
+    fn file(len: u64) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new_in(".").unwrap();
+        let bytes: Vec<u8> = (0..len).map(byte).collect();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    fn issuer(engine: &Engine, path: &std::path::Path, writes: bool) -> Option<UringIssuer> {
+        let request_size = SIZE;
+        let (depth, batch, key) = (3, 2, 7);
+        let means = Means { engine, device: None, path, writes, request_size, depth, batch, key };
+        UringIssuer::new(&means).inspect_err(|why| println!("skipped: {why:?}")).ok()
+    }
+
+    #[test]
+    fn many_requests_are_in_flight_and_each_has_its_own_bytes() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let file = file(64 << 10);
+        let Some(mut issuer) = issuer(&engine, file.path(), true) else { return };
+        let offsets = [[0, 8192], [4096, 61440], [32768, 20480]];
+        for (place, offsets) in offsets.iter().enumerate() {
+            issuer.start(place, Call { direction: Direction::Read, offsets }).unwrap();
+        }
+        let mut places: Vec<usize> = (0..3).map(|_| issuer.wait().unwrap().place).collect();
+        places.sort_unstable();
+        assert_eq!(places, [0, 1, 2]);
+        for (place, offsets) in offsets.iter().enumerate() {
+            let bytes = issuer.memory(place).unwrap();
+            for (index, offset) in offsets.iter().enumerate() {
+                let own = &bytes[index * 4096..][..4096];
+                assert!(own.iter().zip(*offset..).all(|(own, at)| *own == byte(at)));
+            }
+        }
+        let soon = Instant::now() + Duration::from_millis(5);
+        assert!(issuer.wait_until(soon).unwrap().is_none() && Instant::now() >= soon);
+        // What the first place holds goes to the end of the file.
+        let offsets = [49152, 57344];
+        issuer.start(0, Call { direction: Direction::Write, offsets: &offsets }).unwrap();
+        let soon = Instant::now() + Duration::from_secs(60);
+        assert_eq!(issuer.wait_until(soon).unwrap().map(|done| done.place), Some(0));
+        issuer.sync().unwrap();
+        let bytes = std::fs::read(file.path()).unwrap();
+        assert_eq!(bytes[49152..][..4096], bytes[..4096]);
+        assert_eq!(bytes[57344..][..4096], bytes[8192..][..4096]);
+        let moved: Vec<u64> = issuer.routes().iter().map(|taken| taken.bytes).collect();
+        assert_eq!(moved, [6 * SIZE, 2 * SIZE]);
+    }
+
+    #[test]
+    fn what_lies_behind_the_end_fails_and_the_rest_goes_on() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let file = file(10_000);
+        let Some(mut issuer) = issuer(&engine, file.path(), false) else { return };
+        for (place, offsets) in [[0, 4096], [4096, 8192], [0, 0]].iter().enumerate() {
+            issuer.start(place, Call { direction: Direction::Read, offsets }).unwrap();
+        }
+        let ended: Vec<_> = (0..3).map(|_| issuer.wait()).collect();
+        let failures: Vec<_> = ended.iter().filter_map(|ended| ended.as_ref().err()).collect();
+        assert_eq!(failures.len(), 1, "{ended:?}");
+        assert!(format!("{:?}", failures[0]).contains("at 8192"), "{failures:?}");
+        // In flight when it is dropped.
+        issuer.start(0, Call { direction: Direction::Read, offsets: &[0, 4096] }).unwrap();
+    }
+}
