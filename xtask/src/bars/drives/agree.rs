@@ -32,8 +32,9 @@ pub(super) fn capped(ground: &Ground) -> Result<Measured, Stop> {
     for (size, depth, random) in CAPPED.into_iter().take(points(ground)) {
         drive.spend_burst()?;
         let load = Load { size, depth, random, time: Load::time(ground.is_tiny()) };
-        let rounds = rounds(ground.is_tiny());
-        compare(&fio, &path, (&load, Asks::Rate), rounds, &mut measured)?;
+        let asks = Asks::Rate;
+        let rounds = rounds(ground.is_tiny(), asks);
+        compare(&fio, &path, (&load, asks), rounds, &mut measured)?;
     }
     Ok(measured)
 }
@@ -46,8 +47,9 @@ pub(super) fn delayed(ground: &Ground) -> Result<Measured, Stop> {
     let mut measured = Measured::default();
     for (size, depth, random) in DELAYED.into_iter().take(points(ground)) {
         let load = Load { size, depth, random, time: Load::time(ground.is_tiny()) };
-        let rounds = rounds(ground.is_tiny());
-        compare(&fio, &path, (&load, Asks::Latencies), rounds, &mut measured)?;
+        let asks = Asks::Latencies;
+        let rounds = rounds(ground.is_tiny(), asks);
+        compare(&fio, &path, (&load, asks), rounds, &mut measured)?;
     }
     Ok(measured)
 }
