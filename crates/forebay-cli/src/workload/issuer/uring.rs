@@ -26,8 +26,8 @@ use crate::bench::memory::{put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Requests that the kernel takes in one call at most.
-const ENTRIES_MAX: usize = 4096;
+/// Requests in flight at most: the kernel makes no larger ring (`IORING_MAX_ENTRIES`).
+const IN_FLIGHT_MAX: usize = 32768;
 /// How long what is in flight is waited for when nobody wants it any more. A drive that hangs keeps
 /// its memory for longer, so that is never given back.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -108,15 +108,13 @@ impl UringIssuer {
             Direction::Write => opcode::Write::new(fd, memory, len).offset(offsets[index]).build(),
         };
         let entry: squeue::Entry = entry.user_data((place * self.batch + index) as u64);
-        loop {
-            // SAFETY: the memory is this place's, `request_size` bytes for each index, which
-            // nobody touches until the completion is reaped; `drop` leaks it before that.
-            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
-                self.in_flight += 1;
-                return Ok(());
-            }
-            self.submit(0)?;
-        }
+        // SAFETY: the memory is this place's, `request_size` bytes for each index, which nobody
+        // touches until the completion is reaped; `drop` leaks it before that.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        // The ring has room for all that are in flight, so this cannot fail.
+        pushed.map_err(|_| Errno::AGAIN)?;
+        self.in_flight += 1;
+        Ok(())
     }
 
     /// Hands over what was pushed, and waits for `want` completions.
@@ -154,7 +152,9 @@ impl UringIssuer {
             let number = whole(number);
             let (place, index) = (number / self.batch, number % self.batch);
             match self.ended_with(place, index, result) {
-                Err(error) if is_passing(&error) => again.push((place, index)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    again.push((place, index));
+                }
                 ended => self.count(place, index, ended, at),
             }
         }
@@ -220,7 +220,11 @@ fn is_passing(error: &io::Error) -> bool {
 }
 
 fn ring(requests: usize) -> Result<IoUring> {
-    let entries = u32::try_from(requests.clamp(1, ENTRIES_MAX)).unwrap_or(1);
+    let entries = u32::try_from(requests.min(IN_FLIGHT_MAX)).unwrap_or(1);
+    if requests > IN_FLIGHT_MAX {
+        let text = format!("{requests} requests of one thread are too many for `io_uring`");
+        return Err(Failure::usage(text).hint(format!("{IN_FLIGHT_MAX} are the most")));
+    }
     // Completions wait until this thread looks (Linux 5.19), and interrupt nothing.
     let ring = IoUring::builder()
         .setup_coop_taskrun()
@@ -377,6 +381,8 @@ mod tests {
         let failures: Vec<_> = ended.iter().filter_map(|ended| ended.as_ref().err()).collect();
         assert_eq!(failures.len(), 1, "{ended:?}");
         assert!(format!("{:?}", failures[0]).contains("at 8192"), "{failures:?}");
+        let failure = ring(IN_FLIGHT_MAX + 1).map(|_| ()).unwrap_err();
+        assert!(failure.usage && failure.message.starts_with("32769 requests"), "{failure:?}");
         // In flight when it is dropped.
         issuer.start(0, Call { direction: Direction::Read, offsets: &[0, 4096] }).unwrap();
     }
