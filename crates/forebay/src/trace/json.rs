@@ -317,6 +317,17 @@ mod tests {
     }
 
     #[test]
+    fn copies_whose_ends_are_guessed_never_overlap() {
+        let spans = vec![copy(3000, 7000, 1), copy(3100, 6000, 2), copy(3200, 8000, 3)];
+        let thread = Recorded { number: 8, name: "forebay".into(), overlaps: false, spans };
+        let trace = Trace { threads: vec![thread], end_ns: 9000, ..Trace::default() };
+        let (mut names, mut placed) = (Names::default(), Vec::new());
+        threads(&trace, &mut names, &mut placed);
+        let spans: Vec<_> = placed.iter().map(|one| (one.start_ns, one.end_ns)).collect();
+        assert_eq!(spans, [(3000, 7000), (7000, 7000), (7000, 8000)]);
+    }
+
+    #[test]
     fn a_slot_ends_before_it_begins_again() {
         let taken = |start_ns, address| {
             let what = What::Taken { whole: 4096, address, len: 4096, bytes: (start_ns, 1) };
