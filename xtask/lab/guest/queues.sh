@@ -4,6 +4,9 @@
 
 changes=(queues_of_a_fabric connections_to_a_server)
 
+# By which the command is run; the guest has no shell of that name.
+[ -e /bin/sh ] || ln -s bash /bin/sh
+
 # swept FOLDER COMMAND: a sweep that sets 1 and 2 by a command, in which `{}` is the number.
 swept() {
     local results=/run/queues-${1##*/}.jsonl number found
