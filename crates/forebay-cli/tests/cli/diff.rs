@@ -136,8 +136,6 @@ fn what_makes_no_sense_is_refused() {
     };
     refused(&[], 2, &["`<RESULTS>...` is missing"]);
     refused(&["before.jsonl"], 2, &["nothing beside it", "--by label"]);
-    let by_label = ["before.jsonl", "after.jsonl", "--by", "label"];
-    refused(&by_label, 1, &["hint: "]);
     refused(&["before.jsonl", "none"], 1, &["`none`"]);
     refused(&["before.jsonl", "--by", "colour"], 2, &["`--by` cannot be `colour`", "`label`"]);
     refused(&["before.jsonl", "--by", "way"], 2, &["all points have `forebay`"]);

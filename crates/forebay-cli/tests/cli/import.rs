@@ -125,7 +125,7 @@ fn what_makes_no_sense_is_refused() {
     );
     refused(&["gdsio", "log", "--set", "threds=3"], 2, &["perhaps `threads` was meant"]);
     refused(&["gdsio", "log", "--set", "threads=3"], 2, &["the file itself tells the threads"]);
-    refused(&["gdsio", "log", "--set", "cache=cold,cache=warm"], 2, &["`cache`", "twice"]);
+    refused(&["gdsio", "log", "--set", "cache=cold,cache=resident"], 2, &["`cache`", "twice"]);
     refused(&["gdsio", "log", "--lable=x"], 2, &["`--label` was meant"]);
     refused(&["gdsio", "log", "-o", "t.csv"], 1, &["t.csv", "only a results file is added to"]);
     assert_eq!(fs::read_to_string(folder.path().join("t.csv")).unwrap(), TABLE);

@@ -80,7 +80,7 @@ fn the_knee_of_a_drive_that_needs_depth_is_found() {
     inside("tune::drives::the_knee_of_a_drive_that_needs_depth_is_found", |folder| {
         let (_slow, path) = mounted(KIND, folder)?;
         // Where this machine is too busy to answer in time the drive is another one for a while.
-        let mut tries = (0..4).map(|_| report(folder, &[&path, "--duration", "3"]));
+        let mut tries = (0..6).map(|_| report(folder, &[&path, "--duration", "3"]));
         let mut seen = Vec::new();
         let found = tries.any(|report| {
             let searched = &report.searches[0];
