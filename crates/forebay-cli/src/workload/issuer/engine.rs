@@ -8,7 +8,7 @@ use forebay::{
     RequestOptions, Route, RouteShare, Source, Target, Transfer,
 };
 
-use super::{Call, Done, Issuer, Means, Taken};
+use super::{Call, Done, Issuer, Means, Taken, bytes_of};
 use crate::bench::data::Pattern;
 use crate::bench::memory::put_into;
 use crate::failure::{Failure, Result};
@@ -213,10 +213,7 @@ impl Issuer for EngineIssuer {
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
         let buffer = self.memory[place].as_ref();
-        let buffer = buffer.ok_or_else(|| Failure::new("the memory of a failed call is kept"))?;
-        let mut bytes = vec![0; usize::try_from(buffer.len()).expect("it is in memory")];
-        buffer.download(0, &mut bytes)?;
-        Ok(bytes)
+        bytes_of(buffer.ok_or_else(|| Failure::new("the memory of a failed call is kept"))?)
     }
 
     fn routes(&self) -> Vec<Taken> {

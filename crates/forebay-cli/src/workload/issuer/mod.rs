@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::gpu::Device;
-use forebay::{Engine, Route};
+use forebay::{Buffer, Engine, Route};
 
 pub use self::engine::EngineIssuer;
 pub use self::plain::{Plain, PlainIssuer};
 pub use self::uring::UringIssuer;
+use crate::bench::memory::whole;
 use crate::failure::Result;
 use crate::report::json::Direction;
 
@@ -158,6 +159,13 @@ pub fn add(all: &mut Vec<Taken>, more: Taken) {
         Some(taken) => taken.bytes += more.bytes,
         None => all.push(more),
     }
+}
+
+/// What a buffer holds.
+fn bytes_of(buffer: &Buffer) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; whole(buffer.len())];
+    buffer.download(0, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Gets a way ready to make requests.

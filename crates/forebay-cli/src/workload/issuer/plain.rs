@@ -19,7 +19,7 @@ use std::time::Instant;
 use forebay::gpu::{Device, DeviceError, Stream};
 use forebay::{Buffer, Route};
 
-use super::{Call, Done, Issuer, Means, Taken};
+use super::{Call, Done, Issuer, Means, Taken, bytes_of};
 use crate::bench::data::Pattern;
 use crate::bench::memory::{put_into, whole};
 use crate::bench::scratch::no_link;
@@ -227,6 +227,12 @@ impl PlainIssuer {
     }
 }
 
+/// Makes what was written durable.
+pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
+    file.sync_data()
+        .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))
+}
+
 /// The failure of a request, which is so many bytes at an offset.
 pub(super) fn failed(
     plain: Plain,
@@ -289,17 +295,12 @@ impl Issuer for PlainIssuer {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.file
-            .sync_data()
-            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+        sync(&self.file, &self.path)
     }
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
         let place = &self.places[place];
-        let buffer = place.gpu.as_ref().map_or(&place.pinned, |gpu| &gpu.buffer);
-        let mut bytes = vec![0; whole(buffer.len())];
-        buffer.download(0, &mut bytes)?;
-        Ok(bytes)
+        bytes_of(place.gpu.as_ref().map_or(&place.pinned, |gpu| &gpu.buffer))
     }
 
     fn routes(&self) -> Vec<Taken> {

@@ -19,8 +19,8 @@ use forebay::Buffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::plain::{Plain, failed, open};
-use super::{Call, Done, Issuer, Means, Taken};
+use super::plain::{Plain, failed, open, sync};
+use super::{Call, Done, Issuer, Means, Taken, bytes_of};
 use crate::bench::data::Pattern;
 use crate::bench::memory::{put_into, whole};
 use crate::failure::{Failure, Result};
@@ -171,10 +171,12 @@ impl UringIssuer {
         if done >= self.request_size {
             return Ok(());
         }
-        let Place { direction, ref offsets, .. } = self.places[place];
+        let Place { address, direction, ref offsets, .. } = self.places[place];
         let at = offsets[index] + done as u64;
-        let bytes = self.memory[place].as_mut_slice().expect("it is the host's");
-        let rest = &mut bytes[index * self.request_size..][done..self.request_size];
+        let rest = (address + (index * self.request_size + done) as u64) as *mut u8;
+        // SAFETY: it is this request's part of the place's memory, and the kernel is done with it;
+        // other requests of the place may be on their way, into parts of their own.
+        let rest = unsafe { std::slice::from_raw_parts_mut(rest, self.request_size - done) };
         match direction {
             Direction::Read => self.file.read_exact_at(rest, at),
             Direction::Write => self.file.write_all_at(rest, at),
@@ -245,7 +247,11 @@ impl Issuer for UringIssuer {
         own.offsets.extend_from_slice(call.offsets);
         own.left = call.offsets.len();
         let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
-        pushed.and_then(|()| self.submit(0)).map_err(|error| self.refused(&error))
+        pushed.and_then(|()| self.submit(0)).map_err(|error| {
+            // What of it was pushed may end later, and is nobody's call then.
+            self.places[place].left += 1;
+            self.refused(&error)
+        })
     }
 
     fn wait(&mut self) -> Result<Done> {
@@ -272,16 +278,11 @@ impl Issuer for UringIssuer {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.file
-            .sync_data()
-            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+        sync(&self.file, &self.path)
     }
 
     fn memory(&mut self, place: usize) -> Result<Vec<u8>> {
-        let buffer = &self.memory[place];
-        let mut bytes = vec![0; whole(buffer.len())];
-        buffer.download(0, &mut bytes)?;
-        Ok(bytes)
+        bytes_of(&self.memory[place])
     }
 
     fn routes(&self) -> Vec<Taken> {
