@@ -72,6 +72,7 @@
 //! - `gpu/cuda/capture.rs`: calls the driver
 //! - `gpu/cuda/corrupt.rs`: calls the device against a driver that answers nonsense
 //! - `gpu/cuda/device.rs`: calls the driver
+//! - `gpu/cuda/events.rs`: calls the driver
 //! - `gpu/cuda/info.rs`: asks the driver what a GPU is
 //! - `gpu/cuda/kernels.rs`: has the driver compile kernels, and starts them
 //! - `gpu/cuda/table.rs`: loads the driver's functions

@@ -123,6 +123,12 @@ impl Device for Silent {
     fn create_event(&self) -> DeviceResult<Event> {
         self.inner.create_event()
     }
+    fn create_timer(&self) -> DeviceResult<Event> {
+        self.inner.create_timer()
+    }
+    fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        self.inner.elapsed(from, to)
+    }
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.inner.destroy_event(event)
     }

@@ -9,6 +9,7 @@
 
 mod address;
 pub mod cuda;
+mod failure;
 pub(crate) mod nvml;
 mod range;
 mod select;
@@ -17,9 +18,12 @@ pub mod sim;
 
 use std::fmt::{self, Debug, Display};
 use std::ptr::NonNull;
+use std::time::Duration;
 
-use crate::process::Home;
 pub use address::AddressKind;
+pub use failure::{DeviceError, DeviceResult};
+pub(crate) use failure::{NONSENSE, check_home};
+use failure::{check_pairs, unsupported};
 pub(crate) use range::{NotDeviceMemory, check_range};
 pub(crate) use select::address_kind;
 pub use select::{GpuSelector, absence_reason, open, visible};
@@ -73,50 +77,6 @@ pub struct DeviceInfo {
     pub simulated: bool,
 }
 
-/// A call into a GPU's driver that failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {name} ({code}){}{detail}", if detail.is_empty() { "" } else { ": " })]
-pub struct DeviceError {
-    /// The driver's function.
-    pub call: &'static str,
-    /// Its error number.
-    pub code: i32,
-    /// The number's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub name: String,
-    /// What the driver says about it; may be empty.
-    pub detail: String,
-}
-
-/// The name of the error where a driver reports success and answers what cannot be.
-pub(crate) const NONSENSE: &str = "NONSENSE";
-
-impl DeviceError {
-    /// Whether the driver contradicts itself.
-    pub(crate) fn is_nonsense(&self) -> bool {
-        self.name == NONSENSE
-    }
-
-    /// Whether the GPU will answer this process with nothing but errors from now on, as the
-    /// driver's reference says of these numbers (`CUresult`).
-    pub(crate) fn is_loss(&self) -> bool {
-        let name = self.name.strip_prefix("CUDA_ERROR_").unwrap_or(&self.name);
-        matches!(
-            name,
-            "DEVICE_UNAVAILABLE"
-                | "DEINITIALIZED"
-                | "ECC_UNCORRECTABLE"
-                | "NVLINK_UNCORRECTABLE"
-                | "HARDWARE_STACK_ERROR"
-                | "ILLEGAL_ADDRESS"
-                | "LAUNCH_FAILED"
-                | "CONTEXT_IS_DESTROYED"
-                | "CONTAINED"
-                | "UNKNOWN"
-                | "SIM_ERROR_DEVICE_LOST"
-        )
-    }
-}
-
 /// A queue of work on a device. Copies on one stream run in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub u64);
@@ -146,9 +106,6 @@ pub struct DeviceCopy {
 /// batches of 512 move 48.5 GB/s on an H200 and batches of 4,096 only 33.7.
 pub const BATCH_MAX: usize = 512;
 
-/// What a call into a GPU's driver came to.
-pub type DeviceResult<T> = Result<T, DeviceError>;
-
 /// Only this crate makes devices: callers rely on what [`Device`] says of a copy's end to decide
 /// when memory may be given back.
 pub(crate) mod sealed {
@@ -161,40 +118,10 @@ pub(crate) mod sealed {
     }
 }
 
-/// Refuses a call of a child of the process that opened a device.
-#[inline]
-pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
-    if home.is_here() { Ok(()) } else { Err(forked(home, call)) }
-}
-
-#[cold]
-fn forked(home: &Home, call: &'static str) -> DeviceError {
-    let process = home.number();
-    let detail = format!("it was opened in process {process}, and this one was forked from it");
-    // What the CUDA driver says itself, where it notices.
-    DeviceError { call, code: 3, name: "CUDA_ERROR_NOT_INITIALIZED".into(), detail }
-}
-
 /// Whether nothing that was queued on `stream` runs any more, as far as its device says. The first
 /// answer may only be a failure that is known already.
 pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
     (0..2).any(|_| device.synchronize(stream).is_ok())
-}
-
-/// Refuses what does not begin and end at a multiple of 16: kernels take memory by pairs of words.
-fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
-    if address.is_multiple_of(16) && len.is_multiple_of(16) {
-        return Ok(());
-    }
-    let (name, detail) =
-        ("UNALIGNED".to_owned(), format!("{address:#x}+{len} is no pairs of words"));
-    Err(DeviceError { call, code: -1, name, detail })
-}
-
-/// What a device without an operation answers.
-fn unsupported(call: &'static str) -> DeviceError {
-    let name = "UNSUPPORTED".to_owned();
-    DeviceError { call, code: -1, name, detail: "not on this device".into() }
 }
 
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.
@@ -268,6 +195,18 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// # Errors
     /// The driver's.
     fn create_event(&self) -> DeviceResult<Event>;
+
+    /// Makes an event that knows when it was passed.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn create_timer(&self) -> DeviceResult<Event>;
+
+    /// The time between two events of [`create_timer`](Self::create_timer) that are done.
+    ///
+    /// # Errors
+    /// The driver's, also where one of them is not done.
+    fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration>;
 
     /// Destroys an event.
     ///

@@ -1,11 +1,13 @@
 //! Which way each byte goes: pure functions from a request and what is known about its file to
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
+mod packing;
 mod radix;
 mod route;
 mod strip;
 mod window;
 
+pub(crate) use packing::{Packed, Packing, SKEW};
 pub use route::{Reason, Route};
 pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, Wanted, cut_parts};
 pub(crate) use window::{

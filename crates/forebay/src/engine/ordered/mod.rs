@@ -12,7 +12,6 @@
 #![expect(unsafe_code, reason = "queues copies and waits on the caller's promise")]
 
 mod keeper;
-mod layout;
 mod pieces;
 mod track;
 mod work;

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use super::layout::{Layout, Part};
 use super::work::{Moving, Work};
 use super::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX, Track};
 use crate::engine::many::{Many, ManyTransfer, Piece, PieceResult, Results};
@@ -18,7 +17,7 @@ use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::{CallerStream, Device, DeviceCopy, DeviceResult};
 use crate::memory::{Buffer, Span};
-use crate::plan::Wanted;
+use crate::plan::{Packed, Packing, Wanted};
 use crate::queue::Direction;
 use crate::transfer::{State, Transfer};
 use crate::units::ByteRange;
@@ -29,7 +28,7 @@ pub(super) struct Pieces {
     engine: Engine,
     /// Each once.
     files: Vec<File>,
-    layout: Arc<Layout>,
+    packing: Arc<Packing>,
     /// What was asked for, by file and range, and what there was of it.
     asked: Vec<(usize, ByteRange)>,
     there: Vec<u64>,
@@ -104,24 +103,24 @@ impl Engine {
         // SAFETY: the caller's promise.
         let device = unsafe { first.file.check_order(&call, stream, asked) }?;
         let work = self.work(&many)?;
-        let layout = Arc::clone(&work.layout);
-        if layout.blocks() == 0 {
+        let packing = Arc::clone(&work.packing);
+        if packing.blocks() == 0 {
             return self.start_owned(direction, pieces, buffers, options); // behind all ends
         }
-        many_fit(&layout, &*device).map_err(|reason| many.refusal(first, reason))?;
+        many_fit(&packing, &*device).map_err(|reason| many.refusal(first, reason))?;
         let told = Arc::clone(&work.told);
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
-        let range = ByteRange::at(0, layout.len());
+        let range = ByteRange::at(0, packing.len());
         let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
         let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
         let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..begin };
-        let blocks = Blocks::of(layout.blocks(), self.options().slot_size);
+        let blocks = Blocks::of(packing.blocks(), self.options().slot_size);
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
             // SAFETY: the pieces lie in the caller's memory, which is the transfer's until it has
             // ended, and their places in the track's slots, which stay until the GPU has passed.
-            unsafe { copy(&*device, track, direction, block, layout.parts_of(block)) }
+            unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
         // SAFETY: the stream is the caller's promise.
         unsafe { self.order(stream, &how, &state, Work::Pieces(work), copy) }?;
@@ -154,12 +153,12 @@ impl Engine {
             asked.push((number, ByteRange::at(offset, len)));
             wanted.push(Wanted { source: number, offset, len: there, address });
         }
-        let layout = Arc::new(Layout::new(&wanted, self.options().slot_size));
+        let packing = Arc::new(Packing::new(&wanted, self.options().slot_size));
         let there: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
         Ok(Pieces {
             engine: self.clone(),
             files,
-            layout,
+            packing,
             results: vec![Ok(0); asked.len()],
             asked,
             there,
@@ -170,8 +169,8 @@ impl Engine {
 }
 
 /// Whether a stream's queue holds all copies, or what to do.
-fn many_fit(layout: &Layout, device: &dyn Device) -> Result<(), String> {
-    let (blocks, parts) = (layout.blocks(), layout.parts().len() as u64);
+fn many_fit(packing: &Packing, device: &dyn Device) -> Result<(), String> {
+    let (blocks, parts) = (packing.blocks(), packing.parts().len() as u64);
     let copies = if device.has_batches() { blocks } else { parts };
     if blocks <= BLOCKS_MAX && 2 * blocks + copies <= ENTRIES_MAX && parts <= PARTS_MAX {
         return Ok(());
@@ -179,7 +178,7 @@ fn many_fit(layout: &Layout, device: &dyn Device) -> Result<(), String> {
     Err(format!(
         "a stream's queue does not hold the copies of {parts} pieces of {} bytes in all: make \
          several calls, each of {PARTS_MAX} pieces at most",
-        layout.len()
+        packing.len()
     ))
 }
 
@@ -192,10 +191,10 @@ unsafe fn copy(
     track: &Track,
     direction: Direction,
     block: u64,
-    parts: &[Part],
+    parts: &[Packed],
 ) -> DeviceResult<()> {
     let slot = track.slot(block).address();
-    let of = |part: &Part| DeviceCopy {
+    let of = |part: &Packed| DeviceCopy {
         host: NonNull::new((slot + part.at) as *mut u8).expect("mapped memory is not at zero"),
         device: part.address,
         len: usize::try_from(part.len).expect("a slot fits memory"),
@@ -219,8 +218,8 @@ impl Pieces {
         &self.files[self.asked[0].0]
     }
 
-    pub(super) fn layout(&self) -> &Layout {
-        &self.layout
+    pub(super) fn packing(&self) -> &Packing {
+        &self.packing
     }
 
     pub(super) fn place(&self) -> Place {
@@ -241,8 +240,8 @@ impl Pieces {
         options: &RequestOptions,
     ) -> Result<Moving> {
         let slot = track.slot(step);
-        let pieces: Vec<Piece<'_>> = if step < self.layout.blocks() {
-            let parts = self.layout.parts_of(step).iter();
+        let pieces: Vec<Piece<'_>> = if step < self.packing.blocks() {
+            let parts = self.packing.parts_of(step).iter();
             parts
                 .map(|part| Piece::new(&self.files[part.file], part.offset, part.len, part.at))
                 .collect()
@@ -260,8 +259,8 @@ impl Pieces {
 
     /// Notes what came of the parts of a step, or of the files' syncs.
     pub(super) fn note(&mut self, step: u64, came: Vec<PieceResult>) {
-        if step < self.layout.blocks() {
-            for (part, came) in self.layout.parts_of(step).iter().zip(came) {
+        if step < self.packing.blocks() {
+            for (part, came) in self.packing.parts_of(step).iter().zip(came) {
                 let result = &mut self.results[part.piece];
                 match (&mut *result, came) {
                     (Ok(sum), Ok(got)) => *sum += got,
@@ -329,10 +328,10 @@ mod tests {
         let call =
             Many { direction, pieces: &pieces, spans: &spans, options: &options, is_block: false };
         let mut work = engine.work(&call).expect("files that are there");
-        assert_eq!((work.layout.blocks(), work.files.len()), (1, 2));
+        assert_eq!((work.packing.blocks(), work.files.len()), (1, 2));
         let failed = Box::new(Error::Cancelled { place: work.place(), done: 0 });
         // Three of them have bytes: one by one in the order of the files.
-        let order: Vec<usize> = work.layout.parts().iter().map(|part| part.piece).collect();
+        let order: Vec<usize> = work.packing.parts().iter().map(|part| part.piece).collect();
         assert_eq!(order, [2, 1, 3]);
         work.note(0, vec![Ok(2000), Err(failed.clone()), Ok(2999)]);
         work.note(1, vec![Err(failed), Ok(0)]);

@@ -13,14 +13,12 @@ use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
 use crate::memory::{Buffer, HostMemory};
+use crate::plan::SKEW;
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
 /// Slots of a track at most: one is copied, one is ready behind it, and two are being filled.
 const SLOTS_MAX: u64 = 4;
-
-/// Room before a slot's bytes, which lie at the file's own offset within a page of that size.
-pub(super) const SKEW: u64 = 4096;
 
 /// Bytes between the two numbers, so that host and GPU do not write to one cache line.
 const APART: usize = 256;

@@ -69,7 +69,7 @@ impl Work {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Range(_, blocks) => blocks.range.len(),
-            Self::Pieces(pieces) => pieces.layout().len(),
+            Self::Pieces(pieces) => pieces.packing().len(),
         }
     }
 
@@ -77,7 +77,7 @@ impl Work {
     pub(super) fn blocks(&self) -> u64 {
         match self {
             Self::Range(_, blocks) => blocks.count(),
-            Self::Pieces(pieces) => pieces.layout().blocks(),
+            Self::Pieces(pieces) => pieces.packing().blocks(),
         }
     }
 

@@ -9,9 +9,11 @@
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 use super::batch::Way;
 use super::capture::Relaxed;
+use super::events::Kind;
 use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
 use super::table::{
@@ -28,9 +30,6 @@ use crate::process::Home;
 const REGISTER_PORTABLE: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_DISABLE_TIMING`: an event that only marks a place is cheaper.
-const EVENT_DISABLE_TIMING: c_uint = 2;
-
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const SAME_ADDRESS_FOR_REGISTERED: c_int = 91;
 /// `CU_STREAM_WAIT_VALUE_GEQ`: until the signed difference is not negative.
@@ -57,7 +56,7 @@ pub struct CudaDevice {
     context: Context,
     info: DeviceInfo,
     streams: Handles,
-    events: Handles,
+    pub(super) events: Handles,
     pub(super) kernels: Kernels,
     home: Home,
 }
@@ -116,7 +115,7 @@ impl CudaDevice {
     }
 
     #[inline]
-    fn event(&self, call: &'static str, event: Event) -> DeviceResult<InUse<'_>> {
+    pub(super) fn event(&self, call: &'static str, event: Event) -> DeviceResult<InUse<'_>> {
         self.events.enter(event.0).ok_or_else(|| self.unknown(call, "event"))
     }
 
@@ -126,7 +125,7 @@ impl CudaDevice {
         DeviceError { detail, ..self.cuda.error(call, ERROR_INVALID_HANDLE) }
     }
 
-    fn too_many(&self, call: &'static str, what: &str) -> DeviceError {
+    pub(super) fn too_many(&self, call: &'static str, what: &str) -> DeviceError {
         let detail = format!("too many {what} are alive on this device");
         DeviceError { detail, ..self.cuda.error(call, ERROR_INVALID_HANDLE) }
     }
@@ -263,19 +262,15 @@ impl Device for CudaDevice {
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        let _current = self.enter()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the output outlives the call.
-        let status = unsafe { (self.cuda.event_create)(&raw mut raw, EVENT_DISABLE_TIMING) };
-        self.cuda.check("cuEventCreate", status)?;
-        if raw.is_null() {
-            return Err(nonsense("cuEventCreate", "gives no event"));
-        }
-        self.events.insert(raw).map(Event).ok_or_else(|| {
-            // SAFETY: just made, and known to nobody.
-            let _ = unsafe { (self.cuda.event_destroy)(raw) };
-            self.too_many("cuEventCreate", "events")
-        })
+        self.new_event(Kind::Mark)
+    }
+
+    fn create_timer(&self) -> DeviceResult<Event> {
+        self.new_event(Kind::Timer)
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        self.time_between(from, to)
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {

@@ -9,6 +9,7 @@ mod capture;
 #[cfg(test)]
 mod corrupt;
 mod device;
+mod events;
 mod handles;
 mod info;
 pub(crate) mod kernels;

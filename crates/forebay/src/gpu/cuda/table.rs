@@ -186,6 +186,7 @@ cuda_table! {
     event_record: c"cuEventRecord" since 2_000 fn(Opaque, Opaque);
     event_query: c"cuEventQuery" since 2_000 fn(Opaque);
     event_destroy: c"cuEventDestroy" since 4_000 fn(Opaque);
+    event_elapsed_time: c"cuEventElapsedTime" since 2_000 fn(*mut f32, Opaque, Opaque);
 }
 
 /// `cuGetProcAddress`, in either of its forms.

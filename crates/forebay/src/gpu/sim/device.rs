@@ -99,6 +99,14 @@ impl SimDevice {
         self.timeline("set_capturing")?.set_capturing(stream.0, on)
     }
 
+    /// Has a stream of a caller busy for `time`, as by a kernel.
+    ///
+    /// # Errors
+    /// For a stream that is none of this device's.
+    pub fn work(&self, stream: CallerStream, time: Duration) -> DeviceResult<()> {
+        self.timeline("work")?.work(self.clock.now(), stream.0, time)
+    }
+
     /// Loses the device, as a GPU that falls off its bus: every call fails from now on. What is
     /// queued is carried out all the same, so whoever gives its memory back is found out.
     pub fn lose(&self) {
@@ -249,6 +257,14 @@ impl Device for SimDevice {
 
     fn create_event(&self) -> DeviceResult<Event> {
         Ok(Event(self.timeline("create_event")?.create_event()))
+    }
+
+    fn create_timer(&self) -> DeviceResult<Event> {
+        self.create_event() // every one of a simulated GPU knows its time
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        self.timeline("elapsed")?.elapsed(self.clock.now(), from.0, to.0)
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {

@@ -19,6 +19,7 @@ pub(super) enum Held {
     Copies(Direction, Vec<(DeviceCopy, bool)>, Duration),
     Fill(u64, u8, u64),
     Xor(u64, u64, u64),
+    Work(Duration),
     /// An event, and the number by which it is known that no later record took its place.
     Record(u64, u64),
     /// That number, to be waited for.
@@ -141,6 +142,7 @@ impl Timeline {
                 self.push(due, Work::Xor { device, key, len });
                 self.set_due(stream, due);
             }
+            Held::Work(time) => self.set_due(stream, due + time),
             Held::Record(event, record) => {
                 let number = self.queued;
                 self.records.insert(record, Some(due));
@@ -191,7 +193,7 @@ impl Timeline {
                 Held::Record(_, record) => {
                     self.records.insert(record, Some(Duration::ZERO));
                 }
-                Held::Event(_) => {}
+                Held::Event(_) | Held::Work(_) => {}
             }
         }
     }

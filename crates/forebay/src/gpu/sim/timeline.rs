@@ -162,6 +162,17 @@ impl Timeline {
         handle
     }
 
+    /// The time between two events that are done; earlier than the first counts as no time.
+    pub(super) fn elapsed(&mut self, now: Duration, from: u64, to: u64) -> DeviceResult<Duration> {
+        let call = "elapsed";
+        let mut passed = |event| match self.is_done(now, event)? {
+            true => Ok(self.events[&event].due),
+            false => Err(Fault::InvalidValue.in_call(call, format!("event {event} is not done"))),
+        };
+        let (from, to) = (passed(from)?, passed(to)?);
+        Ok(to.saturating_sub(from))
+    }
+
     pub(super) fn destroy_event(&mut self, event: u64) -> DeviceResult<()> {
         self.events.remove(&event).map(drop).ok_or_else(|| unknown("destroy_event", "event"))
     }
@@ -278,6 +289,17 @@ impl Timeline {
         }
         self.push(due, Work::Xor { device, key, len });
         self.stream("xor", stream)?.due = due;
+        Ok(())
+    }
+
+    /// Has a stream busy for `time`, as by a kernel.
+    pub(super) fn work(&mut self, now: Duration, stream: u64, time: Duration) -> DeviceResult<()> {
+        let state = self.stream("work", stream)?;
+        if state.held.is_empty() {
+            state.due = now.max(state.due) + time;
+        } else {
+            state.held.push_back(Held::Work(time));
+        }
         Ok(())
     }
 

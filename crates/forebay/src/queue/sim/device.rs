@@ -120,6 +120,15 @@ impl Device for FaultyDevice {
         self.inner.create_event()
     }
 
+    fn create_timer(&self) -> DeviceResult<Event> {
+        self.may_fail("create_event")?;
+        self.inner.create_timer()
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        self.inner.elapsed(from, to)
+    }
+
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.inner.destroy_event(event)
     }

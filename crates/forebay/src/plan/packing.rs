@@ -3,45 +3,47 @@
 
 use std::ops::Range;
 
-use super::track::SKEW;
+use super::Wanted;
 use crate::gpu::BATCH_MAX;
-use crate::plan::Wanted;
 use crate::units::{ByteRange, align_down, align_up};
+
+/// Room before a slot's bytes, which lie at the file's own offset within a page of that size.
+pub(crate) const SKEW: u64 = 4096;
 
 /// A part lies at its own offset within a unit of this length, as requests to drives like it.
 const UNIT: u64 = 512;
 
 /// What of a piece is in one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(crate) struct Packed {
     /// The piece, by its place in the call.
-    pub(super) piece: usize,
+    pub(crate) piece: usize,
     /// Its file, by its place in the list of files.
-    pub(super) file: usize,
+    pub(crate) file: usize,
     /// Where it begins in the file.
-    pub(super) offset: u64,
-    pub(super) len: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     /// Where it begins in its slot.
-    pub(super) at: u64,
+    pub(crate) at: u64,
     /// Where it begins on the GPU.
-    pub(super) address: u64,
+    pub(crate) address: u64,
 }
 
 /// See the module's own text.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(crate) struct Packing {
     /// Slot by slot; none is empty.
-    parts: Vec<Part>,
+    parts: Vec<Packed>,
     /// Of each slot's worth its parts.
     blocks: Vec<Range<usize>>,
 }
 
-impl Layout {
+impl Packing {
     /// Of what is `wanted`, in slots of `slot` bytes and the room before them.
-    pub(super) fn new(wanted: &[Wanted], slot: u64) -> Self {
+    pub(crate) fn new(wanted: &[Wanted], slot: u64) -> Self {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
         order.sort_by_key(|&index| (wanted[index].source, wanted[index].offset));
-        let (mut layout, mut first, mut cursor) = (Self::default(), 0, 0);
+        let (mut packing, mut first, mut cursor) = (Self::default(), 0, 0);
         for piece in order {
             let Wanted { source: file, offset: start, len, address } = wanted[piece];
             let mut offset = start;
@@ -49,42 +51,42 @@ impl Layout {
                 let cut = align_down(offset, slot) + slot;
                 let range = ByteRange { start: offset, end: cut.min(start + len) };
                 let mut at = align_up(cursor, UNIT) + offset % UNIT;
-                let is_full = layout.parts.len() - first == BATCH_MAX;
+                let is_full = packing.parts.len() - first == BATCH_MAX;
                 if is_full || at + range.len() > slot + SKEW {
-                    layout.blocks.push(first..layout.parts.len());
-                    first = layout.parts.len();
+                    packing.blocks.push(first..packing.parts.len());
+                    first = packing.parts.len();
                     at = offset % UNIT;
                 }
                 cursor = at + range.len();
                 let (len, address) = (range.len(), address + (offset - start));
-                layout.parts.push(Part { piece, file, offset, len, at, address });
+                packing.parts.push(Packed { piece, file, offset, len, at, address });
                 offset = range.end;
             }
         }
-        if first < layout.parts.len() {
-            layout.blocks.push(first..layout.parts.len());
+        if first < packing.parts.len() {
+            packing.blocks.push(first..packing.parts.len());
         }
-        layout
+        packing
     }
 
     /// Slots' worth of it.
-    pub(super) fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }
 
     /// All parts.
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[Packed] {
         &self.parts
     }
 
     /// The parts of one slot's worth.
-    pub(super) fn parts_of(&self, block: u64) -> &[Part] {
+    pub(crate) fn parts_of(&self, block: u64) -> &[Packed] {
         let index = usize::try_from(block).expect("far fewer than memory has bytes");
         &self.parts[self.blocks[index].clone()]
     }
 
     /// Bytes of all.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
     }
 }
@@ -106,10 +108,10 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_has_one_place(wanted in prop::collection::vec(any_wanted(), 0..700)) {
-            let layout = Layout::new(&wanted, SLOT);
+            let packing = Packing::new(&wanted, SLOT);
             let mut next: Vec<u64> = vec![0; wanted.len()];
-            for block in 0..layout.blocks() {
-                let parts = layout.parts_of(block);
+            for block in 0..packing.blocks() {
+                let parts = packing.parts_of(block);
                 prop_assert!(!parts.is_empty() && parts.len() <= BATCH_MAX);
                 let mut free = 0;
                 for part in parts {
@@ -126,7 +128,7 @@ mod tests {
             }
             let lens: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
             prop_assert_eq!(&next, &lens);
-            prop_assert_eq!(layout.len(), lens.iter().sum::<u64>());
+            prop_assert_eq!(packing.len(), lens.iter().sum::<u64>());
         }
     }
 
@@ -134,7 +136,7 @@ mod tests {
     fn small_pieces_share_a_slot() {
         let of = |n: u64| Wanted { source: 0, offset: n * 8192, len: 4096, address: n };
         let wanted: Vec<Wanted> = (0..64).map(of).collect();
-        assert_eq!(Layout::new(&wanted, SLOT).blocks(), 4);
-        assert_eq!(Layout::new(&[], SLOT).blocks(), 0);
+        assert_eq!(Packing::new(&wanted, SLOT).blocks(), 4);
+        assert_eq!(Packing::new(&[], SLOT).blocks(), 0);
     }
 }

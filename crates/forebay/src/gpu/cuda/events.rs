@@ -1,0 +1,55 @@
+//! Events: marks in streams, with and without the time at which they were passed.
+
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::ffi::c_uint;
+use std::ptr;
+use std::time::Duration;
+
+use super::device::CudaDevice;
+use super::table::nonsense;
+use crate::gpu::{DeviceResult, Event};
+
+/// What an event is for, as the driver's flag.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(super) enum Kind {
+    /// `CU_EVENT_DEFAULT`: it knows when it was passed.
+    Timer = 0,
+    /// `CU_EVENT_DISABLE_TIMING`: it only marks a place, and is cheaper.
+    Mark = 2,
+}
+
+impl CudaDevice {
+    /// Makes one.
+    pub(super) fn new_event(&self, kind: Kind) -> DeviceResult<Event> {
+        let _current = self.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.event_create)(&raw mut raw, kind as c_uint) };
+        self.cuda.check("cuEventCreate", status)?;
+        if raw.is_null() {
+            return Err(nonsense("cuEventCreate", "gives no event"));
+        }
+        self.events.insert(raw).map(Event).ok_or_else(|| {
+            // SAFETY: just made, and known to nobody.
+            let _ = unsafe { (self.cuda.event_destroy)(raw) };
+            self.too_many("cuEventCreate", "events")
+        })
+    }
+
+    /// The time between two timers that are done.
+    pub(super) fn time_between(&self, from: Event, to: Event) -> DeviceResult<Duration> {
+        let call = "cuEventElapsedTime";
+        let (from, to) = (self.event(call, from)?, self.event(call, to)?);
+        let _current = self.enter()?;
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: both are alive, and the output outlives the call.
+        let status =
+            unsafe { (self.cuda.event_elapsed_time)(&raw mut milliseconds, from.raw, to.raw) };
+        self.cuda.check(call, status)?;
+        // Of two streams the later one may have been passed first.
+        Duration::try_from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)
+            .map_err(|_| nonsense(call, "gives no time"))
+    }
+}
