@@ -151,6 +151,7 @@ mod queue;
 mod remember;
 mod staging;
 mod statistics;
+pub mod stream;
 pub mod topology;
 mod trace;
 mod transfer;

@@ -7,6 +7,7 @@ use std::fs;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::{Engine, OpenOptions, RequestOptions};
 use crate::clock::SystemClock;

@@ -1,0 +1,5 @@
+//! Layers of a model, read behind the compute.
+
+mod order;
+mod schedule;
+pub use order::Order;
