@@ -1,32 +1,72 @@
 //! Memory of the engine, for Python: bytes on a GPU or pinned on the host, which every library
 //! takes by DLPack, `__cuda_array_interface__` or the buffer protocol.
 
-#![expect(unsafe_code, reason = "fills in what the buffer protocol asks for")]
+#![expect(
+    unsafe_code,
+    reason = "fills in what the buffer protocol asks for, orders streams of others"
+)]
 
 use std::ffi::c_int;
+use std::ops::Deref;
 
-use forebay::gpu::DeviceId;
+use forebay::gpu::{CallerStream, DeviceId};
+use forebay::stream::LayerMemory;
 use pyo3::exceptions::{PyAttributeError, PyBufferError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::dlpack;
-use crate::waiting::Apart;
+use crate::waiting::{Apart, interruptible};
 
 /// Bytes in memory of an engine.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Buffer {
-    buffer: Apart<forebay::Buffer>,
+    buffer: Apart<Memory>,
+}
+
+/// Whose memory it is.
+enum Memory {
+    Own(forebay::Buffer),
+    Layer(LayerMemory),
+}
+
+impl Deref for Memory {
+    type Target = forebay::Buffer;
+
+    fn deref(&self) -> &forebay::Buffer {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Layer(memory) => memory,
+        }
+    }
 }
 
 impl Buffer {
     pub(crate) fn new(buffer: forebay::Buffer) -> Self {
-        Self { buffer: Apart::new(buffer) }
+        Self { buffer: Apart::new(Memory::Own(buffer)) }
+    }
+
+    pub(crate) fn of_layer(memory: LayerMemory) -> Self {
+        Self { buffer: Apart::new(Memory::Layer(memory)) }
     }
 
     pub(crate) fn id(&self) -> Option<DeviceId> {
         self.buffer.device()
+    }
+
+    /// Has a stream that DLPack names by its number wait for a layer's bytes; those of other memory
+    /// are there: who reads into it waits, or orders it.
+    fn order(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
+        let Some(number) = stream.and_then(|stream| stream.extract::<i64>().ok()) else {
+            return Ok(());
+        };
+        // None, or the consumer orders it itself (-1).
+        let Ok(number) = u64::try_from(number) else { return Ok(()) };
+        // SAFETY: by DLPack the consumer's stream is alive, and one of the array's device.
+        let ordered = py.detach(|| unsafe { memory.order(CallerStream(number)) });
+        crate::failure::raised(py, ordered)
     }
 
     /// First address and length; a forked child has none of it.
@@ -70,6 +110,10 @@ impl Buffer {
     /// Its bytes as an object of Python.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         self.extent()?;
+        if let Memory::Layer(memory) = &*self.buffer {
+            let waited = interruptible(py, |go_on| memory.wait_while(go_on))?;
+            crate::failure::raised(py, waited)?;
+        }
         let len = usize::try_from(self.buffer.len())?;
         let mut failed = Ok(());
         let made = pyo3::types::PyBytes::new_with(py, len, |bytes| {
@@ -92,8 +136,8 @@ impl Buffer {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = stream; // its bytes are there already: who reads into it waits, or orders it
         let own = this.get();
+        own.order(this.py(), stream)?;
         if dl_device.is_some_and(|device| device != own.__dlpack_device__()) || copy == Some(true) {
             return Err(PyBufferError::new_err("its bytes are handed out where they are"));
         }

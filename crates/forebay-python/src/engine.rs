@@ -4,10 +4,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::direct::Program;
-use forebay::gpu::{CallerStream, GpuSelector};
+use forebay::gpu::{CallerStream, Device, GpuSelector};
 use forebay::{Options, RingChoice};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -157,6 +158,16 @@ impl Engine {
         let wanted = selector(device)?;
         let found = raised(py, py.detach(|| self.engine.device(&wanted)))?;
         Ok(found.map(|device| device.id()))
+    }
+
+    /// The GPU that `device` names, brought in, as the engine has it; `None` is the host.
+    pub(crate) fn gpu_of(
+        &self,
+        py: Python<'_>,
+        device: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Arc<dyn Device>>> {
+        let wanted = selector(device)?;
+        raised(py, py.detach(|| self.engine.device(&wanted)))
     }
 
     /// Waits for what the memory's own library has queued on it, where the call is ordered so.

@@ -3,7 +3,7 @@
 //!
 //! `memory` finds out where the bytes of Python's objects are and keeps them, `numbers` reads
 //! arrays of offsets, `stream` says what orders a call. `engine`, `file`, `many` and
-//! `transfer` are the engine's own types for Python, `buffer` is the memory that they hand out,
+//! `transfer` are the engine's own types for Python, `layers` brings those of a model, `buffer` is the memory that they hand out,
 //! and `dlpack` how arrays are exchanged. `waiting` is how a call waits without the
 //! interpreter, `moving` how a future does, `callbacks` who tells of its end, `failure` how either
 //! fails, `logs` where the engine's events go, `hanging` how threads of ours call Python,
@@ -17,6 +17,7 @@
 //! - `engine.rs`: looks at streams of others
 //! - `file.rs`: queues on streams of others
 //! - `hanging.rs`: declares calls that may be unwound
+//! - `layers.rs`: orders work on streams of others
 //! - `many/mod.rs`: queues on streams of others
 //! - `many/addresses.rs`: borrows memory by the addresses that a caller gives
 //! - `memory.rs`: borrows memory of Python's objects
@@ -30,6 +31,7 @@ mod engine;
 mod failure;
 mod file;
 mod hanging;
+mod layers;
 mod logs;
 mod many;
 mod memory;
@@ -55,6 +57,10 @@ mod _forebay {
     use super::engine::Engine;
     #[pymodule_export]
     use super::file::File;
+    #[pymodule_export]
+    use super::layers::LayerStream;
+    #[pymodule_export]
+    use super::layers::TakenLayer;
     #[pymodule_export]
     use super::many::ManyResult;
     #[pymodule_export]

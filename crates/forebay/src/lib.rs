@@ -36,6 +36,7 @@
 //! trace      what all of these did and when, where somebody asks
 //! events     what subscribers of `tracing` are told of the control path
 //! process    tells a forked child from the process that made an engine
+//! stream     layers of a model, each brought while the one before it is computed
 //! proof      counters of others around a span of work, and what they prove of its way
 //! ```
 //!
@@ -105,6 +106,11 @@
 //! - `queue/sim/peers.rs`: plays a port
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
+//! - `stream/loader.rs`: queues copies to the stream's own memory
+//! - `stream/marks.rs`: marks streams of others
+//! - `stream/mod.rs`: orders work on streams that a caller names
+//! - `stream/taken.rs`: orders work on streams that a caller names
+//! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `trace/nvtx.rs`: loads the library of a tool, and calls it
 //! - `trace/nvtx_tests.rs`: plays a tool
@@ -123,6 +129,8 @@
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/fork.rs`: lends memory, as a caller would
 //! - `tests/interrupt.rs`: lends memory, as a caller would
+//! - `tests/layers/main.rs`: queues work on streams, as a caller would
+//! - `tests/layers/rig.rs`: queues work on streams, as a caller would
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user

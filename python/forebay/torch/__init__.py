@@ -12,7 +12,17 @@ when it is asked for, and needs torch.
 from __future__ import annotations
 
 from ._checkpoint import save_checkpoint
+from ._layers import Layer, LayerStream, TensorAt
 from ._records import RecordDataset
 from ._tensors import load, load_into, save
 
-__all__ = ["RecordDataset", "load", "load_into", "save", "save_checkpoint"]
+__all__ = [
+    "Layer",
+    "LayerStream",
+    "RecordDataset",
+    "TensorAt",
+    "load",
+    "load_into",
+    "save",
+    "save_checkpoint",
+]

@@ -1,5 +1,256 @@
-//! Layers of a model, read behind the compute.
+//! Layers of a model that is larger than the GPU's memory, each brought while the one before it is
+//! computed.
+//!
+//! ```text
+//! order      what is taken when; known in advance, or told
+//! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
+//! schedule   pure: which layer is brought into which buffer
+//!   taking     the caller's side: take, keep, release; copies of what is pinned
+//!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
+//! shared     what both know: who has which layer; `store` is their memory
+//! taken      what the caller has: memory that is valid until it is released
+//! statistics what each layer took: transfer, compute, stall
+//! ```
+//!
+//! All orders between the caller's compute and our copies are events, on both sides; the host waits
+//! for storage. What is copied to a buffer waits on the GPU until the layer that was there has been
+//! computed. Such copies hold slots, so a stream has slots of its own, and can hold up nobody
+//! else's transfers.
 
+#![expect(unsafe_code, reason = "orders work on streams that a caller names")]
+
+mod layer;
+mod loader;
+mod marks;
 mod order;
 mod schedule;
+mod shared;
+mod statistics;
+mod store;
+mod taken;
+mod taking;
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+pub use layer::{Layer, LayerPart};
+use loader::Loader;
 pub use order::Order;
+use order::Sequence;
+use schedule::Schedule;
+use shared::Shared;
+pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
+pub use taken::{LayerMemory, Taken};
+
+use crate::engine::Engine;
+use crate::error::{Error, Operation, Result};
+use crate::gpu::{CallerStream, Device};
+
+/// Buffers on the GPU where nobody says how many: one that is computed, one that is there, and one
+/// that comes, so that a layer may be late by as long as another takes.
+const BUFFERS: u64 = 3;
+
+/// How a stream brings its layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamOptions {
+    /// The order in which layers are taken.
+    pub order: Order,
+    /// How often; `None`: until it is closed.
+    pub passes: Option<u64>,
+    /// Bytes of GPU memory for layers. Room for two is the least; where even that is too much,
+    /// layers are taken in slices. `None`: room for three, or as many as there are.
+    pub gpu_budget: Option<u64>,
+    /// Bytes of pinned host memory for layers, beside the slots through which the others pass.
+    pub host_budget: u64,
+    /// Fills what is released with bytes that are no number in any type of floating point, so that
+    /// whoever uses a layer too long finds out.
+    pub check: bool,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { order: Order::Forward, passes: None, gpu_budget: None, host_budget: 0, check: false }
+    }
+}
+
+impl StreamOptions {
+    /// In that order.
+    #[must_use]
+    pub fn ordered(order: Order) -> Self {
+        Self { order, ..Self::default() }
+    }
+}
+
+/// Layers that come to the GPU one after the other, ahead of the compute that needs them.
+///
+/// ```
+/// use forebay::gpu::CallerStream;
+/// use forebay::stream::{Layer, LayerStream, Order, StreamOptions};
+/// use forebay::{Engine, Options};
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 4 << 20]).unwrap();
+/// let engine = Engine::new(Options::from_env()?)?;
+/// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU");
+/// let file = engine.open(&path)?;
+/// let layers: Vec<Layer> = (0..4)
+///     .map(|n| Layer::named(format!("layer {n}")).with(&file, n << 20, 1 << 20))
+///     .collect();
+/// let stream = LayerStream::new(&engine, &gpu, &layers, StreamOptions::ordered(Order::Forward))?;
+/// let compute = CallerStream(0); // the stream on which the layers are used
+/// // SAFETY: the default stream is alive.
+/// while let Some(layer) = unsafe { stream.next(compute) }? {
+///     let memory = layer.memory()?;
+///     // Queue what uses `memory.address()` on `compute`; the host does not wait for it.
+/// #   assert_eq!(memory.len(), 1 << 20);
+/// }
+/// // One pass is over; the next call takes the first layer again.
+/// stream.close()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct LayerStream {
+    shared: Arc<Shared>,
+    loader: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LayerStream {
+    /// A stream of `layers` to a GPU of `engine`. Pinned memory and the GPU's buffers are taken
+    /// now, and the first layers are on their way when it returns.
+    ///
+    /// # Errors
+    /// What is wrong with a layer: no bytes, or some behind its file's end. A budget that is too
+    /// small, with what it needs. Memory that cannot be had, on the host or on the GPU.
+    pub fn new(
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        layers: &[Layer],
+        options: StreamOptions,
+    ) -> Result<Self> {
+        engine.add_device(device)?;
+        let (slices, units) = layer::cut(engine, layers, options.gpu_budget)?;
+        let sequence = Sequence::new(&options.order, layers.len(), slices, options.passes);
+        let sequence = sequence.map_err(|unknown| Error::BadOption {
+            name: "order".into(),
+            value: format!("a list with {unknown}"),
+            expected: format!("numbers of the {} layers, from 0", layers.len()),
+        })?;
+        if let Order::List(list) = &options.order
+            && list.is_empty()
+        {
+            let (name, value) = ("order".into(), "an empty list".into());
+            return Err(Error::BadOption { name, value, expected: "one layer at least".into() });
+        }
+        let largest = units.iter().map(|unit| unit.len).max().unwrap_or(0);
+        let count = options.gpu_budget.map_or(BUFFERS, |budget| budget / largest.max(1));
+        let count = count.min(units.len() as u64).max(2);
+        let count = usize::try_from(count).expect("no more than there are layers");
+        let schedule = Schedule::new(sequence, count);
+        let shared = Shared::new(engine, device, units, (schedule, slices), &options)?;
+        let loader = Loader::start(&shared)?;
+        let stream = Self { shared, loader: std::sync::Mutex::new(Some(loader)) };
+        stream.shared.begin()?;
+        Ok(stream)
+    }
+
+    /// Releases the layer that was taken before, unless it is kept, and takes the next one, for
+    /// work that is queued on `compute` from now on. The call returns when the last copy of the
+    /// layer has been queued, and `compute` waits for that copy; `None`: a pass is over, and with
+    /// it the last layer is released.
+    ///
+    /// # Safety
+    /// `compute` is alive and one of the GPU, and so is the stream that was named when the layer
+    /// before was taken, on which all that uses that layer has been queued.
+    ///
+    /// # Errors
+    /// What went wrong with this layer: it is tried again by the next call. All buffers are held
+    /// by layers that are kept. The GPU's own failure, which ends the stream.
+    pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.next(compute, &mut || true) }
+    }
+
+    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so; `None`
+    /// also where it does not.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next).
+    pub unsafe fn next_while(
+        &self,
+        compute: CallerStream,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Taken>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.next(compute, go_on) }
+    }
+
+    /// Tells which layers are taken behind all that were told before, where the order is
+    /// [`Order::Told`]: they are brought as far as there is room.
+    ///
+    /// # Errors
+    /// A number that is no layer's; another order; a GPU that fails.
+    pub fn prefetch(&self, layers: &[usize]) -> Result<()> {
+        self.shared.tell(layers)
+    }
+
+    /// In how many slices each layer is taken.
+    #[must_use]
+    pub fn slices(&self) -> usize {
+        self.shared.slices
+    }
+
+    /// How many layers, or slices, the GPU has room for.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.shared.buffers
+    }
+
+    /// What the layers took so far.
+    #[must_use]
+    pub fn statistics(&self) -> StreamStatistics {
+        self.shared.statistics()
+    }
+
+    /// Ends it: what is on its way is given up, and all copies are over when the call returns. The
+    /// names of layers whose memory somebody still has; that stays valid as long.
+    ///
+    /// # Errors
+    /// A copy that does not end; what it may touch is never given back then.
+    pub fn close(&self) -> Result<Vec<String>> {
+        self.shared.ask_to_close();
+        let loader = self.loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(loader) = loader {
+            let _ = loader.join();
+        }
+        let exports = self.shared.exports();
+        self.shared.give_back()?;
+        Ok(exports)
+    }
+}
+
+impl fmt::Debug for LayerStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { units, buffers, device, .. } = &*self.shared;
+        let (units, buffers, device) = (units.len(), buffers, device.id());
+        write!(f, "LayerStream({units} layers through {buffers} buffers on {device})")
+    }
+}
+
+impl Drop for LayerStream {
+    fn drop(&mut self) {
+        let _ = self.close();
+    }
+}
+
+/// Refuses to read a part of a layer.
+fn refuse(part: &LayerPart, reason: String) -> Error {
+    let place = part.file.place(part.offset, part.len);
+    Error::BadRequest { operation: Operation::Read, place, reason }
+}

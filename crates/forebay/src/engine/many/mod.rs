@@ -391,6 +391,21 @@ impl Engine {
         self.start_owned(Direction::Write, pieces, sources, options)
     }
 
+    /// Starts reading pieces that the files are known to have, as a part of what subscribers are
+    /// told of as a whole.
+    pub(crate) fn start_read_block(
+        &self,
+        pieces: &[Piece<'_>],
+        target: Buffer,
+    ) -> Result<ManyTransfer> {
+        let (direction, targets) = (Direction::Read, vec![target]);
+        let spans = Many::spans(direction, pieces, &targets)?;
+        let options = &RequestOptions::exactly();
+        let many = Many { direction, pieces, spans: &spans, options, is_block: true };
+        let (state, results) = self.start_many(&many, targets)?;
+        Ok(ManyTransfer::new(state, results, self))
+    }
+
     pub(super) fn start_owned(
         &self,
         direction: Direction,

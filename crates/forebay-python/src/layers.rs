@@ -1,0 +1,224 @@
+//! Layers of a model that come to a GPU ahead of the compute, for Python.
+
+#![expect(unsafe_code, reason = "orders work on streams of others")]
+
+use forebay::gpu::CallerStream;
+use forebay::stream::{self, LayerTimes, Order, PassTimes, StreamOptions};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use crate::buffer::Buffer;
+use crate::engine::Engine;
+use crate::failure::raised;
+use crate::file::File;
+use crate::waiting::{Apart, interruptible};
+
+/// A name, and files with offsets and lengths.
+type Described<'py> = (String, Vec<(Bound<'py, File>, u64, u64)>);
+
+/// Brings layers to a GPU, each while the one before it is computed.
+#[pyclass(frozen, module = "forebay", weakref)]
+pub(crate) struct LayerStream {
+    stream: Apart<stream::LayerStream>,
+    /// Whose files are read.
+    _engine: Py<Engine>,
+}
+
+/// A layer on the GPU, or a slice of one: released when the next one is taken, unless it is kept.
+#[pyclass(frozen, module = "forebay", weakref)]
+pub(crate) struct TakenLayer {
+    taken: stream::Taken,
+}
+
+#[pymethods]
+impl LayerStream {
+    #[new]
+    #[pyo3(signature = (engine, device, layers, *, order, passes, gpu_budget, host_budget, check))]
+    #[expect(clippy::too_many_arguments, reason = "the keywords of one call")]
+    fn new(
+        py: Python<'_>,
+        engine: Py<Engine>,
+        device: &Bound<'_, PyAny>,
+        layers: Vec<Described<'_>>,
+        order: &Bound<'_, PyAny>,
+        passes: Option<u64>,
+        gpu_budget: Option<u64>,
+        host_budget: u64,
+        check: bool,
+    ) -> PyResult<Self> {
+        let Some(device) = engine.get().gpu_of(py, device)? else {
+            return Err(PyValueError::new_err("`device` cannot be the host: layers go to a GPU"));
+        };
+        let mut options = StreamOptions::ordered(order_of(order)?);
+        (options.passes, options.check) = (passes, check);
+        (options.gpu_budget, options.host_budget) = (gpu_budget, host_budget);
+        let mut described = Vec::with_capacity(layers.len());
+        for (name, parts) in layers {
+            let mut layer = stream::Layer::named(name);
+            for (file, offset, len) in parts {
+                layer = layer.with(&file.get().file()?, offset, len);
+            }
+            described.push(layer);
+        }
+        let own = &engine.get().engine;
+        let made = py.detach(|| stream::LayerStream::new(own, &device, &described, options));
+        Ok(Self { stream: Apart::new(raised(py, made)?), _engine: engine })
+    }
+
+    /// Releases what was taken before, and takes the next layer for what is queued on the stream
+    /// with this number from now on; `None` at the end of a pass.
+    fn take(&self, py: Python<'_>, compute: u64) -> PyResult<Option<TakenLayer>> {
+        let compute = CallerStream(compute);
+        // SAFETY: whoever names a stream by its number has promised that it is alive, and one of
+        // the GPU's.
+        let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
+        Ok(raised(py, taken)?.map(|taken| TakenLayer { taken }))
+    }
+
+    /// Tells which layers are taken next.
+    fn prefetch(&self, py: Python<'_>, layers: Vec<usize>) -> PyResult<()> {
+        raised(py, py.detach(|| self.stream.prefetch(&layers)))
+    }
+
+    /// Ends it; the names of layers whose memory somebody still has.
+    fn close(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        raised(py, py.detach(|| self.stream.close()))
+    }
+
+    /// In how many slices each layer comes.
+    #[getter]
+    fn slices(&self) -> usize {
+        self.stream.slices()
+    }
+
+    /// How many layers, or slices, the GPU has room for.
+    #[getter]
+    fn buffers(&self) -> usize {
+        self.stream.buffers()
+    }
+
+    /// What the layers and passes took so far.
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let told = py.detach(|| self.stream.statistics());
+        let known = PyDict::new(py);
+        let layers = told.layers.iter().map(|times| layer_times(py, times));
+        let passes = told.passes.iter().map(|times| pass_times(py, times));
+        known.set_item("layers", PyList::new(py, layers.collect::<PyResult<Vec<_>>>()?)?)?;
+        known.set_item("passes", PyList::new(py, passes.collect::<PyResult<Vec<_>>>()?)?)?;
+        Ok(known)
+    }
+}
+
+#[pymethods]
+impl TakenLayer {
+    /// Where it stands in the order, from 0.
+    #[getter]
+    fn position(&self) -> u64 {
+        self.taken.position()
+    }
+
+    /// Its number in the list of layers.
+    #[getter]
+    fn layer(&self) -> usize {
+        self.taken.layer()
+    }
+
+    /// Which slice of the layer, from 0.
+    #[getter]
+    fn slice(&self) -> usize {
+        self.taken.slice()
+    }
+
+    /// The layer's part that its first one is.
+    #[getter]
+    fn first_part(&self) -> usize {
+        self.taken.first_part()
+    }
+
+    /// What errors and reports call it.
+    #[getter]
+    fn name(&self) -> &str {
+        self.taken.name()
+    }
+
+    /// Where its parts lie in its memory: first byte and length of each.
+    #[getter]
+    fn places(&self) -> Vec<(u64, u64)> {
+        self.taken.parts().map(|range| (range.start, range.end - range.start)).collect()
+    }
+
+    /// All of its memory.
+    fn memory(&self, py: Python<'_>) -> PyResult<Buffer> {
+        Ok(Buffer::of_layer(raised(py, self.taken.memory())?))
+    }
+
+    /// The memory of one of its parts.
+    fn part(&self, py: Python<'_>, part: usize) -> PyResult<Buffer> {
+        let count = self.taken.parts().count();
+        if part >= count {
+            return Err(PyIndexError::new_err(format!("part {part} of {count}")));
+        }
+        Ok(Buffer::of_layer(raised(py, self.taken.part(part))?))
+    }
+
+    /// Keeps it beyond the next one.
+    fn keep(&self, py: Python<'_>) -> PyResult<()> {
+        raised(py, self.taken.keep())
+    }
+
+    /// Releases it behind what is queued on the stream with this number.
+    fn release(&self, py: Python<'_>, compute: u64) -> PyResult<()> {
+        // SAFETY: as in `LayerStream::take`.
+        raised(py, py.detach(|| unsafe { self.taken.release(CallerStream(compute)) }))
+    }
+}
+
+fn order_of(order: &Bound<'_, PyAny>) -> PyResult<Order> {
+    let Ok(word) = order.cast::<PyString>() else {
+        let list = order.extract::<Vec<usize>>().map_err(|_| unknown_order(order))?;
+        return Ok(Order::List(list));
+    };
+    Ok(match word.to_cow()?.as_ref() {
+        "forward" => Order::Forward,
+        "backward" => Order::Backward,
+        "training" => Order::Training,
+        "told" => Order::Told,
+        _ => return Err(unknown_order(order)),
+    })
+}
+
+fn unknown_order(order: &Bound<'_, PyAny>) -> PyErr {
+    let given = order.repr().map_or_else(|_| "that".into(), |text| text.to_string());
+    PyTypeError::new_err(format!(
+        "`order` cannot be {given}: it takes \"forward\", \"backward\", \"training\", \"told\", or \
+         a list of layers' numbers"
+    ))
+}
+
+fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    known.set_item("position", times.position)?;
+    known.set_item("layer", times.layer)?;
+    known.set_item("slice", times.slice)?;
+    known.set_item("bytes", times.bytes)?;
+    known.set_item("pinned", times.pinned)?;
+    known.set_item("transfer_s", times.transfer.as_secs_f64())?;
+    known.set_item("compute_s", times.compute.as_secs_f64())?;
+    known.set_item("stall_s", times.stall.as_secs_f64())?;
+    Ok(known)
+}
+
+fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    known.set_item("pass", times.pass)?;
+    known.set_item("layers", times.layers)?;
+    known.set_item("brought", times.brought)?;
+    known.set_item("pinned_bytes", times.pinned_bytes)?;
+    known.set_item("file_bytes", times.file_bytes)?;
+    known.set_item("transfer_s", times.transfer.as_secs_f64())?;
+    known.set_item("compute_s", times.compute.as_secs_f64())?;
+    known.set_item("stall_s", times.stall.as_secs_f64())?;
+    known.set_item("overhead_s", times.overhead().as_secs_f64())?;
+    Ok(known)
+}

@@ -1,0 +1,282 @@
+//! What a layer is made of, and how it lies on the GPU and in pinned memory.
+
+use std::ops::Range;
+
+use super::refuse;
+use crate::engine::{Engine, File};
+use crate::error::{Error, Result};
+use crate::gpu::BATCH_MAX;
+use crate::plan::{Packed, Packing, Wanted};
+use crate::units::align_up;
+
+/// Each part of a layer begins at a multiple of this on the GPU, as an allocation does.
+const PART_ALIGNMENT: u64 = 256;
+
+/// Bytes of one copy from pinned memory at most: the link's own cost of a copy is 0.2 % of that
+/// (2.7 µs of 1.2 ms on an H200), and what others copy waits no longer.
+const COPY_MAX: u64 = 64 << 20;
+
+/// Ranges of files that a model needs at the same time, in the order in which they lie on the GPU.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    name: String,
+    parts: Vec<LayerPart>,
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone)]
+pub struct LayerPart {
+    /// The file, of the engine that streams it.
+    pub file: File,
+    /// Where they begin in it.
+    pub offset: u64,
+    /// How many there are.
+    pub len: u64,
+}
+
+impl Layer {
+    /// A layer without parts, which errors and reports call by its name.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), parts: Vec::new() }
+    }
+
+    /// The same, with `len` bytes at `offset` of `file` behind what it has.
+    #[must_use]
+    pub fn with(mut self, file: &File, offset: u64, len: u64) -> Self {
+        self.parts.push(LayerPart { file: file.clone(), offset, len });
+        self
+    }
+
+    /// What errors and reports call it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its parts.
+    #[must_use]
+    pub fn parts(&self) -> &[LayerPart] {
+        &self.parts
+    }
+
+    /// Bytes that it takes on the GPU: each part begins at a multiple of 256.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.parts
+            .iter()
+            .fold(0, |all, part| align_up(all, PART_ALIGNMENT).saturating_add(part.len))
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.len == 0)
+    }
+
+    /// Refuses what cannot be streamed: no bytes, or some that the file does not have.
+    fn check(&self, engine: &Engine) -> Result<()> {
+        let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
+            let (name, value) = ("layers".into(), format!("`{}`, which is empty", self.name));
+            return Err(Error::BadOption { name, value, expected: "layers with bytes".into() });
+        };
+        for part in &self.parts {
+            if !part.file.is_of(engine) {
+                let reason = "the file was opened by another engine: open it with this one";
+                return Err(refuse(part, reason.into()));
+            }
+            let size = part.file.len()?;
+            let end = part.offset.checked_add(part.len);
+            if end.is_none_or(|end| end > size) {
+                let reason =
+                    format!("the layer `{}` ends behind the file's {size} bytes", self.name);
+                return Err(refuse(part, reason));
+            }
+        }
+        if self.len() == u64::MAX {
+            return Err(refuse(first, format!("the layer `{}` is larger than memory", self.name)));
+        }
+        Ok(())
+    }
+}
+
+/// What is brought at once: a layer, or a slice of one.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) layer: usize,
+    pub(super) slice: usize,
+    /// The layer's part that its first one is.
+    pub(super) first_part: usize,
+    pub(super) name: String,
+    pub(super) parts: Vec<LayerPart>,
+    /// Where each part begins on the GPU, behind the buffer's first byte.
+    pub(super) places: Vec<u64>,
+    /// Bytes on the GPU.
+    pub(super) len: u64,
+    /// The files, by their numbers in the packing.
+    pub(super) files: Vec<File>,
+    /// What stands for all of it in an error.
+    pub(super) first: LayerPart,
+    /// Its parts in slots, with their places on the GPU as addresses.
+    pub(super) packing: Packing,
+}
+
+impl Unit {
+    /// The slice with a number, of so many, that has these parts of a layer.
+    fn new(
+        of: &Layer,
+        layer: usize,
+        (slice, slices): (usize, usize),
+        range: Range<usize>,
+        slot: u64,
+    ) -> Self {
+        let name = match slices {
+            1 => of.name.clone(),
+            _ => format!("{} ({} of {slices})", of.name, slice + 1),
+        };
+        let (first_part, parts) = (range.start, of.parts[range].to_vec());
+        let (mut places, mut len) = (Vec::with_capacity(parts.len()), 0);
+        let (mut files, mut wanted): (Vec<File>, Vec<Wanted>) = (Vec::new(), Vec::new());
+        for part in &parts {
+            let place = align_up(len, PART_ALIGNMENT);
+            (places, len) = (append(places, place), place + part.len);
+            let known = files.iter().position(|file| file.is_same(&part.file));
+            let source = known.unwrap_or_else(|| {
+                files.push(part.file.clone());
+                files.len() - 1
+            });
+            let LayerPart { offset, len, .. } = *part;
+            match wanted.last_mut() {
+                // Neighbours in the file and on the GPU are one.
+                Some(last)
+                    if last.source == source
+                        && last.offset + last.len == offset
+                        && last.address + last.len == place =>
+                {
+                    last.len += len;
+                }
+                _ => wanted.push(Wanted { source, offset, len, address: place }),
+            }
+        }
+        let packing = Packing::new(&wanted, slot);
+        let first = parts.iter().chain(&of.parts).find(|part| part.len > 0);
+        let first = first.expect("a layer has bytes").clone();
+        Self { layer, slice, first_part, name, parts, places, len, files, first, packing }
+    }
+
+    /// Bytes of the files.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+}
+
+fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
+    list.push(last);
+    list
+}
+
+/// The layers, each cut in so many slices that `room` of them at once fit `budget` bytes; in one
+/// where there is no budget. How many slices there are of each, and the units in order.
+///
+/// # Errors
+/// What is wrong with a layer; a budget that is too small for any slices.
+pub(super) fn cut(
+    engine: &Engine,
+    layers: &[Layer],
+    budget: Option<u64>,
+) -> Result<(usize, Vec<Unit>)> {
+    let slot = engine.options().slot_size;
+    if layers.is_empty() {
+        let (name, value) = ("layers".into(), "none".into());
+        return Err(Error::BadOption { name, value, expected: "one at least".into() });
+    }
+    layers.iter().try_for_each(|layer| layer.check(engine))?;
+    let largest = layers.iter().map(Layer::len).max().unwrap_or(0);
+    let most = budget.map_or(largest, |budget| budget / 2);
+    let deepest = layers.iter().map(|layer| layer.parts.len()).max().unwrap_or(1);
+    let mut needed = 0;
+    for slices in 1..=deepest {
+        let numbered = layers.iter().enumerate();
+        let cut = numbered.flat_map(|(number, layer)| slices_of(number, layer, slices, slot));
+        let units: Vec<Unit> = cut.collect();
+        needed = units.iter().map(|unit| unit.len).max().unwrap_or(0);
+        if needed <= most {
+            return Ok((slices, units));
+        }
+    }
+    Err(Error::BadOption {
+        name: "gpu_budget".into(),
+        value: format!("{} bytes", budget.unwrap_or(0)),
+        expected: format!(
+            "{} bytes at least, for two layers, or {} for two slices of a layer, which is cut \
+             between its parts",
+            largest.saturating_mul(2),
+            needed.saturating_mul(2),
+        ),
+    })
+}
+
+/// A layer in `count` slices of about the same length, cut between its parts; some may be empty.
+fn slices_of(number: usize, layer: &Layer, count: usize, slot: u64) -> Vec<Unit> {
+    let all: u64 = layer.parts.iter().map(|part| part.len).sum();
+    let (mut first, mut before) = (0, 0);
+    let cut = |slice: usize| {
+        let goal = u128::from(all) * (slice as u128 + 1) / count as u128;
+        let start = first;
+        while let Some(next) = layer.parts.get(first)
+            && (slice + 1 == count || u128::from(before + next.len / 2) < goal)
+        {
+            before += next.len;
+            first += 1;
+        }
+        Unit::new(layer, number, (slice, count), start..first, slot)
+    };
+    (0..count).map(cut).collect()
+}
+
+/// Where the slots' worths of a unit lie one behind the other, and the copies from there.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    /// Where each slot's worth begins.
+    pub(super) starts: Vec<u64>,
+    /// Bytes in all.
+    pub(super) len: u64,
+    /// Copies: from where, to where on the GPU, how many bytes.
+    pub(super) copies: Vec<(u64, u64, u64)>,
+}
+
+/// What parts lie at in a file they lie at in memory, within this.
+const UNIT: u64 = 512;
+
+impl Shelf {
+    pub(super) fn new(packing: &Packing) -> Self {
+        let (mut starts, mut len) = (Vec::new(), 0);
+        let mut copies: Vec<(u64, u64, u64)> = Vec::new();
+        for block in 0..packing.blocks() {
+            let parts = packing.parts_of(block);
+            // The first part of a slot's worth lies behind as many bytes as it does within a unit.
+            let start = align_up(len, UNIT);
+            starts.push(start);
+            for &Packed { at, len, address, .. } in parts {
+                let from = start + at;
+                match copies.last_mut() {
+                    Some((last, to, so_far))
+                        if *last + *so_far == from
+                            && *to + *so_far == address
+                            && *so_far + len <= COPY_MAX =>
+                    {
+                        *so_far += len;
+                    }
+                    _ => copies.push((from, address, len)),
+                }
+            }
+            len = parts.last().map_or(len, |last| start + last.at + last.len);
+        }
+        Self { starts, len, copies }
+    }
+
+    /// The copies in groups that go to the driver in one call each.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &[(u64, u64, u64)]> {
+        self.copies.chunks(BATCH_MAX)
+    }
+}

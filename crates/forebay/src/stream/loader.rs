@@ -1,0 +1,296 @@
+//! The thread that brings layers from files: to slots, or to the pinned memory that they are kept
+//! in, and from there to the GPU. It waits for storage and for slots, never for the caller.
+
+#![expect(unsafe_code, reason = "queues copies to the stream's own memory")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::layer::Unit;
+use super::marks::Mark;
+use super::refuse;
+use super::shared::{Job, Shared};
+use super::store::{Store, host};
+use crate::engine::{ManyTransfer, Piece};
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceCopy, DeviceResult};
+use crate::memory::Buffer;
+use crate::plan::{Packed, SKEW};
+
+/// Slots: one is copied, one is ready behind it, and two are being filled.
+const SLOTS: u64 = 4;
+
+/// How long it waits for bytes before it looks for other work: shorter than a slot takes to be
+/// filled from memory.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+/// Time between two looks at a slot that is copied, which takes 300 µs, at least and at most: where
+/// the GPU computes with what the slot's bytes are to replace it takes longer.
+const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
+
+/// How long it sleeps for want of work at most.
+const REST: Duration = Duration::from_secs(1);
+
+/// See the module's own text.
+pub(super) struct Loader {
+    shared: Arc<Shared>,
+    store: Arc<Store>,
+    /// `None` where nothing comes from files.
+    slots: Option<Buffer>,
+    slot_len: u64,
+    /// What has to be passed before each slot may be filled again.
+    copied: Vec<Option<Mark>>,
+    /// Slots in the order in which they were last used.
+    free: VecDeque<usize>,
+    /// Jobs that have steps left to begin.
+    jobs: VecDeque<Rc<Active>>,
+    flights: VecDeque<Flight>,
+    /// Since when only a slot is wanted.
+    waiting: Option<Instant>,
+}
+
+/// A job under way.
+struct Active {
+    job: Job,
+    /// The first step that has not begun, and how many have landed.
+    next: Cell<u64>,
+    landed: Cell<u64>,
+    /// Put before its first copy.
+    begun: RefCell<Option<Mark>>,
+    error: RefCell<Option<Error>>,
+    /// Whether it was told what came of it.
+    told: Cell<bool>,
+}
+
+/// A slot's worth on its way from files to memory.
+struct Flight {
+    active: Rc<Active>,
+    step: u64,
+    transfer: ManyTransfer,
+    /// The first of its bytes in memory.
+    address: u64,
+    /// The slot that it is in; of pinned memory that is kept none.
+    slot: Option<usize>,
+}
+
+impl Loader {
+    /// Starts the thread.
+    pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+        let slot_len = shared.engine.options().slot_size + SKEW;
+        let store = shared.store()?;
+        let passes = store.homes.iter().any(Option::is_none);
+        let slots = passes.then(|| shared.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
+        let shared = Arc::clone(shared);
+        let count = if passes { usize::try_from(SLOTS).expect("few") } else { 0 };
+        let run = move || {
+            let (copied, free) = (vec![None; count], (0..count).collect());
+            let (jobs, flights) = (VecDeque::new(), VecDeque::new());
+            let waiting = None;
+            let mut loader =
+                Self { shared, store, slots, slot_len, copied, free, jobs, flights, waiting };
+            loader.run();
+        };
+        let started = thread::Builder::new().name("forebay-layers".into()).spawn(run);
+        started.map_err(|error| crate::engine::resource("loader of layers", &error))
+    }
+
+    fn run(&mut self) {
+        loop {
+            let idle = self.jobs.is_empty() && self.flights.is_empty();
+            match self.shared.next_job(if idle { REST } else { Duration::ZERO }) {
+                Err(()) => return,
+                Ok(Some(job)) => self.jobs.push_back(Rc::new(Active::new(job))),
+                Ok(None) => {}
+            }
+            let waits = match self.begin_steps() {
+                Ok(waits) => waits,
+                Err(error) => return self.shared.lose(error),
+            };
+            if let Some(flight) = self.flights.front() {
+                let Some(end) = flight.transfer.wait_for(PATIENCE) else { continue };
+                let flight = self.flights.pop_front().expect("just seen");
+                let ended = end.and_then(|outcome| {
+                    let failed = outcome.results.iter().find_map(|result| result.as_ref().err());
+                    failed.map_or(Ok(()), |error| Err((**error).clone()))
+                });
+                if let Err(error) = self.land(&flight, ended) {
+                    return self.shared.lose(error);
+                }
+            } else if waits {
+                // Only the GPU can give a slot back; the longer it takes, the rarer the looks.
+                let since = *self.waiting.get_or_insert_with(Instant::now);
+                thread::sleep((since.elapsed() / 16).clamp(NAPS[0], NAPS[1]));
+                continue;
+            }
+            self.waiting = None;
+        }
+    }
+
+    /// Begins what there is memory for; whether a step waits for a slot.
+    fn begin_steps(&mut self) -> Result<bool> {
+        let shared = Arc::clone(&self.shared);
+        while let Some(active) = self.jobs.front().cloned() {
+            let unit = &shared.units[active.job.load.unit];
+            if active.is_begun(unit) {
+                self.jobs.pop_front();
+                self.finish_landed(&active, unit)?;
+                continue;
+            }
+            let step = active.next.get();
+            let memory = match self.store.homes[active.job.load.unit].as_ref() {
+                Some(_) if self.flights.len() as u64 >= SLOTS => return Ok(false),
+                Some(home) => Some((home.part(step), None)),
+                None => self.free_slot()?.map(|slot| (self.slot(slot), Some(slot))),
+            };
+            let Some((memory, slot)) = memory else { return Ok(true) };
+            active.next.set(step + 1);
+            let address = memory.address();
+            match self.begin_read(unit, step, memory) {
+                Ok(transfer) => {
+                    self.flights.push_back(Flight { active, step, transfer, address, slot });
+                }
+                Err(error) => {
+                    self.free.extend(slot);
+                    active.landed.set(active.landed.get() + 1);
+                    active.fail(error);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn slot(&self, slot: usize) -> Buffer {
+        let slots = self.slots.as_ref().expect("there are numbers of slots");
+        slots.share(slot as u64 * self.slot_len, self.slot_len)
+    }
+
+    /// A slot that nothing is copied from any more.
+    fn free_slot(&mut self) -> Result<Option<usize>> {
+        let Some(&slot) = self.free.front() else { return Ok(None) };
+        if let Some(mark) = &self.copied[slot] {
+            let passed = mark.is_passed().map_err(|source| self.shared.failed(0, source))?;
+            if !passed {
+                return Ok(None);
+            }
+        }
+        self.copied[slot] = None;
+        self.free.pop_front();
+        Ok(Some(slot))
+    }
+
+    /// Starts reading a slot's worth.
+    fn begin_read(&self, unit: &Unit, step: u64, memory: Buffer) -> Result<ManyTransfer> {
+        let parts = unit.packing.parts_of(step).iter();
+        let pieces: Vec<Piece<'_>> = parts
+            .map(|part| Piece::new(&unit.files[part.file], part.offset, part.len, part.at))
+            .collect();
+        self.shared.engine.start_read_block(&pieces, memory)
+    }
+
+    /// Copies what has come.
+    fn land(&mut self, flight: &Flight, ended: Result<()>) -> Result<()> {
+        let active = &flight.active;
+        active.landed.set(active.landed.get() + 1);
+        let unit = &self.shared.units[active.job.load.unit];
+        if let Err(error) = ended {
+            active.fail(error);
+        }
+        let mut mark = None;
+        if active.error.borrow().is_none() {
+            let copied = self.copy(flight, unit);
+            mark = Some(copied.map_err(|source| self.shared.failed(unit.len, source))?);
+        }
+        if let Some(slot) = flight.slot {
+            self.copied[slot] = mark;
+            self.free.push_back(slot);
+        }
+        self.finish_landed(active, unit)
+    }
+
+    /// Queues the copies of a slot's worth, behind what its buffer waits for.
+    fn copy(&self, flight: &Flight, unit: &Unit) -> DeviceResult<Mark> {
+        let (device, lane) = (&self.shared.device, self.shared.file_lane);
+        self.begin_copies(&flight.active)?;
+        let to = self.store.buffers[flight.active.job.load.buffer].address();
+        let of = |part: &Packed| DeviceCopy {
+            host: host(flight.address + part.at),
+            device: to + part.address,
+            len: usize::try_from(part.len).expect("a slot fits memory"),
+        };
+        let copies: Vec<DeviceCopy> = unit.packing.parts_of(flight.step).iter().map(of).collect();
+        // SAFETY: the slot, or the pinned memory, is not written to before the mark behind the
+        // copies is passed; the buffer is the stream's and as large as the largest unit.
+        unsafe { device.copy_batch_to_device(lane, &copies) }?;
+        self.shared.marks.put(lane)
+    }
+
+    /// Has the lane wait for what the buffer waits for, once.
+    fn begin_copies(&self, active: &Active) -> DeviceResult<()> {
+        if active.begun.borrow().is_none() {
+            let lane = self.shared.file_lane;
+            self.shared.wait_for(lane, &active.job.frees)?;
+            *active.begun.borrow_mut() = Some(self.shared.marks.put(lane)?);
+        }
+        Ok(())
+    }
+
+    /// Tells what came of a job, once all that was begun of it has landed and no more is.
+    fn finish_landed(&self, active: &Active, unit: &Unit) -> Result<()> {
+        let is_over = active.is_begun(unit) && active.landed.get() == active.next.get();
+        if !is_over || active.told.replace(true) {
+            return Ok(());
+        }
+        let load = active.job.load;
+        let failed = |source| self.shared.failed(self.shared.units[load.unit].len, source);
+        if let Some(error) = active.error.borrow().clone() {
+            let mut frees = active.job.frees.clone();
+            frees.push(self.shared.marks.put(self.shared.file_lane).map_err(failed)?);
+            self.shared.gave_up(load, frees, error);
+            return Ok(());
+        }
+        self.begin_copies(active).map_err(failed)?;
+        let ready = self.shared.marks.put(self.shared.file_lane).map_err(failed)?;
+        let begun = active.begun.borrow().clone().expect("put just before");
+        self.shared.arrived(load, begun, ready);
+        Ok(())
+    }
+}
+
+impl Active {
+    fn new(job: Job) -> Self {
+        let (next, landed) = (Cell::new(0), Cell::new(0));
+        let (begun, error, told) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        Self { job, next, landed, begun, error, told }
+    }
+
+    /// Whether no more steps of it begin.
+    fn is_begun(&self, unit: &Unit) -> bool {
+        self.next.get() == unit.packing.blocks() || self.error.borrow().is_some()
+    }
+
+    fn fail(&self, error: Error) {
+        self.error.borrow_mut().get_or_insert(error);
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        for flight in &self.flights {
+            flight.transfer.transfer().cancel();
+        }
+        let buffers: Vec<Buffer> =
+            self.flights.drain(..).flat_map(|flight| flight.transfer.wait().1).collect();
+        drop(buffers);
+        if self.shared.settle().is_err() {
+            std::mem::forget(self.slots.take()); // a copy may still read them
+        }
+        if !self.shared.is_closing() {
+            let unit = &self.shared.units[0];
+            self.shared.lose(refuse(&unit.first, "what brings layers has ended".into()));
+        }
+    }
+}

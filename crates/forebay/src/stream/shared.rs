@@ -1,0 +1,323 @@
+//! What a stream's caller and its loader share: buffers, marks, and who has which layer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use super::layer::Unit;
+use super::marks::{Mark, Marks};
+use super::schedule::{Load, Schedule};
+use super::statistics::Times;
+use super::store::Store;
+use super::{StreamOptions, StreamStatistics};
+use crate::engine::Engine;
+use crate::error::{Error, Operation, Result};
+use crate::gpu::{Device, DeviceError, DeviceResult, Stream};
+
+/// See the module's own text.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) units: Vec<Unit>,
+    pub(super) slices: usize,
+    pub(super) buffers: usize,
+    pub(super) marks: Arc<Marks>,
+    /// What is copied from pinned memory, and what passes through slots: one does not hold up the
+    /// other.
+    pub(super) memory_lane: Stream,
+    pub(super) file_lane: Stream,
+    pub(super) checks: bool,
+    state: Mutex<State>,
+    /// Rung for who takes layers.
+    pub(super) came: Condvar,
+    /// Rung for the loader.
+    pub(super) asked: Condvar,
+}
+
+/// A layer that the loader is to bring.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) load: Load,
+    /// What has to be passed before its buffer may be written to.
+    pub(super) frees: Vec<Mark>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) schedule: Schedule,
+    /// There until it is closed.
+    pub(super) store: Option<Arc<Store>>,
+    /// For each buffer what has to be passed before it may be written to again.
+    pub(super) frees: Vec<Vec<Mark>>,
+    /// For each buffer the load that brought what it holds.
+    pub(super) loads: Vec<Option<Loaded>>,
+    /// For each unit whether its pinned memory holds it.
+    pub(super) filled: Vec<bool>,
+    pub(super) jobs: VecDeque<Job>,
+    /// What went wrong with layers that nobody has been told yet.
+    pub(super) failures: HashMap<usize, Error>,
+    /// What ended the stream.
+    pub(super) lost: Option<Error>,
+    pub(super) closing: bool,
+    /// Whether the end of a pass was told, so that the next call goes on behind it.
+    pub(super) turned: bool,
+    /// Whether somebody waits for a layer.
+    pub(super) taking: bool,
+    /// What was taken and not released: position and buffer. The last of them is the current one.
+    pub(super) taken: Vec<(u64, usize)>,
+    pub(super) current: Option<u64>,
+    pub(super) times: Times,
+    pub(super) exports: Vec<(usize, Weak<()>)>,
+}
+
+/// How a unit came to its buffer.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    /// Passed when the first copy may begin, and when the last is done.
+    pub(super) begun: Mark,
+    pub(super) ready: Mark,
+    pub(super) pinned: bool,
+    /// Whether some visit counts it.
+    pub(super) counted: bool,
+}
+
+impl Shared {
+    pub(super) fn new(
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        units: Vec<Unit>,
+        (schedule, slices): (Schedule, usize),
+        options: &StreamOptions,
+    ) -> Result<Arc<Self>> {
+        let count = schedule.buffers();
+        let store = Store::new(engine, device, &units, count, options.host_budget)?;
+        let failed = |source| device_failed(device, Operation::Allocate, 0, source);
+        let memory_lane = device.create_stream().map_err(failed)?;
+        let file_lane = device.create_stream().map_err(failed)?;
+        let state = State {
+            schedule,
+            store: Some(Arc::new(store)),
+            frees: vec![Vec::new(); count],
+            loads: vec![None; count],
+            filled: vec![false; units.len()],
+            jobs: VecDeque::new(),
+            failures: HashMap::new(),
+            lost: None,
+            closing: false,
+            turned: false,
+            taking: false,
+            taken: Vec::new(),
+            current: None,
+            times: Times::default(),
+            exports: Vec::new(),
+        };
+        Ok(Arc::new(Self {
+            engine: engine.clone(),
+            device: Arc::clone(device),
+            units,
+            slices,
+            buffers: count,
+            marks: Marks::new(device),
+            memory_lane,
+            file_lane,
+            checks: options.check,
+            state: Mutex::new(state),
+            came: Condvar::new(),
+            asked: Condvar::new(),
+        }))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the first layers brought.
+    pub(super) fn begin(&self) -> Result<()> {
+        self.pump(&mut self.lock())
+    }
+
+    /// Tells what is taken next of an order that is told.
+    pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
+        let mut state = self.lock();
+        let bad = |value: String, expected: String| {
+            Err(Error::BadOption { name: "prefetch".into(), value, expected })
+        };
+        if !state.schedule.sequence().is_told() {
+            let expected = "a stream whose order is told while it runs";
+            return bad("a layer".into(), expected.into());
+        }
+        let count = self.units.len() / self.slices;
+        if let Some(unknown) = layers.iter().find(|&&layer| layer >= count) {
+            return bad(unknown.to_string(), format!("numbers of the {count} layers, from 0"));
+        }
+        let units = |layer| (0..self.slices).map(move |slice| layer * self.slices + slice);
+        layers.iter().copied().flat_map(units).for_each(|unit| state.schedule.tell(unit));
+        self.pump(&mut state)
+    }
+
+    /// Its memory.
+    pub(super) fn store(&self) -> Result<Arc<Store>> {
+        self.lock().store()
+    }
+
+    /// Makes later work on a lane wait for marks.
+    pub(super) fn wait_for(&self, lane: Stream, marks: &[Mark]) -> DeviceResult<()> {
+        marks.iter().try_for_each(|mark| self.device.wait_event(lane, mark.event()))
+    }
+
+    /// The names of units whose memory somebody has, each once.
+    pub(super) fn exports(&self) -> Vec<String> {
+        let state = self.lock();
+        let alive = state.exports.iter().filter(|(_, export)| export.strong_count() > 0);
+        let mut units: Vec<usize> = alive.map(|&(unit, _)| unit).collect();
+        units.sort_unstable();
+        units.dedup();
+        units.into_iter().map(|unit| self.units[unit].name.clone()).collect()
+    }
+
+    pub(super) fn statistics(&self) -> StreamStatistics {
+        self.lock().times.told()
+    }
+
+    /// The next layer that the loader is to bring, after at most `bound`; an error: no more come.
+    pub(super) fn next_job(&self, bound: Duration) -> std::result::Result<Option<Job>, ()> {
+        let mut state = self.lock();
+        if state.jobs.is_empty() && !state.closing && !bound.is_zero() {
+            let waited = self.asked.wait_timeout(state, bound);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.closing { Err(()) } else { Ok(state.jobs.pop_front()) }
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.lock().closing
+    }
+
+    /// Says that all copies of a job are queued.
+    pub(super) fn arrived(&self, load: Load, begun: Mark, ready: Mark) {
+        let mut state = self.lock();
+        let has_home = |store: &Arc<Store>| store.homes[load.unit].is_some();
+        state.filled[load.unit] = state.store.as_ref().is_some_and(has_home);
+        state.loads[load.buffer] = Some(Loaded { begun, ready, pinned: false, counted: false });
+        state.schedule.arrived(load.buffer);
+        drop(state);
+        self.came.notify_all();
+    }
+
+    /// Says that a job came to nothing; what may still write to its buffer has to be passed.
+    pub(super) fn gave_up(&self, load: Load, frees: Vec<Mark>, error: Error) {
+        let mut state = self.lock();
+        state.frees[load.buffer].extend(frees);
+        state.schedule.failed(load.buffer);
+        state.failures.entry(load.unit).or_insert(error);
+        drop(state);
+        self.came.notify_all();
+    }
+
+    /// Says that the GPU fails.
+    pub(super) fn lose(&self, error: Error) {
+        self.lock().lost.get_or_insert(error);
+        self.came.notify_all();
+    }
+
+    pub(super) fn ask_to_close(&self) {
+        self.lock().closing = true;
+        self.asked.notify_all();
+        self.came.notify_all();
+    }
+
+    /// Waits until no copy of the stream runs, and nobody computes with what was released.
+    pub(super) fn settle(&self) -> Result<()> {
+        let until = Instant::now() + self.engine.options().watchdog;
+        let lanes = [self.memory_lane, self.file_lane].map(|lane| self.marks.put(lane));
+        let mut marks: Vec<Mark> = lanes.into_iter().flatten().collect();
+        marks.extend(self.lock().frees.iter().flatten().cloned());
+        for mark in marks {
+            let passed = mark.wait_while(&mut || Instant::now() < until);
+            match passed.map_err(|source| self.failed(0, source))? {
+                true => {}
+                false => return Err(self.stuck()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the memory back, once all copies are over; where one does not end, never.
+    pub(super) fn give_back(&self) -> Result<()> {
+        let settled = self.settle();
+        let store = self.lock().store.take();
+        if settled.is_err() {
+            std::mem::forget(store);
+        }
+        settled
+    }
+
+    fn stuck(&self) -> Error {
+        let (call, name) = ("cuEventQuery", "NO_ANSWER".to_owned());
+        let detail = "copies wait for a stream of the caller that does not go on".to_owned();
+        let source = DeviceError { call, code: -1, name, detail };
+        Error::CopyNotOver { device: self.device.id(), len: 0, place: None, source }
+    }
+
+    pub(super) fn failed(&self, len: u64, source: DeviceError) -> Error {
+        device_failed(&self.device, Operation::Copy, len, source)
+    }
+}
+
+impl State {
+    /// Its memory.
+    pub(super) fn store(&self) -> Result<Arc<Store>> {
+        self.store.clone().ok_or_else(closed)
+    }
+
+    /// Refuses a stream that has ended, or from which somebody else takes a layer.
+    pub(super) fn check(&self) -> Result<()> {
+        self.check_open()?;
+        let of_another = "one from which another thread takes a layer";
+        if self.taking { Err(refused(of_another, "one thread that takes layers")) } else { Ok(()) }
+    }
+
+    /// Refuses a stream that has ended.
+    pub(super) fn check_open(&self) -> Result<()> {
+        match &self.lost {
+            Some(error) => Err(error.clone()),
+            None if self.closing => Err(closed()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.lock().store.is_some() {
+            let _ = self.give_back();
+        }
+        let lanes = [self.memory_lane, self.file_lane];
+        lanes.into_iter().for_each(|lane| drop(self.device.destroy_stream(lane)));
+    }
+}
+
+fn closed() -> Error {
+    refused("one that is closed", "one that is open")
+}
+
+fn refused(value: &str, expected: &str) -> Error {
+    Error::BadOption { name: "stream".into(), value: value.into(), expected: expected.into() }
+}
+
+pub(super) fn released() -> Error {
+    Error::BadOption {
+        name: "layer".into(),
+        value: "one that was released".into(),
+        expected: "one that is held: use it before the next one is taken, or keep it".into(),
+    }
+}
+
+pub(super) fn device_failed(
+    device: &Arc<dyn Device>,
+    operation: Operation,
+    len: u64,
+    source: DeviceError,
+) -> Error {
+    Error::Device { operation, device: device.id(), len, place: None, source }
+}

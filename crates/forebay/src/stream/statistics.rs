@@ -1,0 +1,187 @@
+//! How long layers took to come, how long they were computed, and how long the compute stood still
+//! for want of them, as the GPU's own clock says.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::marks::Mark;
+
+/// Visits and passes that are remembered at most.
+const REMEMBERED: usize = 4096;
+
+/// What one layer took, once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LayerTimes {
+    /// Where it stood in the order, from 0.
+    pub position: u64,
+    /// The layer, by its place in the stream's list.
+    pub layer: usize,
+    /// Which slice of it.
+    pub slice: usize,
+    /// Bytes that were brought for it; none where it was on the GPU already.
+    pub bytes: u64,
+    /// Whether they came from the stream's pinned memory instead of from files.
+    pub pinned: bool,
+    /// From when its first copy could begin to the end of its last.
+    pub transfer: Duration,
+    /// From when it could be used to the end of what was queued before its release.
+    pub compute: Duration,
+    /// What the compute's stream waited for it.
+    pub stall: Duration,
+}
+
+/// What one pass took: sums over its layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PassTimes {
+    /// Which pass, from 0.
+    pub pass: u64,
+    /// Layers, or slices, that were taken and are done.
+    pub layers: u64,
+    /// Those that were brought for it, and their bytes from pinned memory and from files.
+    pub brought: u64,
+    /// Bytes that came from the stream's pinned memory.
+    pub pinned_bytes: u64,
+    /// Bytes that came from files.
+    pub file_bytes: u64,
+    /// See [`LayerTimes::transfer`]. Transfers from pinned memory and from files may go on at the
+    /// same time.
+    pub transfer: Duration,
+    /// See [`LayerTimes::compute`].
+    pub compute: Duration,
+    /// See [`LayerTimes::stall`].
+    pub stall: Duration,
+}
+
+impl PassTimes {
+    /// What the pass took on the GPU.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.compute + self.stall
+    }
+
+    /// What of that is more than compute or transfer alone, whichever took longer.
+    #[must_use]
+    pub fn overhead(&self) -> Duration {
+        self.time().saturating_sub(self.compute.max(self.transfer))
+    }
+}
+
+/// What a stream's layers took so far: what the GPU is done with, and no more than the last few
+/// thousand.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StreamStatistics {
+    /// Layer by layer, in the order in which they were done.
+    pub layers: Vec<LayerTimes>,
+    /// Pass by pass; an order that is told is one pass.
+    pub passes: Vec<PassTimes>,
+}
+
+impl LayerTimes {
+    pub(super) fn of(
+        (position, layer, slice): (u64, usize, usize),
+        bytes: u64,
+        pinned: bool,
+    ) -> Self {
+        let none = Duration::ZERO;
+        Self { position, layer, slice, bytes, pinned, transfer: none, compute: none, stall: none }
+    }
+}
+
+/// A layer that was taken, until the GPU is done with it.
+#[derive(Debug)]
+pub(super) struct Visit {
+    times: LayerTimes,
+    /// Its first and last copy, where it was brought for this.
+    load: Option<(Mark, Mark)>,
+    asked: Mark,
+    entered: Mark,
+    freed: Option<Mark>,
+    pass: u64,
+}
+
+impl Visit {
+    pub(super) fn new(
+        times: LayerTimes,
+        load: Option<(Mark, Mark)>,
+        asked: Mark,
+        entered: Mark,
+    ) -> Self {
+        Self { times, load, asked, entered, freed: None, pass: 0 }
+    }
+
+    /// Its times, if the GPU is done with it.
+    fn done(&self) -> Option<LayerTimes> {
+        let freed = self.freed.as_ref().filter(|freed| freed.is_passed().unwrap_or(true))?;
+        let transfer = self.load.as_ref().map(|(begun, ready)| ready.since(begun));
+        Some(LayerTimes {
+            transfer: transfer.unwrap_or_default(),
+            compute: freed.since(&self.entered),
+            stall: self.entered.since(&self.asked),
+            ..self.times
+        })
+    }
+}
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    visits: Vec<Visit>,
+    layers: VecDeque<LayerTimes>,
+    passes: VecDeque<PassTimes>,
+}
+
+impl Times {
+    /// Notes that a layer was taken; `pass` is how many a pass takes.
+    pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
+        self.gather();
+        let number = visit.times.position.checked_div(pass).unwrap_or(0);
+        self.visits.push(Visit { pass: number, ..visit });
+    }
+
+    /// Notes that it was released.
+    pub(super) fn leave(&mut self, position: u64, freed: Mark) {
+        if let Some(visit) = self.visits.iter_mut().find(|visit| visit.times.position == position) {
+            visit.freed = Some(freed);
+        }
+    }
+
+    fn gather(&mut self) {
+        let (layers, passes) = (&mut self.layers, &mut self.passes);
+        self.visits.retain(|visit| {
+            let Some(times) = visit.done() else { return true };
+            layers.push_back(times);
+            let place = passes.iter().rposition(|pass| pass.pass == visit.pass);
+            let place = place.unwrap_or_else(|| {
+                passes.push_back(PassTimes { pass: visit.pass, ..PassTimes::default() });
+                passes.len() - 1
+            });
+            passes[place].add(&times);
+            false
+        });
+        layers.drain(..layers.len().saturating_sub(REMEMBERED));
+        passes.drain(..passes.len().saturating_sub(REMEMBERED));
+    }
+
+    pub(super) fn told(&mut self) -> StreamStatistics {
+        self.gather();
+        StreamStatistics {
+            layers: self.layers.iter().copied().collect(),
+            passes: self.passes.iter().copied().collect(),
+        }
+    }
+}
+
+impl PassTimes {
+    fn add(&mut self, times: &LayerTimes) {
+        self.layers += 1;
+        self.brought += u64::from(times.bytes > 0);
+        let bytes = if times.pinned { &mut self.pinned_bytes } else { &mut self.file_bytes };
+        *bytes += times.bytes;
+        self.transfer += times.transfer;
+        self.compute += times.compute;
+        self.stall += times.stall;
+    }
+}

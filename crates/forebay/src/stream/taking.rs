@@ -1,0 +1,251 @@
+//! What a stream's caller does: take a layer, keep it, release it. Each step has brought what can be
+//! brought then.
+
+#![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
+
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::layer::Unit;
+use super::marks::Mark;
+use super::schedule::{Load, Next};
+use super::shared::{Job, Loaded, Shared, State, released};
+use super::statistics::Visit;
+use super::store::{Store, host};
+use super::{LayerTimes, Taken, refuse};
+use crate::error::Result;
+use crate::gpu::{CallerStream, DeviceCopy, DeviceResult};
+use crate::memory::Buffer;
+
+/// What fills released memory that is checked: a NaN as float of 8, 16, 32 or 64 bits.
+const NAN: u8 = 0xff;
+
+/// Time between two questions whether to go on.
+const ASKS_EVERY: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// # Safety
+    /// As for [`LayerStream::next`](super::LayerStream::next).
+    pub(super) unsafe fn next(
+        self: &Arc<Self>,
+        compute: CallerStream,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Taken>> {
+        let mut state = self.lock();
+        state.check()?;
+        let position = state.schedule.position();
+        // SAFETY: the caller's promise.
+        let asked =
+            unsafe { self.marks.put_on(compute) }.map_err(|source| self.failed(0, source))?;
+        if let Some(current) = state.current {
+            // SAFETY: the caller's promise.
+            unsafe { self.release_locked(&mut state, current, compute) }?;
+        }
+        let pass = state.schedule.sequence().pass_len();
+        if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
+            state.turned = true;
+            return Ok(None);
+        }
+        state.taking = true;
+        let (mut state, found) = self.wait_for_next(state, go_on);
+        state.taking = false;
+        let Some(buffer) = found? else { return Ok(None) };
+        let loaded = state.loads[buffer].clone().expect("it is there, so it was brought");
+        let hold = || {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.device.hold_caller(compute, loaded.ready.event())?;
+                self.marks.put_on(compute)
+            }
+        };
+        let entered = hold().map_err(|source| self.failed(0, source))?;
+        let unit = state.schedule.sequence().at(position).expect("it is there");
+        state.schedule.take(buffer);
+        state.turned = false;
+        state.taken.push((position, buffer));
+        state.current = Some(position);
+        let load = (!loaded.counted).then(|| (loaded.begun.clone(), loaded.ready.clone()));
+        if let Some(loaded) = &mut state.loads[buffer] {
+            loaded.counted = true;
+        }
+        let &Unit { layer, slice, .. } = &self.units[unit];
+        let bytes = if load.is_some() { self.units[unit].bytes() } else { 0 };
+        let times = LayerTimes::of((position, layer, slice), bytes, loaded.pinned);
+        state.times.enter(Visit::new(times, load, asked, entered), pass);
+        self.pump(&mut state)?;
+        Ok(Some(Taken::new(self, position, unit)))
+    }
+
+    /// Waits until the layer that is next is there; its buffer, or `None` where there is none.
+    fn wait_for_next<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> (MutexGuard<'a, State>, Result<Option<usize>>) {
+        loop {
+            match self.look_for_next(&mut state) {
+                Ok(Next::Coming) => {}
+                Ok(Next::There(buffer)) => return (state, Ok(Some(buffer))),
+                Ok(_) => return (state, Ok(None)),
+                Err(error) => return (state, Err(error)),
+            }
+            let (mut waited, result) =
+                self.came.wait_timeout(state, ASKS_EVERY).unwrap_or_else(PoisonError::into_inner);
+            if result.timed_out() {
+                drop(waited); // what is asked may wait for who wants the lock
+                if !go_on() {
+                    return (self.lock(), Ok(None));
+                }
+                waited = self.lock();
+            }
+            state = waited;
+        }
+    }
+
+    fn look_for_next(&self, state: &mut State) -> Result<Next> {
+        self.pump(state)?;
+        state.check_open()?;
+        let next = state.schedule.sequence().at(state.schedule.position());
+        if let Some(error) = next.and_then(|unit| state.failures.remove(&unit)) {
+            return Err(error);
+        }
+        match (state.schedule.next(), next) {
+            (Next::NoRoom, Some(unit)) => {
+                let (unit, count) = (&self.units[unit], self.buffers);
+                let reason = format!(
+                    "there is no room for `{}`: layers that are kept hold all of the {count} \
+                     buffers on the GPU; release one, or give a larger budget",
+                    unit.name
+                );
+                Err(refuse(&unit.first, reason))
+            }
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Has brought what can be brought now.
+    pub(super) fn pump(&self, state: &mut State) -> Result<()> {
+        // What failed is told before it is tried again.
+        while !state.closing && state.lost.is_none() && state.failures.is_empty() {
+            let Some(load) = state.schedule.next_load() else { return Ok(()) };
+            let frees = std::mem::take(&mut state.frees[load.buffer]);
+            if !state.filled[load.unit] {
+                state.jobs.push_back(Job { load, frees });
+                self.asked.notify_one();
+                continue;
+            }
+            let store = state.store()?;
+            match self.copy_home(&store, load, &frees) {
+                Ok((begun, ready)) => {
+                    let loaded = Loaded { begun, ready, pinned: true, counted: false };
+                    state.loads[load.buffer] = Some(loaded);
+                    state.schedule.arrived(load.buffer);
+                }
+                Err(source) => {
+                    let error = self.failed(self.units[load.unit].len, source);
+                    state.schedule.failed(load.buffer);
+                    state.lost = Some(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the copies of a unit from its pinned memory.
+    fn copy_home(&self, store: &Store, load: Load, frees: &[Mark]) -> DeviceResult<(Mark, Mark)> {
+        let home = store.homes[load.unit].as_ref().expect("it is filled");
+        let (device, lane) = (&*self.device, self.memory_lane);
+        self.wait_for(lane, frees)?;
+        let begun = self.marks.put(lane)?;
+        let (from, to) = (home.memory.address(), store.buffers[load.buffer].address());
+        for group in home.shelf.groups() {
+            let of = |&(at, target, len): &(u64, u64, u64)| DeviceCopy {
+                host: host(from + at),
+                device: to + target,
+                len: usize::try_from(len).expect("it is in memory"),
+            };
+            let copies: Vec<DeviceCopy> = group.iter().map(of).collect();
+            // SAFETY: the pinned memory is the stream's, and nobody writes to it any more; the
+            // buffer is as large as the largest unit. Both stay until the lane is quiet.
+            unsafe { device.copy_batch_to_device(lane, &copies) }?;
+        }
+        Ok((begun, self.marks.put(lane)?))
+    }
+
+    /// Releases what was taken at `position`.
+    ///
+    /// # Safety
+    /// As for [`LayerStream::next`](super::LayerStream::next).
+    pub(super) unsafe fn release(&self, position: u64, compute: CallerStream) -> Result<()> {
+        let mut state = self.lock();
+        // SAFETY: the caller's promise.
+        unsafe { self.release_locked(&mut state, position, compute) }?;
+        self.pump(&mut state)
+    }
+
+    /// # Safety
+    /// As for [`LayerStream::next`](super::LayerStream::next).
+    unsafe fn release_locked(
+        &self,
+        state: &mut State,
+        position: u64,
+        compute: CallerStream,
+    ) -> Result<()> {
+        let place = state.taken.iter().position(|&(taken, _)| taken == position);
+        let Some(place) = place else { return Err(released()) };
+        let (_, buffer) = state.taken[place];
+        let memory = &state.store()?.buffers[buffer];
+        let (address, len) = (memory.address(), memory.len());
+        let release = || {
+            // SAFETY: the caller's promise.
+            let freed = unsafe { self.marks.put_on(compute) }?;
+            if !self.checks || state.taken.iter().filter(|taken| taken.1 == buffer).count() > 1 {
+                return Ok((freed.clone(), freed));
+            }
+            self.device.wait_event(self.memory_lane, freed.event())?;
+            // SAFETY: the buffer stays until the lane is quiet.
+            unsafe { self.device.fill(self.memory_lane, address, NAN, len) }?;
+            Ok((freed, self.marks.put(self.memory_lane)?))
+        };
+        let (freed, free) = release().map_err(|source| self.failed(len, source))?;
+        state.taken.remove(place);
+        state.current = state.current.filter(|&current| current != position);
+        state.frees[buffer].push(free);
+        state.schedule.release(buffer);
+        if self.checks {
+            state.schedule.failed(buffer); // its bytes are gone
+        }
+        state.times.leave(position, freed);
+        Ok(())
+    }
+
+    /// Keeps what was taken at `position` until it is released by itself.
+    pub(super) fn keep(&self, position: u64) -> Result<()> {
+        let mut state = self.lock();
+        let taken = state.taken.iter().find(|taken| taken.0 == position);
+        let &(_, buffer) = taken.ok_or_else(released)?;
+        state.schedule.keep(buffer);
+        state.current = state.current.filter(|&current| current != position);
+        Ok(())
+    }
+
+    /// A share in some of the memory of what was taken at `position`.
+    pub(super) fn lend(
+        &self,
+        position: u64,
+        unit: usize,
+        range: Range<u64>,
+        alive: &Arc<()>,
+    ) -> Result<(Buffer, Mark)> {
+        let mut state = self.lock();
+        let taken = state.taken.iter().find(|taken| taken.0 == position);
+        let &(_, buffer) = taken.ok_or_else(released)?;
+        state.exports.retain(|(_, export)| export.strong_count() > 0);
+        state.exports.push((unit, Arc::downgrade(alive)));
+        let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
+        let memory = &state.store()?.buffers[buffer];
+        Ok((memory.share(range.start, range.end - range.start), ready))
+    }
+}

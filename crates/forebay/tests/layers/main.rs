@@ -1,0 +1,174 @@
+//! Layers of a model that come to a simulated GPU behind the compute.
+
+mod rig;
+
+use std::time::Duration;
+
+use forebay::stream::{Layer, LayerStream, Order, StreamOptions};
+use rig::{Rig, SLOT, ordered};
+
+const LEN: usize = 3 * SLOT;
+/// Longer than a layer takes to come, and shorter.
+const LONG: Duration = Duration::from_millis(3);
+const SHORT: Duration = Duration::from_micros(50);
+
+#[test]
+fn each_layer_is_what_the_file_holds_in_every_order() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let forward: Vec<usize> = (0..6).collect();
+    let backward: Vec<usize> = (0..6).rev().collect();
+    let training = [&forward[..], &backward[..]].concat();
+    let list = vec![3, 3, 0, 5];
+    let orders = [
+        (Order::Forward, forward),
+        (Order::Backward, backward),
+        (Order::Training, training),
+        (Order::List(list.clone()), list),
+    ];
+    for (order, layers) in orders {
+        for (time, buffers) in [(LONG, 2), (SHORT, 3)] {
+            let budget = Some(buffers * model.layers[0].len());
+            let stream = rig.stream(&model, ordered(order.clone(), budget));
+            assert_eq!(stream.buffers(), buffers as usize);
+            for _ in 0..2 {
+                model.check_all(&rig.pass(&stream, time).expect("a pass"), &layers);
+            }
+            assert_eq!(stream.close().expect("an end"), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn layers_in_pinned_memory_are_read_once() {
+    let rig = Rig::new();
+    let model = rig.model(5, LEN);
+    let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    options.host_budget = 3 * (model.layers[0].len() + 4096);
+    let stream = rig.stream(&model, options);
+    for _ in 0..3 {
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+    }
+    let passes = stream.statistics().passes;
+    assert!(passes[0].pinned_bytes == 0 && passes[0].file_bytes > 0, "{passes:?}");
+    assert!(passes[2].pinned_bytes > passes[2].file_bytes, "{passes:?}");
+}
+
+#[test]
+fn at_the_turn_of_training_nothing_is_read_twice() {
+    let rig = Rig::new();
+    let model = rig.model(8, LEN);
+    let stream = rig.stream(&model, ordered(Order::Training, Some(3 * model.layers[0].len())));
+    for _ in 0..3 {
+        rig.pass(&stream, SHORT).expect("a pass");
+    }
+    let brought: Vec<u64> = stream.statistics().passes.iter().map(|pass| pass.brought).collect();
+    assert_eq!(brought, [13, 10, 10]);
+}
+
+#[test]
+fn an_order_that_is_told_is_followed() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Told, None));
+    assert!(rig.next(&stream).expect("no error").is_none());
+    for layers in [vec![5, 2], vec![2, 0, 4]] {
+        stream.prefetch(&layers).expect("layers that there are");
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &layers);
+    }
+    let error = stream.prefetch(&[6]).expect_err("no such layer").to_string();
+    assert_eq!(error, "`prefetch` cannot be `6`: it takes numbers of the 6 layers, from 0");
+}
+
+#[test]
+fn a_layer_that_does_not_fit_comes_in_slices() {
+    let rig = Rig::new();
+    let model = rig.model(3, LEN);
+    let len = model.layers[0].len();
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(len + len / 4)));
+    assert_eq!(stream.slices(), 2);
+    let seen = rig.pass(&stream, SHORT).expect("a pass");
+    let order: Vec<(usize, usize)> = seen.iter().map(|seen| (seen.layer, seen.slice)).collect();
+    assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
+    for seen in &seen {
+        let bytes = seen.copy.as_slice().expect("host memory");
+        let first = if seen.slice == 0 { 0 } else { 1 };
+        for (part, range) in seen.parts.iter().enumerate() {
+            let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
+            assert!(bytes[range] == model.bytes[seen.layer][first + part][..]);
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_stays_and_too_much_of_it_is_an_error() {
+    let rig = Rig::new();
+    let model = rig.model(4, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    let first = rig.next(&stream).unwrap().expect("a layer");
+    first.keep().expect("it is held");
+    let second = rig.next(&stream).unwrap().expect("a layer");
+    second.keep().expect("it is held");
+    let error = rig.next(&stream).expect_err("both buffers are held").to_string();
+    assert!(error.ends_with(
+        "there is no room for `layer 2`: layers that are kept hold all of the 2 buffers on the \
+         GPU; release one, or give a larger budget"
+    ));
+    // SAFETY: the stream is alive.
+    #[expect(unsafe_code, reason = "as a caller would")]
+    unsafe { first.release(rig.compute()) }.expect("it is held");
+    assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 2);
+    second.memory().expect("it is kept");
+    let error = first.memory().expect_err("it was released").to_string();
+    assert_eq!(
+        error,
+        "`layer` cannot be `one that was released`: it takes one that is held: use it before the \
+         next one is taken, or keep it"
+    );
+}
+
+#[test]
+fn who_uses_a_layer_too_long_finds_no_numbers() {
+    let rig = Rig::new();
+    let model = rig.model(4, LEN);
+    let mut options = ordered(Order::Forward, Some(3 * model.layers[0].len()));
+    options.check = true;
+    let stream = rig.stream(&model, options);
+    let first = rig.next(&stream).unwrap().expect("a layer");
+    let memory = first.memory().expect("it is held");
+    rig.next(&stream).unwrap().expect("a layer");
+    rig.device.work(rig.compute(), LONG).unwrap();
+    let mut bytes = [0; 8];
+    memory.download(0, &mut bytes).expect("memory that is still there");
+    assert_eq!(bytes, [0xff; 8]);
+    let names = stream.close().expect("an end");
+    assert_eq!(names, ["layer 0"]);
+    model.check_all(&[], &[]);
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused() {
+    let rig = Rig::new();
+    let file = rig.file("short", &[1; 1000]);
+    let refused = |layers: &[Layer], options: StreamOptions| {
+        LayerStream::new(&rig.engine, &rig.gpu(), layers, options).expect_err("refused").to_string()
+    };
+    let good = || Layer::named("good").with(&file, 0, 1000);
+    let plain = StreamOptions::default;
+    assert_eq!(refused(&[], plain()), "`layers` cannot be `none`: it takes one at least");
+    let empty = Layer::named("empty").with(&file, 5, 0);
+    let error = "`layers` cannot be ``empty`, which is empty`: it takes layers with bytes";
+    assert_eq!(refused(&[good(), empty], plain()), error);
+    let long = Layer::named("long").with(&file, 500, 501);
+    assert!(
+        refused(&[long], plain()).ends_with("the layer `long` ends behind the file's 1000 bytes")
+    );
+    let endless = Layer::named("endless").with(&file, u64::MAX, u64::MAX);
+    assert!(refused(&[endless], plain()).contains("the layer `endless` ends behind"));
+    let error = "`gpu_budget` cannot be `1999 bytes`: it takes 2000 bytes at least";
+    assert!(refused(&[good()], ordered(Order::Forward, Some(1999))).starts_with(error));
+    let error = "`order` cannot be `a list with 1`: it takes numbers of the 1 layers, from 0";
+    assert_eq!(refused(&[good()], ordered(Order::List(vec![0, 1]), None)), error);
+    let error = "`order` cannot be `an empty list`: it takes one layer at least";
+    assert_eq!(refused(&[good()], ordered(Order::List(vec![]), None)), error);
+}

@@ -1,0 +1,211 @@
+"""Layers of a model that is larger than the GPU's memory, each read while the one before it is computed.
+
+>>> from forebay.stream import LayerStream
+>>> with LayerStream([[(file, 0, 1 << 30)], [(file, 1 << 30, 1 << 30)]], "cuda") as layers:
+...     for layer in layers:  # one pass; the next loop makes the next
+...         compute(layer.memory)
+
+A layer is valid until the next one is taken, and its memory is any library's by DLPack.
+`forebay.torch.LayerStream` hands out tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ._forebay import LayerStream as _LayerStream
+from ._process import default_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from ._forebay import Buffer, Engine, File, TakenLayer
+    from ._types import Device, Stream
+
+    Part = tuple[File, int, int]
+
+__all__ = ["Layer", "LayerStream"]
+
+
+class Layer:
+    """A layer on the GPU, or a slice of one: valid until the next one is taken, unless it is kept."""
+
+    def __init__(self, stream: LayerStream, taken: TakenLayer) -> None:
+        self._stream, self._taken = stream, taken
+
+    @property
+    def index(self) -> int:
+        """Its number in the list of layers, from 0."""
+        return self._taken.layer
+
+    @property
+    def slice(self) -> int:
+        """Which slice of the layer it is, from 0."""
+        return self._taken.slice
+
+    @property
+    def name(self) -> str:
+        """What errors and reports call it."""
+        return self._taken.name
+
+    @property
+    def position(self) -> int:
+        """Where it stands in the order, from 0, over all passes."""
+        return self._taken.position
+
+    @property
+    def memory(self) -> Buffer:
+        """All of its bytes on the GPU."""
+        return self._taken.memory()
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Where its parts lie in its `memory`: first byte and length of each."""
+        return self._taken.places
+
+    def __len__(self) -> int:
+        return len(self._taken.places)
+
+    def __getitem__(self, part: int) -> Buffer:
+        count = len(self)
+        if not -count <= part < count:
+            raise IndexError(f"part {part} of {count}")
+        return self._taken.part(part % count)
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return (self[part] for part in range(len(self)))
+
+    def keep(self) -> Self:
+        """Keeps it beyond the next one, until it is released."""
+        self._taken.keep()
+        return self
+
+    def release(self, stream: Stream = "current") -> None:
+        """Gives its memory to another layer, which waits for what is queued on ``stream`` now."""
+        self._taken.release(self._stream._number(stream))
+
+    def __repr__(self) -> str:
+        return f"<forebay layer {self.name!r} at {self.position}>"
+
+
+class LayerStream:
+    """Layers that come to a GPU one after the other, ahead of the compute that needs them.
+
+    A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. Each
+    step releases the layer before it: what comes to its place waits on the GPU until what is queued
+    on the compute's stream by then is done. The host waits for storage alone.
+
+    ``layers`` are lists of ``(file, offset, length)``; ``names`` are what errors call them.
+    ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
+    layers' numbers, or ``"told"``: `prefetch` says then what comes. ``gpu_budget`` is the bytes of
+    GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
+    ``host_budget`` is the bytes of pinned memory in which layers stay once they were read.
+    ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
+    then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
+    ``progress`` is called with each layer that is taken.
+    """
+
+    _layer: type[Layer] = Layer
+
+    def __init__(
+        self,
+        layers: Sequence[Iterable[Part]],
+        device: Device = "cuda",
+        *,
+        order: str | Sequence[int] = "forward",
+        passes: int | None = None,
+        gpu_budget: int | None = None,
+        host_budget: int = 0,
+        check: bool = False,
+        names: Sequence[str] | None = None,
+        stream: Stream = "current",
+        engine: Engine | None = None,
+        progress: Callable[[Layer], Any] | None = None,
+    ) -> None:
+        names = names or [f"layer {number}" for number in range(len(layers))]
+        if len(names) != len(layers):
+            raise ValueError(f"{len(names)} names for {len(layers)} layers")
+        described = [(name, list(parts)) for name, parts in zip(names, layers, strict=True)]
+        self._compute, self._progress, self._device = stream, progress, device
+        self._stream = _LayerStream(
+            engine or default_engine(),
+            device,
+            described,
+            order=order if isinstance(order, str) else list(order),
+            passes=passes,
+            gpu_budget=gpu_budget,
+            host_budget=host_budget,
+            check=check,
+        )
+
+    @property
+    def slices(self) -> int:
+        """In how many slices each layer comes: one, unless the budget is too small for two layers."""
+        return self._stream.slices
+
+    @property
+    def buffers(self) -> int:
+        """How many layers, or slices, the GPU has room for at once."""
+        return self._stream.buffers
+
+    def __iter__(self) -> Iterator[Layer]:
+        return self
+
+    def __next__(self) -> Layer:
+        taken = self._stream.take(self._number(self._compute))
+        if taken is None:
+            raise StopIteration
+        layer = self._layer(self, taken)
+        if self._progress is not None:
+            self._progress(layer)
+        return layer
+
+    def prefetch(self, layers: int | Iterable[int]) -> None:
+        """Tells which layers are taken next, behind all that were told before."""
+        self._stream.prefetch([layers] if isinstance(layers, int) else list(layers))
+
+    def statistics(self) -> dict[str, Any]:
+        """What layers and passes took, in seconds of the GPU's clock: ``layers`` and ``passes``."""
+        return self._stream.statistics()
+
+    def close(self) -> None:
+        """Ends it: nothing more is read. Warns of layers that somebody still has the memory of."""
+        alive = self._stream.close()
+        if alive:
+            text = f"memory of released layers is still in use: {', '.join(alive)}"
+            warnings.warn(text, ResourceWarning, stacklevel=2)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _number(self, stream: Stream) -> int:
+        """The number by which the driver knows a stream."""
+        if isinstance(stream, str) and stream == "current":
+            torch = sys.modules.get("torch")
+            if torch is None or not torch.cuda.is_initialized():
+                return 0
+            return int(torch.cuda.current_stream().cuda_stream)
+        if stream is None:
+            return 0
+        if isinstance(stream, int):
+            return stream
+        protocol = getattr(stream, "__cuda_stream__", None)
+        if protocol is not None:
+            return int(protocol()[1])
+        for name in ("cuda_stream", "ptr", "handle"):
+            handle = getattr(stream, name, None)
+            if handle is not None:
+                return int(getattr(handle, "value", handle) or 0)
+        raise TypeError(f"`stream` cannot be a `{type(stream).__name__}`")

@@ -1,0 +1,86 @@
+"""The file with the layers, and what their bytes sum up to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+import forebay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Model:
+    """Two sets of layers, one behind the other: a pass takes one while the other is forgotten."""
+
+    path: Path
+    layers: int
+    nbytes: int
+    sums: list[int]
+
+    def offset(self, layer: int) -> int:
+        """Where a layer begins in the file."""
+        return layer * self.nbytes
+
+    def passes(self, order: str, number: int) -> list[int]:
+        """The layers that the pass with this number takes."""
+        first = number % 2 * self.layers
+        forward = list(range(first, first + self.layers))
+        return {
+            "forward": forward,
+            "backward": forward[::-1],
+            "train": forward + forward[::-1],
+        }[order]
+
+
+def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
+    """Writes the file where it is not there as it should be."""
+    generator = torch.Generator(device).manual_seed(seed)
+    words = torch.empty(nbytes // 8, dtype=torch.int64, device=device)
+    words.random_(generator=generator)
+    first = int(words.sum())
+    # Each layer is the first with all its words changed alike.
+    keys = [(0x9E3779B97F4A7C15 * (layer + 1)) % (1 << 62) for layer in range(2 * layers)]
+    count = nbytes // 8
+    sums = [_signed(first + count * key) for key in keys]
+    model = Model(path, layers, nbytes, sums)
+    if path.exists() and path.stat().st_size == 2 * layers * nbytes:
+        return model
+    with forebay.open(path, "w") as file:
+        changed = torch.empty_like(words)
+        for layer, key in enumerate(keys):
+            torch.add(words, key, out=changed)
+            torch.cuda.synchronize()
+            file.write_from(changed, offset=model.offset(layer))
+        file.sync()
+    return model
+
+
+def _signed(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def evict(path: Path) -> None:
+    """Has the kernel forget the file's bytes."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def touch(path: Path) -> None:
+    """Has the kernel hold the file's bytes."""
+    part = bytearray(64 << 20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(part):
+            pass
+
+
+def give_back() -> None:
+    """Gives memory that is free back to the system."""
+    ctypes.CDLL(None).malloc_trim(0)

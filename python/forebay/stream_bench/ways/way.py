@@ -1,0 +1,39 @@
+"""What every way does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from ..model import Model
+
+
+class Way(ABC):
+    """A way to bring layers to the GPU, ahead of the compute."""
+
+    name: ClassVar[str]
+
+    def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
+        self.model, self.source, self.device, self.buffers = model, source, device, buffers
+
+    @staticmethod
+    def absent() -> str | None:
+        """Why it cannot be taken here; ``None``: it can."""
+        return None
+
+    @abstractmethod
+    def run(
+        self,
+        layers: list[int],
+        stream: torch.cuda.Stream,
+        use: Callable[[int, torch.Tensor], None],
+    ) -> None:
+        """Brings the layers; ``use`` queues on ``stream`` what uses each."""
+
+    def close(self) -> None:
+        """Gives back what it holds."""
