@@ -4,6 +4,7 @@
 //! ```text
 //! order      what is taken when; known in advance, or told
 //! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
+//! placement  pure: where layers are kept, and how long a pass takes then
 //! schedule   pure: which layer is brought into which buffer
 //!   taking     the caller's side: take, keep, release; copies of what is pinned
 //!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
@@ -23,6 +24,7 @@ mod layer;
 mod loader;
 mod marks;
 mod order;
+mod placement;
 mod schedule;
 mod shared;
 mod statistics;
@@ -38,6 +40,10 @@ pub use layer::{Layer, LayerPart};
 use loader::Loader;
 pub use order::Order;
 use order::Sequence;
+pub use placement::{
+    Budget, CannotPlace, Ceiling, LayerCost, Lift, PassBytes, Placement, Prediction, Raise, Rates,
+    Tier, place,
+};
 use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
