@@ -172,6 +172,14 @@ class LayerStream:
         """What layers and passes took, in seconds of the GPU's clock: ``layers`` and ``passes``."""
         return self._stream.statistics()
 
+    def placement(self) -> dict[str, Any] | None:
+        """Where the layers are kept since the first pass was seen, and how long a pass is to take.
+
+        ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
+        how many more bytes would hide what is read, each with the seconds of a pass then.
+        """
+        return self._stream.placement()
+
     def close(self) -> None:
         """Ends it: nothing more is read. Warns of layers that somebody still has the memory of."""
         alive = self._stream.close()

@@ -3,7 +3,9 @@
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
 use forebay::gpu::CallerStream;
-use forebay::stream::{self, LayerTimes, Order, PassTimes, StreamOptions};
+use forebay::stream::{
+    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, StreamOptions, Tier,
+};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -96,6 +98,12 @@ impl LayerStream {
     #[getter]
     fn buffers(&self) -> usize {
         self.stream.buffers()
+    }
+
+    /// Where the layers are kept since the first pass was seen, and how long a pass is to take.
+    fn placement<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let placement = py.detach(|| self.stream.placement());
+        placement.map(|placement| placement_of(py, &placement)).transpose()
     }
 
     /// What the layers and passes took so far.
@@ -220,5 +228,35 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     known.set_item("compute_s", times.compute.as_secs_f64())?;
     known.set_item("stall_s", times.stall.as_secs_f64())?;
     known.set_item("overhead_s", times.overhead().as_secs_f64())?;
+    Ok(known)
+}
+
+fn placement_of<'py>(py: Python<'py>, placement: &Placement) -> PyResult<Bound<'py, PyDict>> {
+    let known = PyDict::new(py);
+    let tiers = placement.tiers.iter().map(|tier| match tier {
+        Tier::Gpu => "gpu",
+        Tier::Pinned => "pinned",
+        Tier::PageCache => "page_cache",
+        Tier::Drive => "drive",
+    });
+    known.set_item("tiers", PyList::new(py, tiers.collect::<Vec<_>>())?)?;
+    let told = &placement.prediction;
+    let ceiling = match told.ceiling {
+        Ceiling::Compute => "compute",
+        Ceiling::Link => "link",
+        Ceiling::PageCache => "page_cache",
+        Ceiling::Drive => "drive",
+    };
+    known.set_item("ceiling", ceiling)?;
+    known.set_item("pass_s", told.pass.as_secs_f64())?;
+    known.set_item("compute_s", told.compute.as_secs_f64())?;
+    known.set_item("stall_s", told.stall.as_secs_f64())?;
+    known.set_item("pinned_bytes", told.bytes.pinned)?;
+    known.set_item("page_cache_bytes", told.bytes.page_cache)?;
+    known.set_item("drive_bytes", told.bytes.drive)?;
+    let lift = told.lift;
+    let more = |raise: Option<Raise>| raise.map(|raise| (raise.bytes, raise.pass.as_secs_f64()));
+    known.set_item("more_gpu", lift.and_then(|lift| more(lift.gpu)))?;
+    known.set_item("more_host", lift.and_then(|lift| more(lift.host)))?;
     Ok(known)
 }

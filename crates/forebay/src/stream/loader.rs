@@ -1,5 +1,10 @@
-//! The thread that brings layers from files: to slots, or to the pinned memory that they are kept
-//! in, and from there to the GPU. It waits for storage and for slots, never for the caller.
+//! The thread that brings layers from files. It waits for storage and for slots, never for the
+//! caller.
+//!
+//! Where a layer's buffer is free already, it is one transfer of the engine. Where the GPU still
+//! computes with what is there, its bytes are read ahead to slots of the stream's own, and each
+//! slot's copy waits on the GPU. What is kept in pinned memory is read to that, and copied from
+//! there.
 
 #![expect(unsafe_code, reason = "queues copies to the stream's own memory")]
 
@@ -27,6 +32,9 @@ const SLOTS: u64 = 4;
 /// How long it waits for bytes before it looks for other work: shorter than a slot takes to be
 /// filled from memory.
 const PATIENCE: Duration = Duration::from_micros(500);
+
+/// The same while a slot is wanted, which may be there sooner.
+const PATIENCE_FOR_SLOT: Duration = Duration::from_micros(50);
 
 /// Time between two looks at a slot that is copied, which takes 300 µs, at least and at most: where
 /// the GPU computes with what the slot's bytes are to replace it takes longer.
@@ -71,10 +79,26 @@ struct Flight {
     active: Rc<Active>,
     step: u64,
     transfer: ManyTransfer,
-    /// The first of its bytes in memory.
-    address: u64,
-    /// The slot that it is in; of pinned memory that is kept none.
-    slot: Option<usize>,
+    place: Place,
+}
+
+/// Where bytes come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A slot, and its first address.
+    Slot(usize, u64),
+    /// Pinned memory that is kept, from this address on.
+    Home(u64),
+    /// All of a layer to the GPU.
+    Gpu,
+}
+
+/// What came of beginning a layer as one transfer.
+enum Straight {
+    Begun,
+    /// It can, when the one before it has less left.
+    Soon,
+    No,
 }
 
 impl Loader {
@@ -82,7 +106,7 @@ impl Loader {
     pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
         let slot_len = shared.engine.options().slot_size + SKEW;
         let store = shared.store()?;
-        let passes = store.homes.iter().any(Option::is_none);
+        let passes = (0..shared.units.len()).any(|unit| store.home(unit).is_none());
         let slots = passes.then(|| shared.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
         let shared = Arc::clone(shared);
         let count = if passes { usize::try_from(SLOTS).expect("few") } else { 0 };
@@ -111,7 +135,8 @@ impl Loader {
                 Err(error) => return self.shared.lose(error),
             };
             if let Some(flight) = self.flights.front() {
-                let Some(end) = flight.transfer.wait_for(PATIENCE) else { continue };
+                let patience = if waits { PATIENCE_FOR_SLOT } else { PATIENCE };
+                let Some(end) = flight.transfer.wait_for(patience) else { continue };
                 let flight = self.flights.pop_front().expect("just seen");
                 let ended = end.and_then(|outcome| {
                     let failed = outcome.results.iter().find_map(|result| result.as_ref().err());
@@ -140,8 +165,14 @@ impl Loader {
                 self.finish_landed(&active, unit)?;
                 continue;
             }
+            match self.begin_straight(&active, unit)? {
+                Straight::Begun => continue,
+                Straight::Soon => return Ok(true),
+                Straight::No => {}
+            }
             let step = active.next.get();
-            let memory = match self.store.homes[active.job.load.unit].as_ref() {
+            let home = self.store.home(active.job.load.unit).filter(|_| active.job.to_home);
+            let memory = match home {
                 Some(_) if self.flights.len() as u64 >= SLOTS => return Ok(false),
                 Some(home) => Some((home.part(step), None)),
                 None => self.free_slot()?.map(|slot| (self.slot(slot), Some(slot))),
@@ -149,9 +180,10 @@ impl Loader {
             let Some((memory, slot)) = memory else { return Ok(true) };
             active.next.set(step + 1);
             let address = memory.address();
+            let place = slot.map_or(Place::Home(address), |slot| Place::Slot(slot, address));
             match self.begin_read(unit, step, memory) {
                 Ok(transfer) => {
-                    self.flights.push_back(Flight { active, step, transfer, address, slot });
+                    self.flights.push_back(Flight { active, step, transfer, place });
                 }
                 Err(error) => {
                     self.free.extend(slot);
@@ -161,6 +193,56 @@ impl Loader {
             }
         }
         Ok(false)
+    }
+
+    /// Has the engine bring all of a layer, where nothing uses its buffer any more: begun when the
+    /// one before it has little left, so that the link does not idle between them.
+    fn begin_straight(&mut self, active: &Rc<Active>, unit: &Unit) -> Result<Straight> {
+        let load = active.job.load;
+        if active.next.get() > 0 || active.job.to_home {
+            return Ok(Straight::No);
+        }
+        let last = self.flights.back();
+        if let Some(Flight { transfer, place: Place::Gpu, .. }) = last {
+            let (done, whole) = transfer.transfer().progress();
+            if done + 2 * self.shared.engine.options().slot_size < whole {
+                return Ok(Straight::Soon); // the later, the rather its buffer is free
+            }
+        }
+        if !self.is_free(active)? {
+            return Ok(Straight::No);
+        }
+        if last.is_some_and(|last| last.place != Place::Gpu) {
+            return Ok(Straight::Soon); // copies are queued meanwhile
+        }
+        self.begin_copies(active).map_err(|source| self.shared.failed(unit.len, source))?;
+        active.next.set(unit.packing.blocks());
+        active.landed.set(unit.packing.blocks() - 1);
+        let pieces = unit.parts.iter().zip(&unit.places);
+        let pieces: Vec<Piece<'_>> =
+            pieces.map(|(part, &at)| Piece::new(&part.file, part.offset, part.len, at)).collect();
+        let memory = self.store.buffers[load.buffer].share(0, unit.len);
+        match self.shared.engine.start_read_block(&pieces, memory) {
+            Ok(transfer) => {
+                let active = Rc::clone(active);
+                self.flights.push_back(Flight { active, step: 0, transfer, place: Place::Gpu });
+            }
+            Err(error) => {
+                active.landed.set(unit.packing.blocks());
+                active.fail(error);
+            }
+        }
+        Ok(Straight::Begun)
+    }
+
+    /// Whether all that a job's buffer waits for is passed.
+    fn is_free(&self, active: &Active) -> Result<bool> {
+        for mark in &active.job.frees {
+            if !mark.is_passed().map_err(|source| self.shared.failed(0, source))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn slot(&self, slot: usize) -> Buffer {
@@ -196,15 +278,20 @@ impl Loader {
         let active = &flight.active;
         active.landed.set(active.landed.get() + 1);
         let unit = &self.shared.units[active.job.load.unit];
-        if let Err(error) = ended {
-            active.fail(error);
+        match ended {
+            // The GPU may still touch what it was about, for ever.
+            Err(error @ Error::CopyNotOver { .. }) => return Err(error),
+            Err(error) => active.fail(error),
+            Ok(()) => {}
         }
         let mut mark = None;
-        if active.error.borrow().is_none() {
-            let copied = self.copy(flight, unit);
+        if let (Place::Slot(_, address) | Place::Home(address), true) =
+            (flight.place, active.error.borrow().is_none())
+        {
+            let copied = self.copy(flight, address, unit);
             mark = Some(copied.map_err(|source| self.shared.failed(unit.len, source))?);
         }
-        if let Some(slot) = flight.slot {
+        if let Place::Slot(slot, _) = flight.place {
             self.copied[slot] = mark;
             self.free.push_back(slot);
         }
@@ -212,12 +299,12 @@ impl Loader {
     }
 
     /// Queues the copies of a slot's worth, behind what its buffer waits for.
-    fn copy(&self, flight: &Flight, unit: &Unit) -> DeviceResult<Mark> {
+    fn copy(&self, flight: &Flight, address: u64, unit: &Unit) -> DeviceResult<Mark> {
         let (device, lane) = (&self.shared.device, self.shared.file_lane);
         self.begin_copies(&flight.active)?;
         let to = self.store.buffers[flight.active.job.load.buffer].address();
         let of = |part: &Packed| DeviceCopy {
-            host: host(flight.address + part.at),
+            host: host(address + part.at),
             device: to + part.address,
             len: usize::try_from(part.len).expect("a slot fits memory"),
         };
@@ -255,7 +342,7 @@ impl Loader {
         self.begin_copies(active).map_err(failed)?;
         let ready = self.shared.marks.put(self.shared.file_lane).map_err(failed)?;
         let begun = active.begun.borrow().clone().expect("put just before");
-        self.shared.arrived(load, begun, ready);
+        self.shared.arrived(&active.job, begun, ready);
         Ok(())
     }
 }
@@ -279,12 +366,8 @@ impl Active {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        for flight in &self.flights {
-            flight.transfer.transfer().cancel();
-        }
-        let buffers: Vec<Buffer> =
-            self.flights.drain(..).flat_map(|flight| flight.transfer.wait().1).collect();
-        drop(buffers);
+        // Dropped they are cancelled; what hangs has its memory until it answers.
+        self.flights.clear();
         if self.shared.settle().is_err() {
             std::mem::forget(self.slots.take()); // a copy may still read them
         }

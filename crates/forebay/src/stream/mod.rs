@@ -6,6 +6,7 @@
 //! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
 //! placement  pure: where layers are kept, and how long a pass takes then
 //! schedule   pure: which layer is brought into which buffer
+//!   planning   places layers by what the first pass took
 //!   taking     the caller's side: take, keep, release; copies of what is pinned
 //!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
 //! shared     what both know: who has which layer; `store` is their memory
@@ -25,6 +26,7 @@ mod loader;
 mod marks;
 mod order;
 mod placement;
+mod planning;
 mod schedule;
 mod shared;
 mod statistics;
@@ -44,6 +46,7 @@ pub use placement::{
     Budget, CannotPlace, Ceiling, LayerCost, Lift, PassBytes, Placement, Prediction, Raise, Rates,
     Tier, place,
 };
+use planning::Plan;
 use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
@@ -68,7 +71,9 @@ pub struct StreamOptions {
     /// Bytes of GPU memory for layers. Room for two is the least; where even that is too much,
     /// layers are taken in slices. `None`: room for three, or as many as there are.
     pub gpu_budget: Option<u64>,
-    /// Bytes of pinned host memory for layers, beside the slots through which the others pass.
+    /// Bytes of pinned host memory for layers, beside the slots through which the others pass. Once
+    /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
+    /// others; where the order is told, for the first layers that fit.
     pub host_budget: u64,
     /// Fills what is released with bytes that are no number in any type of floating point, so that
     /// whoever uses a layer too long finds out.
@@ -222,6 +227,16 @@ impl LayerStream {
     #[must_use]
     pub fn statistics(&self) -> StreamStatistics {
         self.shared.statistics()
+    }
+
+    /// Where the layers are kept since the first pass was seen, and how long a pass is to take so.
+    /// `None` before, and of an order that is told.
+    #[must_use]
+    pub fn placement(&self) -> Option<Placement> {
+        match &self.shared.lock().plan {
+            Plan::Made(placement) => Some((**placement).clone()),
+            _ => None,
+        }
     }
 
     /// Ends it: what is on its way is given up, and all copies are over when the call returns. The

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::layer::Unit;
 use super::marks::{Mark, Marks};
+use super::order::Order;
+use super::planning::Plan;
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
@@ -27,6 +29,8 @@ pub(super) struct Shared {
     pub(super) memory_lane: Stream,
     pub(super) file_lane: Stream,
     pub(super) checks: bool,
+    pub(super) order: Order,
+    pub(super) host_budget: u64,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
@@ -40,6 +44,8 @@ pub(super) struct Job {
     pub(super) load: Load,
     /// What has to be passed before its buffer may be written to.
     pub(super) frees: Vec<Mark>,
+    /// Whether it comes by way of pinned memory that keeps it.
+    pub(super) to_home: bool,
 }
 
 #[derive(Debug)]
@@ -68,6 +74,7 @@ pub(super) struct State {
     pub(super) current: Option<u64>,
     pub(super) times: Times,
     pub(super) exports: Vec<(usize, Weak<()>)>,
+    pub(super) plan: Plan,
 }
 
 /// How a unit came to its buffer.
@@ -90,7 +97,12 @@ impl Shared {
         options: &StreamOptions,
     ) -> Result<Arc<Self>> {
         let count = schedule.buffers();
-        let store = Store::new(engine, device, &units, count, options.host_budget)?;
+        let store = Store::new(engine, device, &units, count)?;
+        let is_told = schedule.sequence().is_told();
+        if is_told {
+            store.pin_first(engine, &units, options.host_budget)?; // there is nothing to plan by
+        }
+        let plan = if is_told { Plan::None } else { Plan::Waiting };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream().map_err(failed)?;
@@ -110,6 +122,7 @@ impl Shared {
             current: None,
             times: Times::default(),
             exports: Vec::new(),
+            plan,
         };
         Ok(Arc::new(Self {
             engine: engine.clone(),
@@ -121,6 +134,8 @@ impl Shared {
             memory_lane,
             file_lane,
             checks: options.check,
+            order: options.order.clone(),
+            host_budget: options.host_budget,
             state: Mutex::new(state),
             came: Condvar::new(),
             asked: Condvar::new(),
@@ -194,10 +209,9 @@ impl Shared {
     }
 
     /// Says that all copies of a job are queued.
-    pub(super) fn arrived(&self, load: Load, begun: Mark, ready: Mark) {
-        let mut state = self.lock();
-        let has_home = |store: &Arc<Store>| store.homes[load.unit].is_some();
-        state.filled[load.unit] = state.store.as_ref().is_some_and(has_home);
+    pub(super) fn arrived(&self, job: &Job, begun: Mark, ready: Mark) {
+        let (load, mut state) = (job.load, self.lock());
+        state.filled[load.unit] |= job.to_home;
         state.loads[load.buffer] = Some(Loaded { begun, ready, pinned: false, counted: false });
         state.schedule.arrived(load.buffer);
         drop(state);
@@ -229,17 +243,28 @@ impl Shared {
     /// Waits until no copy of the stream runs, and nobody computes with what was released.
     pub(super) fn settle(&self) -> Result<()> {
         let until = Instant::now() + self.engine.options().watchdog;
-        let lanes = [self.memory_lane, self.file_lane].map(|lane| self.marks.put(lane));
-        let mut marks: Vec<Mark> = lanes.into_iter().flatten().collect();
-        marks.extend(self.lock().frees.iter().flatten().cloned());
-        for mark in marks {
-            let passed = mark.wait_while(&mut || Instant::now() < until);
-            match passed.map_err(|source| self.failed(0, source))? {
-                true => {}
-                false => return Err(self.stuck()),
+        for lane in [self.memory_lane, self.file_lane] {
+            // The first answer may only be a failure that is known already.
+            let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));
+            match end {
+                Ok(true) => {}
+                Ok(false) => return Err(self.not_over(stuck())),
+                Err(source) => return Err(self.not_over(source)),
+            }
+        }
+        let frees: Vec<Mark> = self.lock().frees.iter().flatten().cloned().collect();
+        for mark in frees {
+            // What failed is over.
+            if !mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) {
+                return Err(self.not_over(stuck()));
             }
         }
         Ok(())
+    }
+
+    /// Waits until all that is queued on a lane is done; whether it is.
+    fn quiet(&self, lane: Stream, until: Instant) -> DeviceResult<bool> {
+        self.marks.put(lane)?.wait_while(&mut || Instant::now() < until)
     }
 
     /// Gives the memory back, once all copies are over; where one does not end, never.
@@ -252,10 +277,7 @@ impl Shared {
         settled
     }
 
-    fn stuck(&self) -> Error {
-        let (call, name) = ("cuEventQuery", "NO_ANSWER".to_owned());
-        let detail = "copies wait for a stream of the caller that does not go on".to_owned();
-        let source = DeviceError { call, code: -1, name, detail };
+    fn not_over(&self, source: DeviceError) -> Error {
         Error::CopyNotOver { device: self.device.id(), len: 0, place: None, source }
     }
 
@@ -295,6 +317,12 @@ impl Drop for Shared {
         let lanes = [self.memory_lane, self.file_lane];
         lanes.into_iter().for_each(|lane| drop(self.device.destroy_stream(lane)));
     }
+}
+
+fn stuck() -> DeviceError {
+    let (call, name) = ("cuEventQuery", "NO_ANSWER".to_owned());
+    let detail = "copies wait for a stream of the caller that does not go on".to_owned();
+    DeviceError { call, code: -1, name, detail }
 }
 
 fn closed() -> Error {

@@ -73,6 +73,7 @@ impl Shared {
         let bytes = if load.is_some() { self.units[unit].bytes() } else { 0 };
         let times = LayerTimes::of((position, layer, slice), bytes, loaded.pinned);
         state.times.enter(Visit::new(times, load, asked, entered), pass);
+        self.plan_if_due(&mut state);
         self.pump(&mut state)?;
         Ok(Some(Taken::new(self, position, unit)))
     }
@@ -131,7 +132,8 @@ impl Shared {
             let Some(load) = state.schedule.next_load() else { return Ok(()) };
             let frees = std::mem::take(&mut state.frees[load.buffer]);
             if !state.filled[load.unit] {
-                state.jobs.push_back(Job { load, frees });
+                let to_home = state.store()?.home(load.unit).is_some();
+                state.jobs.push_back(Job { load, frees, to_home });
                 self.asked.notify_one();
                 continue;
             }
@@ -155,7 +157,7 @@ impl Shared {
 
     /// Queues the copies of a unit from its pinned memory.
     fn copy_home(&self, store: &Store, load: Load, frees: &[Mark]) -> DeviceResult<(Mark, Mark)> {
-        let home = store.homes[load.unit].as_ref().expect("it is filled");
+        let home = store.home(load.unit).expect("it is filled");
         let (device, lane) = (&*self.device, self.memory_lane);
         self.wait_for(lane, frees)?;
         let begun = self.marks.put(lane)?;

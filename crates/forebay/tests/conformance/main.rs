@@ -159,6 +159,7 @@ fn ext4_with_4096() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn xfs_with_512() {
     run(|| drive(FileSystem::Xfs, 512));
 }
@@ -169,6 +170,7 @@ fn xfs_with_4096() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn btrfs_with_512() {
     run(|| drive(FileSystem::Btrfs, 512));
 }
@@ -204,16 +206,19 @@ fn ext4_as_nobody() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn xfs_as_nobody() {
     run_as_nobody(|| drive(FileSystem::Xfs, 512));
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn btrfs_as_nobody() {
     run_as_nobody(|| drive(FileSystem::Btrfs, 4096));
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn overlay_as_nobody() {
     run_as_nobody(|| overlay(temporary()));
 }

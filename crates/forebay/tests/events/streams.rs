@@ -60,7 +60,8 @@ fn what_is_prepared_for_streams_is_not_made_again() {
     options.slot_size = SLOT;
     options.segment_size = 64 << 10;
     let engine = Engine::new(options).expect("limits that fit");
-    let config = "sim:bandwidth=2GB/s".parse().expect("a configuration");
+    // So slow that all reads of a round are under way at once, however slow the machine is.
+    let config = "sim:bandwidth=100MB/s".parse().expect("a configuration");
     let device = Arc::new(SimDevice::new(62, config, Arc::new(SystemClock::new())));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
     let made = || {

@@ -1,10 +1,14 @@
 //! Layers of a model that come to a simulated GPU behind the compute.
 
+#[path = "../lab/mod.rs"]
+mod lab;
+
+mod faults;
 mod rig;
 
 use std::time::Duration;
 
-use forebay::stream::{Layer, LayerStream, Order, StreamOptions};
+use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions};
 use rig::{Rig, SLOT, ordered};
 
 const LEN: usize = 3 * SLOT;
@@ -43,15 +47,43 @@ fn each_layer_is_what_the_file_holds_in_every_order() {
 fn layers_in_pinned_memory_are_read_once() {
     let rig = Rig::new();
     let model = rig.model(5, LEN);
-    let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    let mut options = ordered(Order::Told, Some(2 * model.layers[0].len()));
     options.host_budget = 3 * (model.layers[0].len() + 4096);
     let stream = rig.stream(&model, options);
     for _ in 0..3 {
+        stream.prefetch(&[0, 1, 2, 3, 4]).expect("layers that there are");
         model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
     }
-    let passes = stream.statistics().passes;
-    assert!(passes[0].pinned_bytes == 0 && passes[0].file_bytes > 0, "{passes:?}");
-    assert!(passes[2].pinned_bytes > passes[2].file_bytes, "{passes:?}");
+    let times = stream.statistics().layers;
+    let pinned = |layer| times.iter().filter(|times| times.layer == layer && times.pinned).count();
+    assert_eq!([0, 1, 2, 3, 4].map(pinned), [2, 2, 2, 0, 0]);
+    assert!(stream.placement().is_none());
+}
+
+#[test]
+fn after_a_pass_it_is_known_what_binds() {
+    let rig = Rig::with("sim:bandwidth=1GB/s");
+    let model = rig.model(6, LEN);
+    let placement = |time: Duration| {
+        let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+        for _ in 0..1000 {
+            model.check_all(&rig.pass(&stream, time).expect("a pass"), &[0, 1, 2, 3, 4, 5]);
+            if let Some(placement) = stream.placement() {
+                return placement;
+            }
+        }
+        panic!("nothing was planned");
+    };
+    // Longer than any machine takes to bring a layer.
+    let hidden = placement(Duration::from_millis(40)).prediction;
+    assert_eq!((hidden.ceiling, hidden.lift), (Ceiling::Compute, None));
+    assert!(hidden.compute >= Duration::from_millis(240), "{hidden:?}");
+    let bound = placement(SHORT).prediction;
+    assert_ne!(bound.ceiling, Ceiling::Compute);
+    let all = model.layers.iter().map(Layer::len).sum::<u64>();
+    assert!(bound.pass >= Duration::from_nanos(all * 9 / 10 / 2), "{bound:?}");
+    let lift = bound.lift.and_then(|lift| lift.gpu).expect("all of it would fit");
+    assert!(lift.bytes > 0 && lift.bytes <= all + 4096, "{lift:?}");
 }
 
 #[test]

@@ -1,0 +1,163 @@
+//! Places layers by what the first pass took: which stay on the GPU, which come to be pinned, and
+//! how long a pass is to take then.
+
+#![expect(unsafe_code, reason = "copies between memory of its own, to see how fast that is")]
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::layer::{LayerPart, Shelf};
+use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
+use super::shared::{Shared, State};
+use super::store::host;
+use crate::error::Result;
+use crate::file::Residency;
+
+/// Bytes that are copied to see how fast the link is, so many times: the best counts.
+const PROBE_LEN: u64 = 16 << 20;
+const PROBES: usize = 3;
+
+/// How far the planning is.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// It waits for the end of the first pass.
+    Waiting,
+    /// A thread is at it.
+    Making,
+    /// It was made.
+    Made(Box<Placement>),
+    /// Nothing is planned: the order is told, or what was measured cannot be.
+    None,
+}
+
+/// What the first pass showed.
+struct Seen {
+    costs: Vec<LayerCost>,
+    /// The fastest transfer from files, in bytes per second.
+    file_rate: f64,
+}
+
+impl Shared {
+    /// Begins to plan, once the GPU is done with the first pass.
+    pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut State) {
+        let pass = state.schedule.sequence().pass_len();
+        if !matches!(state.plan, Plan::Waiting) || state.schedule.position() <= pass {
+            return;
+        }
+        if pass == 0 {
+            state.plan = Plan::None;
+            return;
+        }
+        let Some(seen) = self.seen(state, pass) else { return };
+        let shared = Arc::downgrade(self);
+        let begun = thread::Builder::new().name("forebay-planner".into()).spawn(move || {
+            if let Some(shared) = shared.upgrade() {
+                let plan = shared.plan(seen);
+                let mut state = shared.lock();
+                if let Plan::Made(placement) = &plan {
+                    let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
+                    let stays: Vec<bool> =
+                        stays.flat_map(|stays| vec![stays; shared.slices]).collect();
+                    state.schedule.arrange(stays, placement.protects * shared.slices as u64);
+                }
+                state.plan = plan;
+            }
+        });
+        state.plan = if begun.is_ok() { Plan::Making } else { Plan::None };
+    }
+
+    /// What the first pass took, if the GPU is done with all of it.
+    fn seen(&self, state: &mut State, pass: u64) -> Option<Seen> {
+        let told = state.times.told();
+        let first: Vec<_> = told.layers.iter().filter(|times| times.position < pass).collect();
+        if (first.len() as u64) < pass {
+            return None;
+        }
+        let layers = self.units.len() / self.slices;
+        let none = LayerCost { bytes: 0, compute: Duration::ZERO, resident: false };
+        let (mut costs, mut takes) = (vec![none; layers], vec![0; layers]);
+        self.units.iter().for_each(|unit| costs[unit.layer].bytes += unit.len);
+        let mut file_rate = 0.0_f64;
+        for times in first {
+            costs[times.layer].compute += times.compute;
+            takes[times.layer] += u32::from(times.slice == 0);
+            if times.bytes > 0 && !times.transfer.is_zero() {
+                let rate = times.bytes as f64 / times.transfer.as_secs_f64();
+                file_rate = file_rate.max(rate);
+            }
+        }
+        costs.iter_mut().zip(takes).for_each(|(cost, takes)| cost.compute /= takes.max(1));
+        Some(Seen { costs, file_rate })
+    }
+
+    fn plan(&self, mut seen: Seen) -> Plan {
+        let Ok(link) = self.link_rate() else { return Plan::None };
+        for (layer, cost) in seen.costs.iter_mut().enumerate() {
+            cost.resident = self.units[layer * self.slices].parts.iter().all(is_resident);
+        }
+        let rate = seen.file_rate.min(link);
+        let rates = Rates { link, page_cache: rate, drive: rate };
+        let (gpu, host) = (self.budget_of_gpu(), self.host_budget);
+        match place(&self.order, &seen.costs, &rates, &Budget { gpu, host }) {
+            Ok(placement) => {
+                self.pin(&placement);
+                Plan::Made(Box::new(placement))
+            }
+            Err(_) => Plan::None,
+        }
+    }
+
+    /// Bytes of whole layers that the buffers hold.
+    fn budget_of_gpu(&self) -> u64 {
+        let largest = self.units.iter().map(|unit| unit.len).max().unwrap_or(0);
+        largest * self.buffers as u64
+    }
+
+    /// Takes pinned memory for the layers that are to be there, as far as it can be had.
+    fn pin(&self, placement: &Placement) {
+        let Ok(store) = self.store() else { return };
+        for (number, unit) in self.units.iter().enumerate() {
+            let wanted = placement.tiers[unit.layer] == Tier::Pinned;
+            let shelf = Shelf::new(&unit.packing);
+            if wanted && shelf.len > 0 && store.pin(&self.engine, number, shelf).is_err() {
+                return; // it comes from its file, as before
+            }
+        }
+    }
+
+    /// Bytes per second that the link carries.
+    fn link_rate(&self) -> Result<f64> {
+        let from = self.engine.allocate_pinned(PROBE_LEN)?;
+        let to = self.engine.allocate(self.device.id(), PROBE_LEN)?;
+        let failed = |source| self.failed(PROBE_LEN, source);
+        let stream = self.device.create_stream().map_err(failed)?;
+        let len = usize::try_from(PROBE_LEN).expect("small");
+        let mut best = Duration::MAX;
+        let copy = || {
+            let begun = self.marks.put(stream)?;
+            // SAFETY: both are this function's own, and kept until the copy is over, or for ever.
+            unsafe { self.device.copy_to_device(stream, to.address(), host(from.address()), len) }?;
+            let ended = self.marks.put(stream)?;
+            ended.wait_while(&mut || !self.is_closing()).map(|over| (over, ended.since(&begun)))
+        };
+        for _ in 0..PROBES {
+            match copy() {
+                Ok((true, time)) => best = best.min(time),
+                _ => {
+                    // A copy may be under way.
+                    std::mem::forget((from, to));
+                    return Ok(f64::INFINITY);
+                }
+            }
+        }
+        let _ = self.device.destroy_stream(stream);
+        Ok(PROBE_LEN as f64 / best.as_secs_f64().max(1e-9))
+    }
+}
+
+/// Whether most of a part's bytes are in the page cache, as far as its file system says.
+fn is_resident(part: &LayerPart) -> bool {
+    let found = part.file.residency(part.offset, part.len);
+    matches!(found, Ok(Residency::Known { resident, len }) if resident >= len / 10 * 9)
+}

@@ -1,0 +1,243 @@
+//! Files that fail, hang and shrink under a stream, GPUs that fail and go, and streams that end in
+//! the middle.
+
+#![expect(unsafe_code, reason = "queues work on streams of its own, as a caller would")]
+
+use std::fs::OpenOptions;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::clock::SystemClock;
+use forebay::gpu::Device;
+use forebay::gpu::sim::SimDevice;
+use forebay::stream::{Layer, LayerStream, Order};
+use forebay::{Error, File};
+
+use crate::lab::fuse::Fuse;
+use crate::lab::or_skip;
+use crate::lab::watchdog::Watchdog;
+use crate::rig::{Rig, SLOT, ordered};
+use crate::{LEN, SHORT};
+
+const COUNT: u64 = 6;
+
+/// Layers of one file, one behind the other.
+fn layers(file: &File, len: u64) -> Vec<Layer> {
+    (0..COUNT).map(|n| Layer::named(format!("layer {n}")).with(file, n * len, len)).collect()
+}
+
+/// A file in user space with layers that hold their own numbers.
+fn served(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
+    let bytes = (0..COUNT).flat_map(|n| vec![u8::try_from(n).expect("few"); len as usize]);
+    let fuse = or_skip(Fuse::new(bytes.collect()))?;
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    let options = ordered(Order::Forward, Some(2 * len));
+    let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
+    Some((fuse, stream.expect("a stream")))
+}
+
+#[test]
+fn what_a_drive_fails_to_read_fails_its_layer_alone() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, stream)) = served(&rig, len) else { return };
+    fuse.set(|faults| faults.fail_at = Some(3 * len + SLOT as u64 + 5));
+    for layer in 0..3 {
+        assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
+    }
+    for _ in 0..2 {
+        let error = rig.next(&stream).expect_err("it cannot be read");
+        assert!(matches!(&error, Error::Io { place, .. } if place.path == fuse.path()), "{error}");
+    }
+    fuse.set(|faults| faults.fail_at = None);
+    for layer in 3..6 {
+        let taken = rig.next(&stream).expect("it can be read").expect("a layer");
+        let seen = rig.use_layer(&taken, SHORT);
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+        assert_eq!(taken.layer(), layer);
+        let expected = u8::try_from(layer).expect("few");
+        assert!(seen.copy.as_slice().expect("host memory").iter().all(|&byte| byte == expected));
+    }
+    assert!(rig.next(&stream).expect("the end of a pass").is_none());
+}
+
+#[test]
+fn a_file_that_shrinks_fails_the_layer_that_it_cuts() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    let first = rig.next(&stream).expect("it can be read").expect("a layer");
+    let cut = model.layers[4].parts()[0].offset + 100;
+    let path = model.layers[4].parts()[0].file.path().to_owned();
+    OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(cut)).expect("a cut");
+    drop(first);
+    for layer in 1..4 {
+        assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
+    }
+    let error = rig.next(&stream).expect_err("it is cut");
+    assert!(matches!(error, Error::FileChanged { .. } | Error::EndOfFile { .. }), "{error}");
+    assert!(error.to_string().contains(path.to_str().expect("plain letters")), "{error}");
+}
+
+#[test]
+fn a_stream_whose_drive_hangs_can_be_closed() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, stream)) = served(&rig, len) else { return };
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    fuse.set(|faults| faults.hang_from = Some(3 * len));
+    crate::lab::fuse::drop_pages(&fuse.path());
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            loop {
+                match rig.next(&stream) {
+                    Ok(_) => {}
+                    Err(error) => return error.to_string(),
+                }
+            }
+        });
+        fuse.wait_for_parked(1);
+        stream.close().expect("its copies end");
+        let error = "`stream` cannot be `one that is closed`: it takes one that is open";
+        assert_eq!(waiting.join().expect("no panic"), error);
+    });
+    assert!(began.elapsed() < Duration::from_secs(20));
+    fuse.set(|faults| faults.hang_from = None);
+}
+
+#[test]
+fn a_caller_gives_up_waiting() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, stream)) = served(&rig, len) else { return };
+    fuse.set(|faults| faults.hang_from = Some(len));
+    crate::lab::fuse::drop_pages(&fuse.path());
+    let mut asked = 0;
+    let mut taken = 0;
+    // The first layers may be there before the drive hangs.
+    while taken < COUNT {
+        let mut go_on = || {
+            asked += 1;
+            asked < 3
+        };
+        // SAFETY: the stream is this device's and alive.
+        let next = unsafe { stream.next_while(rig.compute(), &mut go_on) };
+        if next.expect("no error").is_none() {
+            break;
+        }
+        taken += 1;
+    }
+    fuse.set(|faults| faults.hang_from = None);
+    while taken < COUNT {
+        assert!(rig.next(&stream).expect("it can be read").is_some());
+        taken += 1;
+    }
+}
+
+#[test]
+fn copies_that_fail_end_the_stream_and_leave_nothing_behind() {
+    for seed in 0..12 {
+        let rig = Rig::with(&format!("sim:copy-faults=0.02,seed={seed}"));
+        let model = rig.model(4, LEN);
+        let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+        for _ in 0..40 {
+            match rig.next(&stream) {
+                Ok(_) => {}
+                Err(Error::Device { .. }) => break,
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        let _ = stream.close();
+        let error = rig.next(&stream).expect_err("it has ended").to_string();
+        assert!(error.contains("closed") || error.contains("cannot copy"), "seed {seed}: {error}");
+    }
+}
+
+#[test]
+fn a_gpu_that_goes_ends_the_stream() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    rig.device.lose();
+    let error = (0..10).find_map(|_| rig.next(&stream).err()).expect("the GPU is gone");
+    assert!(error.to_string().contains("sim:0"), "{error}");
+    assert!(stream.close().is_err());
+}
+
+#[test]
+fn a_stream_ends_at_any_moment() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let before = rig.device.memory().expect("it is there").0;
+    for seed in 0..40_u64 {
+        let mut options = ordered(Order::Training, Some((2 + seed % 3) * model.layers[0].len()));
+        options.host_budget = (seed % 2) * 3 * model.layers[0].len();
+        options.check = seed % 5 == 0;
+        let stream = rig.stream(&model, options);
+        let mut held = Vec::new();
+        for _ in 0..seed * 7 % 13 {
+            if let Some(layer) = rig.next(&stream).expect("it can be read") {
+                rig.device.work(rig.compute(), SHORT).expect("a stream");
+                held.push(layer);
+            }
+        }
+        if seed % 3 == 0 {
+            drop(stream);
+        } else {
+            stream.close().expect("an end");
+        }
+        let error = held.last().map(|layer| layer.memory().is_err());
+        assert_ne!(error, Some(false), "seed {seed}: a layer outlives its stream");
+    }
+    assert_eq!(rig.device.memory().expect("it is there").0, before, "memory of the GPU is lost");
+}
+
+#[test]
+fn what_does_not_fit_the_gpu_is_refused() {
+    let rig = Rig::with("sim:memory=2M");
+    let model = rig.model(6, LEN);
+    let options = ordered(Order::Forward, Some(4 * model.layers[0].len()));
+    let refused = LayerStream::new(&rig.engine, &rig.gpu(), &model.layers, options);
+    let error = refused.expect_err("there is no room");
+    assert!(matches!(error, Error::Device { .. }), "{error}");
+    assert_eq!(rig.device.memory().expect("it is there").0, 2 << 20);
+}
+
+#[test]
+fn two_streams_and_two_gpus_bring_the_same_layers() {
+    let rig = Rig::new();
+    let model = rig.model(5, LEN);
+    let config = "sim:bandwidth=1GB/s".parse().expect("a configuration");
+    let other = Arc::new(SimDevice::new(1, config, Arc::new(SystemClock::new())));
+    let shared: Arc<dyn Device> = Arc::clone(&other) as _;
+    rig.engine.add_device(&shared).expect("a new GPU");
+    let second = Rig {
+        engine: rig.engine.clone(),
+        stream: other.create_stream().expect("a stream"),
+        device: other,
+        folder: tempfile::tempdir().expect("a folder"),
+    };
+    let budget = Some(2 * model.layers[0].len());
+    let streams =
+        [&rig, &rig, &second].map(|on| (on, on.stream(&model, ordered(Order::Forward, budget))));
+    std::thread::scope(|scope| {
+        for (number, (on, stream)) in streams.iter().enumerate() {
+            let model = &model;
+            let compute = on.device.create_stream().expect("a stream");
+            scope.spawn(move || {
+                let on = Rig {
+                    engine: on.engine.clone(),
+                    device: Arc::clone(&on.device),
+                    stream: compute,
+                    folder: tempfile::tempdir().expect("a folder"),
+                };
+                for _ in 0..=number {
+                    let seen = on.pass(stream, SHORT).expect("a pass");
+                    model.check_all(&seen, &[0, 1, 2, 3, 4]);
+                }
+            });
+        }
+    });
+}

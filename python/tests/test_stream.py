@@ -1,0 +1,167 @@
+"""Layers that come to the simulated GPU ahead of the compute."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import forebay
+import pytest
+from conftest import content
+from forebay.stream import LayerStream
+
+LAYERS, NBYTES = 5, 300_000
+
+Parts = list[tuple[forebay.File, int, int]]
+
+
+@pytest.fixture
+def model(engine: forebay.Engine, tmp_path: Path) -> tuple[list[Parts], list[bytes]]:
+    """Layers of two parts each, and what is in them."""
+    path, data = tmp_path / "model", content(LAYERS * NBYTES)
+    path.write_bytes(data)
+    file = engine.open(path)
+    layers, expected = [], []
+    for layer in range(LAYERS):
+        start, cut = layer * NBYTES, 100_001
+        layers.append([(file, start, cut), (file, start + cut, NBYTES - cut)])
+        expected.append(data[start : start + NBYTES])
+    return layers, expected
+
+
+def held(layer: forebay.stream.Layer) -> bytes:
+    """A layer's bytes, part by part."""
+    return b"".join(part.tobytes() for part in layer)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "training", [3, 3, 1]])
+def test_each_loop_is_a_pass(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], order: str | list[int]
+) -> None:
+    layers, expected = model
+    forward = list(range(LAYERS))
+    wanted = {"forward": forward, "backward": forward[::-1], "training": forward + forward[::-1]}
+    taken = []
+    with LayerStream(
+        layers, "sim", order=order, engine=engine, progress=lambda layer: taken.append(layer.index)
+    ) as stream:
+        for _ in range(2):
+            taken.clear()
+            for layer in stream:
+                assert held(layer) == expected[layer.index]
+                assert layer.name == f"layer {layer.index}"
+            assert taken == (wanted[order] if isinstance(order, str) else order)
+        passes = stream.statistics()["passes"]
+    assert [found["layers"] for found in passes] == [len(taken)] * 2
+    assert all(found["compute_s"] >= 0 and found["stall_s"] >= 0 for found in passes)
+
+
+def test_layers_stay_in_pinned_memory(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, expected = model
+    budgets = {"gpu_budget": 2 * NBYTES + 1000, "host_budget": LAYERS * (NBYTES + 4096)}
+    with LayerStream(layers, "sim", order="told", engine=engine, **budgets) as stream:
+        for _ in range(3):
+            stream.prefetch(range(LAYERS))
+            assert [held(layer) for layer in stream] == expected
+        times = stream.statistics()["layers"]
+    assert [found["pinned"] for found in times[:LAYERS]] == [False] * LAYERS
+    assert all(found["pinned"] for found in times[LAYERS:] if found["bytes"])
+
+
+def test_after_a_pass_it_is_known_what_binds(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    with LayerStream(layers, "sim", engine=engine) as stream:
+        assert stream.placement() is None
+        for _ in range(1000):
+            for layer in stream:
+                layer.memory.tobytes()
+            if (placement := stream.placement()) is not None:
+                break
+    assert placement is not None
+    assert set(placement["tiers"]) <= {"gpu", "pinned", "page_cache", "drive"}
+    assert placement["pass_s"] > 0 and placement["ceiling"] in ("link", "page_cache", "drive")
+
+
+def test_an_order_is_told(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, expected = model
+    with LayerStream(layers, "sim", order="told", engine=engine) as stream:
+        assert list(stream) == []
+        stream.prefetch(4)
+        stream.prefetch([0, 4])
+        assert [held(layer) for layer in stream] == [expected[4], expected[0], expected[4]]
+        with pytest.raises(ValueError, match="numbers of the 5 layers, from 0"):
+            stream.prefetch(5)
+
+
+def test_a_layer_is_valid_until_the_next(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, expected = model
+    with LayerStream(layers, "sim", engine=engine) as stream:
+        first = next(stream)
+        memory = first[0]
+        second = next(stream).keep()
+        with pytest.raises(ValueError, match="it takes one that is held"):
+            first.memory  # noqa: B018
+        next(stream)
+        assert held(second) == expected[1]
+        second.release()
+        with pytest.raises(ValueError, match="it takes one that is held"):
+            second.release()
+        with pytest.raises(IndexError, match="part 2 of 2"):
+            next(stream)[2]
+        with pytest.warns(ResourceWarning, match="still in use: layer 0"):
+            stream.close()
+        del memory
+    gc.collect()
+
+
+def test_who_uses_a_layer_too_long_finds_no_numbers(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    with LayerStream(layers, "sim", engine=engine, check=True) as stream:
+        memory = next(stream).memory
+        engine_of = memory.tobytes()
+        assert engine_of != b"\xff" * NBYTES
+        next(stream)
+        assert set(memory.tobytes()) == {0xFF}
+        del memory
+
+
+def test_a_loop_may_end_by_an_exception(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    with pytest.raises(KeyError), LayerStream(layers, "sim", engine=engine) as stream:
+        for _ in stream:
+            raise KeyError
+    with pytest.raises(ValueError, match="one that is closed"):
+        next(stream)
+
+
+def test_what_cannot_be_streamed_is_refused(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    file = layers[0][0][0]
+    with pytest.raises(ValueError, match="layers go to a GPU"):
+        LayerStream(layers, "cpu", engine=engine)
+    with pytest.raises(TypeError, match='`order` cannot be \'random\': it takes "forward"'):
+        LayerStream(layers, "sim", order="random", engine=engine)
+    with pytest.raises(ValueError, match="2 names for 5 layers"):
+        LayerStream(layers, "sim", names=["a", "b"], engine=engine)
+    with pytest.raises(ValueError, match="`layer 0` ends behind the file's 1500000 bytes"):
+        LayerStream([[(file, 0, 1_500_001)]], "sim", engine=engine)
+    with pytest.raises(ValueError, match="`gpu_budget` cannot be `1000 bytes`"):
+        LayerStream(layers, "sim", gpu_budget=1000, engine=engine)
+    with pytest.raises(ValueError, match="opened by another engine"):
+        LayerStream(layers, "sim", engine=forebay.Engine(remember=False))
+    with pytest.raises(TypeError, match="`stream` cannot be a `float`"):
+        next(LayerStream(layers, "sim", engine=engine, stream=1.5))
