@@ -12,7 +12,7 @@ import pytest
 from conftest import content
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / "python.md", ROOT / "README.md"]
+PAGES = [ROOT / "docs" / "python.md", ROOT / "docs" / "layers.md", ROOT / "README.md"]
 
 
 def examples() -> list[tuple[str, str]]:

@@ -109,6 +109,7 @@
 //! - `stream/loader.rs`: queues copies to the stream's own memory
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
+//! - `stream/planning.rs`: copies between memory of its own, to see how fast that is
 //! - `stream/taken.rs`: orders work on streams that a caller names
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them

@@ -18,7 +18,7 @@ def main() -> int:
     """Measures, prints a table, and writes what was measured."""
     given = _arguments()
     try:
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         return _refuse(f"it computes by torch, which is not there: {error}")
     if not torch.cuda.is_available():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ class _Pieces:
             out = out + (wide[:, : shape.expert] * wide[:, shape.expert :]) @ down
         return out
 
-    def backward(self) -> tuple[torch.Tensor, ...]:
+    def backward(self) -> Any:
         """The forward work once more, and the gradients of the input and of all weights."""
         inputs = [self.x, self.to_heads, self.from_heads, *self.up, *self.down]
         for tensor in inputs:

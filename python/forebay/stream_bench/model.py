@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import model as files
 from .ways.pinned import Pinned

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay.stream
 
@@ -29,7 +29,7 @@ class TensorAt(NamedTuple):
         count = 1
         for length in self.shape:
             count *= length
-        return count * self.dtype.itemsize
+        return count * int(self.dtype.itemsize)
 
 
 class Layer(forebay.stream.Layer):

@@ -402,21 +402,6 @@ impl File {
         &self.engine
     }
 
-    /// Whether both are one file that was opened once.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(self.shared_handle(), other.shared_handle())
-    }
-
-    /// Whether that engine opened it.
-    pub(crate) fn is_of(&self, engine: &Engine) -> bool {
-        std::ptr::eq(&*self.engine.inner, &*engine.inner)
-    }
-
-    /// Bytes of it, as an error names them.
-    pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
-        self.handle().place(offset, len)
-    }
-
     pub(super) fn shared_handle(&self) -> &Arc<Handle> {
         &self.handle
     }

@@ -11,6 +11,7 @@ mod borrow;
 mod drives;
 mod extents;
 mod file;
+mod identity;
 mod interrupt;
 mod lanes;
 mod learn;

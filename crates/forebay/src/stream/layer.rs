@@ -175,6 +175,12 @@ fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
     list
 }
 
+/// Bytes of a slot: half of the engine's, whose transfers hand on parts of a slot while the rest
+/// comes. A layer's slots leave whole, so that smaller ones keep reads and copies going at once.
+pub(super) fn slot_len(engine: &Engine) -> u64 {
+    engine.options().slot_size / 2
+}
+
 /// The layers, each cut in so many slices that `room` of them at once fit `budget` bytes; in one
 /// where there is no budget. How many slices there are of each, and the units in order.
 ///
@@ -185,7 +191,7 @@ pub(super) fn cut(
     layers: &[Layer],
     budget: Option<u64>,
 ) -> Result<(usize, Vec<Unit>)> {
-    let slot = engine.options().slot_size;
+    let slot = slot_len(engine);
     if layers.is_empty() {
         let (name, value) = ("layers".into(), "none".into());
         return Err(Error::BadOption { name, value, expected: "one at least".into() });

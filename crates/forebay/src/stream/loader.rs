@@ -1,10 +1,6 @@
-//! The thread that brings layers from files. It waits for storage and for slots, never for the
-//! caller.
-//!
-//! Where a layer's buffer is free already, it is one transfer of the engine. Where the GPU still
-//! computes with what is there, its bytes are read ahead to slots of the stream's own, and each
-//! slot's copy waits on the GPU. What is kept in pinned memory is read to that, and copied from
-//! there.
+//! The thread that brings layers from files: to slots of the stream's own, or to the pinned memory
+//! that they are kept in, and from there to the GPU. It waits for storage and for slots, never for
+//! the caller.
 
 #![expect(unsafe_code, reason = "queues copies to the stream's own memory")]
 
@@ -15,7 +11,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::layer::Unit;
+use super::layer::{Unit, slot_len};
 use super::marks::Mark;
 use super::refuse;
 use super::shared::{Job, Shared};
@@ -26,8 +22,14 @@ use crate::gpu::{DeviceCopy, DeviceResult};
 use crate::memory::Buffer;
 use crate::plan::{Packed, SKEW};
 
-/// Slots: one is copied, one is ready behind it, and two are being filled.
-const SLOTS: u64 = 4;
+/// Slots: one is copied, one or two are ready behind it, and three are being filled.
+const SLOTS: u64 = 6;
+
+/// Reads under way while slots are copied. Those take turns, so more of them would all come later:
+/// layers of 200 MB from the page cache came in 1.23, 1.07, 1.12 and 1.08 of the link's time with
+/// 2, 3, 4 and 6 (H200, `benches/runs/2026-11-22-h200-layers`). A drive that the link waits for
+/// may have all slots.
+const READS: usize = 3;
 
 /// How long it waits for bytes before it looks for other work: shorter than a slot takes to be
 /// filled from memory.
@@ -89,22 +91,12 @@ enum Place {
     Slot(usize, u64),
     /// Pinned memory that is kept, from this address on.
     Home(u64),
-    /// All of a layer to the GPU.
-    Gpu,
-}
-
-/// What came of beginning a layer as one transfer.
-enum Straight {
-    Begun,
-    /// It can, when the one before it has less left.
-    Soon,
-    No,
 }
 
 impl Loader {
     /// Starts the thread.
     pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
-        let slot_len = shared.engine.options().slot_size + SKEW;
+        let slot_len = slot_len(&shared.engine) + SKEW;
         let store = shared.store()?;
         let passes = (0..shared.units.len()).any(|unit| store.home(unit).is_none());
         let slots = passes.then(|| shared.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
@@ -165,10 +157,8 @@ impl Loader {
                 self.finish_landed(&active, unit)?;
                 continue;
             }
-            match self.begin_straight(&active, unit)? {
-                Straight::Begun => continue,
-                Straight::Soon => return Ok(true),
-                Straight::No => {}
+            if self.flights.len() >= READS && self.copies() {
+                return Ok(false);
             }
             let step = active.next.get();
             let home = self.store.home(active.job.load.unit).filter(|_| active.job.to_home);
@@ -195,59 +185,14 @@ impl Loader {
         Ok(false)
     }
 
-    /// Has the engine bring all of a layer, where nothing uses its buffer any more: begun when the
-    /// one before it has little left, so that the link does not idle between them.
-    fn begin_straight(&mut self, active: &Rc<Active>, unit: &Unit) -> Result<Straight> {
-        let load = active.job.load;
-        if active.next.get() > 0 || active.job.to_home {
-            return Ok(Straight::No);
-        }
-        let last = self.flights.back();
-        if let Some(Flight { transfer, place: Place::Gpu, .. }) = last {
-            let (done, whole) = transfer.transfer().progress();
-            if done + 2 * self.shared.engine.options().slot_size < whole {
-                return Ok(Straight::Soon); // the later, the rather its buffer is free
-            }
-        }
-        if !self.is_free(active)? {
-            return Ok(Straight::No);
-        }
-        if last.is_some_and(|last| last.place != Place::Gpu) {
-            return Ok(Straight::Soon); // copies are queued meanwhile
-        }
-        self.begin_copies(active).map_err(|source| self.shared.failed(unit.len, source))?;
-        active.next.set(unit.packing.blocks());
-        active.landed.set(unit.packing.blocks() - 1);
-        let pieces = unit.parts.iter().zip(&unit.places);
-        let pieces: Vec<Piece<'_>> =
-            pieces.map(|(part, &at)| Piece::new(&part.file, part.offset, part.len, at)).collect();
-        let memory = self.store.buffers[load.buffer].share(0, unit.len);
-        match self.shared.engine.start_read_block(&pieces, memory) {
-            Ok(transfer) => {
-                let active = Rc::clone(active);
-                self.flights.push_back(Flight { active, step: 0, transfer, place: Place::Gpu });
-            }
-            Err(error) => {
-                active.landed.set(unit.packing.blocks());
-                active.fail(error);
-            }
-        }
-        Ok(Straight::Begun)
-    }
-
-    /// Whether all that a job's buffer waits for is passed.
-    fn is_free(&self, active: &Active) -> Result<bool> {
-        for mark in &active.job.frees {
-            if !mark.is_passed().map_err(|source| self.shared.failed(0, source))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     fn slot(&self, slot: usize) -> Buffer {
         let slots = self.slots.as_ref().expect("there are numbers of slots");
         slots.share(slot as u64 * self.slot_len, self.slot_len)
+    }
+
+    /// Whether any slot is being copied.
+    fn copies(&self) -> bool {
+        self.copied.iter().flatten().any(|mark| matches!(mark.is_passed(), Ok(false)))
     }
 
     /// A slot that nothing is copied from any more.
@@ -285,9 +230,8 @@ impl Loader {
             Ok(()) => {}
         }
         let mut mark = None;
-        if let (Place::Slot(_, address) | Place::Home(address), true) =
-            (flight.place, active.error.borrow().is_none())
-        {
+        let (Place::Slot(_, address) | Place::Home(address)) = flight.place;
+        if active.error.borrow().is_none() {
             let copied = self.copy(flight, address, unit);
             mark = Some(copied.map_err(|source| self.shared.failed(unit.len, source))?);
         }

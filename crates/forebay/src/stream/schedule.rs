@@ -1,9 +1,9 @@
 //! Which layer is brought into which of the GPU's buffers, and when. Pure.
 //!
 //! Of an order that is known, the layer that gives way is the one that is taken again last of all
-//! (Belady's rule), decided as if each layer were brought when it is taken, and then done as soon as
-//! the buffer is free: so as few layers are read as with any other rule, and each as early as that
-//! allows. The layers taken last may be kept out of it, so that one is brought while they are
+//! (Belady's rule), decided as if each layer were brought when it is taken, and then done as soon
+//! as the buffer is free: so as few layers are read as with any other rule, and each as early as
+//! that allows. The layers taken last may be kept out of it, so that one is brought while they are
 //! computed.
 
 use super::order::{NEVER, Sequence};

@@ -1,5 +1,5 @@
-//! What a stream's caller does: take a layer, keep it, release it. Each step has brought what can be
-//! brought then.
+//! What a stream's caller does: take a layer, keep it, release it. Each step has brought what can
+//! be brought then.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
 

@@ -28,7 +28,8 @@ fn layers(file: &File, len: u64) -> Vec<Layer> {
 
 /// A file in user space with layers that hold their own numbers.
 fn served(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
-    let bytes = (0..COUNT).flat_map(|n| vec![u8::try_from(n).expect("few"); len as usize]);
+    let bytes = (0..COUNT)
+        .flat_map(|n| vec![u8::try_from(n).expect("few"); usize::try_from(len).expect("it fits")]);
     let fuse = or_skip(Fuse::new(bytes.collect()))?;
     let file = rig.engine.open(fuse.path()).expect("the file opens");
     let options = ordered(Order::Forward, Some(2 * len));

@@ -30,8 +30,8 @@ pub(crate) struct Model {
     pub(crate) bytes: Vec<Vec<Vec<u8>>>,
 }
 
-/// What came of a layer: its number and slice, and a copy of its memory made by the compute's stream
-/// once that is over.
+/// What came of a layer: its number and slice, and a copy of its memory that the compute's stream
+/// made once it was over.
 pub(crate) struct Seen {
     pub(crate) layer: usize,
     pub(crate) slice: usize,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay
 from forebay.stream import LayerStream

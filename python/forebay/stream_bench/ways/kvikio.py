@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .way import Way
 
@@ -25,8 +25,8 @@ class KvikIO(Way):
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         super().__init__(model, source, device, buffers)
-        import kvikio
-        import kvikio.defaults
+        import kvikio  # type: ignore[import-not-found,unused-ignore]
+        import kvikio.defaults  # type: ignore[import-not-found,unused-ignore]
 
         kvikio.defaults.set({"num_threads": _THREADS, "task_size": _TASK})
         self._file: Any = kvikio.CuFile(model.path, "r")
@@ -37,7 +37,7 @@ class KvikIO(Way):
     @staticmethod
     def absent() -> str | None:
         try:
-            import kvikio  # noqa: F401
+            import kvikio  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
         except Exception as error:  # whatever its libraries say
             return f"{type(error).__name__}: {error}"
         return None

@@ -6,7 +6,7 @@ from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
+import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .way import Way
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
+    import torch  # type: ignore[import-not-found,unused-ignore]
 
     from ..model import Model
 

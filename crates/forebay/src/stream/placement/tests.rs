@@ -1,3 +1,5 @@
+//! Placements that are known by hand, what holds for all, and passes that are played tick by tick.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Loads that are known by hand, the fewest there can be, and what is in use.
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
