@@ -95,15 +95,16 @@ class Layer:
 class LayerStream:
     """Layers that come to a GPU one after the other, ahead of the compute that needs them.
 
-    A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. Each
-    step releases the layer before it: what comes to its place waits on the GPU until what is queued
+    A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. A loop
+    that was left in the middle of a pass is gone on with by the next one. Each step releases the layer before it: what comes to its place waits on the GPU until what is queued
     on the compute's stream by then is done. The host waits for storage alone.
 
     ``layers`` are lists of ``(file, offset, length)``; ``names`` are what errors call them.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
     layers' numbers, or ``"told"``: `prefetch` says then what comes. ``gpu_budget`` is the bytes of
     GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
-    ``host_budget`` is the bytes of pinned memory in which layers stay once they were read.
+    ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
+    which is known after a pass; where the order is told, for the first that fit.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
     then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
     ``progress`` is called with each layer that is taken.
@@ -153,6 +154,7 @@ class LayerStream:
         return self._stream.buffers
 
     def __iter__(self) -> Iterator[Layer]:
+        self._stream.begin_pass()
         return self
 
     def __next__(self) -> Layer:
@@ -202,9 +204,10 @@ class LayerStream:
         """The number by which the driver knows a stream."""
         if isinstance(stream, str) and stream == "current":
             torch = sys.modules.get("torch")
-            if torch is None or not torch.cuda.is_initialized():
+            device = self._stream.device
+            if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
                 return 0
-            return int(torch.cuda.current_stream().cuda_stream)
+            return int(torch.cuda.current_stream(device).cuda_stream)
         if stream is None:
             return 0
         if isinstance(stream, int):

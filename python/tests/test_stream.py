@@ -83,7 +83,10 @@ def test_after_a_pass_it_is_known_what_binds(
                 break
     assert placement is not None
     assert set(placement["tiers"]) <= {"gpu", "pinned", "page_cache", "drive"}
-    assert placement["pass_s"] > 0 and placement["ceiling"] in ("link", "page_cache", "drive")
+    # What the host does between two layers counts as compute here, so either may bind.
+    assert placement["ceiling"] in ("compute", "link", "page_cache", "drive")
+    assert placement["pass_s"] >= placement["compute_s"] > 0
+    assert (placement["more_gpu"] is None) == (placement["ceiling"] == "compute")
 
 
 def test_an_order_is_told(
@@ -134,6 +137,32 @@ def test_who_uses_a_layer_too_long_finds_no_numbers(
         next(stream)
         assert set(memory.tobytes()) == {0xFF}
         del memory
+
+
+def test_a_loop_over_some_layers_does_not_make_the_next_empty(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    with LayerStream(layers, "sim", engine=engine) as stream:
+        for _ in range(2):
+            assert [layer.index for _, layer in zip(range(LAYERS), stream, strict=False)] == list(
+                range(LAYERS)
+            )
+        assert [layer.index for layer in stream] == list(range(LAYERS))
+
+
+def test_what_moves_a_layers_bytes_waits_for_them(
+    model: tuple[list[Parts], list[bytes]], slow_gpu: forebay.Engine, tmp_path: Path
+) -> None:
+    layers, expected = model
+    parts = [(slow_gpu.open(file.name), at, size) for file, at, size in layers[0]]
+    slow_gpu.gpu("sim")
+    with LayerStream([parts], "sim", engine=slow_gpu, passes=1) as stream:
+        layer = next(stream)
+        with slow_gpu.open(tmp_path / "copy", "w") as copy:
+            copy.write_from(layer[0])
+            copy.write_from(layer[1], offset=layer[0].nbytes)
+    assert (tmp_path / "copy").read_bytes() == expected[0]
 
 
 def test_a_loop_may_end_by_an_exception(

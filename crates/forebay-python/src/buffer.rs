@@ -55,14 +55,19 @@ impl Buffer {
         self.buffer.device()
     }
 
+    /// Waits for a layer's bytes; those of other memory are there.
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
+        let waited = interruptible(py, |go_on| memory.wait_while(go_on))?;
+        crate::failure::raised(py, waited).map(drop)
+    }
+
     /// Has a stream that DLPack names by its number wait for a layer's bytes; those of other memory
     /// are there: who reads into it waits, or orders it.
     fn order(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let Memory::Layer(memory) = &*self.buffer else { return Ok(()) };
-        let Some(number) = stream.and_then(|stream| stream.extract::<i64>().ok()) else {
-            return Ok(());
-        };
-        // None, or the consumer orders it itself (-1).
+        // Nothing means the default stream, and -1 that the consumer orders it itself.
+        let number = stream.map(|stream| stream.extract::<i64>()).transpose()?.unwrap_or(0);
         let Ok(number) = u64::try_from(number) else { return Ok(()) };
         // SAFETY: by DLPack the consumer's stream is alive, and one of the array's device.
         let ordered = py.detach(|| unsafe { memory.order(CallerStream(number)) });
@@ -110,10 +115,7 @@ impl Buffer {
     /// Its bytes as an object of Python.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         self.extent()?;
-        if let Memory::Layer(memory) = &*self.buffer {
-            let waited = interruptible(py, |go_on| memory.wait_while(go_on))?;
-            crate::failure::raised(py, waited)?;
-        }
+        self.wait(py)?;
         let len = usize::try_from(self.buffer.len())?;
         let mut failed = Ok(());
         let made = pyo3::types::PyBytes::new_with(py, len, |bytes| {
@@ -150,6 +152,7 @@ impl Buffer {
         if self.buffer.device().is_none() {
             return Err(PyAttributeError::new_err("__cuda_array_interface__"));
         }
+        self.wait(py)?; // it names no stream
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("data", (self.buffer.address(), false))?;

@@ -30,7 +30,7 @@ pub(crate) struct LayerStream {
 /// A layer on the GPU, or a slice of one: released when the next one is taken, unless it is kept.
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct TakenLayer {
-    taken: stream::Taken,
+    taken: Apart<stream::Taken>,
 }
 
 #[pymethods]
@@ -75,7 +75,7 @@ impl LayerStream {
         // SAFETY: whoever names a stream by its number has promised that it is alive, and one of
         // the GPU's.
         let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
-        Ok(raised(py, taken)?.map(|taken| TakenLayer { taken }))
+        Ok(raised(py, taken)?.map(|taken| TakenLayer { taken: Apart::new(taken) }))
     }
 
     /// Tells which layers are taken next.
@@ -86,6 +86,17 @@ impl LayerStream {
     /// Ends it; the names of layers whose memory somebody still has.
     fn close(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         raised(py, py.detach(|| self.stream.close()))
+    }
+
+    /// Says that a pass begins.
+    fn begin_pass(&self, py: Python<'_>) {
+        py.detach(|| self.stream.begin_pass());
+    }
+
+    /// The GPU: `cuda:0`.
+    #[getter]
+    fn device(&self) -> String {
+        self.stream.device().to_string()
     }
 
     /// In how many slices each layer comes.

@@ -119,6 +119,7 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     if let Ok(buffer) = object.cast::<Buffer>() {
         let this = buffer.get();
         let (address, len) = this.extent()?;
+        this.wait(object.py())?;
         let (on_gpu, device) = (this.id().is_some(), this.id());
         let keep = object.clone().unbind();
         return Ok(Found { address, len, on_gpu, device, order: Order::None, keep });

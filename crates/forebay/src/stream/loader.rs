@@ -278,9 +278,8 @@ impl Loader {
         let load = active.job.load;
         let failed = |source| self.shared.failed(self.shared.units[load.unit].len, source);
         if let Some(error) = active.error.borrow().clone() {
-            let mut frees = active.job.frees.clone();
-            frees.push(self.shared.marks.put(self.shared.file_lane).map_err(failed)?);
-            self.shared.gave_up(load, frees, error);
+            let mark = self.shared.marks.put(self.shared.file_lane).map_err(failed)?;
+            self.shared.gave_up(load, mark, error);
             return Ok(());
         }
         self.begin_copies(active).map_err(failed)?;
@@ -312,12 +311,13 @@ impl Drop for Loader {
     fn drop(&mut self) {
         // Dropped they are cancelled; what hangs has its memory until it answers.
         self.flights.clear();
-        if self.shared.settle().is_err() {
-            std::mem::forget(self.slots.take()); // a copy may still read them
-        }
         if !self.shared.is_closing() {
             let unit = &self.shared.units[0];
             self.shared.lose(refuse(&unit.first, "what brings layers has ended".into()));
+        }
+        if self.shared.settle().is_err() {
+            // A copy may still read the slots, and write to the buffers.
+            std::mem::forget((self.slots.take(), Arc::clone(&self.store)));
         }
     }
 }

@@ -105,7 +105,9 @@ impl Mark {
 
 impl Drop for Used {
     fn drop(&mut self) {
-        self.of.idle().push(self.event);
+        if self.of.device.home().is_here() {
+            self.of.idle().push(self.event);
+        }
     }
 }
 

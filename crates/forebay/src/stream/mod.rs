@@ -54,7 +54,7 @@ pub use taken::{LayerMemory, Taken};
 
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
-use crate::gpu::{CallerStream, Device};
+use crate::gpu::{CallerStream, Device, DeviceId};
 
 /// Buffers on the GPU where nobody says how many: one that is computed, one that is there, and one
 /// that comes, so that a layer may be late by as long as another takes.
@@ -130,8 +130,8 @@ pub struct LayerStream {
 }
 
 impl LayerStream {
-    /// A stream of `layers` to a GPU of `engine`. Pinned memory and the GPU's buffers are taken
-    /// now, and the first layers are on their way when it returns.
+    /// A stream of `layers` to a GPU of `engine`. The GPU's buffers and slots are taken now, and
+    /// the first layers are on their way when it returns.
     ///
     /// # Errors
     /// What is wrong with a layer: no bytes, or some behind its file's end. A budget that is too
@@ -181,6 +181,7 @@ impl LayerStream {
     /// What went wrong with this layer: it is tried again by the next call. All buffers are held
     /// by layers that are kept. The GPU's own failure, which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
+        self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.next(compute, &mut || true) }
     }
@@ -198,6 +199,7 @@ impl LayerStream {
         compute: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Taken>> {
+        self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.next(compute, go_on) }
     }
@@ -208,7 +210,23 @@ impl LayerStream {
     /// # Errors
     /// A number that is no layer's; another order; a GPU that fails.
     pub fn prefetch(&self, layers: &[usize]) -> Result<()> {
+        self.shared.check_home()?;
         self.shared.tell(layers)
+    }
+
+    /// Says that a pass begins: where the one before it was taken to its last layer, and its end
+    /// was not asked for, the next call takes the first layer. In the middle of a pass nothing
+    /// changes: it goes on where it was left.
+    pub fn begin_pass(&self) {
+        if self.shared.check_home().is_ok() {
+            self.shared.begin_pass();
+        }
+    }
+
+    /// The GPU.
+    #[must_use]
+    pub fn device(&self) -> DeviceId {
+        self.shared.device.id()
     }
 
     /// In how many slices each layer is taken.
@@ -226,13 +244,18 @@ impl LayerStream {
     /// What the layers took so far.
     #[must_use]
     pub fn statistics(&self) -> StreamStatistics {
+        if self.shared.check_home().is_err() {
+            return StreamStatistics::default();
+        }
         self.shared.statistics()
     }
 
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take so.
-    /// `None` before, and of an order that is told.
+    /// `None` before, and where nothing is planned: of an order that is told, of slices, and of
+    /// passes of more than 4,096 layers.
     #[must_use]
     pub fn placement(&self) -> Option<Placement> {
+        self.shared.check_home().ok()?;
         match &self.shared.lock().plan {
             Plan::Made(placement) => Some((**placement).clone()),
             _ => None,
@@ -245,9 +268,11 @@ impl LayerStream {
     /// # Errors
     /// A copy that does not end; what it may touch is never given back then.
     pub fn close(&self) -> Result<Vec<String>> {
+        self.shared.check_home()?;
         self.shared.ask_to_close();
-        let loader = self.loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        if let Some(loader) = loader {
+        // Whoever else closes it returns when it is closed.
+        let mut loader = self.loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(loader) = loader.take() {
             let _ = loader.join();
         }
         let exports = self.shared.exports();
@@ -266,6 +291,12 @@ impl fmt::Debug for LayerStream {
 
 impl Drop for LayerStream {
     fn drop(&mut self) {
+        if self.shared.check_home().is_err() {
+            // The parent's: a child has no such thread, and may find its locks held.
+            let loader = self.loader.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            std::mem::forget(loader.take());
+            return;
+        }
         let _ = self.close();
     }
 }

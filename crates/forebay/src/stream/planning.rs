@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::layer::{LayerPart, Shelf};
 use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
 use super::shared::{Shared, State};
+use super::statistics::REMEMBERED;
 use super::store::host;
 use crate::error::Result;
 use crate::file::Residency;
@@ -45,8 +46,9 @@ impl Shared {
         if !matches!(state.plan, Plan::Waiting) || state.schedule.position() <= pass {
             return;
         }
-        if pass == 0 {
-            state.plan = Plan::None;
+        let is_too_late = state.schedule.position() > 3 * pass;
+        if pass == 0 || pass > REMEMBERED as u64 || is_too_late {
+            state.plan = Plan::None; // the GPU is not done with what is kept, or forgets
             return;
         }
         let Some(seen) = self.seen(state, pass) else { return };
@@ -116,11 +118,17 @@ impl Shared {
 
     /// Takes pinned memory for the layers that are to be there, as far as it can be had.
     fn pin(&self, placement: &Placement) {
-        let Ok(store) = self.store() else { return };
+        let mut left = self.host_budget;
         for (number, unit) in self.units.iter().enumerate() {
+            // Closed meanwhile it is to end.
+            let Some(store) = self.store().ok().filter(|_| !self.is_closing()) else { return };
             let wanted = placement.tiers[unit.layer] == Tier::Pinned;
             let shelf = Shelf::new(&unit.packing);
-            if wanted && shelf.len > 0 && store.pin(&self.engine, number, shelf).is_err() {
+            if !wanted || shelf.len == 0 || shelf.len > left {
+                continue;
+            }
+            left -= shelf.len;
+            if store.pin(&self.engine, number, shelf).is_err() {
                 return; // it comes from its file, as before
             }
         }

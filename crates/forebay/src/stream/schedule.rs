@@ -117,6 +117,11 @@ impl Schedule {
         Some(Load { position, unit, buffer })
     }
 
+    /// The layer that would be brought next.
+    pub(super) fn wanted(&self) -> Option<usize> {
+        self.first_missing().map(|(_, unit)| unit)
+    }
+
     /// The first position whose layer is in no buffer and on its way to none.
     fn first_missing(&self) -> Option<(u64, usize)> {
         // What a whole pass does not miss nothing misses; what is told ends by itself.
@@ -145,14 +150,14 @@ impl Schedule {
             let is_coming = matches!(buffer.content, Content::Coming(_));
             let free = buffer.users == 0 && !is_coming && used >= position;
             let recent = unit.is_some_and(is_recent);
-            // What is to be taken now cannot wait; what is to be taken later leaves alone what was
-            // taken last.
-            if stays || buffer.kept || if is_now { !free } else { recent } {
+            // What is to be taken now cannot wait; what is to be taken later leaves alone what
+            // stays, and what was taken last.
+            if buffer.kept || if is_now { !free } else { recent || stays } {
                 continue;
             }
             let again = unit.map_or(NEVER, |unit| self.sequence.next_use(unit, position));
             let (empty, idle) = (unit.is_none(), u64::MAX - buffer.last);
-            let rank = Rank { old: !recent, empty, again, free, idle };
+            let rank = Rank { old: !recent && !stays, empty, again, free, idle };
             if best.is_none_or(|(other, _)| rank > other) {
                 best = Some((rank, index));
             }
@@ -216,7 +221,7 @@ impl Schedule {
 /// How well a buffer serves, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// It is none of those taken last.
+    /// It is none of those taken last, and does not stay.
     old: bool,
     empty: bool,
     /// The position at which its layer is taken again.

@@ -142,6 +142,11 @@ impl Shared {
         }))
     }
 
+    /// Refuses a forked child, which has none of the threads, and whose locks may be held for ever.
+    pub(super) fn check_home(&self) -> Result<()> {
+        self.engine.home().check(Operation::Read, || None)
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -213,15 +218,16 @@ impl Shared {
         let (load, mut state) = (job.load, self.lock());
         state.filled[load.unit] |= job.to_home;
         state.loads[load.buffer] = Some(Loaded { begun, ready, pinned: false, counted: false });
+        state.frees[load.buffer].clear();
         state.schedule.arrived(load.buffer);
         drop(state);
         self.came.notify_all();
     }
 
     /// Says that a job came to nothing; what may still write to its buffer has to be passed.
-    pub(super) fn gave_up(&self, load: Load, frees: Vec<Mark>, error: Error) {
+    pub(super) fn gave_up(&self, load: Load, mark: Mark, error: Error) {
         let mut state = self.lock();
-        state.frees[load.buffer].extend(frees);
+        state.frees[load.buffer].push(mark);
         state.schedule.failed(load.buffer);
         state.failures.entry(load.unit).or_insert(error);
         drop(state);
@@ -311,6 +317,9 @@ impl State {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if !self.engine.home().is_here() {
+            return; // the parent's
+        }
         if self.lock().store.is_some() {
             let _ = self.give_back();
         }

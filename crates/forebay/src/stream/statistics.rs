@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::marks::Mark;
 
 /// Visits and passes that are remembered at most.
-const REMEMBERED: usize = 4096;
+pub(super) const REMEMBERED: usize = 4096;
 
 /// What one layer took, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

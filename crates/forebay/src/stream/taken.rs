@@ -21,7 +21,8 @@ pub struct Taken {
 }
 
 /// Memory of a layer: it stays allocated as long as this lives, and holds the layer until that is
-/// released.
+/// released. On the stream for which the layer was taken its bytes are there; who uses them in any
+/// other way waits for them first ([`wait_while`](Self::wait_while), [`order`](Self::order)).
 #[derive(Debug)]
 pub struct LayerMemory {
     buffer: Buffer,
@@ -31,6 +32,15 @@ pub struct LayerMemory {
 }
 
 impl LayerMemory {
+    /// Copies `out.len()` bytes from `offset` into host memory, once they have come.
+    ///
+    /// # Errors
+    /// As [`Buffer::download`].
+    pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.wait_while(&mut || true)?;
+        self.buffer.download(offset, out)
+    }
+
     /// Makes what is queued on `stream` from now on wait for the layer's bytes, as the stream does
     /// for which the layer was taken.
     ///
@@ -137,6 +147,7 @@ impl Taken {
     }
 
     fn lend(&self, range: Range<u64>) -> Result<LayerMemory> {
+        self.shared.check_home()?;
         let alive = Arc::new(());
         let (buffer, ready) = self.shared.lend(self.position, self.unit, range, &alive)?;
         Ok(LayerMemory { buffer, ready, _alive: alive })
@@ -148,6 +159,7 @@ impl Taken {
     /// # Errors
     /// For a layer that was released.
     pub fn keep(&self) -> Result<()> {
+        self.shared.check_home()?;
         self.shared.keep(self.position)
     }
 
@@ -159,6 +171,7 @@ impl Taken {
     /// # Errors
     /// For a layer that was released before; the GPU's, and the layer stays held then.
     pub unsafe fn release(&self, compute: CallerStream) -> Result<()> {
+        self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.release(self.position, compute) }
     }

@@ -45,6 +45,7 @@ impl Shared {
         let pass = state.schedule.sequence().pass_len();
         if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
             state.turned = true;
+            self.pump(&mut state)?;
             return Ok(None);
         }
         state.taking = true;
@@ -127,10 +128,13 @@ impl Shared {
 
     /// Has brought what can be brought now.
     pub(super) fn pump(&self, state: &mut State) -> Result<()> {
-        // What failed is told before it is tried again.
-        while !state.closing && state.lost.is_none() && state.failures.is_empty() {
+        while !state.closing && state.lost.is_none() {
+            if state.schedule.wanted().is_some_and(|unit| state.failures.contains_key(&unit)) {
+                return Ok(()); // what failed is told before it is tried again
+            }
             let Some(load) = state.schedule.next_load() else { return Ok(()) };
-            let frees = std::mem::take(&mut state.frees[load.buffer]);
+            // They stay known until copies are queued behind them.
+            let frees = state.frees[load.buffer].clone();
             if !state.filled[load.unit] {
                 let to_home = state.store()?.home(load.unit).is_some();
                 state.jobs.push_back(Job { load, frees, to_home });
@@ -142,6 +146,7 @@ impl Shared {
                 Ok((begun, ready)) => {
                     let loaded = Loaded { begun, ready, pinned: true, counted: false };
                     state.loads[load.buffer] = Some(loaded);
+                    state.frees[load.buffer].clear();
                     state.schedule.arrived(load.buffer);
                 }
                 Err(source) => {
@@ -200,10 +205,12 @@ impl Shared {
         let (_, buffer) = state.taken[place];
         let memory = &state.store()?.buffers[buffer];
         let (address, len) = (memory.address(), memory.len());
+        let is_last = state.taken.iter().filter(|taken| taken.1 == buffer).count() == 1;
+        let fills = self.checks && is_last && !state.closing && state.lost.is_none();
         let release = || {
             // SAFETY: the caller's promise.
             let freed = unsafe { self.marks.put_on(compute) }?;
-            if !self.checks || state.taken.iter().filter(|taken| taken.1 == buffer).count() > 1 {
+            if !fills {
                 return Ok((freed.clone(), freed));
             }
             self.device.wait_event(self.memory_lane, freed.event())?;
@@ -214,13 +221,23 @@ impl Shared {
         let (freed, free) = release().map_err(|source| self.failed(len, source))?;
         state.taken.remove(place);
         state.current = state.current.filter(|&current| current != position);
+        // What is passed is waited for no more: a layer that stays has nobody who would.
+        state.frees[buffer].retain(|mark| !matches!(mark.is_passed(), Ok(true)));
         state.frees[buffer].push(free);
         state.schedule.release(buffer);
-        if self.checks {
+        if fills {
             state.schedule.failed(buffer); // its bytes are gone
         }
         state.times.leave(position, freed);
         Ok(())
+    }
+
+    /// Says that a pass begins, so that its first layer is taken next where the one before it was
+    /// taken to its last layer, and its end not asked for.
+    pub(super) fn begin_pass(&self) {
+        let mut state = self.lock();
+        let (pass, position) = (state.schedule.sequence().pass_len(), state.schedule.position());
+        state.turned |= pass > 0 && position > 0 && position.is_multiple_of(pass);
     }
 
     /// Keeps what was taken at `position` until it is released by itself.

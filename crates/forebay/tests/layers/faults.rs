@@ -63,6 +63,46 @@ fn what_a_drive_fails_to_read_fails_its_layer_alone() {
 }
 
 #[test]
+fn layers_that_fail_together_are_told_one_by_one_and_tried_again() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    let whole: Vec<(std::path::PathBuf, Vec<u8>)> = (0..2)
+        .map(|n| rig.folder.path().join(format!("file {n}")))
+        .map(|path| (path.clone(), std::fs::read(path).expect("it is there")))
+        .collect();
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    let cut = |len: u64| {
+        for (path, _) in &whole {
+            let file = OpenOptions::new().write(true).open(path).expect("it is there");
+            file.set_len(len).expect("a cut");
+        }
+    };
+    cut(100);
+    let failed = (0..8).filter(|_| rig.next(&stream).is_err()).count();
+    assert!(failed > 5, "only {failed} of 8");
+    let error = rig.next(&stream).expect_err("it is cut");
+    assert!(matches!(error, Error::FileChanged { .. } | Error::EndOfFile { .. }), "{error}");
+    whole.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("room"));
+    // What failed before is told once each; then all of them come.
+    let mut seen = Vec::new();
+    for _ in 0..30 {
+        match rig.next(&stream) {
+            Ok(Some(layer)) => {
+                let looked = rig.use_layer(&layer, SHORT);
+                seen.push(crate::rig::Seen { parts: layer.parts().collect(), ..looked });
+            }
+            Ok(None) => break,
+            Err(_) => {}
+        }
+    }
+    rig.device.synchronize(rig.stream).expect("the compute ends");
+    let last = seen.last().expect("some came").layer;
+    assert_eq!(last, 5);
+    seen.iter().for_each(|seen| model.check(seen));
+}
+
+#[test]
 fn a_file_that_shrinks_fails_the_layer_that_it_cuts() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);

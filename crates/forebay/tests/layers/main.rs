@@ -104,6 +104,41 @@ fn at_the_turn_of_training_nothing_is_read_twice() {
 }
 
 #[test]
+fn layers_that_stay_hold_no_more_marks_with_each_pass() {
+    let rig = Rig::new();
+    let model = rig.model(3, SLOT / 4);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    for _ in 0..3 {
+        rig.pass(&stream, Duration::ZERO).expect("a pass");
+    }
+    let before = rig.device.events();
+    for _ in 0..200 {
+        while rig.next(&stream).expect("it is there").is_some() {}
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+    }
+    let after = rig.device.events();
+    assert!(after < before + 50, "{before} events, then {after}");
+}
+
+#[test]
+fn a_pass_that_was_taken_to_its_last_layer_is_followed_by_the_next() {
+    let rig = Rig::new();
+    let model = rig.model(3, SLOT / 4);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    for _ in 0..2 {
+        stream.begin_pass();
+        for layer in 0..3 {
+            assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), layer);
+        }
+    }
+    assert!(rig.next(&stream).unwrap().is_none());
+    stream.begin_pass();
+    assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 0);
+    stream.begin_pass(); // in the middle nothing changes
+    assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 1);
+}
+
+#[test]
 fn an_order_that_is_told_is_followed() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);

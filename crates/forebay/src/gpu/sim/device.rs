@@ -99,6 +99,11 @@ impl SimDevice {
         self.timeline("set_capturing")?.set_capturing(stream.0, on)
     }
 
+    /// How many events there are.
+    pub fn events(&self) -> usize {
+        lock(&self.timeline).events.len()
+    }
+
     /// Has a stream of a caller busy for `time`, as by a kernel.
     ///
     /// # Errors
