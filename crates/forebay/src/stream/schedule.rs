@@ -157,7 +157,7 @@ impl Schedule {
             }
             let again = unit.map_or(NEVER, |unit| self.sequence.next_use(unit, position));
             let (empty, idle) = (unit.is_none(), u64::MAX - buffer.last);
-            let rank = Rank { old: !recent && !stays, empty, again, free, idle };
+            let rank = Rank { turns: !stays, old: !recent, empty, again, free, idle };
             if best.is_none_or(|(other, _)| rank > other) {
                 best = Some((rank, index));
             }
@@ -221,7 +221,9 @@ impl Schedule {
 /// How well a buffer serves, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
-    /// It is none of those taken last, and does not stay.
+    /// It does not stay.
+    turns: bool,
+    /// It is none of those taken last.
     old: bool,
     empty: bool,
     /// The position at which its layer is taken again.
