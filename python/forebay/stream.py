@@ -86,7 +86,7 @@ class Layer:
 
     def release(self, stream: Stream = "current") -> None:
         """Gives its memory to another layer, which waits for what is queued on ``stream`` now."""
-        self._taken.release(self._stream._number(stream))
+        self._taken.release(self._stream._named(stream))
 
     def __repr__(self) -> str:
         return f"<forebay layer {self.name!r} at {self.position}>"
@@ -131,7 +131,7 @@ class LayerStream:
         if len(names) != len(layers):
             raise ValueError(f"{len(names)} names for {len(layers)} layers")
         described = [(name, list(parts)) for name, parts in zip(names, layers, strict=True)]
-        self._compute, self._progress, self._device = stream, progress, device
+        self._compute, self._progress = stream, progress
         self._stream = _LayerStream(
             engine or default_engine(),
             device,
@@ -158,7 +158,7 @@ class LayerStream:
         return self
 
     def __next__(self) -> Layer:
-        taken = self._stream.take(self._number(self._compute))
+        taken = self._stream.take(self._named(self._compute))
         if taken is None:
             raise StopIteration
         layer = self._layer(self, taken)
@@ -200,23 +200,11 @@ class LayerStream:
     ) -> None:
         self.close()
 
-    def _number(self, stream: Stream) -> int:
-        """The number by which the driver knows a stream."""
-        if isinstance(stream, str) and stream == "current":
-            torch = sys.modules.get("torch")
-            device = self._stream.device
-            if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
-                return 0
-            return int(torch.cuda.current_stream(device).cuda_stream)
-        if stream is None:
-            return 0
-        if isinstance(stream, int):
+    def _named(self, stream: Stream) -> Stream:
+        """A stream, or torch's current one on the layers' GPU where that is meant."""
+        if not (isinstance(stream, str) and stream == "current"):
             return stream
-        protocol = getattr(stream, "__cuda_stream__", None)
-        if protocol is not None:
-            return int(protocol()[1])
-        for name in ("cuda_stream", "ptr", "handle"):
-            handle = getattr(stream, name, None)
-            if handle is not None:
-                return int(getattr(handle, "value", handle) or 0)
-        raise TypeError(f"`stream` cannot be a `{type(stream).__name__}`")
+        torch, device = sys.modules.get("torch"), self._stream.device
+        if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
+            return None  # the default stream
+        return torch.cuda.current_stream(device)

@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
-use forebay::gpu::CallerStream;
 use forebay::stream::{
     self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, StreamOptions, Tier,
 };
@@ -14,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::failure::raised;
 use crate::file::File;
+use crate::stream::number;
 use crate::waiting::{Apart, interruptible};
 
 /// A name, and files with offsets and lengths.
@@ -68,12 +68,11 @@ impl LayerStream {
         Ok(Self { stream: Apart::new(raised(py, made)?), _engine: engine })
     }
 
-    /// Releases what was taken before, and takes the next layer for what is queued on the stream
-    /// with this number from now on; `None` at the end of a pass.
-    fn take(&self, py: Python<'_>, compute: u64) -> PyResult<Option<TakenLayer>> {
-        let compute = CallerStream(compute);
-        // SAFETY: whoever names a stream by its number has promised that it is alive, and one of
-        // the GPU's.
+    /// Releases what was taken before, and takes the next layer for what is queued on a stream from
+    /// now on; `None` at the end of a pass.
+    fn take(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<Option<TakenLayer>> {
+        let compute = number(compute)?;
+        // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's.
         let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
         Ok(raised(py, taken)?.map(|taken| TakenLayer { taken: Apart::new(taken) }))
     }
@@ -186,10 +185,11 @@ impl TakenLayer {
         raised(py, self.taken.keep())
     }
 
-    /// Releases it behind what is queued on the stream with this number.
-    fn release(&self, py: Python<'_>, compute: u64) -> PyResult<()> {
+    /// Releases it behind what is queued on a stream.
+    fn release(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<()> {
+        let compute = number(compute)?;
         // SAFETY: as in `LayerStream::take`.
-        raised(py, py.detach(|| unsafe { self.taken.release(CallerStream(compute)) }))
+        raised(py, py.detach(|| unsafe { self.taken.release(compute) }))
     }
 }
 

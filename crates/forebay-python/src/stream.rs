@@ -56,6 +56,15 @@ impl<'py> Given<'py> {
     }
 }
 
+/// The number of a stream on which a caller computes; `None` is the default stream.
+pub(crate) fn number(stream: &Bound<'_, PyAny>) -> PyResult<CallerStream> {
+    match ordering(stream)? {
+        Ordering::Stream(number) => Ok(number),
+        Ordering::None => Ok(CallerStream(0)),
+        Ordering::Ready => Err(unknown(stream)),
+    }
+}
+
 /// What `stream=` means: `"current"`, `None`, a stream of torch, cupy, numba or CUDA's own Python
 /// library, or a raw one as a number.
 fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {

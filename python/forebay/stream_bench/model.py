@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -79,8 +78,3 @@ def touch(path: Path) -> None:
     with path.open("rb", buffering=0) as file:
         while file.readinto(part):
             pass
-
-
-def give_back() -> None:
-    """Gives memory that is free back to the system."""
-    ctypes.CDLL(None).malloc_trim(0)

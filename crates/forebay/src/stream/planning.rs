@@ -5,15 +5,16 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::layer::{LayerPart, Shelf};
 use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
-use super::shared::{Shared, State};
+use super::shared::{Shared, State, stuck};
 use super::statistics::REMEMBERED;
 use super::store::host;
 use crate::error::Result;
 use crate::file::Residency;
+use crate::gpu::DeviceResult;
 
 /// Bytes that are copied to see how fast the link is, so many times: the best counts.
 const PROBE_LEN: u64 = 16 << 20;
@@ -102,8 +103,8 @@ impl Shared {
         let rates = Rates { link, page_cache: rate, drive: rate };
         let (gpu, host) = (self.budget_of_gpu(), self.host_budget);
         match place(&self.order, &seen.costs, &rates, &Budget { gpu, host }) {
-            Ok(placement) => {
-                self.pin(&placement);
+            Ok(mut placement) => {
+                self.pin(&mut placement, &seen.costs);
                 Plan::Made(Box::new(placement))
             }
             Err(_) => Plan::None,
@@ -116,20 +117,24 @@ impl Shared {
         largest * self.buffers as u64
     }
 
-    /// Takes pinned memory for the layers that are to be there, as far as it can be had.
-    fn pin(&self, placement: &Placement) {
+    /// Takes pinned memory for the layers that are to be there, as far as it can be had; the others
+    /// stay in their files, and are told so.
+    fn pin(&self, placement: &mut Placement, costs: &[LayerCost]) {
         let mut left = self.host_budget;
         for (number, unit) in self.units.iter().enumerate() {
             // Closed meanwhile it is to end.
             let Some(store) = self.store().ok().filter(|_| !self.is_closing()) else { return };
-            let wanted = placement.tiers[unit.layer] == Tier::Pinned;
             let shelf = Shelf::new(&unit.packing);
-            if !wanted || shelf.len == 0 || shelf.len > left {
+            if placement.tiers[unit.layer] != Tier::Pinned || shelf.len == 0 {
                 continue;
             }
-            left -= shelf.len;
-            if store.pin(&self.engine, number, shelf).is_err() {
-                return; // it comes from its file, as before
+            let len = shelf.len;
+            if len <= left && store.pin(&self.engine, number, shelf).is_ok() {
+                left -= len;
+            } else {
+                let is_resident = costs[unit.layer].resident;
+                placement.tiers[unit.layer] =
+                    if is_resident { Tier::PageCache } else { Tier::Drive };
             }
         }
     }
@@ -141,26 +146,29 @@ impl Shared {
         let failed = |source| self.failed(PROBE_LEN, source);
         let stream = self.device.create_stream().map_err(failed)?;
         let len = usize::try_from(PROBE_LEN).expect("small");
-        let mut best = Duration::MAX;
+        let until = Instant::now() + self.engine.options().watchdog;
         let copy = || {
             let begun = self.marks.put(stream)?;
             // SAFETY: both are this function's own, and kept until the copy is over, or for ever.
             unsafe { self.device.copy_to_device(stream, to.address(), host(from.address()), len) }?;
             let ended = self.marks.put(stream)?;
-            ended.wait_while(&mut || !self.is_closing()).map(|over| (over, ended.since(&begun)))
+            match ended.wait_while(&mut || Instant::now() < until)? {
+                true => Ok(ended.since(&begun)),
+                false => Err(stuck()),
+            }
         };
-        for _ in 0..PROBES {
-            match copy() {
-                Ok((true, time)) => best = best.min(time),
-                _ => {
-                    // A copy may be under way.
-                    std::mem::forget((from, to));
-                    return Ok(f64::INFINITY);
-                }
+        let times: DeviceResult<Vec<Duration>> = (0..PROBES).map(|_| copy()).collect();
+        let _ = self.device.destroy_stream(stream);
+        match times {
+            Ok(times) => {
+                let best = times.into_iter().min().unwrap_or(Duration::MAX);
+                Ok(PROBE_LEN as f64 / best.as_secs_f64().max(1e-9))
+            }
+            Err(source) => {
+                std::mem::forget((from, to)); // a copy may be under way
+                Err(self.not_over(source))
             }
         }
-        let _ = self.device.destroy_stream(stream);
-        Ok(PROBE_LEN as f64 / best.as_secs_f64().max(1e-9))
     }
 }
 

@@ -105,7 +105,9 @@ impl Shared {
         let plan = if is_told { Plan::None } else { Plan::Waiting };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
-        let file_lane = device.create_stream().map_err(failed)?;
+        let file_lane = device.create_stream();
+        let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
+        let file_lane = file_lane.map_err(failed)?;
         let state = State {
             schedule,
             store: Some(Arc::new(store)),
@@ -283,7 +285,7 @@ impl Shared {
         settled
     }
 
-    fn not_over(&self, source: DeviceError) -> Error {
+    pub(super) fn not_over(&self, source: DeviceError) -> Error {
         Error::CopyNotOver { device: self.device.id(), len: 0, place: None, source }
     }
 
@@ -328,7 +330,7 @@ impl Drop for Shared {
     }
 }
 
-fn stuck() -> DeviceError {
+pub(super) fn stuck() -> DeviceError {
     let (call, name) = ("cuEventQuery", "NO_ANSWER".to_owned());
     let detail = "copies wait for a stream of the caller that does not go on".to_owned();
     DeviceError { call, code: -1, name, detail }
