@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::process::{self, Result, say};
@@ -15,6 +16,9 @@ const EXAMPLE_FILE_LEN: usize = 4 << 20;
 
 /// How the bars run when only their running matters: on little data and a simulated GPU.
 pub(crate) const BARS: [&str; 3] = ["--tiny", "--gpu", "sim"];
+
+/// Builds what the tests were built of, which is there already, and says where it lies.
+const LIBRARY: [&str; 4] = ["test", "--workspace", "--no-run", "--message-format=json"];
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
@@ -59,9 +63,10 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Says which step begins.
+/// Says which step begins, and when.
 fn heading(name: &str) {
-    say!("\n== {name}");
+    static START: OnceLock<Instant> = OnceLock::new();
+    say!("\n== {name} (after {} s)", START.get_or_init(Instant::now).elapsed().as_secs());
 }
 
 /// Runs a step whose program is a part of the toolchain that may not be installed.
@@ -108,21 +113,34 @@ fn readme(report: &mut Report, root: &Path, cargo: impl Fn(&[&str]) -> Command) 
     fs::create_dir_all(&folder).map_err(error)?;
     let bytes: Vec<u8> = (0_u8..=250).cycle().take(EXAMPLE_FILE_LEN).collect();
     fs::write(folder.join("model.safetensors"), bytes).map_err(error)?;
-    if !process::succeeds(&mut cargo(&["build", "-p", "forebay", "--lib"]))? {
+    let Some(library) = library(&mut cargo(&LIBRARY))? else {
         report.step("README's examples", false);
         return Ok(());
-    }
+    };
     let rustdoc = std::env::var_os("RUSTDOC").unwrap_or_else(|| "rustdoc".into());
     let mut command = Command::new(rustdoc);
     command.current_dir(&folder).args(["--edition", "2024", "--crate-name", "readme", "--test"]);
     command.arg(root.join("README.md"));
     command.arg("-L").arg(format!("dependency={}", target.join("debug/deps").display()));
-    let library = target.join("debug/libforebay.rlib");
     command.arg("--extern").arg(format!("forebay={}", library.display()));
     let mut output = TestOutput::default();
     let succeeded = output.run(&mut command)?;
     report.add("README's examples", &output, succeeded);
     Ok(())
+}
+
+/// The library as the tests have it, where cargo's messages name it.
+fn library(cargo: &mut Command) -> Result<Option<PathBuf>> {
+    let mut found = None;
+    let built = process::each_line(cargo, |_, line| {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        if message["target"]["name"] == "forebay" && message["profile"]["test"] == false {
+            let files = message["filenames"].as_array().into_iter().flatten();
+            let mut files = files.filter_map(serde_json::Value::as_str);
+            found = files.find(|file| file.ends_with(".rlib")).map(PathBuf::from).or(found.take());
+        }
+    })?;
+    Ok(found.filter(|_| built))
 }
 
 /// What the dependencies bring in, by `deny.toml`; their advisories where these can be fetched.

@@ -13,7 +13,7 @@ use forebay::gpu::Device;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
 
-const ENGINES: u32 = 3000;
+const ENGINES: u32 = 1000;
 const LEN: usize = 1_500_000;
 
 /// How long ended threads may take to be gone from the process's list.

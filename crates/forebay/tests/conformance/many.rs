@@ -57,8 +57,10 @@ fn check(case: &Case, wanted: &[Wanted<'_>], options: &RequestOptions) -> Result
         }
         sum += bytes.len() as u64;
     }
-    let wrong = all.iter().zip(&expected).position(|(is, should)| is != should);
-    assert_eq!(wrong, None, "first wrong byte; pieces at {places:?}");
+    if all != expected {
+        let wrong = all.iter().zip(&expected).position(|(is, should)| is != should);
+        panic!("first wrong byte: {wrong:?}; pieces at {places:?}");
+    }
     assert_eq!(outcome.whole.bytes, sum);
     let shares: u64 = outcome.whole.routes.iter().map(|share| share.bytes).sum();
     assert_eq!(shares, sum, "bytes by route: {:?}", outcome.whole);

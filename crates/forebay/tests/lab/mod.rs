@@ -436,12 +436,12 @@ fn refuse_call(number: i64, least: u32, errno: i32) -> Offer<()> {
 /// `len` bytes that differ from position to position, by a xorshift from `seed`.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    for word in bytes.as_chunks_mut::<8>().0 {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        *word = state.to_le_bytes();
     }
     bytes.truncate(len);
     bytes

@@ -75,7 +75,8 @@ impl Drive {
 
     fn now(&self, at_ns: u64) -> Change {
         let first = Change { at_ns: 0, rate: 1000, latency: 1000 };
-        self.changes.iter().copied().rfind(|change| change.at_ns <= at_ns).unwrap_or(first)
+        let begun = self.changes.partition_point(|change| change.at_ns <= at_ns);
+        begun.checked_sub(1).map_or(first, |last| self.changes[last])
     }
 
     /// When a request of `len` bytes at `offset` that is submitted at `at_ns` is done.
