@@ -1,13 +1,23 @@
-"""What a pass of the streaming bench takes at best."""
+"""The streaming bench's pure parts: what a pass takes at best, tables, and flags."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from forebay.stream_bench import theory
+from forebay.stream_bench import arguments, table, theory
+from forebay.stream_bench.samples import Point, Sample, summed_up
+from forebay.stream_bench.shape import Shape
+from tensors import device_or_skip
+
 
 
 def seeds(count: int) -> Iterator[random.Random]:
@@ -97,3 +107,216 @@ def fewest(layers: tuple[int, ...], buffers: int) -> int:
                 after[state] = min(cost, after.get(state, cost))
         states = after
     return min(states.values())
+
+
+def test_what_a_backward_turn_computes_is_three_times_a_forward_one() -> None:
+    shape = Shape()
+    assert (shape.queries, shape.mixed, shape.experts) == (12288, 14336, 9)
+    for tokens in (1, 8192):
+        forward = shape.operations(tokens, backward=False)
+        assert shape.operations(tokens, backward=True) == 3 * forward
+    weights = 5120 * (14336 + 12288) + 9 * 3 * 5120 * 1536
+    assert shape.operations(1, backward=False) == 2 * weights + 4 * 12288
+
+
+def samples_of(walls: list[float], **more: Any) -> list[Sample]:
+    warm = Sample(-1, 100.0, 100.0)
+    return [warm, *(Sample(number, wall, 0.5, **more) for number, wall in enumerate(walls))]
+
+
+def point_of(tokens: int, ways: dict[str, list[float]], order: str = "forward") -> dict[str, Any]:
+    """Three layers of 1 GB: compute 10 ms for each 1,000 tokens, transfer 20 ms."""
+    layer = tokens / 1000 * 0.01
+    back = 9 * layer if order == "train" else 0.0
+    compute = {"forward_s": 3 * layer, "backward_s": back}
+    turns = 6 if order == "train" else 3
+    samples = {
+        "compute": samples_of([3 * layer + back] * 3, **compute),
+        "transfer": samples_of([turns * 0.02] * 3),
+        **{name: samples_of(walls, stall_s=0.004, **compute) for name, walls in ways.items()},
+    }
+    asked = Point(order, 3, 10**9, tokens)
+    return summed_up(asked, samples, dict.fromkeys(ways, 3))
+
+
+def result_of(points: list[dict[str, Any]]) -> dict[str, Any]:
+    about = {"layers": 3, "layer_bytes": 10**9, "order": "forward", "from": "<half>"}
+    return {"points": points, **about}
+
+
+def three_points() -> dict[str, Any]:
+    """One way is free where compute binds, the other is twice as slow."""
+    points = []
+    for tokens in (1000, 4000, 8000):
+        line = 3 * max(tokens / 1e5, 0.02) + min(tokens / 1e5, 0.02)
+        points.append(
+            point_of(tokens, {"ours": [line, 1.01 * line, 1.02 * line], "slow": [2 * line] * 3})
+        )
+    return result_of(points)
+
+
+def test_samples_are_summed_up() -> None:
+    point = point_of(4000, {"ours": [0.14, 0.15, 0.28]})
+    assert point["compute_s"] == pytest.approx(0.12) and point["turns"] == 3
+    assert point["transfer_layer_s"] == pytest.approx(0.02)
+    ours = point["ways"]["ours"]
+    assert ours["line_s"] == pytest.approx(0.14) and ours["reads"] == 3
+    assert (ours["pass_low_s"], ours["pass_s"], ours["pass_high_s"]) == (0.14, 0.15, 0.28)
+    assert ours["compute_beside"] == pytest.approx(1) and ours["stall_s"] == 0.004
+    assert ours["cpu_s_per_gb"] == pytest.approx(0.5 / 3)
+    assert len(point["samples"]["ours"]) == 4, "what only warmed up is told as well"
+
+
+def test_what_the_stream_says_itself_comes_first() -> None:
+    told = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
+    alone = samples_of([0.12] * 3, forward_s=0.12)
+    samples = {
+        "compute": alone,
+        "transfer": samples_of([0.06] * 3),
+        "ours": samples_of([0.3] * 3, forward_s=0.12, told=told),
+    }
+    ours = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3})["ways"]["ours"]
+    assert ours["compute_beside"] == pytest.approx(2) and ours["stall_s"] == 0.03
+    assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
+
+
+def test_training_is_held_against_both_ways_of_it() -> None:
+    point = point_of(4000, {"ours": [0.5] * 3}, "train")
+    assert point["forward_layer_s"] == pytest.approx(0.04)
+    assert point["backward_layer_s"] == pytest.approx(0.12)
+    # All three layers are on the GPU at the turn.
+    assert point["ways"]["ours"]["reads"] == 3
+    assert point["ways"]["ours"]["line_s"] == pytest.approx(0.02 + 3 * 0.04 + 3 * 0.12)
+
+
+def test_the_table_says_from_how_many_tokens_on_each_way_is_free() -> None:
+    result = three_points()
+    drawn = table.drawn(result).splitlines()
+    assert len(drawn) == 7 and len({line.index("ours") for line in drawn[1::2]}) == 1
+    for head in ("compute ms", "transfer ms", "overhead", "line ms", "stall ms", "compute beside"):
+        assert head in drawn[0]
+    assert drawn[3].split() == [
+        "4,000", "ours", "40.00", "20.00", "3", "141.4", "140.0", "+1.0%", "+17.8%", "4.0",
+        "1.000", "0.167",
+    ]  # fmt: skip
+    said = table.free_from(result).splitlines()
+    assert said[0] == "ours: free from 4,000 tokens on; on its line from 1,000 tokens on"
+    assert said[1] == "slow: free from none of these; on its line from none of these"
+
+
+def test_free_at_few_tokens_is_not_free_where_more_are_not() -> None:
+    result = result_of([point_of(4000, {"ours": [0.14]}), point_of(8000, {"ours": [0.5]})])
+    assert table.tokens_from(result, "ours", table.is_free) is None
+
+
+WRONG = [
+    ("--layers 1", "--layers: it has to be a whole number, 2 or more, not `1`"),
+    ("--layer-mb big", "--layer-mb: it has to be a whole number, 1 or more, not `big`"),
+    ("--tokens 8192,,1", "--tokens: it has to be a whole number, 1 or more, not ``"),
+    ("--tokens -5", "--tokens: it has to be a whole number, 1 or more, not `-5`"),
+    ("--order sideways", "--order: no `sideways`: there are forward, backward, train"),
+    ("--from tape", "--from: no `tape`: there are drive, page-cache, pinned, mapped, half"),
+    ("--ways forebay,x", "--ways: no `x`: there are forebay, two-buffers, mmap, kvikio"),
+    ("--buffers 1", "--buffers: it has to be a whole number, 2 or more, not `1`"),
+    ("--buffers 4", "--buffers: it has to be at most --layers, 3, since each pass begins with none "
+     "of its layers on the GPU, not `4`"),
+    ("--rounds 1.5", "--rounds: it has to be a whole number, 1 or more, not `1.5`"),
+    ("--seed -1", "--seed: it has to be a whole number, 0 or more, not `-1`"),
+    ("--hidden 0", "--hidden: it has to be a whole number, 1 or more, not `0`"),
+    ("--query-heads 0", "--query-heads: it has to be a whole number, 1 or more, not `0`"),
+    ("--query-heads 97", "--query-heads: it has to be a multiple of --key-heads, 8, not `97`"),
+    ("--key-heads x", "--key-heads: it has to be a whole number, 1 or more, not `x`"),
+    ("--head 100", "--head: it has to be a multiple of 8, up to 256, not `100`"),
+    ("--expert 0", "--expert: it has to be a whole number, 1 or more, not `0`"),
+    ("--active 0", "--active: it has to be a whole number, 1 or more, not `0`"),
+    ("--file none/there", "--file: it has to be in a folder that is there, and `none` is none"),
+    ("--file .", "--file: it has to be a file, and `.` is none"),
+    ("--file short --layer-mb 1", "--file: `short` has 3 bytes where two times the layers have "
+     "5,996,544: give another file, or remove it"),
+    ("--out short", "--out: it has to be a folder, and `short` is none"),
+    ("--out short/deep", "--out: it has to be a folder, and `short` is none"),
+    ("--layer 3", "unrecognized arguments: --layer 3"),
+    ("--rounds", "--rounds: expected one argument"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "expected"), WRONG)
+def test_wrong_flags_are_told_in_a_line(
+    line: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_bytes(b"abc")
+    with pytest.raises(SystemExit) as ended:
+        arguments.given(line.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"error: {expected}\n")
+    assert Path("short").read_bytes() == b"abc"
+
+
+def test_flags_that_make_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = arguments.given([])
+    assert (found.layers, found.tokens, found.order, found.source) == (
+        3, [8192], "forward", "page-cache",
+    )  # fmt: skip
+    assert found.buffers == 3 and arguments.given(["--layers", "2"]).buffers == 2
+    assert found.layer_bytes == 1_236_996_096 and found.layer_bytes % 4096 == 0
+    for order, source in itertools.product(theory.ORDERS, arguments.SOURCES):
+        line = f"--tokens 512,1024,512 --order {order} --from {source} --ways mmap --out new/deep"
+        found = arguments.given(line.split())
+        assert found.tokens == [512, 1024] and found.ways == ["mmap"]
+        assert (found.order, found.source, found.out) == (order, source, Path("new/deep"))
+
+
+def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('it was asked for')\n")
+    program = (
+        f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); "
+        "sys.argv[0] = 'bench'; runpy.run_module('forebay.stream_bench', run_name='__main__')"
+    )
+
+    def bench(*flags: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program, *flags],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+
+    wrong = bench("--order", "sideways")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("error: --order: no `sideways`")
+    torchless = bench()
+    assert (torchless.returncode, torchless.stdout) == (1, "")
+    assert "torch, which is not there: it was asked for" in torchless.stderr
+
+
+@pytest.mark.parametrize(("order", "source"), [("forward", "drive"), ("train", "pinned")])
+def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path) -> None:
+    device_or_skip("cuda")
+    flags = (
+        f"--layers 4 --layer-mb 8 --tokens 128,256 --order {order} --from {source} --hidden 256 "
+        "--query-heads 8 --key-heads 2 --head 64 --expert 128 --active 2 --rounds 2 --out out"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay.stream_bench", *flags.split()],
+        capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "free from" in done.stdout
+    known = json.loads((tmp_path / "out" / "stream_bench.json").read_text())
+    assert known["command"][-len(flags.split()) :] == flags.split()
+    assert known["environment"]["gpu"] and known["environment"]["driver"]
+    assert [point["tokens"] for point in known["points"]] == [128, 256]
+    for point in known["points"]:
+        assert {"forebay", "two-buffers", "mmap"} <= set(point["ways"])
+        for name in ("compute", "transfer", *point["ways"]):
+            assert [sample["round"] for sample in point["samples"][name]] == [-1, 0, 1]
+        ours = point["ways"]["forebay"]
+        route = "pinned_bytes" if source == "pinned" else "file_bytes"
+        # Three of four are still there at the turn.
+        assert ours["bytes"][route] == sum(ours["bytes"].values())
+        assert ours["reads"] == (5 if order == "train" else 4)

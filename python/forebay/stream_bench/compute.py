@@ -6,7 +6,6 @@ taken before, and the work is a graph, so that neither an allocator nor Python i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -14,17 +13,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-@dataclass(frozen=True)
-class Shape:
-    """A mixture-of-experts layer."""
-
-    hidden: int = 5120
-    query_heads: int = 96
-    key_heads: int = 8
-    head: int = 128
-    expert: int = 1536
-    active: int = 8
+    from .shape import Shape
 
 
 class Compute:
@@ -32,9 +21,14 @@ class Compute:
 
     def __init__(self, shape: Shape, tokens: int, device: str, *, backward: bool) -> None:
         self.stream = torch.cuda.Stream(device)
-        self._pieces = _Pieces(shape, tokens, device)
-        self._forward = self._graph(self._pieces.forward)
-        self._backward = self._graph(self._pieces.backward) if backward else None
+        self._pool = torch.cuda.graph_pool_handle()
+        pieces = _Pieces(shape, tokens, device)
+        gradients = _Gradients(pieces) if backward else None
+        torch.cuda.synchronize()  # what they hold was filled on another stream
+        self._forward = self._graph(pieces.forward)
+        self._backward = self._graph(gradients.backward) if gradients else None
+        self._held = pieces, gradients  # a graph does not keep the memory that it works on
+        torch.cuda.empty_cache()  # what the runs before the graphs took
 
     def run(self, *, backward: bool = False) -> None:
         """Queues the work on `stream`."""
@@ -49,54 +43,107 @@ class Compute:
                 work()
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
+        # The graphs run one after the other, and none needs what another left.
+        with torch.cuda.graph(graph, stream=self.stream, pool=self._pool):
             work()
         return graph
 
 
 class _Pieces:
+    """Weights and activations. Each expert is done with before the next, in the same memory."""
+
     def __init__(self, shape: Shape, tokens: int, device: str) -> None:
         def made(*size: int) -> torch.Tensor:
-            return torch.randn(*size, device=device, dtype=torch.bfloat16) * 0.02
+            return torch.randn(*size, device=device, dtype=torch.bfloat16).mul_(0.02)
 
         self.shape, self.tokens = shape, tokens
-        heads = shape.query_heads + 2 * shape.key_heads
         self.x = made(tokens, shape.hidden)
-        self.to_heads = made(shape.hidden, heads * shape.head)
-        self.from_heads = made(shape.query_heads * shape.head, shape.hidden)
-        experts = shape.active + 1  # the shared one
-        self.up = [made(shape.hidden, 2 * shape.expert) for _ in range(experts)]
-        self.down = [made(shape.expert, shape.hidden) for _ in range(experts)]
-        self.gradient = made(tokens, shape.hidden)
+        self.to_heads = made(shape.hidden, shape.mixed)
+        self.from_heads = made(shape.queries, shape.hidden)
+        self.up = [made(shape.hidden, 2 * shape.expert) for _ in range(shape.experts)]
+        self.down = [made(shape.expert, shape.hidden) for _ in range(shape.experts)]
+        self.mixed = made(tokens, shape.mixed)
+        self.wide = made(tokens, 2 * shape.expert)
+        self.gated = made(tokens, shape.expert)
+        self.out = made(tokens, shape.hidden)
 
-    def forward(self) -> torch.Tensor:
-        shape, tokens = self.shape, self.tokens
-        queries = shape.query_heads * shape.head
-        keys = queries + shape.key_heads * shape.head
-        mixed = self.x @ self.to_heads
+    def heads(self, mixed: torch.Tensor) -> list[torch.Tensor]:
+        """Queries, keys and values, head by head, in the memory that was given."""
+        shape = self.shape
+        keys = shape.key_heads * shape.head
+        return [
+            part.unflatten(1, (-1, shape.head)).transpose(0, 1).unsqueeze(0)
+            for part in mixed.split([shape.queries, keys, keys], dim=1)
+        ]
 
-        def heads(part: torch.Tensor) -> torch.Tensor:
-            return part.reshape(1, tokens, -1, shape.head).transpose(1, 2)
-
-        attended = torch.nn.functional.scaled_dot_product_attention(
-            heads(mixed[:, :queries]),
-            heads(mixed[:, queries:keys]),
-            heads(mixed[:, keys:]),
-            is_causal=True,
-            enable_gqa=True,
+    def attend(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(
+            *parts, is_causal=True, enable_gqa=True
         )
-        out = attended.transpose(1, 2).reshape(tokens, queries) @ self.from_heads
-        for up, down in zip(self.up, self.down, strict=True):
-            wide = self.x @ up
-            out = out + (wide[:, : shape.expert] * wide[:, shape.expert :]) @ down
-        return out
 
-    def backward(self) -> Any:
-        """The forward work once more, and the gradients of the input and of all weights."""
-        inputs = [self.x, self.to_heads, self.from_heads, *self.up, *self.down]
-        for tensor in inputs:
-            tensor.requires_grad_()
-        found = torch.autograd.grad(self.forward(), inputs, self.gradient)
-        for tensor in inputs:
-            tensor.requires_grad_(requires_grad=False)
-        return found
+    def flat(self, attended: torch.Tensor) -> torch.Tensor:
+        return attended.transpose(1, 2).reshape(self.tokens, self.shape.queries)
+
+    def widen(self, up: torch.Tensor) -> None:
+        """An expert's first half."""
+        torch.mm(self.x, up, out=self.wide)
+        left, right = self.wide.split(self.shape.expert, dim=1)
+        torch.mul(left, right, out=self.gated)
+
+    def forward(self) -> None:
+        torch.mm(self.x, self.to_heads, out=self.mixed)
+        attended = self.flat(self.attend(self.heads(self.mixed)))
+        torch.mm(attended, self.from_heads, out=self.out)
+        for up, down in zip(self.up, self.down, strict=True):
+            self.widen(up)
+            self.out.addmm_(self.gated, down)
+
+
+class _Gradients:
+    """The way back: the forward work once more, and the gradients of the input and all weights."""
+
+    def __init__(self, pieces: _Pieces) -> None:
+        like = torch.empty_like
+        self.pieces = pieces
+        self.given = torch.randn_like(pieces.out).mul_(0.02)
+        self.x = like(pieces.x)
+        self.to_heads, self.from_heads = like(pieces.to_heads), like(pieces.from_heads)
+        self.up = [like(up) for up in pieces.up]
+        self.down = [like(down) for down in pieces.down]
+        self.mixed, self.wide = like(pieces.mixed), like(pieces.wide)
+        self.gated = like(pieces.gated)
+        self.attended = pieces.mixed.new_empty(pieces.tokens, pieces.shape.queries)
+
+    def backward(self) -> None:
+        self._attention()
+        pieces = self.pieces
+        experts = zip(pieces.up, pieces.down, self.up, self.down, strict=True)
+        for up, down, up_gradient, down_gradient in experts:
+            pieces.widen(up)
+            pieces.out.addmm_(pieces.gated, down)
+            torch.mm(self.given, down.t(), out=self.gated)
+            torch.mm(pieces.gated.t(), self.given, out=down_gradient)
+            left, right = pieces.wide.split(pieces.shape.expert, dim=1)
+            to_left, to_right = self.wide.split(pieces.shape.expert, dim=1)
+            torch.mul(self.gated, right, out=to_left)
+            torch.mul(self.gated, left, out=to_right)
+            self.x.addmm_(self.wide, up.t())
+            torch.mm(pieces.x.t(), self.wide, out=up_gradient)
+
+    def _attention(self) -> None:
+        pieces = self.pieces
+        torch.mm(pieces.x, pieces.to_heads, out=pieces.mixed)
+        # Its own memory is the graph's; only here autograd is asked, for the fused kernel.
+        parts = [part.detach().requires_grad_() for part in pieces.heads(pieces.mixed)]
+        result = pieces.attend(parts)
+        attended = pieces.flat(result.detach())
+        torch.mm(attended, pieces.from_heads, out=pieces.out)
+        torch.mm(self.given, pieces.from_heads.t(), out=self.attended)
+        torch.mm(attended.t(), self.given, out=self.from_heads)
+        shape = pieces.shape
+        wanted = self.attended.unflatten(1, (-1, shape.head)).transpose(0, 1).unsqueeze(0)
+        found = torch.autograd.grad(result, parts, wanted)
+        for target, gradient in zip(pieces.heads(self.mixed), found, strict=True):
+            target.copy_(gradient)
+        torch.mm(self.mixed, pieces.to_heads.t(), out=self.x)
+        torch.mm(pieces.x.t(), self.mixed, out=self.to_heads)

@@ -10,6 +10,8 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 
 import forebay
 
+from . import theory
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,16 +32,11 @@ class Model:
     def passes(self, order: str, number: int) -> list[int]:
         """The layers that the pass with this number takes."""
         first = number % 2 * self.layers
-        forward = list(range(first, first + self.layers))
-        return {
-            "forward": forward,
-            "backward": forward[::-1],
-            "train": forward + forward[::-1],
-        }[order]
+        return [first + layer for layer in theory.turns(order, self.layers)]
 
 
 def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
-    """Writes the file where it is not there as it should be."""
+    """Writes the file where it is not there, and never over another."""
     generator = torch.Generator(device).manual_seed(seed)
     words = torch.empty(nbytes // 8, dtype=torch.int64, device=device)
     words.random_(generator=generator)
@@ -49,7 +46,10 @@ def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
     count = nbytes // 8
     sums = [_signed(first + count * key) for key in keys]
     model = Model(path, layers, nbytes, sums)
-    if path.exists() and path.stat().st_size == 2 * layers * nbytes:
+    if path.exists():
+        begin = torch.from_file(str(path), size=nbytes // 8, dtype=torch.int64)
+        if int(begin.to(device).sum()) != sums[0]:
+            raise ValueError(f"`{path}` holds something else: give another file, or remove it")
         return model
     with forebay.open(path, "w") as file:
         changed = torch.empty_like(words)

@@ -4,99 +4,123 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import model as files
-from .ways.pinned import Pinned
+from .samples import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .compute import Compute
     from .model import Model
+    from .ways.pinned import Pinned
     from .ways.way import Way
 
 
-@dataclass
-class Samples:
-    """Seconds of each pass, and of the processor."""
+class Clock:
+    """The GPU's clock, around each layer's compute. Its marks are made once."""
 
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
+    def __init__(self, compute: Compute, turns: int, back: int) -> None:
+        def mark() -> torch.cuda.Event:
+            return torch.cuda.Event(enable_timing=True)
 
-    @property
-    def median(self) -> float:
-        """The median of the passes."""
-        return median(self.wall)
+        self._compute, self._back = compute, back
+        self._begun = mark()
+        self._marks = [(mark(), mark()) for _ in range(turns)]
+        self._turn = 0
 
+    def begin(self) -> None:
+        """A pass begins."""
+        self._turn = 0
+        self._begun.record(self._compute.stream)
 
-def measured(work: Callable[[], None], samples: Samples) -> None:
-    """Runs a pass, from the first call to the end of all that it queued."""
-    torch.cuda.synchronize()
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    work()
-    torch.cuda.synchronize()
-    samples.wall.append(time.perf_counter() - started)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    samples.cpu.append(used)
+    def run(self) -> None:
+        """Queues the compute whose turn it is."""
+        before, behind = self._marks[self._turn]
+        before.record(self._compute.stream)
+        self._compute.run(backward=self._turn >= self._back)
+        behind.record(self._compute.stream)
+        self._turn += 1
 
-
-def backwards(order: str, layers: int) -> Callable[[int], bool]:
-    """Whether the turn with this number is one of the way back."""
-    return lambda turn: order == "train" and turn >= layers
-
-
-def run(
-    model: Model, compute: Compute, ways: dict[str, Way], order: str, rounds: int, *, cold: bool
-) -> dict[str, Samples]:
-    """Every way in turn, ``rounds`` times, after one pass that counts for nothing."""
-    is_back = backwards(order, model.layers)
-    names = ["compute", *(["transfer"] if "two-buffers" in ways else []), *ways]
-    samples = {name: Samples() for name in names}
-    for number in range(-1, rounds):
-        layers = model.passes(order, number % 2)
-        turned = names[number % len(names) :] + names[: number % len(names)]
-        for name in turned:
-            if cold and name not in ("compute", "transfer", "two-buffers"):
-                files.evict(model.path)
-            work = _work(name, layers, compute, ways, is_back)
-            measured(work, samples[name] if number >= 0 else Samples())
-    return samples
+    def times(self) -> dict[str, float]:
+        """What the pass took, when the GPU is done with it."""
+        if self._turn < len(self._marks):
+            return {}
+        took = [before.elapsed_time(behind) / 1e3 for before, behind in self._marks]
+        whole = self._begun.elapsed_time(self._marks[-1][1]) / 1e3
+        there, back = sum(took[: self._back]), sum(took[self._back :])
+        return {"forward_s": there, "backward_s": back, "stall_s": max(0, whole - there - back)}
 
 
-def _work(
-    name: str,
-    layers: list[int],
-    compute: Compute,
-    ways: dict[str, Way],
-    is_back: Callable[[int], bool],
-) -> Callable[[], None]:
-    def alone() -> None:
-        for turn in range(len(layers)):
-            compute.run(backward=is_back(turn))
+class Rounds:
+    """All ways, and compute and transfer alone, in turn."""
 
-    if name == "compute":
-        return alone
-    if name == "transfer":
-        pinned = ways["two-buffers"]
-        assert isinstance(pinned, Pinned)
-        return lambda: pinned.transfer(layers)
-    way = ways[name]
+    def __init__(
+        self, model: Model, compute: Compute, link: Pinned, ways: dict[str, Way], order: str
+    ) -> None:
+        self._model, self._order = model, order
+        self._link, self._ways = link, ways
+        turns = len(model.passes(order, 0))
+        back = model.layers if order == "train" else turns
+        self._compute, self._clock = compute, Clock(compute, turns, back)
 
-    def behind() -> None:
-        turns = iter(range(len(layers)))
-        way.run(layers, compute.stream, lambda *_: compute.run(backward=is_back(next(turns))))
+    def run(self, rounds: int, *, warm: int, cold: bool) -> dict[str, list[Sample]]:
+        """``rounds`` passes of each, behind ``warm`` more that only warm up.
 
-    return behind
+        The files' bytes are forgotten before each where they are to come ``cold``.
+        """
+        names = ["compute", "transfer", *self._ways]
+        samples: dict[str, list[Sample]] = {name: [] for name in names}
+        for number in range(-warm, rounds):
+            layers = self._model.passes(self._order, number)
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                if cold and name not in ("compute", "transfer"):
+                    for way in self._ways.values():
+                        way.forget()
+                    files.evict(self._model.path)
+                samples[name].append(self._measured(name, layers, number))
+        return samples
+
+    def _measured(self, name: str, layers: list[int], number: int) -> Sample:
+        """A pass, from the first call to the end of all that it queued."""
+        way = self._ways.get(name)
+        work = self._work(name, layers)
+        told = way.told() if way else {}
+        torch.cuda.synchronize()
+        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        wall = time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        known = way.told() if way else {}
+        told = {key: value - told.get(key, 0) for key, value in known.items()}
+        times = {} if name == "transfer" else self._clock.times()
+        return Sample(number, wall, cpu, told=told, **times)
+
+    def _work(self, name: str, layers: list[int]) -> Callable[[], None]:
+        clock = self._clock
+
+        def alone() -> None:
+            clock.begin()
+            for _ in layers:
+                clock.run()
+
+        def behind() -> None:
+            clock.begin()
+            self._ways[name].run(layers, self._compute.stream, lambda *_: clock.run())
+
+        if name == "compute":
+            return alone
+        return behind if name in self._ways else lambda: self._link.transfer(layers)
 
 
-def check(model: Model, way: Way, order: str) -> None:
-    """A pass of its own, in which the GPU sums up every layer's bytes.
+def check(model: Model, way: Way, order: str, times: int) -> None:
+    """Passes of their own, in which the GPU sums up every layer's bytes, each ``times`` times.
 
     Raises an error for the first layer that is not what the file holds.
     """
@@ -107,7 +131,7 @@ def check(model: Model, way: Way, order: str) -> None:
         with torch.cuda.stream(stream):
             found.append((layer, memory.view(torch.int64).sum()))
 
-    for number in (0, 1):
+    for number in range(2 * times):
         way.run(model.passes(order, number), stream, use)
         torch.cuda.synchronize()
     for layer, total in found:

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def theory(compute: float, transfer: float, turns: int) -> float:
-    """The time of a pass of which nothing but its edge is more than compute or transfer alone.
+#: What a pass may take more than it is held against, and still be called as long: 1.5 %.
+AS_LONG = 1.015
 
-    The edge is what nothing can hide: the first transfer, or the last compute.
-    """
-    edge = transfer if compute >= transfer else compute
-    return max(compute, transfer) + edge / turns
+Found = dict[str, Any]
 
-
-def rows(result: dict[str, Any]) -> list[list[str]]:
-    """A line for each number of tokens and way."""
-    made = []
-    for point in result["points"]:
-        for way, found in point["ways"].items():
-            made.append([
-                f"{point['tokens']:,}",
-                way,
-                f"{point['compute_s'] / point['turns'] * 1e3:.2f}",
-                f"{found['transfer_s'] / point['turns'] * 1e3:.2f}",
-                f"{found['pass_s'] * 1e3:.1f}",
-                f"{found['line_s'] * 1e3:.1f}",
-                f"{found['pass_s'] / found['line_s']:.3f}",
-                f"{found['pass_s'] / point['compute_s'] - 1:+.1%}",
-                f"{found['cpu_s_per_gb']:.3f}",
-            ])
-    return made
-
-
-HEAD = [
-    "tokens",
-    "way",
-    "compute ms",
-    "transfer ms",
-    "pass ms",
-    "line ms",
-    "pass/line",
-    "overhead",
-    "CPU s/GB",
+#: Head and cell of each column.
+COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
+    ("tokens", lambda point, way, found: f"{point['tokens']:,}"),
+    ("way", lambda point, way, found: way),
+    ("compute ms", lambda point, way, found: f"{point['compute_s'] / point['turns'] * 1e3:.2f}"),
+    ("transfer ms", lambda point, way, found: f"{point['transfer_layer_s'] * 1e3:.2f}"),
+    ("reads", lambda point, way, found: f"{found['reads']:.4g}"),
+    ("pass ms", lambda point, way, found: f"{found['pass_s'] * 1e3:.1f}"),
+    ("line ms", lambda point, way, found: f"{found['line_s'] * 1e3:.1f}"),
+    ("overhead", lambda point, way, found: f"{over_line(found) - 1:+.1%}"),
+    ("over compute", lambda point, way, found: f"{found['pass_s'] / point['compute_s'] - 1:+.1%}"),
+    ("stall ms", lambda point, way, found: f"{found['stall_s'] * 1e3:.1f}"),
+    ("compute beside", lambda point, way, found: f"{found['compute_beside']:.3f}"),
+    ("CPU s/GB", lambda point, way, found: f"{found['cpu_s_per_gb']:.3f}"),
 ]
 
+LEGEND = """\
+compute, transfer: of a layer, each alone in this run; over all turns of a pass for compute
+reads: layers that come in a pass; what is on the GPU at the turn is not read again
+line: what a pass takes at best with this compute, this link and the way's buffers
+overhead: a pass beyond its line; over compute: beyond compute alone
+stall: what the compute waits in a pass
+compute beside: the compute's time while layers come, to the same alone"""
 
-def drawn(result: dict[str, Any]) -> str:
-    """The table."""
-    lines = [HEAD, *rows(result)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+
+def over_line(found: Found) -> float:
+    """How many times its line a pass takes."""
+    return float(found["pass_s"] / found["line_s"])
+
+
+def drawn(result: Found) -> str:
+    """The table: a line for each number of tokens and way."""
+    lines = [[head for head, _ in COLUMNS]]
+    for point in result["points"]:
+        for way, found in point["ways"].items():
+            lines.append([cell(point, way, found) for _, cell in COLUMNS])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
 
     def line(cells: list[str]) -> str:
         named = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
@@ -59,15 +58,46 @@ def drawn(result: dict[str, Any]) -> str:
     return "\n".join(line(cells) for cells in lines)
 
 
-def free_from(result: dict[str, Any], way: str) -> int | None:
-    """The fewest tokens from which a way costs less than one percent; ``None``: none of these."""
+def is_free(point: Found, found: Found) -> bool:
+    """Whether a pass takes as long as compute alone and the one transfer that nothing can hide."""
+    least = point["compute_s"] + point["transfer_layer_s"]
+    return bool(found["pass_s"] <= AS_LONG * least)
+
+
+def is_on_line(_: Found, found: Found) -> bool:
+    """Whether a pass takes as long as theory says, whatever binds."""
+    return over_line(found) <= AS_LONG
+
+
+def tokens_from(result: Found, way: str, holds: Callable[[Found, Found], bool]) -> int | None:
+    """The tokens from which something holds at every measured number; ``None``: at none."""
     found = None
     for point in sorted(result["points"], key=lambda point: -point["tokens"]):
-        if way not in point["ways"]:
+        if way not in point["ways"] or not holds(point, point["ways"][way]):
             return found
-        if point["ways"][way]["pass_s"] > 1.01 * (
-            point["compute_s"] + point["ways"][way]["transfer_s"] / point["turns"]
-        ):
-            return found
-        found = point["tokens"]
+        found = int(point["tokens"])
     return found
+
+
+def free_from(result: Found) -> str:
+    """A line for each way."""
+    lines = []
+    for way in ways_of(result):
+        free = _from(tokens_from(result, way, is_free))
+        line = _from(tokens_from(result, way, is_on_line))
+        lines.append(f"{way}: free from {free}; on its line from {line}")
+    return "\n".join([
+        *lines,
+        "free: a pass takes at most 1.5 % more than compute alone and its first transfer",
+        "on its line: at most 1.5 % more than the line, whether compute or the link binds",
+        "from: there, and at every greater number of tokens that was measured",
+    ])  # fmt: skip
+
+
+def _from(tokens: int | None) -> str:
+    return "none of these" if tokens is None else f"{tokens:,} tokens on"
+
+
+def ways_of(result: Found) -> list[str]:
+    """All ways that were measured anywhere, in their order."""
+    return list(dict.fromkeys(way for point in result["points"] for way in point["ways"]))

@@ -1,20 +1,42 @@
-"""The ways in which layers come to the GPU."""
+"""The ways in which layers come to the GPU. None is imported, nor torch, before it is asked for."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .forebay import Forebay
-from .kvikio import KvikIO
-from .mapped_file import MappedFile
-from .pinned import Pinned
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .way import Way
 
-ALL: dict[str, type[Way]] = {
-    "forebay": Forebay,
-    "two-buffers": Pinned,
-    "mmap": MappedFile,
-    "kvikio": KvikIO,
+
+def _forebay() -> type[Way]:
+    from .forebay import Forebay
+
+    return Forebay
+
+
+def _pinned() -> type[Way]:
+    from .pinned import Pinned
+
+    return Pinned
+
+
+def _mapped_file() -> type[Way]:
+    from .mapped_file import MappedFile
+
+    return MappedFile
+
+
+def _kvikio() -> type[Way]:
+    from .kvikio import KvikIO
+
+    return KvikIO
+
+
+ALL: dict[str, Callable[[], type[Way]]] = {
+    "forebay": _forebay,
+    "two-buffers": _pinned,
+    "mmap": _mapped_file,
+    "kvikio": _kvikio,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
+_TOLD = (
+    "compute_s",
+    "stall_s",
+    "transfer_s",
+    "pinned_bytes",
+    "mapped_bytes",
+    "file_bytes",
+)
+
 
 class Forebay(Way):
     """A stream whose order is told pass by pass, so that a pass begins with nothing on its way."""
@@ -26,17 +35,24 @@ class Forebay(Way):
         super().__init__(model, source, device, buffers)
         count = 2 * model.layers
         self._file = forebay.open(model.path)
-        host = count * (model.nbytes + (1 << 20)) if source == "pinned" else 0
-        if source == "half":
-            host = count // 2 * (model.nbytes + (1 << 20))
+        # What stands first is pinned where not all is: every other layer of a pass.
+        self._listed = [*range(0, count, 2), *range(1, count, 2)]
+        # Room for what it is rounded up to, but never for one layer more.
+        whole = count * (model.nbytes + min(1 << 20, model.nbytes // count))
+        # Each source is one route: nothing else may take what that leaves.
+        budgets: dict[str, Any] = {
+            "gpu_budget": buffers * model.nbytes,
+            "host_budget": {"pinned": whole, "half": whole // 2}.get(source, 0),
+            "mapped_budget": whole if source == "mapped" else 0,
+        }
         self._stream = LayerStream(
-            [[(self._file, model.offset(layer), model.nbytes)] for layer in range(count)],
+            [[(self._file, model.offset(layer), model.nbytes)] for layer in self._listed],
             device,
             order="told",
-            gpu_budget=buffers * model.nbytes,
-            host_budget=host,
             stream=0,
+            **budgets,
         )
+        self.rooms = self._stream.buffers
 
     def run(
         self,
@@ -45,9 +61,13 @@ class Forebay(Way):
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
         self._stream._compute = stream
-        self._stream.prefetch(layers)
+        self._stream.prefetch([self._listed.index(layer) for layer in layers])
         for layer in self._stream:
-            use(layer.index, torch.from_dlpack(layer.memory))
+            use(self._listed[layer.index], torch.from_dlpack(layer.memory))
+
+    def told(self) -> dict[str, float]:
+        passes = self._stream.statistics()["passes"]
+        return {name: sum(found.get(name, 0) for found in passes) for name in _TOLD}
 
     def close(self) -> None:
         self._stream.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from ..theory import plan
 from .way import Way
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class KvikIO(Way):
         kvikio.defaults.set({"num_threads": _THREADS, "task_size": _TASK})
         self._file: Any = kvikio.CuFile(model.path, "r")
         self._buffers = [
-            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(2)
+            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.rooms)
         ]
 
     @staticmethod
@@ -48,23 +50,33 @@ class KvikIO(Way):
         stream: torch.cuda.Stream,
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
-        freed: list[torch.cuda.Event | None] = [None, None]
+        planned = plan(layers, self.rooms)
+        waiting = deque(number for number, turn in enumerate(planned) if turn.read)
+        freed: list[torch.cuda.Event | None] = [None] * self.rooms
+        coming: dict[int, Any] = {}
 
-        def begin(turn: int) -> Any:
-            before = freed[turn % 2]
-            if before is not None:
-                before.synchronize()  # it does not know the compute's stream
-            return self._file.pread(
-                self._buffers[turn % 2], file_offset=self.model.offset(layers[turn])
-            )
+        def begin(turn: int) -> None:
+            """Begins all reads whose buffers are free when the turn before this one is over."""
+            while waiting:
+                number = waiting[0]
+                buffer, after = planned[number].buffer, planned[number].after
+                if after is not None and after >= turn:
+                    return  # a wait for it would leave the GPU without work
+                before = freed[buffer]
+                if before is not None:
+                    before.synchronize()  # it does not know the compute's stream
+                offset = self.model.offset(layers[number])
+                coming[number] = self._file.pread(self._buffers[buffer], file_offset=offset)
+                waiting.popleft()
 
-        coming = [begin(turn) for turn in range(min(2, len(layers)))]
-        for turn, layer in enumerate(layers):
-            coming[turn].get()
-            use(layer, self._buffers[turn % 2])
-            freed[turn % 2] = stream.record_event()
-            if 1 <= turn < len(layers) - 1:
-                coming.append(begin(turn + 1))
+        begin(0)
+        for number, layer in enumerate(layers):
+            if number in coming:
+                coming.pop(number).get()
+            buffer = planned[number].buffer
+            use(layer, self._buffers[buffer])
+            freed[buffer] = stream.record_event()
+            begin(number)
 
     def close(self) -> None:
         self._file.close()

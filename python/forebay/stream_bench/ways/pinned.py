@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from ..theory import plan
 from .way import Way
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Pinned(Way):
                 self._held[layer] = held
         self._copies = torch.cuda.Stream(device)
         self._buffers = [
-            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(2)
+            torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.rooms)
         ]
 
     def layer(self, layer: int) -> int:
@@ -46,17 +47,18 @@ class Pinned(Way):
         stream: torch.cuda.Stream,
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
-        freed: list[torch.cuda.Event | None] = [None, None]
-        for turn, layer in enumerate(layers):
-            buffer, before = self._buffers[turn % 2], freed[turn % 2]
-            with torch.cuda.stream(self._copies):
-                if before is not None:
-                    self._copies.wait_event(before)
-                buffer.copy_(self._held[self.layer(layer)], non_blocking=True)
-                done = self._copies.record_event()
-            stream.wait_event(done)
+        freed: list[torch.cuda.Event | None] = [None] * self.rooms
+        for layer, turn in zip(layers, plan(layers, self.rooms), strict=True):
+            buffer, before = self._buffers[turn.buffer], freed[turn.buffer]
+            if turn.read:
+                with torch.cuda.stream(self._copies):
+                    if before is not None:
+                        self._copies.wait_event(before)
+                    buffer.copy_(self._held[self.layer(layer)], non_blocking=True)
+                    done = self._copies.record_event()
+                stream.wait_event(done)
             use(self.layer(layer), buffer)
-            freed[turn % 2] = stream.record_event()
+            freed[turn.buffer] = stream.record_event()
 
     def transfer(self, layers: list[int]) -> None:
         """The copies alone."""

@@ -17,6 +17,8 @@ class Way(ABC):
     """A way to bring layers to the GPU, ahead of the compute."""
 
     name: ClassVar[str]
+    #: How many layers it holds on the GPU at once.
+    rooms: int = 2
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         self.model, self.source, self.device, self.buffers = model, source, device, buffers
@@ -34,6 +36,13 @@ class Way(ABC):
         use: Callable[[int, torch.Tensor], None],
     ) -> None:
         """Brings the layers; ``use`` queues on ``stream`` what uses each."""
+
+    def told(self) -> dict[str, float]:
+        """What its own statistics sum up to since it was made."""
+        return {}
+
+    def forget(self) -> None:
+        """Lets go of what keeps the file's bytes in memory: the kernel forgets no mapped page."""
 
     def close(self) -> None:
         """Gives back what it holds."""

@@ -1,0 +1,134 @@
+"""The command line, and what is wrong with it, before anything slow begins."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from .theory import ORDERS
+from .ways import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+SOURCES = ("drive", "page-cache", "pinned", "mapped", "half")
+
+T = TypeVar("T")
+
+#: Layers begin and end at whole pages.
+_PAGE = 4096
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message.removeprefix('argument ')}\n")
+
+
+def given(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What was asked for. Where it makes no sense: a line that says why, and exit status 2."""
+    parser = _parser()
+    found = parser.parse_args(arguments)
+    found.layer_bytes = found.layer_mb * 1_000_000 // _PAGE * _PAGE
+    if found.buffers is None:
+        found.buffers = min(3, found.layers)
+    if wrong := _wrong(found):
+        parser.error(wrong)
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m forebay.stream_bench",
+        description="Brings a model's layers to the GPU behind their compute, by Forebay and by "
+        "other ways in turn, and says what each costs.",
+        allow_abbrev=False,
+    )
+    add, count = parser.add_argument, _number(1)
+    add("--layers", type=_number(2), default=3, metavar="N", help="layers of a pass (3)")
+    add("--layer-mb", type=count, default=1237, metavar="MB", help="10^6 bytes of each (1237)")
+    add("--tokens", type=_list(count), default=[8192], metavar="N,…", help="of a pass (8192)")
+    add("--order", type=_one_of(ORDERS), default="forward", metavar="ORDER",
+        help="how layers are taken: forward, backward, or train, which goes there and, with "
+        "recompute and gradients, back again (forward)")  # fmt: skip
+    add("--from", dest="source", type=_one_of(SOURCES), default="page-cache", metavar="PLACE",
+        help="where Forebay finds the layers: drive, page-cache, pinned, mapped (the page cache's "
+        "own pages, registered), or half (half of them pinned) (page-cache)")  # fmt: skip
+    add("--ways", type=_list(_one_of(ALL)), default=list(ALL), metavar="NAME,…",
+        help=f"only these beside compute and transfer alone ({','.join(ALL)})")  # fmt: skip
+    add("--buffers", type=_number(2), metavar="N", help="layers on the GPU at once, ours (3)")
+    add("--rounds", type=count, default=5, metavar="N", help="passes of each way (5)")
+    add("--file", type=Path, default=Path("layers.bin"), help="made where it is not there")
+    add("--seed", type=_number(0), default=1, metavar="N", help="of the file's bytes (1)")
+    add("--hidden", type=count, default=5120, metavar="N", help="hidden size (5120)")
+    add("--query-heads", type=count, default=96, metavar="N", help="heads of queries (96)")
+    add("--key-heads", type=count, default=8, metavar="N", help="heads of keys and values (8)")
+    add("--head", type=count, default=128, metavar="N", help="size of a head (128)")
+    add("--expert", type=count, default=1536, metavar="N", help="size of an expert (1536)")
+    add("--active", type=count, default=8, metavar="N", help="routed experts of a token (8)")
+    add("--out", type=Path, metavar="FOLDER", help="write `stream_bench.json` there")
+    return parser
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        try:
+            found = int(text)
+        except ValueError:
+            found = least - 1
+        if found < least:
+            expected = f"it has to be a whole number, {least} or more, not `{text}`"
+            raise argparse.ArgumentTypeError(expected)
+        return found
+
+    return number
+
+
+def _one_of(names: Collection[str]) -> Callable[[str], str]:
+    def name(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"no `{text}`: there are {', '.join(names)}")
+        return text
+
+    return name
+
+
+def _list(of: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Takes a list with commas, each item once."""
+    return lambda text: list(dict.fromkeys(of(item.strip()) for item in text.split(",")))
+
+
+def _wrong(found: argparse.Namespace) -> str | None:
+    """What no flag can know alone."""
+    if found.buffers > found.layers:
+        return (
+            f"--buffers: it has to be at most --layers, {found.layers}, since each pass begins "
+            f"with none of its layers on the GPU, not `{found.buffers}`"
+        )
+    if found.query_heads % found.key_heads:
+        return (
+            f"--query-heads: it has to be a multiple of --key-heads, {found.key_heads}, "
+            f"not `{found.query_heads}`"
+        )
+    if found.head % 8 or found.head > 256:
+        return f"--head: it has to be a multiple of 8, up to 256, not `{found.head}`"
+    if found.out is not None:
+        there = next(path for path in (found.out, *found.out.parents) if path.exists())
+        if not there.is_dir():
+            return f"--out: it has to be a folder, and `{there}` is none"
+    return _wrong_file(found.file, 2 * found.layers * found.layer_bytes)
+
+
+def _wrong_file(path: Path, nbytes: int) -> str | None:
+    if not path.parent.is_dir():
+        return f"--file: it has to be in a folder that is there, and `{path.parent}` is none"
+    if not path.exists():
+        return None
+    if not path.is_file():
+        return f"--file: it has to be a file, and `{path}` is none"
+    if path.stat().st_size != nbytes:
+        return (
+            f"--file: `{path}` has {path.stat().st_size:,} bytes where two times the layers have "
+            f"{nbytes:,}: give another file, or remove it"
+        )
+    return None

@@ -1,0 +1,124 @@
+"""What passes took, as it was measured and summed up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from . import theory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_BYTES = ("pinned_bytes", "mapped_bytes", "file_bytes")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One pass, in seconds."""
+
+    #: Which round; those before round 0 only warm up.
+    round: int
+    #: From the first call to the end of all that was queued.
+    wall_s: float
+    #: Of the processor, all threads together.
+    cpu_s: float
+    #: Of the compute, by the GPU's clock: the way there, and the way back.
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    #: What the compute's stream stood still from the beginning to the end of the last compute.
+    stall_s: float = 0.0
+    #: What the stream's own statistics say of the pass, where it has some.
+    told: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def compute_s(self) -> float:
+        """Of the compute, whoever knows it best."""
+        return self.told.get("compute_s", self.forward_s + self.backward_s)
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was asked of all ways alike."""
+
+    order: str
+    layers: int
+    layer_bytes: int
+    tokens: int
+
+
+def counted(samples: Sequence[Sample]) -> list[Sample]:
+    """Those that do not only warm up."""
+    return [sample for sample in samples if sample.round >= 0]
+
+
+def middle(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
+    """The median of those that count."""
+    return median(of(sample) for sample in counted(samples))
+
+
+def summed_up(
+    point: Point, samples: dict[str, list[Sample]], rooms: dict[str, int]
+) -> dict[str, Any]:
+    """A number of tokens' results; ``rooms`` is how many layers the GPU holds for each way."""
+    taken = theory.turns(point.order, point.layers)
+    alone = samples["compute"]
+    transfer = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
+    work = _work(point, alone)
+    return {
+        "tokens": point.tokens,
+        "turns": len(taken),
+        "compute_s": middle(alone, lambda sample: sample.wall_s),
+        "forward_layer_s": work[0],
+        "backward_layer_s": work[-1] if point.order == "train" else None,
+        "transfer_layer_s": transfer,
+        "samples": {name: [asdict(each) for each in found] for name, found in samples.items()},
+        "ways": {
+            name: _way(point, found, alone, theory.line(
+                point.order, work, transfer, point.layers, rooms[name]
+            ))
+            for name, found in samples.items()
+            if name not in ("compute", "transfer")
+        },
+    }  # fmt: skip
+
+
+def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
+    """Seconds of each turn's compute, none of which is told from others of the same direction."""
+    wall = middle(alone, lambda sample: sample.wall_s)
+    if point.order != "train":
+        return [wall / point.layers] * point.layers
+    # The passes say how long one takes, the GPU's clock how much of it is the way there.
+    there = middle(
+        alone, lambda sample: sample.forward_s / (sample.forward_s + sample.backward_s)
+    )
+    forward, backward = wall * there / point.layers, wall * (1 - there) / point.layers
+    return [forward] * point.layers + [backward] * point.layers
+
+
+def _way(
+    point: Point, samples: Sequence[Sample], alone: Sequence[Sample], line: theory.Pass
+) -> dict[str, Any]:
+    own = counted(samples)
+    walls = [sample.wall_s for sample in own]
+    bytes_ = {
+        name: round(median(sample.told[name] for sample in own))
+        for name in _BYTES
+        if all(name in sample.told for sample in own)
+    }
+    read = sum(bytes_.values()) or line.reads * point.layer_bytes
+    beside = middle(samples, lambda sample: sample.compute_s)
+    return {
+        "pass_s": median(walls),
+        "pass_low_s": min(walls),
+        "pass_high_s": max(walls),
+        "line_s": line.time,
+        "line_stall_s": line.stall,
+        "line_reads": line.reads,
+        "reads": read / point.layer_bytes,
+        "stall_s": middle(samples, lambda sample: sample.told.get("stall_s", sample.stall_s)),
+        "compute_beside": beside / middle(alone, lambda sample: sample.compute_s),
+        "cpu_s_per_gb": middle(samples, lambda sample: sample.cpu_s) / (read / 1e9),
+        "bytes": bytes_,
+    }

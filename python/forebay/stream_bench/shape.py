@@ -1,0 +1,45 @@
+"""A mixture-of-experts layer, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the layer's products are made of."""
+
+    hidden: int = 5120
+    query_heads: int = 96
+    key_heads: int = 8
+    head: int = 128
+    expert: int = 1536
+    active: int = 8
+
+    @property
+    def queries(self) -> int:
+        """The width of all queries side by side."""
+        return self.query_heads * self.head
+
+    @property
+    def mixed(self) -> int:
+        """The width of queries, keys and values side by side."""
+        return self.queries + 2 * self.key_heads * self.head
+
+    @property
+    def experts(self) -> int:
+        """Those that a token passes: the shared one, and the active of the routed ones."""
+        return self.active + 1
+
+    def operations(self, tokens: int, *, backward: bool) -> int:
+        """Multiplications and additions of one turn's products, attention's causal half included.
+
+        The way back takes three times as many: forward once more, and for each product the
+        gradients of both its sides.
+        """
+        weights = self.hidden * (self.mixed + self.queries)
+        weights += self.experts * 3 * self.hidden * self.expert
+        # Each token looks at those before it and itself, once for weights and once for values.
+        attention = self.queries * tokens * (tokens + 1)
+        forward = 2 * tokens * weights + 2 * attention
+        return 3 * forward if backward else forward
