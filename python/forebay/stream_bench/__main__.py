@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import arguments, table
+from . import arguments, plot, svg, table
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -153,6 +153,8 @@ def _write(result: dict[str, Any], out: Path | None) -> None:
     if out is None:
         return
     (out / "stream_bench.json").write_text(json.dumps(result, indent=1) + "\n")
+    if result["points"]:
+        (out / "stream_bench.svg").write_text(svg.drawn(result))
 
 
 def _tell(result: dict[str, Any]) -> None:
@@ -160,7 +162,7 @@ def _tell(result: dict[str, Any]) -> None:
     layers = f"{result['layers']} layers of {size:,.0f} MB"
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
-    for text in (table.drawn(result), table.LEGEND, table.free_from(result)):
+    for text in (table.drawn(result), table.LEGEND, table.free_from(result), plot.drawn(result)):
         print(text, end="\n\n")
 
 
