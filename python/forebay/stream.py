@@ -105,6 +105,9 @@ class LayerStream:
     GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
     ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
     which is known after a pass; where the order is told, for the first that fit.
+    ``mapped_budget`` is the bytes of layers in the page cache whose pages may be pinned where they
+    lie, once they come again, so that the GPU copies them from there: by default half of what the
+    machine has left, where there are passes enough to be worth it; 0 for none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
     then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
     ``progress`` is called with each layer that is taken.
@@ -121,6 +124,7 @@ class LayerStream:
         passes: int | None = None,
         gpu_budget: int | None = None,
         host_budget: int = 0,
+        mapped_budget: int | None = None,
         check: bool = False,
         names: Sequence[str] | None = None,
         stream: Stream = "current",
@@ -140,6 +144,7 @@ class LayerStream:
             passes=passes,
             gpu_budget=gpu_budget,
             host_budget=host_budget,
+            mapped_budget=mapped_budget,
             check=check,
         )
 
@@ -173,6 +178,10 @@ class LayerStream:
     def statistics(self) -> dict[str, Any]:
         """What layers and passes took, in seconds of the GPU's clock: ``layers`` and ``passes``."""
         return self._stream.statistics()
+
+    def mapped(self) -> tuple[int, str | None]:
+        """Bytes of layers that are pinned where they lie, and why others, if any, are not."""
+        return self._stream.mapped()
 
     def placement(self) -> dict[str, Any] | None:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.

@@ -36,7 +36,9 @@ pub(crate) struct TakenLayer {
 #[pymethods]
 impl LayerStream {
     #[new]
-    #[pyo3(signature = (engine, device, layers, *, order, passes, gpu_budget, host_budget, check))]
+    #[pyo3(signature = (
+        engine, device, layers, *, order, passes, gpu_budget, host_budget, mapped_budget, check
+    ))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of one call")]
     fn new(
         py: Python<'_>,
@@ -47,6 +49,7 @@ impl LayerStream {
         passes: Option<u64>,
         gpu_budget: Option<u64>,
         host_budget: u64,
+        mapped_budget: Option<u64>,
         check: bool,
     ) -> PyResult<Self> {
         let Some(device) = engine.get().gpu_of(py, device)? else {
@@ -55,6 +58,7 @@ impl LayerStream {
         let mut options = StreamOptions::ordered(order_of(order)?);
         (options.passes, options.check) = (passes, check);
         (options.gpu_budget, options.host_budget) = (gpu_budget, host_budget);
+        options.mapped_budget = mapped_budget;
         let mut described = Vec::with_capacity(layers.len());
         for (name, parts) in layers {
             let mut layer = stream::Layer::named(name);
@@ -108,6 +112,11 @@ impl LayerStream {
     #[getter]
     fn buffers(&self) -> usize {
         self.stream.buffers()
+    }
+
+    /// Bytes of layers that are pinned where they lie, and why others are not.
+    fn mapped(&self, py: Python<'_>) -> (u64, Option<String>) {
+        py.detach(|| self.stream.mapped())
     }
 
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take.
@@ -222,6 +231,7 @@ fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, 
     known.set_item("slice", times.slice)?;
     known.set_item("bytes", times.bytes)?;
     known.set_item("pinned", times.pinned)?;
+    known.set_item("mapped", times.mapped)?;
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;
     known.set_item("stall_s", times.stall.as_secs_f64())?;
@@ -234,6 +244,7 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     known.set_item("layers", times.layers)?;
     known.set_item("brought", times.brought)?;
     known.set_item("pinned_bytes", times.pinned_bytes)?;
+    known.set_item("mapped_bytes", times.mapped_bytes)?;
     known.set_item("file_bytes", times.file_bytes)?;
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;

@@ -66,6 +66,7 @@
 //! - `engine/small.rs`: moves bytes between files, its own memory and the caller's
 //! - `engine/silent.rs`: stands between the engine and a device's calls
 //! - `file/calls.rs`: system calls that take raw memory
+//! - `file/pages.rs`: maps files, and has the kernel bring their pages in
 //! - `file/port.rs`: declares what moves bytes by raw address
 //! - `gpu/mod.rs`: the device trait's calls take raw addresses
 //! - `gpu/cuda/address.rs`: asks the driver what an address is
@@ -107,6 +108,8 @@
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `stream/loader.rs`: queues copies to the stream's own memory
+//! - `stream/mapped.rs`: pins what it has mapped
+//! - `stream/mapper.rs`: takes layers for a stream that it names, in tests
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
 //! - `stream/planning.rs`: copies between memory of its own, to see how fast that is

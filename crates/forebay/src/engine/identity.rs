@@ -1,9 +1,12 @@
 //! Which file a file is, for those who have several of several engines.
 
+use std::io;
 use std::sync::Arc;
 
 use super::{Engine, File};
 use crate::error::Place;
+use crate::file::pages::{FilePages, Stamp};
+use crate::units::ByteRange;
 
 impl File {
     /// Whether both are one file that was opened once.
@@ -19,5 +22,26 @@ impl File {
     /// Bytes of it, as an error names them.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         self.handle().place(offset, len)
+    }
+
+    /// Why its pages cannot be used from where they are.
+    pub(crate) fn no_pages(&self) -> Option<String> {
+        self.handle().no_pages()
+    }
+
+    /// Maps the pages of a range that begins and ends at one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
+        self.handle().map_pages(range)
+    }
+
+    /// What tells later that it was not changed meanwhile.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
+        self.handle().stamp()
     }
 }

@@ -10,10 +10,10 @@
 use std::ffi::{c_long, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::pages::FilePages;
 use crate::units::{ByteRange, align_down, align_up};
 
 /// How often in a row a call is made that says that a signal has interrupted it.
@@ -146,39 +146,15 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     if len == 0 {
         return Ok(answer);
     }
-    let mapping = Mapping::new(fd, start, len)?;
+    let mapping = FilePages::map(fd, start, len)?;
+    let first = mapping.start().as_ptr().cast();
     // SAFETY: the mapping covers `len` bytes from a page's start, and the answer has room for a
     // byte per page of it.
-    retried(|| match unsafe { libc::mincore(mapping.address, len, answer.as_mut_ptr()) } {
+    retried(|| match unsafe { libc::mincore(first, len, answer.as_mut_ptr()) } {
         0 => counted(0),
         _ => counted(-1),
     })?;
     Ok(answer)
-}
-
-/// A read-only mapping that only serves questions: nobody reads through it, so that a file that
-/// shrinks meanwhile cannot raise SIGBUS.
-struct Mapping {
-    address: *mut libc::c_void,
-    len: usize,
-}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // SAFETY: the kernel picks free addresses, so nothing that exists is mapped over.
-        let address =
-            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
-        Ok(Self { address, len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `new` mapped exactly this, and no reference into it was ever made.
-        let unmapped = unsafe { rustix::mm::munmap(self.address, self.len) };
-        debug_assert!(unmapped.is_ok(), "a whole mapping can be given back");
-    }
 }
 
 /// Makes the bytes of a file durable, and of the rest what is needed to read them.

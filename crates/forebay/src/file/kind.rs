@@ -58,6 +58,12 @@ impl FileSystem {
         matches!(self.0, TMPFS | RAMFS | HUGETLBFS)
     }
 
+    /// Whether pages of its files are the only ones there are of them, and whoever changes a file
+    /// has it say so at once: no server has others, and no other file system lies below.
+    pub(crate) fn owns_pages(self) -> bool {
+        self.is_memory() || ["ext4", "xfs", "btrfs", "f2fs"].contains(&self.name())
+    }
+
     /// Whether its files are made up when they are read, so that their sizes mean nothing.
     pub(crate) fn makes_sizes_up(self) -> bool {
         matches!(self.0, PROC | SYSFS | CONFIGFS)

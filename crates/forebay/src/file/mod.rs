@@ -9,6 +9,7 @@ mod choice;
 mod direct;
 mod given;
 mod kind;
+pub(crate) mod pages;
 mod port;
 mod reopen;
 mod residency;

@@ -169,7 +169,19 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// The driver's.
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()>;
 
-    /// Undoes [`register`](Self::register).
+    /// Pins `len` bytes of host memory that is only read from, as pages of a file are. Copies go on
+    /// reading the pages that are there now, also where the file gets others in their place.
+    ///
+    /// # Safety
+    /// The memory is mapped and stays so until [`unregister`](Self::unregister).
+    ///
+    /// # Errors
+    /// The driver's, also where it pins no such memory.
+    unsafe fn register_read_only(&self, _host: NonNull<u8>, _len: usize) -> DeviceResult<()> {
+        Err(unsupported("register_read_only"))
+    }
+
+    /// Undoes [`register`](Self::register) and [`register_read_only`](Self::register_read_only).
     ///
     /// # Safety
     /// `host` was registered here, and no copy that touches it is queued.

@@ -5,16 +5,16 @@ use std::ops::Range;
 use super::refuse;
 use crate::engine::{Engine, File};
 use crate::error::{Error, Result};
-use crate::gpu::BATCH_MAX;
+use crate::file::Residency;
 use crate::plan::{Packed, Packing, Wanted};
-use crate::units::align_up;
+use crate::units::{ByteRange, align_up};
 
 /// Each part of a layer begins at a multiple of this on the GPU, as an allocation does.
 const PART_ALIGNMENT: u64 = 256;
 
 /// Bytes of one copy from pinned memory at most: the link's own cost of a copy is 0.2 % of that
 /// (2.7 µs of 1.2 ms on an H200), and what others copy waits no longer.
-const COPY_MAX: u64 = 64 << 20;
+pub(super) const COPY_MAX: u64 = 64 << 20;
 
 /// Ranges of files that a model needs at the same time, in the order in which they lie on the GPU.
 #[derive(Debug, Clone)]
@@ -280,9 +280,10 @@ impl Shelf {
         }
         Self { starts, len, copies }
     }
+}
 
-    /// The copies in groups that go to the driver in one call each.
-    pub(super) fn groups(&self) -> impl Iterator<Item = &[(u64, u64, u64)]> {
-        self.copies.chunks(BATCH_MAX)
-    }
+/// Whether most of a range is in the page cache, as far as its file system says.
+pub(super) fn is_resident(file: &File, range: ByteRange) -> bool {
+    let found = file.residency(range.start, range.len());
+    matches!(found, Ok(Residency::Known { resident, len }) if resident >= len / 10 * 9)
 }

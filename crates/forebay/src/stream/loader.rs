@@ -8,13 +8,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::layer::{Unit, slot_len};
+use super::mapped::Refusal;
+use super::mapper::Pinned;
 use super::marks::Mark;
 use super::refuse;
-use super::shared::{Job, Shared};
+use super::shared::{Job, Shared, Way};
 use super::store::{Store, host};
 use crate::engine::{ManyTransfer, Piece};
 use crate::error::{Error, Result};
@@ -59,6 +62,8 @@ pub(super) struct Loader {
     /// Jobs that have steps left to begin.
     jobs: VecDeque<Rc<Active>>,
     flights: VecDeque<Flight>,
+    /// Jobs whose pages are being pinned, one after the other.
+    pinning: VecDeque<(Rc<Active>, Receiver<Pinned>)>,
     /// Since when only a slot is wanted.
     waiting: Option<Instant>,
 }
@@ -66,6 +71,8 @@ pub(super) struct Loader {
 /// A job under way.
 struct Active {
     job: Job,
+    /// How it comes: pages may turn out not to be there.
+    way: Cell<Way>,
     /// The first step that has not begun, and how many have landed.
     next: Cell<u64>,
     landed: Cell<u64>,
@@ -104,11 +111,10 @@ impl Loader {
         let count = if passes { usize::try_from(SLOTS).expect("few") } else { 0 };
         let run = move || {
             let (copied, free) = (vec![None; count], (0..count).collect());
-            let (jobs, flights) = (VecDeque::new(), VecDeque::new());
-            let waiting = None;
-            let mut loader =
-                Self { shared, store, slots, slot_len, copied, free, jobs, flights, waiting };
-            loader.run();
+            let (jobs, flights, pinning) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+            let (slots, waiting) = (slots, None);
+            Self { shared, store, slots, slot_len, copied, free, jobs, flights, pinning, waiting }
+                .run();
         };
         let started = thread::Builder::new().name("forebay-layers".into()).spawn(run);
         started.map_err(|error| crate::engine::resource("loader of layers", &error))
@@ -116,7 +122,11 @@ impl Loader {
 
     fn run(&mut self) {
         loop {
-            let idle = self.jobs.is_empty() && self.flights.is_empty();
+            let is_alone = self.jobs.is_empty() && self.flights.is_empty();
+            let idle = is_alone && self.pinning.is_empty();
+            if let Err(error) = self.copy_pinned(is_alone) {
+                return self.shared.lose(error);
+            }
             match self.shared.next_job(if idle { REST } else { Duration::ZERO }) {
                 Err(()) => return,
                 Ok(Some(job)) => self.jobs.push_back(Rc::new(Active::new(job))),
@@ -152,6 +162,11 @@ impl Loader {
         let shared = Arc::clone(&self.shared);
         while let Some(active) = self.jobs.front().cloned() {
             let unit = &shared.units[active.job.load.unit];
+            if active.way.get() == Way::Pages {
+                self.jobs.pop_front();
+                self.pinning.push_back((active, shared.pin_pages(unit)));
+                continue;
+            }
             if active.is_begun(unit) {
                 self.jobs.pop_front();
                 self.finish_landed(&active, unit)?;
@@ -161,10 +176,11 @@ impl Loader {
                 return Ok(false);
             }
             let step = active.next.get();
-            let home = self.store.home(active.job.load.unit).filter(|_| active.job.to_home);
-            let memory = match home {
+            let home = self.store.home(active.job.load.unit);
+            let home = home.filter(|_| active.way.get() == Way::Memory);
+            let memory = match home.and_then(|home| home.part(step)) {
                 Some(_) if self.flights.len() as u64 >= SLOTS => return Ok(false),
-                Some(home) => Some((home.part(step), None)),
+                Some(part) => Some((part, None)),
                 None => self.free_slot()?.map(|slot| (self.slot(slot), Some(slot))),
             };
             let Some((memory, slot)) = memory else { return Ok(true) };
@@ -207,6 +223,36 @@ impl Loader {
         self.copied[slot] = None;
         self.free.pop_front();
         Ok(Some(slot))
+    }
+
+    /// Copies a job whose pages have been pinned, or has it come through slots where they have not;
+    /// waits for that a little where there is nothing else to do.
+    fn copy_pinned(&mut self, is_alone: bool) -> Result<()> {
+        let Some((active, pinned)) = self.pinning.front() else { return Ok(()) };
+        let patience = if is_alone { PATIENCE } else { Duration::ZERO };
+        let (active, pinned) = match pinned.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => return Ok(()),
+            Ok(pinned) => (Rc::clone(active), pinned),
+            Err(RecvTimeoutError::Disconnected) => {
+                (Rc::clone(active), Err(Refusal::Ever("no thread can be had for it".into())))
+            }
+        };
+        self.pinning.pop_front();
+        let load = active.job.load;
+        let kept = pinned.map(|(pages, copies)| self.store.keep_pages(load.unit, pages, copies));
+        if let Ok(true) = kept {
+            let lane = self.shared.file_lane;
+            let copied = self.shared.copy_home(&self.store, load, (lane, &active.job.frees));
+            let failed = |source| self.shared.failed(self.shared.units[load.unit].len, source);
+            let (begun, ready) = copied.map_err(failed)?;
+            self.shared.arrived(&active.job, begun, ready);
+            return Ok(());
+        }
+        // It has memory of the stream's own by now, or its pages could not be pinned.
+        self.shared.not_pinned(load.unit, kept.err());
+        active.way.set(if self.store.home(load.unit).is_some() { Way::Memory } else { Way::Slots });
+        self.jobs.push_front(active);
+        Ok(())
     }
 
     /// Starts reading a slot's worth.
@@ -285,7 +331,8 @@ impl Loader {
         self.begin_copies(active).map_err(failed)?;
         let ready = self.shared.marks.put(self.shared.file_lane).map_err(failed)?;
         let begun = active.begun.borrow().clone().expect("put just before");
-        self.shared.arrived(&active.job, begun, ready);
+        let job = Job { way: active.way.get(), load, frees: Vec::new() };
+        self.shared.arrived(&job, begun, ready);
         Ok(())
     }
 }
@@ -294,7 +341,8 @@ impl Active {
     fn new(job: Job) -> Self {
         let (next, landed) = (Cell::new(0), Cell::new(0));
         let (begun, error, told) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        Self { job, next, landed, begun, error, told }
+        let way = Cell::new(job.way);
+        Self { job, way, next, landed, begun, error, told }
     }
 
     /// Whether no more steps of it begin.

@@ -9,6 +9,7 @@
 //!   planning   places layers by what the first pass took
 //!   taking     the caller's side: take, keep, release; copies of what is pinned
 //!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
+//!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //! shared     what both know: who has which layer; `store` is their memory
 //! taken      what the caller has: memory that is valid until it is released
 //! statistics what each layer took: transfer, compute, stall
@@ -23,6 +24,8 @@
 
 mod layer;
 mod loader;
+mod mapped;
+mod mapper;
 mod marks;
 mod order;
 mod placement;
@@ -75,6 +78,11 @@ pub struct StreamOptions {
     /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
     /// others; where the order is told, for the first layers that fit.
     pub host_budget: u64,
+    /// Bytes of layers in the page cache whose pages may be pinned where they lie, once they are
+    /// brought again, so that the GPU copies them from there. `None`: up to half of what the
+    /// machine has left, where there are passes enough to be worth it. They go when others need the
+    /// memory.
+    pub mapped_budget: Option<u64>,
     /// Fills what is released with bytes that are no number in any type of floating point, so that
     /// whoever uses a layer too long finds out.
     pub check: bool,
@@ -82,7 +90,14 @@ pub struct StreamOptions {
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { order: Order::Forward, passes: None, gpu_budget: None, host_budget: 0, check: false }
+        Self {
+            order: Order::Forward,
+            passes: None,
+            gpu_budget: None,
+            host_budget: 0,
+            mapped_budget: None,
+            check: false,
+        }
     }
 }
 
@@ -260,6 +275,17 @@ impl LayerStream {
             Plan::Made(placement) => Some((**placement).clone()),
             _ => None,
         }
+    }
+
+    /// How many bytes of layers are pinned where they lie in the page cache, and why others, if
+    /// any, are not.
+    #[must_use]
+    pub fn mapped(&self) -> (u64, Option<String>) {
+        if self.shared.check_home().is_err() {
+            return (0, None);
+        }
+        let state = self.shared.lock();
+        (state.maps.used, state.maps.refused.clone())
     }
 
     /// Ends it: what is on its way is given up, and all copies are over when the call returns. The

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::layer::{LayerPart, Shelf};
+use super::layer::{Shelf, is_resident};
 use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
 use super::shared::{Shared, State, stuck};
 use super::statistics::REMEMBERED;
 use super::store::host;
 use crate::error::Result;
-use crate::file::Residency;
 use crate::gpu::DeviceResult;
+use crate::units::ByteRange;
 
 /// Bytes that are copied to see how fast the link is, so many times: the best counts.
 const PROBE_LEN: u64 = 16 << 20;
@@ -97,10 +97,14 @@ impl Shared {
     fn plan(&self, mut seen: Seen) -> Plan {
         let Ok(link) = self.link_rate() else { return Plan::None };
         for (layer, cost) in seen.costs.iter_mut().enumerate() {
-            cost.resident = self.units[layer * self.slices].parts.iter().all(is_resident);
+            let mut parts = self.units[layer * self.slices].parts.iter();
+            cost.resident =
+                parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)));
         }
         let rate = seen.file_rate.min(link);
-        let rates = Rates { link, page_cache: rate, drive: rate };
+        // What is pinned where it lies crosses the link as fast as it can.
+        let page_cache = if self.lock().maps.is_on() { link } else { rate };
+        let rates = Rates { link, page_cache, drive: rate };
         let (gpu, host) = (self.budget_of_gpu(), self.host_budget);
         match place(&self.order, &seen.costs, &rates, &Budget { gpu, host }) {
             Ok(mut placement) => {
@@ -129,7 +133,8 @@ impl Shared {
                 continue;
             }
             let len = shelf.len;
-            if len <= left && store.pin(&self.engine, number, shelf).is_ok() {
+            // What has its pages pinned by now stays there.
+            if len <= left && matches!(store.pin(&self.engine, number, shelf), Ok(true)) {
                 left -= len;
             } else {
                 let is_resident = costs[unit.layer].resident;
@@ -170,10 +175,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Whether most of a part's bytes are in the page cache, as far as its file system says.
-fn is_resident(part: &LayerPart) -> bool {
-    let found = part.file.residency(part.offset, part.len);
-    matches!(found, Ok(Residency::Known { resident, len }) if resident >= len / 10 * 9)
 }

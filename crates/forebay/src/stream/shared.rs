@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::layer::Unit;
+use super::mapper::{Mapper, Maps};
 use super::marks::{Mark, Marks};
 use super::order::Order;
 use super::planning::Plan;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     pub(super) checks: bool,
     pub(super) order: Order,
     pub(super) host_budget: u64,
+    pub(super) mapper: Mapper,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
@@ -44,8 +46,26 @@ pub(super) struct Job {
     pub(super) load: Load,
     /// What has to be passed before its buffer may be written to.
     pub(super) frees: Vec<Mark>,
-    /// Whether it comes by way of pinned memory that keeps it.
-    pub(super) to_home: bool,
+    pub(super) way: Way,
+}
+
+/// How a layer comes from files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Through slots.
+    Slots,
+    /// By way of pinned memory that keeps it.
+    Memory,
+    /// From its pages, which are pinned for that.
+    Pages,
+}
+
+/// Where a layer's bytes were copied from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum From {
+    Files,
+    Memory,
+    Pages,
 }
 
 #[derive(Debug)]
@@ -57,8 +77,9 @@ pub(super) struct State {
     pub(super) frees: Vec<Vec<Mark>>,
     /// For each buffer the load that brought what it holds.
     pub(super) loads: Vec<Option<Loaded>>,
-    /// For each unit whether its pinned memory holds it.
+    /// For each unit whether it can be copied from where it is kept.
     pub(super) filled: Vec<bool>,
+    pub(super) maps: Maps,
     pub(super) jobs: VecDeque<Job>,
     /// What went wrong with layers that nobody has been told yet.
     pub(super) failures: HashMap<usize, Error>,
@@ -83,7 +104,7 @@ pub(super) struct Loaded {
     /// Passed when the first copy may begin, and when the last is done.
     pub(super) begun: Mark,
     pub(super) ready: Mark,
-    pub(super) pinned: bool,
+    pub(super) from: From,
     /// Whether some visit counts it.
     pub(super) counted: bool,
 }
@@ -108,7 +129,9 @@ impl Shared {
         let file_lane = device.create_stream();
         let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
         let file_lane = file_lane.map_err(failed)?;
+        let maps = Maps::new(&units, options.mapped_budget, options.passes);
         let state = State {
+            maps,
             schedule,
             store: Some(Arc::new(store)),
             frees: vec![Vec::new(); count],
@@ -138,6 +161,7 @@ impl Shared {
             checks: options.check,
             order: options.order.clone(),
             host_budget: options.host_budget,
+            mapper: Mapper::default(),
             state: Mutex::new(state),
             came: Condvar::new(),
             asked: Condvar::new(),
@@ -218,8 +242,9 @@ impl Shared {
     /// Says that all copies of a job are queued.
     pub(super) fn arrived(&self, job: &Job, begun: Mark, ready: Mark) {
         let (load, mut state) = (job.load, self.lock());
-        state.filled[load.unit] |= job.to_home;
-        state.loads[load.buffer] = Some(Loaded { begun, ready, pinned: false, counted: false });
+        state.filled[load.unit] |= job.way != Way::Slots;
+        let from = if job.way == Way::Pages { From::Pages } else { From::Files };
+        state.loads[load.buffer] = Some(Loaded { begun, ready, from, counted: false });
         state.frees[load.buffer].clear();
         state.schedule.arrived(load.buffer);
         drop(state);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::marks::Mark;
+use super::shared::From;
 
 /// Visits and passes that are remembered at most.
 pub(super) const REMEMBERED: usize = 4096;
@@ -23,6 +24,8 @@ pub struct LayerTimes {
     pub bytes: u64,
     /// Whether they came from the stream's pinned memory instead of from files.
     pub pinned: bool,
+    /// Whether they came from pages of files, pinned where they lie.
+    pub mapped: bool,
     /// From when its first copy could begin to the end of its last.
     pub transfer: Duration,
     /// From when it could be used to the end of what was queued before its release.
@@ -43,7 +46,9 @@ pub struct PassTimes {
     pub brought: u64,
     /// Bytes that came from the stream's pinned memory.
     pub pinned_bytes: u64,
-    /// Bytes that came from files.
+    /// Bytes that came from pages of files, pinned where they lie.
+    pub mapped_bytes: u64,
+    /// Bytes that came from files by other ways.
     pub file_bytes: u64,
     /// See [`LayerTimes::transfer`]. Transfers from pinned memory and from files may go on at the
     /// same time.
@@ -83,10 +88,11 @@ impl LayerTimes {
     pub(super) fn of(
         (position, layer, slice): (u64, usize, usize),
         bytes: u64,
-        pinned: bool,
+        from: From,
     ) -> Self {
-        let none = Duration::ZERO;
-        Self { position, layer, slice, bytes, pinned, transfer: none, compute: none, stall: none }
+        let (pinned, mapped) = (from == From::Memory, from == From::Pages);
+        let (transfer, compute, stall) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        Self { position, layer, slice, bytes, pinned, mapped, transfer, compute, stall }
     }
 }
 
@@ -178,8 +184,11 @@ impl PassTimes {
     fn add(&mut self, times: &LayerTimes) {
         self.layers += 1;
         self.brought += u64::from(times.bytes > 0);
-        let bytes = if times.pinned { &mut self.pinned_bytes } else { &mut self.file_bytes };
-        *bytes += times.bytes;
+        *match (times.pinned, times.mapped) {
+            (true, _) => &mut self.pinned_bytes,
+            (_, true) => &mut self.mapped_bytes,
+            _ => &mut self.file_bytes,
+        } += times.bytes;
         self.transfer += times.transfer;
         self.compute += times.compute;
         self.stall += times.stall;

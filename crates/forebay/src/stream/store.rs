@@ -1,12 +1,13 @@
-//! The memory of a stream: buffers on the GPU, and pinned memory of layers that are kept there.
+//! The memory of a stream: buffers on the GPU, and where on the host layers are kept for it.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::layer::{Shelf, Unit};
+use super::mapped::{Copy, Pages};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::gpu::Device;
+use crate::gpu::{BATCH_MAX, Device, DeviceCopy};
 use crate::memory::Buffer;
 
 /// See the module's own text.
@@ -14,15 +15,25 @@ use crate::memory::Buffer;
 pub(super) struct Store {
     /// Each as large as the largest unit.
     pub(super) buffers: Vec<Buffer>,
-    /// For each unit its pinned memory, if it has any.
-    homes: Vec<OnceLock<Home>>,
+    /// For each unit where it is kept, if it is.
+    homes: Mutex<Vec<Option<Arc<Home>>>>,
 }
 
-/// Pinned memory of a unit.
+/// Where a unit is kept on the host, pinned, and the copies from there.
 #[derive(Debug)]
 pub(super) struct Home {
-    pub(super) memory: Buffer,
-    pub(super) shelf: Shelf,
+    kept: Kept,
+    copies: Vec<Copy>,
+    /// Where each slot's worth begins in memory of the stream's own.
+    starts: Vec<u64>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    /// In memory of the stream's own.
+    Memory(Buffer),
+    /// In the page cache, where it was.
+    Pages(Pages),
 }
 
 impl Store {
@@ -35,7 +46,11 @@ impl Store {
         let largest = units.iter().map(|unit| unit.len).max().unwrap_or(0);
         let buffers = (0..count).map(|_| engine.allocate(device.id(), largest));
         let buffers = buffers.collect::<Result<Vec<Buffer>>>()?;
-        Ok(Self { buffers, homes: units.iter().map(|_| OnceLock::new()).collect() })
+        Ok(Self { buffers, homes: Mutex::new(vec![None; units.len()]) })
+    }
+
+    fn homes(&self) -> MutexGuard<'_, Vec<Option<Arc<Home>>>> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes pinned memory for units, from the first on, as far as the budget goes.
@@ -54,28 +69,64 @@ impl Store {
         Ok(())
     }
 
-    /// Takes pinned memory for a unit.
+    /// Takes pinned memory for a unit that is kept nowhere yet; whether it was not.
     ///
     /// # Errors
     /// The host's or the GPU's.
-    pub(super) fn pin(&self, engine: &Engine, unit: usize, shelf: Shelf) -> Result<()> {
+    pub(super) fn pin(&self, engine: &Engine, unit: usize, shelf: Shelf) -> Result<bool> {
         let memory = engine.allocate_pinned(shelf.len)?;
-        // Whoever else did so meanwhile was as right.
-        let _ = self.homes[unit].set(Home { memory, shelf });
-        Ok(())
+        let (first, starts) = (memory.address(), shelf.starts);
+        let copies = shelf.copies.into_iter().map(|(at, to, len)| (first + at, to, len)).collect();
+        Ok(self.keep(unit, Home { kept: Kept::Memory(memory), copies, starts }))
     }
 
-    /// The pinned memory of a unit.
-    pub(super) fn home(&self, unit: usize) -> Option<&Home> {
-        self.homes[unit].get()
+    /// Says that the pages of a unit are pinned; whether it was kept nowhere else.
+    pub(super) fn keep_pages(&self, unit: usize, pages: Pages, copies: Vec<Copy>) -> bool {
+        self.keep(unit, Home { kept: Kept::Pages(pages), copies, starts: Vec::new() })
+    }
+
+    fn keep(&self, unit: usize, home: Home) -> bool {
+        let place = &mut self.homes()[unit];
+        let is_first = place.is_none();
+        place.get_or_insert_with(|| Arc::new(home));
+        is_first
+    }
+
+    /// Where a unit is kept.
+    pub(super) fn home(&self, unit: usize) -> Option<Arc<Home>> {
+        self.homes()[unit].clone()
+    }
+
+    /// Takes a unit's pages out, if it is kept there.
+    pub(super) fn take_pages(&self, unit: usize) -> Option<Arc<Home>> {
+        self.homes()[unit].take_if(|home| home.pages().is_some())
     }
 }
 
 impl Home {
-    /// Where a slot's worth goes, and all behind it.
-    pub(super) fn part(&self, step: u64) -> Buffer {
-        let start = self.shelf.starts[usize::try_from(step).expect("it is in memory")];
-        self.memory.share(start, self.memory.len() - start)
+    /// Where a slot's worth goes in memory of the stream's own, and all behind it.
+    pub(super) fn part(&self, step: u64) -> Option<Buffer> {
+        let Kept::Memory(memory) = &self.kept else { return None };
+        let start = self.starts[usize::try_from(step).expect("it is in memory")];
+        Some(memory.share(start, memory.len() - start))
+    }
+
+    /// The pages, where it is kept in the page cache.
+    pub(super) fn pages(&self) -> Option<&Pages> {
+        match &self.kept {
+            Kept::Pages(pages) => Some(pages),
+            Kept::Memory(_) => None,
+        }
+    }
+
+    /// The copies to a buffer, in groups that go to the driver in one call each.
+    pub(super) fn copies_to(&self, buffer: u64) -> impl Iterator<Item = Vec<DeviceCopy>> {
+        let of = move |&(from, to, len): &Copy| DeviceCopy {
+            host: host(from),
+            device: buffer + to,
+            len: usize::try_from(len).expect("it is in memory"),
+        };
+        self.copies.chunks(BATCH_MAX).map(move |group| group.iter().map(of).collect())
     }
 }
 

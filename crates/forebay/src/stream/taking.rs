@@ -8,14 +8,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::layer::Unit;
+use super::mapped::Pages;
 use super::marks::Mark;
 use super::schedule::{Load, Next};
-use super::shared::{Job, Loaded, Shared, State, released};
+use super::shared::{From, Job, Loaded, Shared, State, Way, released};
 use super::statistics::Visit;
-use super::store::{Store, host};
+use super::store::{Home, Store};
 use super::{LayerTimes, Taken, refuse};
 use crate::error::Result;
-use crate::gpu::{CallerStream, DeviceCopy, DeviceResult};
+use crate::gpu::{CallerStream, DeviceResult, Stream};
 use crate::memory::Buffer;
 
 /// What fills released memory that is checked: a NaN as float of 8, 16, 32 or 64 bits.
@@ -72,7 +73,7 @@ impl Shared {
         }
         let &Unit { layer, slice, .. } = &self.units[unit];
         let bytes = if load.is_some() { self.units[unit].bytes() } else { 0 };
-        let times = LayerTimes::of((position, layer, slice), bytes, loaded.pinned);
+        let times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
         state.times.enter(Visit::new(times, load, asked, entered), pass);
         self.plan_if_due(&mut state);
         self.pump(&mut state)?;
@@ -81,13 +82,14 @@ impl Shared {
 
     /// Waits until the layer that is next is there; its buffer, or `None` where there is none.
     fn wait_for_next<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> (MutexGuard<'a, State>, Result<Option<usize>>) {
         loop {
             match self.look_for_next(&mut state) {
                 Ok(Next::Coming) => {}
+                Ok(Next::There(buffer)) if self.is_stale(&mut state, buffer) => continue,
                 Ok(Next::There(buffer)) => return (state, Ok(Some(buffer))),
                 Ok(_) => return (state, Ok(None)),
                 Err(error) => return (state, Err(error)),
@@ -136,15 +138,17 @@ impl Shared {
             // They stay known until copies are queued behind them.
             let frees = state.frees[load.buffer].clone();
             if !state.filled[load.unit] {
-                let to_home = state.store()?.home(load.unit).is_some();
-                state.jobs.push_back(Job { load, frees, to_home });
+                let way = self.way(state, load.unit)?;
+                state.jobs.push_back(Job { load, frees, way });
                 self.asked.notify_one();
                 continue;
             }
             let store = state.store()?;
-            match self.copy_home(&store, load, &frees) {
+            let has_pages = store.home(load.unit).is_some_and(|home| home.pages().is_some());
+            match self.copy_home(&store, load, (self.memory_lane, &frees)) {
                 Ok((begun, ready)) => {
-                    let loaded = Loaded { begun, ready, pinned: true, counted: false };
+                    let from = if has_pages { From::Pages } else { From::Memory };
+                    let loaded = Loaded { begun, ready, from, counted: false };
                     state.loads[load.buffer] = Some(loaded);
                     state.frees[load.buffer].clear();
                     state.schedule.arrived(load.buffer);
@@ -160,25 +164,53 @@ impl Shared {
         Ok(())
     }
 
-    /// Queues the copies of a unit from its pinned memory.
-    fn copy_home(&self, store: &Store, load: Load, frees: &[Mark]) -> DeviceResult<(Mark, Mark)> {
+    /// How a unit is brought that cannot be copied from where it is kept.
+    fn way(&self, state: &mut State, unit: usize) -> Result<Way> {
+        let keeps = state.store()?.home(unit).is_some();
+        Ok(match keeps {
+            true => Way::Memory,
+            false if state.maps.claim(unit, &self.units[unit]) => Way::Pages,
+            false => Way::Slots,
+        })
+    }
+
+    /// Queues the copies of a unit on a lane, from where it is kept.
+    pub(super) fn copy_home(
+        &self,
+        store: &Store,
+        load: Load,
+        (lane, frees): (Stream, &[Mark]),
+    ) -> DeviceResult<(Mark, Mark)> {
         let home = store.home(load.unit).expect("it is filled");
-        let (device, lane) = (&*self.device, self.memory_lane);
         self.wait_for(lane, frees)?;
         let begun = self.marks.put(lane)?;
-        let (from, to) = (home.memory.address(), store.buffers[load.buffer].address());
-        for group in home.shelf.groups() {
-            let of = |&(at, target, len): &(u64, u64, u64)| DeviceCopy {
-                host: host(from + at),
-                device: to + target,
-                len: usize::try_from(len).expect("it is in memory"),
-            };
-            let copies: Vec<DeviceCopy> = group.iter().map(of).collect();
-            // SAFETY: the pinned memory is the stream's, and nobody writes to it any more; the
-            // buffer is as large as the largest unit. Both stay until the lane is quiet.
-            unsafe { device.copy_batch_to_device(lane, &copies) }?;
+        for copies in home.copies_to(store.buffers[load.buffer].address()) {
+            // SAFETY: pinned memory is the stream's, and nobody writes to it any more, and pinned
+            // pages are nobody's to read or to write here; the buffer is as large as the largest
+            // unit. All stay until the lane is quiet.
+            unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
         Ok((begun, self.marks.put(lane)?))
+    }
+
+    /// Whether what a buffer holds came from pages of files that have changed since; then it is to
+    /// come anew.
+    fn is_stale(self: &Arc<Self>, state: &mut State, buffer: usize) -> bool {
+        let Some(load) = state.loads[buffer].clone() else { return false };
+        let unit = state.schedule.sequence().at(state.schedule.position());
+        let Some(unit) = unit.filter(|_| load.from == From::Pages && !load.counted) else {
+            return false;
+        };
+        let home = state.store().ok().and_then(|store| store.home(unit));
+        let is_current = |home: Arc<Home>| home.pages().is_some_and(Pages::is_current);
+        if home.is_some_and(is_current) {
+            return false;
+        }
+        self.let_pages_go(state, unit);
+        state.schedule.failed(buffer);
+        state.frees[buffer].push(load.ready); // the copy may still write to it
+        state.loads[buffer] = None;
+        true
     }
 
     /// Releases what was taken at `position`.

@@ -78,13 +78,27 @@ impl System {
         self.text(path).ok()?.parse().ok()
     }
 
+    /// What the process may still use of the machine's memory, and how much that would be were all
+    /// of it free, in bytes; pages of files count as what may be used. `None` where nothing is
+    /// told.
+    pub(crate) fn memory_left(&self) -> Option<(u64, u64)> {
+        let machine = (self.meminfo("MemAvailable:")?, self.meminfo("MemTotal:")?);
+        let group = self.memory_limit().map(|limit| (limit.available, limit.limit));
+        Some(group.filter(|group| group.0 < machine.0).unwrap_or(machine))
+    }
+
+    /// A line of the kernel's table of memory, in bytes.
+    fn meminfo(&self, name: &str) -> Option<u64> {
+        let table = self.bytes(Path::new("proc/meminfo"), STAT_LEN_MAX).ok()?;
+        let table = String::from_utf8_lossy(&table);
+        let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib = line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
+        Some(kib.saturating_mul(1024))
+    }
+
     /// What may still be swapped out for a group.
     fn swap_left(&self, group: &Group) -> u64 {
-        let table = self.bytes(Path::new("proc/meminfo"), STAT_LEN_MAX).unwrap_or_default();
-        let table = String::from_utf8_lossy(&table);
-        let line = table.lines().find_map(|line| line.strip_prefix("SwapFree:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        let free = kib.unwrap_or(0).saturating_mul(1024);
+        let free = self.meminfo("SwapFree:").unwrap_or(0);
         let count = |name: &str| self.count(&group.path.join(name));
         match (group.version, count("memory.swap.max")) {
             (Version::Two, Some(most)) => {

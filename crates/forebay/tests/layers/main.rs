@@ -4,6 +4,7 @@
 mod lab;
 
 mod faults;
+mod mapped;
 mod rig;
 
 use std::time::Duration;

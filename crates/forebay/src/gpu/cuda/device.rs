@@ -28,6 +28,9 @@ use crate::process::Home;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context, not only this one.
 const REGISTER_PORTABLE: c_uint = 1;
+
+/// `CU_MEMHOSTREGISTER_READ_ONLY`: the GPU only reads it, so that it may be mapped so (CUDA 11.1).
+const REGISTER_READ_ONLY: c_uint = 8;
 /// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
@@ -117,6 +120,15 @@ impl CudaDevice {
     #[inline]
     pub(super) fn event(&self, call: &'static str, event: Event) -> DeviceResult<InUse<'_>> {
         self.events.enter(event.0).ok_or_else(|| self.unknown(call, "event"))
+    }
+
+    /// # Safety
+    /// As for [`Device::register`].
+    unsafe fn register_as(&self, host: NonNull<u8>, len: usize, how: c_uint) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise.
+        let status = unsafe { (self.cuda.mem_host_register)(host.as_ptr().cast(), len, how) };
+        self.cuda.check("cuMemHostRegister", status)
     }
 
     #[cold]
@@ -221,11 +233,13 @@ impl Device for CudaDevice {
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
-        let _current = self.enter()?;
-        // SAFETY: the caller keeps the memory mapped until it is unregistered.
-        let status =
-            unsafe { (self.cuda.mem_host_register)(host.as_ptr().cast(), len, REGISTER_PORTABLE) };
-        self.cuda.check("cuMemHostRegister", status)
+        // SAFETY: the caller's promise.
+        unsafe { self.register_as(host, len, REGISTER_PORTABLE) }
+    }
+
+    unsafe fn register_read_only(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register_as(host, len, REGISTER_PORTABLE | REGISTER_READ_ONLY) }
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {

@@ -104,6 +104,11 @@ impl SimDevice {
         lock(&self.timeline).events.len()
     }
 
+    /// How many ranges of host memory are registered with it and those beside it.
+    pub fn registrations(&self) -> usize {
+        lock(&self.registered).count()
+    }
+
     /// Has a stream of a caller busy for `time`, as by a kernel.
     ///
     /// # Errors
@@ -246,6 +251,11 @@ impl Device for SimDevice {
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
         self.registered("register")?.add(HostAddress(host), len)
+    }
+
+    unsafe fn register_read_only(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
+        // SAFETY: the caller keeps the memory mapped until it is unregistered.
+        unsafe { self.registered("register")?.add_read_only(HostAddress(host), len) }
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {

@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "maps the device's memory and moves bytes by raw address")]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -219,6 +220,37 @@ impl DeviceMemory {
 struct Registration {
     len: u64,
     queued: usize,
+    /// What read-only memory held when it was registered. A real GPU keeps the pages themselves;
+    /// the mapping's own bytes may be others by now, or none.
+    kept: Option<Box<[u8]>>,
+}
+
+/// A copy of memory whose pages may be a file's that has lost them: the kernel makes it, and says
+/// so where the processor would raise SIGBUS.
+///
+/// # Safety
+/// The range is mapped.
+unsafe fn copied(host: HostAddress, len: usize) -> io::Result<Box<[u8]>> {
+    let mut kept = vec![0_u8; len].into_boxed_slice();
+    let (to, from) = (kept.as_mut_ptr(), host.0.as_ptr());
+    let mut done = 0;
+    while done < len {
+        let part = |start: *mut u8| libc::iovec {
+            iov_base: start.wrapping_add(done).cast(),
+            iov_len: len - done,
+        };
+        let (to, from) = (part(to), part(from));
+        // SAFETY: one range is the caller's, who keeps it mapped, the other is new and as long.
+        let moved = unsafe {
+            libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0)
+        };
+        match usize::try_from(moved) {
+            Ok(0) => return Err(io::Error::other("the memory ends early")),
+            Ok(moved) => done += moved,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(kept)
 }
 
 /// The host memory that is registered with the simulated GPUs that share it.
@@ -239,8 +271,34 @@ impl Registrations {
             let detail = format!("{start:#x}+{len} meets {other:#x}+{}", known.len);
             return failed(Fault::AlreadyRegistered, detail);
         }
-        self.ranges.insert(start, Registration { len, queued: 0 });
+        self.ranges.insert(start, Registration { len, queued: 0, kept: None });
         Ok(())
+    }
+
+    /// The same for memory that is only read from.
+    ///
+    /// # Safety
+    /// The range is mapped.
+    pub(super) unsafe fn add_read_only(
+        &mut self,
+        host: HostAddress,
+        len: usize,
+    ) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        let kept = unsafe { copied(host, len) };
+        let refused = |error: io::Error| Fault::HostRefused.in_call("register", error.to_string());
+        let kept = kept.map_err(refused)?;
+        self.add(host, len)?;
+        self.held(host.number()).kept = Some(kept);
+        Ok(())
+    }
+
+    /// Where the bytes of a held range are read from.
+    pub(super) fn source(&self, host: HostAddress) -> HostAddress {
+        let Some((base, _)) = self.holding(host.number()) else { return host };
+        let Some(kept) = &self.ranges[&base].kept else { return host };
+        let offset = usize::try_from(host.number() - base).expect("it is in memory");
+        HostAddress(NonNull::from(&kept[offset]))
     }
 
     pub(super) fn remove(&mut self, host: HostAddress) -> DeviceResult<()> {
@@ -259,6 +317,10 @@ impl Registrations {
                 Ok(())
             }
         }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.ranges.len()
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {

@@ -389,11 +389,12 @@ impl Timeline {
                 // A failed copy leaves half of its bytes behind, so that whoever takes them for
                 // whole is found out.
                 let moved = if fails { len / 2 } else { len };
+                let source = lock(&self.registered).source(host);
                 // SAFETY: the host range was promised to `copy` until now, and the device range
                 // is held since then.
                 unsafe {
                     match direction {
-                        Direction::ToDevice => self.memory.write(device, host, moved),
+                        Direction::ToDevice => self.memory.write(device, source, moved),
                         Direction::ToHost => self.memory.read(device, host, moved),
                     }
                 }

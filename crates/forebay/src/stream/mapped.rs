@@ -1,0 +1,159 @@
+//! Layers that are copied from the page cache where they lie there: their pages are mapped and
+//! pinned once, for all passes that follow.
+//!
+//! Pinned pages stay what they were when somebody overwrites the file past the page cache, or cuts
+//! it. So a layer is only taken from there while the file is the one, of the size and the time of
+//! change, that it was before its pages were mapped.
+
+#![expect(unsafe_code, reason = "pins what it has mapped")]
+
+use std::sync::Arc;
+
+use super::layer::{COPY_MAX, Unit, is_resident};
+use crate::engine::File;
+use crate::file::pages::{FilePages, Stamp};
+use crate::gpu::Device;
+use crate::units::{ByteRange, align_down, align_up};
+
+/// Bytes of a mapping at least, on average: to map and pin one takes as long as to copy some
+/// 100 KiB.
+const WINDOW_MIN: u64 = 256 << 10;
+
+/// Where a unit lies in files, in ranges that are mapped at once.
+#[derive(Debug)]
+pub(super) struct Windows(Vec<Window>);
+
+#[derive(Debug)]
+struct Window {
+    file: File,
+    range: ByteRange,
+    /// Copies: from where in the file, to where on the GPU, how many bytes.
+    copies: Vec<(u64, u64, u64)>,
+}
+
+/// The pages of a unit, mapped and pinned.
+#[derive(Debug)]
+pub(super) struct Pages {
+    device: Arc<dyn Device>,
+    pinned: Vec<FilePages>,
+    files: Vec<(File, Stamp)>,
+}
+
+/// Why pages are not pinned.
+#[derive(Debug, Clone)]
+pub(super) enum Refusal {
+    /// They may be later.
+    Now,
+    /// They never are.
+    Ever(String),
+}
+
+impl Windows {
+    /// Of a unit with bytes.
+    ///
+    /// # Errors
+    /// Why its pages can never be used.
+    pub(super) fn of(unit: &Unit) -> Result<Self, String> {
+        let page = rustix::param::page_size() as u64;
+        let mut windows: Vec<Window> = Vec::new();
+        let mut last_file = None;
+        for part in unit.packing.parts() {
+            let file = &unit.files[part.file];
+            let end = part.offset + part.len;
+            let range =
+                ByteRange { start: align_down(part.offset, page), end: align_up(end, page) };
+            match windows.last_mut() {
+                // Parts are in order.
+                Some(last) if last_file == Some(part.file) && range.start <= last.range.end => {
+                    last.range.end = last.range.end.max(range.end);
+                }
+                _ => windows.push(Window { file: file.clone(), range, copies: Vec::new() }),
+            }
+            last_file = Some(part.file);
+            let copies = &mut windows.last_mut().expect("there is one now").copies;
+            add(copies, (part.offset, part.address, part.len));
+        }
+        if let Some(reason) = unit.files.iter().find_map(File::no_pages) {
+            return Err(reason);
+        }
+        let len: u64 = windows.iter().map(|window| window.range.len()).sum();
+        if len / WINDOW_MIN < windows.len() as u64 {
+            return Err(format!("`{}` lies in too many small parts", unit.name));
+        }
+        Ok(Self(windows))
+    }
+
+    /// Maps and pins all of it; where its bytes are and go to then, as copies: from the host's
+    /// address, to where on the GPU, how many.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn pin(self, device: &Arc<dyn Device>) -> Result<(Pages, Vec<Copy>), Refusal> {
+        let never = |error: &dyn std::fmt::Display| Refusal::Ever(error.to_string());
+        let mut files: Vec<(File, Stamp)> = Vec::new();
+        for window in &self.0 {
+            if files.iter().any(|(file, _)| file.is_same(&window.file)) {
+                continue;
+            }
+            let stamp = window.file.stamp().map_err(|error| never(&error))?;
+            if !stamp.is_settled() {
+                return Err(Refusal::Now);
+            }
+            files.push((window.file.clone(), stamp));
+        }
+        let is_resident = |window: &Window| is_resident(&window.file, window.range);
+        if !self.0.iter().all(is_resident) {
+            return Err(Refusal::Now);
+        }
+        let device = Arc::clone(device);
+        let mut pages = Pages { device, pinned: Vec::new(), files };
+        let mut all = Vec::new();
+        for window in self.0 {
+            let mapped = window.file.map_pages(window.range).map_err(|error| never(&error))?;
+            mapped.bring_in().map_err(|_| Refusal::Now)?;
+            // SAFETY: it is unregistered before it is unmapped, by `Pages`.
+            unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) }
+                .map_err(|error| never(&error))?;
+            let first = mapped.start().addr().get() as u64;
+            let at = |offset: u64| first + (offset - window.range.start);
+            all.extend(window.copies.iter().map(|&(from, to, len)| (at(from), to, len)));
+            pages.pinned.push(mapped);
+        }
+        // Whoever changed a file meanwhile may have left others in their place.
+        if pages.is_current() { Ok((pages, all)) } else { Err(Refusal::Now) }
+    }
+}
+
+/// A copy: from the host's address, to where in a buffer, how many bytes.
+pub(super) type Copy = (u64, u64, u64);
+
+/// Adds a copy behind others, as one with the last where they meet.
+fn add(copies: &mut Vec<Copy>, (from, to, len): Copy) {
+    match copies.last_mut() {
+        Some((last, at, so_far))
+            if *last + *so_far == from && *at + *so_far == to && *so_far + len <= COPY_MAX =>
+        {
+            *so_far += len;
+        }
+        _ => copies.push((from, to, len)),
+    }
+}
+
+impl Pages {
+    /// Whether its files are what they were before it was mapped.
+    pub(super) fn is_current(&self) -> bool {
+        let same = |(file, stamp): &(File, Stamp)| file.stamp().is_ok_and(|now| now == *stamp);
+        self.files.iter().all(same)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        for pages in self.pinned.drain(..) {
+            // SAFETY: registered by `pin`; whoever drops it has waited for all copies.
+            if unsafe { self.device.unregister(pages.start()) }.is_err() {
+                std::mem::forget(pages); // the GPU may still read it
+            }
+        }
+    }
+}

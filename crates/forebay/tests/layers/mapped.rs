@@ -1,0 +1,262 @@
+//! Layers that are copied from the page cache where they lie there, and files that change under
+//! them.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay::gpu::Device;
+use forebay::stream::{LayerStream, Order, StreamOptions};
+use forebay::{Error, Residency};
+
+use crate::lab::fuse::Fuse;
+use crate::lab::or_skip;
+use crate::rig::{Model, Rig, SLOT, ordered};
+use crate::{LEN, SHORT};
+
+const COUNT: usize = 5;
+
+/// Until a file was not changed for long enough.
+const SETTLED: Duration = Duration::from_millis(2100);
+
+fn options(model: &Model, budget: u64) -> StreamOptions {
+    let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    options.mapped_budget = Some(budget);
+    options
+}
+
+/// Brings all of the model's files into the page cache.
+fn bring_in(rig: &Rig) {
+    for number in 0..2 {
+        fs::read(rig.folder.path().join(format!("file {number}"))).expect("it is there");
+    }
+}
+
+/// Takes passes until nothing comes by other ways than pinned pages, and checks each.
+fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
+    let all: Vec<usize> = (0..COUNT).collect();
+    for _ in 0..200 {
+        bring_in(rig);
+        model.check_all(&rig.pass(stream, SHORT).expect("a pass"), &all);
+        let last = stream.statistics().passes.last().copied().expect("there was one");
+        if last.mapped_bytes > 0 && last.file_bytes == 0 {
+            return;
+        }
+    }
+    panic!("not all pages are pinned: {:?}, {:?}", stream.mapped(), stream.statistics().passes);
+}
+
+fn tail(rig: &Rig, number: usize) -> std::path::PathBuf {
+    rig.folder.path().join(format!("file {number}"))
+}
+
+#[test]
+fn pages_are_pinned_when_a_layer_comes_again_and_copied_from_then_on() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    let all: Vec<usize> = (0..COUNT).collect();
+    model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all);
+    assert_eq!(stream.statistics().passes[0].mapped_bytes, 0);
+    thread::sleep(SETTLED);
+    settle(&rig, &model, &stream);
+    let (bytes, refused) = stream.mapped();
+    assert_eq!(
+        (bytes, refused),
+        (
+            model
+                .layers
+                .iter()
+                .map(|layer| { layer.parts().iter().map(|part| part.len).sum::<u64>() })
+                .sum(),
+            None
+        )
+    );
+    for _ in 0..20 {
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all);
+    }
+    assert!(stream.close().expect("an end").is_empty());
+}
+
+#[test]
+fn no_more_is_pinned_than_is_granted_and_nothing_where_that_is_not_wanted() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    for (budget, most) in [(0, 0), (2 * LEN as u64 + 100, 2)] {
+        let stream = rig.stream(&model, options(&model, budget));
+        for _ in 0..10 {
+            bring_in(&rig);
+            rig.pass(&stream, SHORT).expect("a pass");
+        }
+        let pinned = stream.mapped().0;
+        assert!(pinned <= budget, "{pinned} of {budget}");
+        let times = stream.statistics().layers;
+        let came = |layer| times.iter().any(|times| times.layer == layer && times.mapped);
+        assert_eq!((0..COUNT).filter(|&layer| came(layer)).count(), most);
+    }
+    // Few passes are not worth it.
+    let mut few = options(&model, 0);
+    (few.mapped_budget, few.passes) = (None, Some(4));
+    let stream = rig.stream(&model, few);
+    for _ in 0..4 {
+        rig.pass(&stream, SHORT).expect("a pass");
+    }
+    assert_eq!(stream.mapped(), (0, None));
+}
+
+/// Changes a file in a way, and the model with it where `model` is to show that.
+fn overwrite(path: &Path, flags: i32, bytes: &[u8]) {
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(path);
+    let mut file = file.expect("it is there");
+    file.seek(SeekFrom::Start(0)).expect("a file");
+    file.write_all(bytes).expect("room");
+}
+
+/// Memory for requests that pass the page cache.
+fn aligned(rig: &Rig, bytes: &[u8]) -> forebay::Buffer {
+    let mut buffer = rig.engine.allocate_pinned(bytes.len() as u64).expect("memory");
+    buffer.as_mut_slice().expect("nobody else has it").copy_from_slice(bytes);
+    buffer
+}
+
+#[test]
+fn what_is_overwritten_is_read_anew() {
+    for flags in [0, libc::O_DIRECT] {
+        let rig = Rig::new();
+        let mut model = rig.model(COUNT, LEN);
+        thread::sleep(SETTLED);
+        let stream = rig.stream(&model, options(&model, u64::MAX));
+        settle(&rig, &model, &stream);
+        let path = tail(&rig, 0);
+        let mut bytes = fs::read(&path).expect("it is there");
+        bytes.truncate(bytes.len() / 4096 * 4096);
+        bytes.iter_mut().for_each(|byte| *byte = !*byte);
+        overwrite(&path, flags, aligned(&rig, &bytes).as_slice().expect("host memory"));
+        for (layer, parts) in model.layers.iter().zip(&mut model.bytes) {
+            for (part, expected) in layer.parts().iter().zip(parts) {
+                if part.file.path() == path {
+                    expected.iter_mut().for_each(|byte| *byte = !*byte);
+                }
+            }
+        }
+        let before = stream.statistics().passes.len();
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+        let passes = stream.statistics().passes;
+        assert!(passes[before..].iter().all(|pass| pass.file_bytes > 0), "{passes:?}");
+        thread::sleep(SETTLED);
+        settle(&rig, &model, &stream); // and pinned again
+    }
+}
+
+#[test]
+fn what_is_replaced_stays_what_was_opened() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    settle(&rig, &model, &stream);
+    let other = rig.folder.path().join("other");
+    fs::write(&other, vec![1; COUNT * (LEN + 1000)]).expect("room");
+    fs::rename(&other, tail(&rig, 0)).expect("one folder");
+    for _ in 0..3 {
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+    }
+}
+
+#[test]
+fn what_is_cut_fails_its_layer() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    settle(&rig, &model, &stream);
+    let file = OpenOptions::new().write(true).open(tail(&rig, 1)).expect("it is there");
+    file.set_len(100).expect("a cut");
+    let error = rig.next(&stream).expect_err("its bytes are gone");
+    let is_end = matches!(&error, Error::EndOfFile { .. } | Error::FileChanged { .. });
+    assert!(is_end, "{error}");
+    assert!(error.to_string().contains("file 1"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
+    let rig = Rig::new();
+    let small = rig.model(COUNT, 3000);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&small, options(&small, u64::MAX));
+    for _ in 0..4 {
+        bring_in(&rig);
+        small.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+    }
+    let (bytes, refused) = stream.mapped();
+    assert_eq!((bytes, refused.as_deref()), (0, Some("`layer 0` lies in too many small parts")));
+
+    let len = 2 * SLOT as u64;
+    let Some(fuse) = or_skip(Fuse::new(vec![7; 4 * 2 * SLOT])) else { return };
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    let layer = |n| forebay::stream::Layer::named(format!("layer {n}")).with(&file, n * len, len);
+    let layers: Vec<_> = (0..4).map(layer).collect();
+    let mut options = ordered(Order::Forward, Some(2 * len));
+    options.mapped_budget = Some(u64::MAX);
+    let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers, options).expect("a stream");
+    for _ in 0..4 {
+        rig.pass(&stream, SHORT).expect("a pass");
+    }
+    let refused = stream.mapped().1.expect("a reason");
+    assert!(refused.starts_with("fuse, on which `"), "{refused}");
+}
+
+#[test]
+fn files_that_are_not_in_the_page_cache_are_not_brought_there() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    let file = &model.layers[0].parts()[0].file;
+    if file.no_direct_io().is_some() {
+        return; // all that is read of it is in the page cache
+    }
+    let cold =
+        |file: &forebay::File| matches!(file.evict(), Ok(Residency::Known { resident: 0, .. }));
+    for _ in 0..4 {
+        if !model.layers[0].parts()[..2].iter().all(|part| cold(&part.file)) {
+            return;
+        }
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+    }
+    assert_eq!(stream.statistics().passes.iter().map(|pass| pass.mapped_bytes).sum::<u64>(), 0);
+}
+
+#[test]
+fn a_stream_ends_at_any_moment_while_pages_are_pinned() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    bring_in(&rig);
+    let held = || (rig.device.registrations(), rig.device.events());
+    let mut before = held();
+    for round in 0..60_u64 {
+        let stream = rig.stream(&model, options(&model, u64::MAX));
+        for _ in 0..round % 23 {
+            if rig.next(&stream).expect("it can be read").is_some() {
+                rig.device.work(rig.compute(), SHORT).expect("a stream");
+            }
+        }
+        let start = Instant::now();
+        stream.close().expect("an end");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        if round == 0 {
+            before = held(); // the engine's own are there now
+        }
+    }
+    rig.device.synchronize(rig.stream).expect("the compute ends");
+    let until = Instant::now() + Duration::from_secs(10);
+    while held() > before && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10)); // pages whose pinning nobody waited for
+    }
+    assert!(held() <= before, "{:?}, and {before:?} after the first", held());
+}
