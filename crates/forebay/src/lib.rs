@@ -115,6 +115,7 @@
 //! - `stream/planning.rs`: copies between memory of its own, to see how fast that is
 //! - `stream/taken.rs`: orders work on streams that a caller names
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
+//! - `stream/writing.rs`: orders work on streams that a caller names
 //! - `topology/calls.rs`: asks file systems and device nodes about what is below them
 //! - `trace/nvtx.rs`: loads the library of a tool, and calls it
 //! - `trace/nvtx_tests.rs`: plays a tool

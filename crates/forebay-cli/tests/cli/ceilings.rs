@@ -71,7 +71,10 @@ fn an_uplink_takes_over_as_gpus_are_added() {
         assert!(measured.bytes_per_second < 1.05 * most, "{count}: {measured:?}");
         assert!(measured.bytes_per_second > 0.25 * most, "{count}: {measured:?}");
         let verdict = measured.verdict.as_ref().expect("each is judged");
-        assert_eq!((verdict.word.as_str(), verdict.simulated), ("cached", true), "{verdict:?}");
+        // The kernel may take pages back meanwhile, but not many.
+        let cached = verdict.shares.iter().find(|share| share.way == "cached");
+        let is_cached = cached.is_some_and(|share| share.share > 0.9);
+        assert!(is_cached && verdict.simulated, "{verdict:?}");
         let doubted = verdict.doubts.iter().any(|doubt| doubt.contains("all targets together"));
         assert_eq!(doubted, count > 1, "{verdict:?}");
     }

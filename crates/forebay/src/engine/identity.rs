@@ -19,6 +19,11 @@ impl File {
         std::ptr::eq(&*self.engine().inner, &*engine.inner)
     }
 
+    /// Whether it was opened for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.handle().writable()
+    }
+
     /// Bytes of it, as an error names them.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Place {
         self.handle().place(offset, len)

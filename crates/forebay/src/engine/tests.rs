@@ -271,7 +271,7 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
         let buffer = engine.allocate(device.id(), len).unwrap();
         let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
         let link = engine.link(&device).unwrap();
-        while engine.inner.core.lock().queued_len(link) == 0 {
+        while engine.inner.core.lock().queued_len(link) < len {
             std::thread::yield_now();
         }
         let goes_short = engine.idle_lanes(&device).is_some();

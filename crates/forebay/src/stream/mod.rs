@@ -11,8 +11,9 @@
 //!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //! shared     what both know: who has which layer; `store` is their memory
+//! writing    a thread: writes layers back that were changed
 //! taken      what the caller has: memory that is valid until it is released
-//! statistics what each layer took: transfer, compute, stall
+//! statistics what each layer took: transfer, compute, stall; `trace` draws them
 //! ```
 //!
 //! All orders between the caller's compute and our copies are events, on both sides; the host waits
@@ -36,6 +37,8 @@ mod statistics;
 mod store;
 mod taken;
 mod taking;
+mod trace;
+mod writing;
 
 use std::fmt;
 use std::sync::Arc;
@@ -277,6 +280,19 @@ impl LayerStream {
         }
     }
 
+    /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which
+    /// `ui.perfetto.dev` opens: a track for what comes by each way, and one for the compute.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_trace(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
+        let name = |times: &LayerTimes| {
+            let unit = times.layer * self.shared.slices + times.slice;
+            self.shared.units[unit].name.as_str()
+        };
+        trace::write(&self.statistics().layers, name, out)
+    }
+
     /// How many bytes of layers are pinned where they lie in the page cache, and why others, if
     /// any, are not.
     #[must_use]
@@ -288,11 +304,22 @@ impl LayerStream {
         (state.maps.used, state.maps.refused.clone())
     }
 
-    /// Ends it: what is on its way is given up, and all copies are over when the call returns. The
-    /// names of layers whose memory somebody still has; that stays valid as long.
+    /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,
+    /// as long as `go_on`, asked now and then, says so; whether they are. They are durable once
+    /// their files are synced.
     ///
     /// # Errors
-    /// A copy that does not end; what it may touch is never given back then.
+    /// What went wrong with one of them since it was last asked.
+    pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+        self.shared.check_home()?;
+        self.shared.flush(go_on)
+    }
+
+    /// Ends it: what comes is given up, what is to be written is, and all copies are over when the
+    /// call returns. The names of layers whose memory somebody still has; that stays valid as long.
+    ///
+    /// # Errors
+    /// A layer that could not be written back, if nobody was told before. A copy that does not end; what it may touch is never given back then.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.ask_to_close();
@@ -302,8 +329,10 @@ impl LayerStream {
             let _ = loader.join();
         }
         let exports = self.shared.exports();
+        // It has an end: what does not get on is given up now.
+        let written = self.shared.flush(&mut || true);
         self.shared.give_back()?;
-        Ok(exports)
+        written.map(|_| exports)
     }
 }
 

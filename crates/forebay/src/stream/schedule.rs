@@ -205,6 +205,11 @@ impl Schedule {
         self.sequence.forget(self.next.saturating_sub(self.protects + 1));
     }
 
+    /// Has a layer stay in its buffer until it is released once more.
+    pub(super) fn hold(&mut self, buffer: usize) {
+        self.buffers[buffer].users += 1;
+    }
+
     /// Keeps what was taken until it is released by itself.
     pub(super) fn keep(&mut self, buffer: usize) {
         self.buffers[buffer].kept = true;

@@ -12,6 +12,7 @@ use super::planning::Plan;
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
+use super::writing::{Writer, Writes};
 use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
@@ -33,6 +34,7 @@ pub(super) struct Shared {
     pub(super) order: Order,
     pub(super) host_budget: u64,
     pub(super) mapper: Mapper,
+    pub(super) writer: Writer,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
@@ -86,6 +88,9 @@ pub(super) struct State {
     /// What ended the stream.
     pub(super) lost: Option<Error>,
     pub(super) closing: bool,
+    /// Since when.
+    closed: Option<Instant>,
+    pub(super) writes: Writes,
     /// Whether the end of a pass was told, so that the next call goes on behind it.
     pub(super) turned: bool,
     /// Whether somebody waits for a layer.
@@ -141,6 +146,8 @@ impl Shared {
             failures: HashMap::new(),
             lost: None,
             closing: false,
+            closed: None,
+            writes: Writes::default(),
             turned: false,
             taking: false,
             taken: Vec::new(),
@@ -162,6 +169,7 @@ impl Shared {
             order: options.order.clone(),
             host_budget: options.host_budget,
             mapper: Mapper::default(),
+            writer: Writer::default(),
             state: Mutex::new(state),
             came: Condvar::new(),
             asked: Condvar::new(),
@@ -179,7 +187,10 @@ impl Shared {
 
     /// Has the first layers brought.
     pub(super) fn begin(&self) -> Result<()> {
-        self.pump(&mut self.lock())
+        let begun = self.marks.put(self.memory_lane).map_err(|source| self.failed(0, source))?;
+        let mut state = self.lock();
+        state.times.begin(begun);
+        self.pump(&mut state)
     }
 
     /// Tells what is taken next of an order that is told.
@@ -222,7 +233,9 @@ impl Shared {
     }
 
     pub(super) fn statistics(&self) -> StreamStatistics {
-        self.lock().times.told()
+        let mut state = self.lock();
+        let written_bytes = state.writes.bytes;
+        StreamStatistics { written_bytes, ..state.times.told() }
     }
 
     /// The next layer that the loader is to bring, after at most `bound`; an error: no more come.
@@ -268,7 +281,10 @@ impl Shared {
     }
 
     pub(super) fn ask_to_close(&self) {
-        self.lock().closing = true;
+        let mut state = self.lock();
+        state.closing = true;
+        state.closed.get_or_insert_with(Instant::now);
+        drop(state);
         self.asked.notify_all();
         self.came.notify_all();
     }
@@ -330,6 +346,11 @@ impl State {
         self.check_open()?;
         let of_another = "one from which another thread takes a layer";
         if self.taking { Err(refused(of_another, "one thread that takes layers")) } else { Ok(()) }
+    }
+
+    /// Whether what is under way may take longer: for ever, until the stream is closed or lost.
+    pub(super) fn is_patient(&self, watchdog: Duration) -> bool {
+        self.lost.is_none() && self.closed.is_none_or(|since| since.elapsed() < watchdog)
     }
 
     /// Refuses a stream that has ended.

@@ -26,6 +26,10 @@ pub struct LayerTimes {
     pub pinned: bool,
     /// Whether they came from pages of files, pinned where they lie.
     pub mapped: bool,
+    /// When its first copy could begin, where it was brought, since the stream began.
+    pub began: Duration,
+    /// When it could be used, since the stream began.
+    pub entered: Duration,
     /// From when its first copy could begin to the end of its last.
     pub transfer: Duration,
     /// From when it could be used to the end of what was queued before its release.
@@ -82,6 +86,8 @@ pub struct StreamStatistics {
     pub layers: Vec<LayerTimes>,
     /// Pass by pass; an order that is told is one pass.
     pub passes: Vec<PassTimes>,
+    /// Bytes of layers that were written back.
+    pub written_bytes: u64,
 }
 
 impl LayerTimes {
@@ -91,8 +97,21 @@ impl LayerTimes {
         from: From,
     ) -> Self {
         let (pinned, mapped) = (from == From::Memory, from == From::Pages);
-        let (transfer, compute, stall) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        Self { position, layer, slice, bytes, pinned, mapped, transfer, compute, stall }
+        let (began, entered, transfer) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (compute, stall) = (Duration::ZERO, Duration::ZERO);
+        Self {
+            position,
+            layer,
+            slice,
+            bytes,
+            pinned,
+            mapped,
+            began,
+            entered,
+            transfer,
+            compute,
+            stall,
+        }
     }
 }
 
@@ -119,10 +138,13 @@ impl Visit {
     }
 
     /// Its times, if the GPU is done with it.
-    fn done(&self) -> Option<LayerTimes> {
+    fn done(&self, origin: &mut Option<Origin>) -> Option<LayerTimes> {
         let freed = self.freed.as_ref().filter(|freed| freed.is_passed().unwrap_or(true))?;
         let transfer = self.load.as_ref().map(|(begun, ready)| ready.since(begun));
+        let began = self.load.as_ref().map(|(begun, _)| Origin::when(origin, begun));
         Some(LayerTimes {
+            began: began.unwrap_or_default(),
+            entered: Origin::when(origin, &self.entered),
             transfer: transfer.unwrap_or_default(),
             compute: freed.since(&self.entered),
             stall: self.entered.since(&self.asked),
@@ -131,15 +153,42 @@ impl Visit {
     }
 }
 
+/// A mark, and when it was passed since the stream began.
+#[derive(Debug)]
+struct Origin(Mark, Duration);
+
+/// How long a mark serves as an origin: what the driver tells of the time between two has some seven
+/// digits.
+const SERVES: Duration = Duration::from_secs(1);
+
+impl Origin {
+    /// When a mark was passed, which is the origin from now on where the last one is old.
+    fn when(origin: &mut Option<Self>, mark: &Mark) -> Duration {
+        let Some(Self(from, at)) = origin else { return Duration::ZERO };
+        let since = mark.since(from);
+        let when = *at + since;
+        if since > SERVES {
+            *origin = Some(Self(mark.clone(), when));
+        }
+        when
+    }
+}
+
 /// See the module's own text.
 #[derive(Debug, Default)]
 pub(super) struct Times {
+    origin: Option<Origin>,
     visits: Vec<Visit>,
     layers: VecDeque<LayerTimes>,
     passes: VecDeque<PassTimes>,
 }
 
 impl Times {
+    /// Says that the stream begins with a mark.
+    pub(super) fn begin(&mut self, mark: Mark) {
+        self.origin = Some(Origin(mark, Duration::ZERO));
+    }
+
     /// Notes that a layer was taken; `pass` is how many a pass takes.
     pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
         self.gather();
@@ -155,9 +204,9 @@ impl Times {
     }
 
     fn gather(&mut self) {
-        let (layers, passes) = (&mut self.layers, &mut self.passes);
+        let (layers, passes, origin) = (&mut self.layers, &mut self.passes, &mut self.origin);
         self.visits.retain(|visit| {
-            let Some(times) = visit.done() else { return true };
+            let Some(times) = visit.done(origin) else { return true };
             layers.push_back(times);
             let place = passes.iter().rposition(|pass| pass.pass == visit.pass);
             let place = place.unwrap_or_else(|| {
@@ -176,6 +225,7 @@ impl Times {
         StreamStatistics {
             layers: self.layers.iter().copied().collect(),
             passes: self.passes.iter().copied().collect(),
+            written_bytes: 0,
         }
     }
 }

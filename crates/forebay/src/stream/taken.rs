@@ -163,6 +163,22 @@ impl Taken {
         self.shared.keep(self.position)
     }
 
+    /// Has its bytes, as they are once what is queued on `compute` now is done, written to where
+    /// they came from; it stays where it is until they are, also when it is released before. Taken
+    /// again it is what was written. [`flush_while`](super::LayerStream::flush_while) waits for it.
+    ///
+    /// # Safety
+    /// `compute` is alive and one of the GPU, and nothing queued on another stream, or later,
+    /// changes the layer before it is written.
+    ///
+    /// # Errors
+    /// For a layer that was released, and one of a file that was opened for reading; the GPU's.
+    pub unsafe fn write_back(&self, compute: CallerStream) -> Result<()> {
+        self.shared.check_home()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.shared.write_back(self.position, self.unit, compute) }
+    }
+
     /// Releases it: what comes to its buffer waits for what is queued on `compute` now.
     ///
     /// # Safety

@@ -115,6 +115,7 @@ impl Shared {
             return Err(error);
         }
         match (state.schedule.next(), next) {
+            (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming), // once it is written
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units[unit], self.buffers);
                 let reason = format!(
@@ -238,7 +239,8 @@ impl Shared {
         let memory = &state.store()?.buffers[buffer];
         let (address, len) = (memory.address(), memory.len());
         let is_last = state.taken.iter().filter(|taken| taken.1 == buffer).count() == 1;
-        let fills = self.checks && is_last && !state.closing && state.lost.is_none();
+        let is_used = !is_last || state.writes.of(buffer);
+        let fills = self.checks && !is_used && !state.closing && state.lost.is_none();
         let release = || {
             // SAFETY: the caller's promise.
             let freed = unsafe { self.marks.put_on(compute) }?;

@@ -256,13 +256,13 @@ fn complete(one: &Placed<'_>, origin: u64) -> String {
 }
 
 /// Microseconds since `origin`.
-fn micros(at: u64, origin: u64) -> String {
+pub(crate) fn micros(at: u64, origin: u64) -> String {
     let ns = at.saturating_sub(origin);
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
 /// A string of JSON.
-fn text(plain: &str) -> String {
+pub(crate) fn text(plain: &str) -> String {
     let mut quoted = String::from("\"");
     for c in plain.chars() {
         match c {

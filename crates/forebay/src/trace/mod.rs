@@ -6,7 +6,7 @@
 //! memory. All times are of one clock (`CLOCK_MONOTONIC`). Nothing here knows of ops or windows:
 //! who knows them describes them as spans, and as ranges where a tool of NVIDIA's is attached.
 
-mod json;
+pub(crate) mod json;
 mod lanes;
 mod nvtx;
 #[cfg(test)]

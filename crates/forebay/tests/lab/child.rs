@@ -35,7 +35,7 @@ pub(crate) fn start_with(role: &str, variables: &[(&str, &OsStr)]) -> Child {
     let test = thread.name().expect("the harness names a test's thread after it");
     let program = std::env::current_exe().expect("this program has a path");
     Command::new(program)
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .envs(variables.iter().copied())
         .stdin(Stdio::null())

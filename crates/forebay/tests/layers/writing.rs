@@ -1,0 +1,178 @@
+//! Layers that are changed on the GPU and written back.
+
+#![expect(unsafe_code, reason = "queues work on streams of its own, as a caller would")]
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use forebay::gpu::Device;
+use forebay::stream::{Layer, LayerStream, Order, StreamOptions, Taken};
+use forebay::{Error, OpenOptions};
+
+use crate::rig::{Model, Rig, SLOT, ordered};
+use crate::{LEN, SHORT};
+
+const COUNT: usize = 5;
+
+/// The model, of files that are open for writing.
+fn writable(rig: &Rig, len: usize) -> Model {
+    let model = rig.model(COUNT, len);
+    let open = |layer: &Layer| {
+        layer.parts().iter().fold(Layer::named(layer.name()), |made, part| {
+            let file = rig.engine.open_with(part.file.path(), &OpenOptions::writing());
+            made.with(&file.expect("it opens"), part.offset, part.len)
+        })
+    };
+    Model { layers: model.layers.iter().map(open).collect(), bytes: model.bytes }
+}
+
+/// Has the compute fill all of a layer, gaps as well, and the model know.
+fn change(rig: &Rig, model: &mut Model, layer: &Taken, byte: u8) {
+    let memory = layer.memory().expect("it is held");
+    rig.device.work(rig.compute(), SHORT).expect("a stream");
+    // SAFETY: the memory stays until the stream's work is done.
+    unsafe { rig.device.fill(rig.stream, memory.address(), byte, memory.len()) }.expect("a fill");
+    model.bytes[layer.layer()].iter_mut().for_each(|part| part.fill(byte));
+}
+
+fn write_back(rig: &Rig, layer: &Taken) -> Result<(), Error> {
+    // SAFETY: the stream is this device's and alive.
+    unsafe { layer.write_back(rig.compute()) }
+}
+
+/// Changes every layer of a pass and writes it back.
+fn changed_pass(rig: &Rig, model: &mut Model, stream: &LayerStream, first: u8) {
+    let mut byte = first;
+    while let Some(layer) = rig.next(stream).expect("it can be read") {
+        change(rig, model, &layer, byte);
+        write_back(rig, &layer).expect("it can be written");
+        byte = byte.wrapping_add(1);
+    }
+}
+
+/// What the files hold, with the model's layers taken out.
+fn around(model: &Model) -> Vec<Vec<u8>> {
+    let parts = || model.layers.iter().flat_map(Layer::parts);
+    let mut paths: Vec<_> = parts().map(|part| part.file.path().to_owned()).collect();
+    paths.sort();
+    paths.dedup();
+    let read = |path: std::path::PathBuf| {
+        let mut bytes = fs::read(&path).expect("it is there");
+        for part in parts().filter(|part| part.file.path() == path) {
+            let start = usize::try_from(part.offset).expect("small");
+            bytes[start..start + usize::try_from(part.len).expect("small")].fill(0);
+        }
+        bytes
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn on_the_drive(model: &Model) {
+    for (layer, expected) in model.layers.iter().zip(&model.bytes) {
+        for (part, expected) in layer.parts().iter().zip(expected) {
+            let bytes = fs::read(part.file.path()).expect("it is there");
+            let start = usize::try_from(part.offset).expect("small");
+            assert!(bytes[start..start + expected.len()] == expected[..], "{}", layer.name());
+        }
+    }
+}
+
+#[test]
+fn what_was_changed_is_written_and_comes_again_so() {
+    let rig = Rig::new();
+    let everything = |pinned: u64, mapped: u64| {
+        let mut options = StreamOptions::default();
+        (options.host_budget, options.mapped_budget) = (pinned, Some(mapped));
+        options
+    };
+    let half = 2 * (LEN as u64 + 8192);
+    let kinds = [
+        (Order::Forward, everything(0, 0)),
+        (Order::Training, everything(0, 0)),
+        (Order::Forward, everything(0, u64::MAX)),
+        (Order::Told, everything(half, 0)),
+    ];
+    for (order, options) in kinds {
+        let mut model = writable(&rig, LEN);
+        let before = around(&model);
+        let mut options = options;
+        (options.order, options.gpu_budget) = (order.clone(), Some(2 * model.layers[0].len()));
+        let waits = options.mapped_budget != Some(0);
+        let stream = rig.stream(&model, options);
+        for round in 0..4_u8 {
+            if waits {
+                thread::sleep(Duration::from_millis(2100)); // so that pages are pinned
+            }
+            if order == Order::Told {
+                stream.prefetch(&[0, 1, 2, 3, 4]).expect("layers that there are");
+            }
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            seen.iter().for_each(|seen| model.check(seen));
+            if order == Order::Told {
+                stream.prefetch(&[0, 1, 2, 3, 4]).expect("layers that there are");
+            }
+            changed_pass(&rig, &mut model, &stream, 10 * round);
+        }
+        assert!(stream.flush_while(&mut || true).expect("all is written"));
+        on_the_drive(&model);
+        assert!(around(&model) == before, "{order:?}: bytes around the layers were changed");
+        assert!(stream.statistics().written_bytes > 0);
+        stream.close().expect("an end");
+    }
+}
+
+#[test]
+fn what_is_on_its_way_is_written_before_the_stream_ends() {
+    let rig = Rig::new();
+    let mut model = writable(&rig, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    changed_pass(&rig, &mut model, &stream, 40);
+    stream.close().expect("an end");
+    on_the_drive(&model);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_or_told() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+    let error = write_back(&rig, &layer).expect_err("the file is open for reading");
+    assert!(error.to_string().contains("open it for writing"), "{error}");
+    let mut model = writable(&rig, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    let error = write_back(&rig, &layer).expect_err("it was released");
+    assert!(error.to_string().contains("released"), "{error}");
+
+    // A file that takes no more writes once it is open.
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::CLOEXEC;
+    let sealed = rustix::fs::memfd_create("sealed", flags).expect("memory");
+    rustix::io::pwrite(&sealed, &vec![5; 4 * SLOT], 0).expect("room");
+    let path = format!("/proc/self/fd/{}", sealed.as_raw_fd());
+    let file = rig.engine.open_with(path, &OpenOptions::writing()).expect("it opens");
+    let len = 2 * SLOT as u64;
+    let named = |n: u64| Layer::named(format!("layer {n}")).with(&file, n * len, len);
+    model.layers = (0..2).map(named).collect();
+    model.bytes = vec![vec![vec![5; 2 * SLOT]]; 2];
+    rustix::fs::fcntl_add_seals(&sealed, rustix::fs::SealFlags::WRITE).expect("a seal");
+    for closes in [false, true] {
+        let stream = rig.stream(&model, ordered(Order::Forward, None));
+        let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+        write_back(&rig, &layer).expect("it is known later");
+        let error = match closes {
+            true => stream.close().expect_err("it cannot be written"),
+            false => stream.flush_while(&mut || true).expect_err("it cannot be written"),
+        };
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        // It is told once, and the stream goes on.
+        if !closes {
+            assert!(stream.flush_while(&mut || true).expect("told before"));
+            model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[1]);
+            stream.close().expect("an end");
+        }
+    }
+}
