@@ -11,6 +11,7 @@ A layer is valid until the next one is taken, and its memory is any library's by
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,11 @@ class Layer:
         """Where its parts lie in its `memory`: first byte and length of each."""
         return self._taken.places
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of files it has."""
+        return sum(length for _, length in self.places)
+
     def __len__(self) -> int:
         return len(self._taken.places)
 
@@ -83,6 +89,14 @@ class Layer:
         """Keeps it beyond the next one, until it is released."""
         self._taken.keep()
         return self
+
+    def write_back(self, stream: Stream = "current") -> None:
+        """Writes it to where it came from, once what is queued on ``stream`` now is done.
+
+        The call does not wait. The layer may be released before it is written, and taken again it is
+        what was written; `LayerStream.flush` waits. Its files are open for writing.
+        """
+        self._taken.write_back(self._stream._named(stream))
 
     def release(self, stream: Stream = "current") -> None:
         """Gives its memory to another layer, which waits for what is queued on ``stream`` now."""
@@ -179,6 +193,18 @@ class LayerStream:
         """What layers and passes took, in seconds of the GPU's clock: ``layers`` and ``passes``."""
         return self._stream.statistics()
 
+    def flush(self) -> None:
+        """Waits until all layers are written whose `Layer.write_back` was called.
+
+        Raises what went wrong with one of them. Durable they are once their files are synced.
+        """
+        self._stream.flush()
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what layers took as a trace that https://ui.perfetto.dev opens."""
+        with open(path, "wb") as file:
+            file.write(self._stream.trace())
+
     def mapped(self) -> tuple[int, str | None]:
         """Bytes of layers that are pinned where they lie, and why others, if any, are not."""
         return self._stream.mapped()
@@ -192,7 +218,7 @@ class LayerStream:
         return self._stream.placement()
 
     def close(self) -> None:
-        """Ends it: nothing more is read. Warns of layers that somebody still has the memory of."""
+        """Ends it: nothing more is read, and what is to be written back is. Warns of layers that somebody still has the memory of."""
         alive = self._stream.close()
         if alive:
             text = f"memory of released layers is still in use: {', '.join(alive)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import time
 from pathlib import Path
 
 import forebay
@@ -195,3 +197,62 @@ def test_what_cannot_be_streamed_is_refused(
         LayerStream(layers, "sim", engine=forebay.Engine(remember=False))
     with pytest.raises(TypeError, match="`stream` cannot be a `float`"):
         next(LayerStream(layers, "sim", engine=engine, stream=1.5))
+
+
+def test_what_was_changed_is_written_back(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], tmp_path: Path
+) -> None:
+    _, expected = model
+    path, other = tmp_path / "model", tmp_path / "other"
+    other.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
+    with engine.open(path, "r+") as file, engine.open(other) as changed:
+        layers = [[(file, layer * NBYTES, NBYTES)] for layer in range(LAYERS)]
+        with LayerStream(layers, "sim", engine=engine, gpu_budget=2 * NBYTES + 512) as stream:
+            for layer in stream:
+                assert layer.nbytes == NBYTES
+                changed.read_into(layer.memory, layer.index * NBYTES)
+                layer.write_back()
+            for layer in stream:
+                assert held(layer) == bytes(byte ^ 0xFF for byte in expected[layer.index])
+            stream.flush()
+            assert path.read_bytes() == other.read_bytes()
+            assert stream.statistics()["written_bytes"] == LAYERS * NBYTES
+            trace = tmp_path / "trace.json"
+            stream.write_trace(trace)
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"layer 0", "layer 4", "thread_name"} <= names
+
+
+def test_what_is_open_for_reading_is_not_written_back(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    with LayerStream(model[0], "sim", engine=engine) as stream:
+        layer = next(iter(stream))
+        with pytest.raises(ValueError, match="open it for writing"):
+            layer.write_back()
+        layer.release()
+        with pytest.raises(ValueError, match="released"):
+            layer.write_back()
+
+
+def test_pages_are_pinned_where_they_lie(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], tmp_path: Path
+) -> None:
+    layers, expected = model
+    with LayerStream(
+        [[(layer[0][0], layer[0][1], NBYTES)] for layer in layers],
+        "sim",
+        engine=engine,
+        gpu_budget=2 * NBYTES + 512,
+        mapped_budget=1 << 30,
+    ) as stream:
+        assert stream.mapped() == (0, None)
+        until = time.monotonic() + 30
+        while stream.mapped()[0] < LAYERS * NBYTES and time.monotonic() < until:
+            (tmp_path / "model").read_bytes()
+            for layer in stream:
+                assert held(layer) == expected[layer.index]
+        for layer in stream:
+            assert held(layer) == expected[layer.index]
+        if stream.mapped()[1] is None:  # a file system whose pages may be used
+            assert stream.statistics()["passes"][-1]["mapped_bytes"] > 0

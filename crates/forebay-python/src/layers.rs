@@ -86,6 +86,19 @@ impl LayerStream {
         raised(py, py.detach(|| self.stream.prefetch(&layers)))
     }
 
+    /// Waits until all that was to be written back is.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let written = interruptible(py, |go_on| self.stream.flush_while(go_on))?;
+        raised(py, written).map(drop)
+    }
+
+    /// What layers took, as trace events in JSON.
+    fn trace(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let mut json = Vec::new();
+        py.detach(|| self.stream.write_trace(&mut json))?;
+        Ok(json)
+    }
+
     /// Ends it; the names of layers whose memory somebody still has.
     fn close(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         raised(py, py.detach(|| self.stream.close()))
@@ -133,6 +146,7 @@ impl LayerStream {
         let passes = told.passes.iter().map(|times| pass_times(py, times));
         known.set_item("layers", PyList::new(py, layers.collect::<PyResult<Vec<_>>>()?)?)?;
         known.set_item("passes", PyList::new(py, passes.collect::<PyResult<Vec<_>>>()?)?)?;
+        known.set_item("written_bytes", told.written_bytes)?;
         Ok(known)
     }
 }
@@ -194,6 +208,13 @@ impl TakenLayer {
         raised(py, self.taken.keep())
     }
 
+    /// Has it written to its files behind what is queued on a stream.
+    fn write_back(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<()> {
+        let compute = number(compute)?;
+        // SAFETY: as in `LayerStream::take`.
+        raised(py, py.detach(|| unsafe { self.taken.write_back(compute) }))
+    }
+
     /// Releases it behind what is queued on a stream.
     fn release(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<()> {
         let compute = number(compute)?;
@@ -232,6 +253,8 @@ fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, 
     known.set_item("bytes", times.bytes)?;
     known.set_item("pinned", times.pinned)?;
     known.set_item("mapped", times.mapped)?;
+    known.set_item("began_s", times.began.as_secs_f64())?;
+    known.set_item("entered_s", times.entered.as_secs_f64())?;
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;
     known.set_item("stall_s", times.stall.as_secs_f64())?;

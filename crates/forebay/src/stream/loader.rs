@@ -26,7 +26,7 @@ use crate::memory::Buffer;
 use crate::plan::{Packed, SKEW};
 
 /// Slots: one is copied, one or two are ready behind it, and three are being filled.
-const SLOTS: u64 = 6;
+pub(super) const SLOTS: u64 = 6;
 
 /// Reads under way while slots are copied. Those take turns, so more of them would all come later:
 /// layers of 200 MB from the page cache came in 1.23, 1.07, 1.12 and 1.08 of the link's time with

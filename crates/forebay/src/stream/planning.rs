@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::layer::{Shelf, is_resident};
+use super::layer::{Shelf, is_resident, slot_len};
+use super::loader::SLOTS;
 use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
 use super::shared::{Shared, State, stuck};
-use super::statistics::REMEMBERED;
+use super::statistics::{LayerTimes, REMEMBERED};
 use super::store::host;
 use crate::error::Result;
 use crate::gpu::DeviceResult;
@@ -36,7 +37,7 @@ pub(super) enum Plan {
 /// What the first pass showed.
 struct Seen {
     costs: Vec<LayerCost>,
-    /// The fastest transfer from files, in bytes per second.
+    /// How fast layers came from files, in bytes per second.
     file_rate: f64,
 }
 
@@ -81,15 +82,11 @@ impl Shared {
         let none = LayerCost { bytes: 0, compute: Duration::ZERO, resident: false };
         let (mut costs, mut takes) = (vec![none; layers], vec![0; layers]);
         self.units.iter().for_each(|unit| costs[unit.layer].bytes += unit.len);
-        let mut file_rate = 0.0_f64;
-        for times in first {
+        for times in &first {
             costs[times.layer].compute += times.compute;
             takes[times.layer] += u32::from(times.slice == 0);
-            if times.bytes > 0 && !times.transfer.is_zero() {
-                let rate = times.bytes as f64 / times.transfer.as_secs_f64();
-                file_rate = file_rate.max(rate);
-            }
         }
+        let file_rate = file_rate(&first, SLOTS * slot_len(&self.engine));
         costs.iter_mut().zip(takes).for_each(|(cost, takes)| cost.compute /= takes.max(1));
         Some(Seen { costs, file_rate })
     }
@@ -174,5 +171,58 @@ impl Shared {
                 Err(self.not_over(source))
             }
         }
+    }
+}
+
+/// How fast layers come from files, by those that came in a pass: from one to the next, where the
+/// compute waited for them, or each alone, without the `ahead` bytes that may have lain in slots
+/// before its buffer was free. Whichever is more: the other had to wait.
+fn file_rate(layers: &[&LayerTimes], ahead: u64) -> f64 {
+    let from_file = |times: &&&LayerTimes| times.bytes > 0 && !times.pinned;
+    let mut came: Vec<&LayerTimes> = layers.iter().filter(from_file).copied().collect();
+    came.sort_by_key(|times| times.began + times.transfer);
+    let rate = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
+    let [first, rest @ ..] = &came[..] else { return 0.0 };
+    let Some(last) = rest.last() else { return rate(first.bytes, first.transfer) };
+    let ready = |times: &LayerTimes| times.began + times.transfer;
+    let bytes = rest.iter().map(|times| times.bytes).sum();
+    let in_turn = rate(bytes, ready(last).saturating_sub(ready(first)));
+    let alone = |times: &&LayerTimes| rate(times.bytes.saturating_sub(ahead), times.transfer);
+    let mut alone: Vec<f64> = came.iter().map(alone).collect();
+    alone.sort_by(f64::total_cmp);
+    in_turn.max(alone[alone.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shared::From;
+    use super::*;
+
+    /// Layers of 100 MB that come in so many ms each, and could begin so many ms apart.
+    fn came(milliseconds: u64, apart: u64) -> Vec<LayerTimes> {
+        let made = (0..6).map(|number| {
+            let mut times = LayerTimes::of((number, 0, 0), 100_000_000, From::Files);
+            times.began = Duration::from_millis(number * apart);
+            times.transfer = Duration::from_millis(milliseconds);
+            times
+        });
+        made.collect()
+    }
+
+    fn rate(times: &[LayerTimes], ahead: u64) -> f64 {
+        file_rate(&times.iter().collect::<Vec<_>>(), ahead) / 1e9
+    }
+
+    #[test]
+    fn a_drive_is_no_faster_than_layers_came() {
+        // One behind the other, the last part of each out of slots.
+        assert_eq!(rate(&came(40, 50), 40_000_000), 2.0);
+        // Each waited for the compute, with nearly half of it in slots before.
+        assert_eq!(rate(&came(20, 500), 40_000_000), 3.0);
+        // Of little layers all of it was: then it is not known better.
+        assert_eq!(rate(&came(20, 50), 100_000_000), 2.0);
+        assert_eq!(rate(&came(50, 0)[..1], 0), 2.0);
+        let pinned = LayerTimes::of((0, 0, 0), 5, From::Memory);
+        assert_eq!(rate(&[pinned], 0), 0.0);
     }
 }

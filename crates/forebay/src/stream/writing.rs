@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::layer::LayerPart;
 use super::marks::Mark;
-use super::refuse;
 use super::shared::{Shared, State, released, stuck};
 use super::store::Store;
 use crate::engine::RequestOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
 use crate::transfer::Transfer;
 
@@ -69,16 +69,13 @@ impl Shared {
         compute: CallerStream,
     ) -> Result<()> {
         let unit = &self.units[number];
-        if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
-            return Err(refuse(
-                part,
-                "the file was opened for reading: open it for writing".into(),
-            ));
-        }
         let mut state = self.lock();
         state.check_open()?;
         let taken = state.taken.iter().find(|taken| taken.0 == position);
         let &(_, buffer) = taken.ok_or_else(released)?;
+        if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
+            return Err(refused(part, "the file was opened for reading: open it for writing"));
+        }
         let store = state.store()?;
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
@@ -90,8 +87,8 @@ impl Shared {
         state.filled[number] = false;
         let write = Write { unit: number, buffer, store, computed };
         if let Err(SendError(write)) = self.writer().send(write) {
-            let reason = "no thread can be had to write it".to_owned();
-            self.written(&mut state, &write, Err(refuse(&unit.first, reason)));
+            let error = refused(&unit.first, "no thread can be had that writes it");
+            self.written(&mut state, &write, Err(error));
         }
         Ok(())
     }
@@ -173,6 +170,12 @@ impl Shared {
             Err(error) => state.writes.failures.push(error),
         }
     }
+}
+
+/// Refuses to write a part of a layer.
+fn refused(part: &LayerPart, reason: &str) -> Error {
+    let place = part.file.place(part.offset, part.len);
+    Error::BadRequest { operation: Operation::Write, place, reason: reason.into() }
 }
 
 fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
