@@ -137,6 +137,7 @@
 //! - `tests/layers/faults.rs`: queues work on streams, as a caller would
 //! - `tests/layers/main.rs`: queues work on streams, as a caller would
 //! - `tests/layers/rig.rs`: queues work on streams, as a caller would
+//! - `tests/layers/writing.rs`: queues work on streams of its own, as a caller would
 //! - `tests/lent.rs`: lends memory, as a caller would
 //! - `tests/lab/fork.rs`: forks, and ends the child
 //! - `tests/lab/mod.rs`: forks, filters system calls, becomes another user

@@ -319,7 +319,8 @@ impl LayerStream {
     /// call returns. The names of layers whose memory somebody still has; that stays valid as long.
     ///
     /// # Errors
-    /// A layer that could not be written back, if nobody was told before. A copy that does not end; what it may touch is never given back then.
+    /// A layer that could not be written back, if nobody was told before. A copy that does not end;
+    /// what it may touch is never given back then.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.ask_to_close();

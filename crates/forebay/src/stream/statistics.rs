@@ -157,8 +157,8 @@ impl Visit {
 #[derive(Debug)]
 struct Origin(Mark, Duration);
 
-/// How long a mark serves as an origin: what the driver tells of the time between two has some seven
-/// digits.
+/// How long a mark serves as an origin: what the driver tells of the time between two has some
+/// seven digits.
 const SERVES: Duration = Duration::from_secs(1);
 
 impl Origin {
