@@ -20,6 +20,11 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def main() -> int:
     """Runs the command that ``sys.argv`` names."""
+    if sys.argv[1:2] == ["stream-bench"]:  # what `forebay stream` becomes
+        from .stream_bench.__main__ import main as measure
+
+        del sys.argv[1]
+        return measure()
     # The command has handlers of its own; a pipe that nobody reads ends it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Without an executable, where Python is embedded, this one is looked for by its name.

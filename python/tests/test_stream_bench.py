@@ -378,3 +378,10 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
         # Three of four are still there at the turn.
         assert ours["bytes"][route] == sum(ours["bytes"].values())
         assert ours["reads"] == (5 if order == "train" else 4)
+
+
+def test_the_command_becomes_the_bench() -> None:
+    command = [sys.executable, "-P", "-m", "forebay", "stream", "--layers", "one"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith("error: --layers: it has to be a whole number"), ended.stderr

@@ -4,6 +4,7 @@ mod compare;
 mod diff;
 mod import;
 mod report;
+mod stream;
 pub(crate) mod sweep;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub use self::compare::{CompareArgs, Mode};
 pub use self::diff::DiffArgs;
 pub use self::import::{ImportArgs, ImportTool};
 pub use self::report::ReportArgs;
+pub use self::stream::StreamArgs;
 pub use self::sweep::SweepArgs;
 use crate::gdsio::options::GdsioArgs;
 use crate::variables;
@@ -40,6 +42,7 @@ Examples:
   forebay read model.safetensors         move a file to the GPU and say how it went
   forebay map /data                      the drives under it, and how far from the GPUs
   forebay sweep /data                    every size and depth, with latencies
+  forebay stream --tokens 1024,8192      a model's layers behind their compute
   forebay tune /data                     how much to keep in flight there, and remember it
   forebay doctor /data                   what keeps bytes from going to the GPU directly
   forebay import fio f.json -o results   what another tool measured, beside ours
@@ -63,7 +66,6 @@ NO_COLOR switches colours off.";
     styles = STYLES,
     max_term_width = 90,
     disable_help_subcommand = true,
-    after_help = "`forebay VERB --help` tells more, with examples.",
     after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n{}", variables::help()),
 )]
 pub struct Arguments {
@@ -115,6 +117,13 @@ pub enum Verb {
     /// what binds. Results are kept as soon as they are there, so the same command goes on where
     /// it was stopped.
     Sweep(Box<SweepArgs>),
+    /// Stream a model's layers to the GPU behind their compute, beside other ways
+    ///
+    /// Layers come while the ones before them are computed, as in a mixture of experts: by Forebay,
+    /// by two buffers from pinned memory (the ceiling of the link), by a mapped file, and by KvikIO
+    /// where it is installed, turn by turn; every layer's bytes are checked on the GPU. The compute
+    /// is torch's, so this takes the Python package and a GPU.
+    Stream(Box<StreamArgs>),
     /// Say what keeps bytes from going to the GPU directly, and what to do
     ///
     /// Kernel, driver, PCI, storage, network, limits and cuFile's settings are looked at. A check

@@ -1,8 +1,8 @@
 //! The `forebay` command as a library: arguments in, report out.
 //!
 //! `args` reads the command line, one module stands for each verb ([`mod@bench`], [`compare`],
-//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `probe`,
-//! `manual`),
+//! [`map`], [`mod@sweep`], [`tune`], [`read`], [`doctor`], [`gdsio`], [`import`], `stream`,
+//! `probe`, `manual`),
 //! [`program`] starts the command anew, [`workload`] keeps files busy, [`results`] keeps what was
 //! measured, [`report`] shows it, [`mod@diff`] compares it, [`failure`] is how a verb fails, `log`
 //! shows what the engine tells meanwhile, [`power`] reads what the machine takes. `watched` runs a
@@ -43,6 +43,7 @@ pub mod read;
 pub mod report;
 pub mod results;
 pub mod steps;
+mod stream;
 pub mod sweep;
 pub mod tune;
 mod usage;
@@ -130,6 +131,7 @@ fn run_verb(program: &Program, arguments: &[OsString], is_child: bool) -> ExitCo
         Verb::Map(args) => map::command(args, &command_line(arguments), program),
         Verb::Sweep(args) => sweep::command(args, &command_line(arguments), program),
         Verb::Tune(args) => tune::command(args, &command_line(arguments), program),
+        Verb::Stream(args) => stream::command(args, program),
         Verb::Doctor(args) => doctor::command(args, program),
         Verb::Report(args) => report::command::command(args),
         Verb::Diff(args) => diff::command(args),

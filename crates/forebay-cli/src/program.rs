@@ -5,13 +5,16 @@ use std::process::Command;
 
 /// The words of a command line that begin this program: a verb of its follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program(Vec<OsString>);
+pub struct Program {
+    words: Vec<OsString>,
+    is_interpreter: bool,
+}
 
 impl Program {
     /// What this process runs, even where the file has been replaced since.
     #[must_use]
     pub fn of_this_process() -> Self {
-        Self(vec!["/proc/self/exe".into()])
+        Self { words: vec!["/proc/self/exe".into()], is_interpreter: false }
     }
 
     /// A program that these words begin: an interpreter's, say, which runs more than this one.
@@ -21,15 +24,20 @@ impl Program {
     #[must_use]
     pub fn new(words: Vec<OsString>) -> Self {
         assert!(!words.is_empty(), "a program has a name");
-        Self(words)
+        Self { words, is_interpreter: true }
+    }
+
+    /// Whether it is an interpreter, which knows more verbs than this program.
+    pub(crate) fn is_interpreter(&self) -> bool {
+        self.is_interpreter
     }
 
     /// This program with `verb`, for the engine to start.
     #[must_use]
     pub(crate) fn verb(&self, verb: &str) -> forebay::direct::Program {
-        let mut arguments = self.0[1..].to_vec();
+        let mut arguments = self.words[1..].to_vec();
         arguments.push(verb.into());
-        forebay::direct::Program { file: self.0[0].clone().into(), arguments }
+        forebay::direct::Program { file: self.words[0].clone().into(), arguments }
     }
 
     /// A command that runs `verb`.

@@ -27,6 +27,7 @@ fn short_help_of_the_command() {
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           sweep        Measure every size, depth and way that is named, and keep the results
+          stream       Stream a model's layers to the GPU behind their compute, beside other ways
           doctor       Say what keeps bytes from going to the GPU directly, and what to do
           report       Make a report of results: a page for a browser, text, or tables
           diff         Show results side by side: ratios, and how far to trust them
@@ -38,8 +39,6 @@ fn short_help_of_the_command() {
         Options:
           -h, --help     Print help (see more with '--help')
           -V, --version  Print version
-
-        `forebay VERB --help` tells more, with examples.
         ");
 }
 
@@ -59,6 +58,7 @@ fn long_help_of_the_command() {
           map          Show the drives under a path, how far from each GPU, and what costs speed
           tune         Find how much to keep in flight on a drive, show the curve, and remember it
           sweep        Measure every size, depth and way that is named, and keep the results
+          stream       Stream a model's layers to the GPU behind their compute, beside other ways
           doctor       Say what keeps bytes from going to the GPU directly, and what to do
           report       Make a report of results: a page for a browser, text, or tables
           diff         Show results side by side: ratios, and how far to trust them
@@ -83,6 +83,7 @@ fn long_help_of_the_command() {
           forebay read model.safetensors         move a file to the GPU and say how it went
           forebay map /data                      the drives under it, and how far from the GPUs
           forebay sweep /data                    every size and depth, with latencies
+          forebay stream --tokens 1024,8192      a model's layers behind their compute
           forebay tune /data                     how much to keep in flight there, and remember it
           forebay doctor /data                   what keeps bytes from going to the GPU directly
           forebay import fio f.json -o results   what another tool measured, beside ours

@@ -32,6 +32,7 @@ mod program;
 mod proof;
 mod report;
 mod silent;
+mod stream;
 mod sweep;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay/tests/topology/tree.rs"]

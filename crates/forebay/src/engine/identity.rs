@@ -19,6 +19,11 @@ impl File {
         std::ptr::eq(&*self.engine().inner, &*engine.inner)
     }
 
+    /// What tells it from every other file, however often it was opened.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.handle().identity()
+    }
+
     /// Whether it was opened for writing.
     pub(crate) fn is_writable(&self) -> bool {
         self.handle().writable()

@@ -233,23 +233,43 @@ impl Loader {
         let (active, pinned) = match pinned.recv_timeout(patience) {
             Err(RecvTimeoutError::Timeout) => return Ok(()),
             Ok(pinned) => (Rc::clone(active), pinned),
-            Err(RecvTimeoutError::Disconnected) => {
-                (Rc::clone(active), Err(Refusal::Ever("no thread can be had for it".into())))
-            }
+            Err(RecvTimeoutError::Disconnected) => (
+                Rc::clone(active),
+                Err(Refusal::Ever("no thread can be had that pins pages".into())),
+            ),
         };
         self.pinning.pop_front();
         let load = active.job.load;
-        let kept = pinned.map(|(pages, copies)| self.store.keep_pages(load.unit, pages, copies));
-        if let Ok(true) = kept {
-            let lane = self.shared.file_lane;
-            let copied = self.shared.copy_home(&self.store, load, (lane, &active.job.frees));
-            let failed = |source| self.shared.failed(self.shared.units[load.unit].len, source);
-            let (begun, ready) = copied.map_err(failed)?;
-            self.shared.arrived(&active.job, begun, ready);
-            return Ok(());
+        let shared = Arc::clone(&self.shared);
+        // Nobody may take the pages away before the copies are known.
+        let mut state = shared.lock();
+        let refusal = match pinned {
+            Err(refusal) => Some(refusal),
+            Ok((pages, copies)) => match self.store.keep_pages(load.unit, pages, copies) {
+                Ok(()) if state.maps.is_on() => {
+                    state.maps.pinned();
+                    let lane = shared.file_lane;
+                    let copied = shared.copy_home(&self.store, load, (lane, &active.job.frees));
+                    let failed = |source| shared.failed(shared.units[load.unit].len, source);
+                    let (begun, ready) = copied.map_err(failed)?;
+                    shared.arrived_in(&mut state, &active.job, begun, ready);
+                    return Ok(());
+                }
+                // Others need the memory, or it has memory of the stream's own by now.
+                Ok(()) => {
+                    shared.let_pages_go(&mut state, load.unit);
+                    None
+                }
+                Err(home) => {
+                    shared.let_go(load.unit, home, Vec::new());
+                    None
+                }
+            },
+        };
+        if let Some(refusal) = refusal {
+            state.maps.not_pinned(load.unit, &shared.units[load.unit], refusal);
         }
-        // It has memory of the stream's own by now, or its pages could not be pinned.
-        self.shared.not_pinned(load.unit, kept.err());
+        drop(state);
         active.way.set(if self.store.home(load.unit).is_some() { Way::Memory } else { Way::Slots });
         self.jobs.push_front(active);
         Ok(())

@@ -43,7 +43,7 @@ pub(super) struct Pages {
 #[derive(Debug, Clone)]
 pub(super) enum Refusal {
     /// They may be later.
-    Now,
+    Now(&'static str),
     /// They never are.
     Ever(String),
 }
@@ -97,32 +97,36 @@ impl Windows {
             }
             let stamp = window.file.stamp().map_err(|error| never(&error))?;
             if !stamp.is_settled() {
-                return Err(Refusal::Now);
+                return Err(Refusal::Now("a file was changed just now"));
             }
             files.push((window.file.clone(), stamp));
         }
         let is_resident = |window: &Window| is_resident(&window.file, window.range);
         if !self.0.iter().all(is_resident) {
-            return Err(Refusal::Now);
+            return Err(Refusal::Now("layers are not in the page cache"));
         }
         let device = Arc::clone(device);
         let mut pages = Pages { device, pinned: Vec::new(), files };
         let mut all = Vec::new();
         for window in self.0 {
             let mapped = window.file.map_pages(window.range).map_err(|error| never(&error))?;
-            mapped.bring_in().map_err(|_| Refusal::Now)?;
+            mapped
+                .bring_in()
+                .map_err(|_| Refusal::Now("a file has ended, or could not be read"))?;
             // SAFETY: it is unregistered before it is unmapped, by `Pages`.
-            unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) }
-                .map_err(|error| never(&error))?;
+            let pinned = unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) };
+            pinned.map_err(|error| if pages.is_current() { never(&error) } else { CHANGED })?;
             let first = mapped.start().addr().get() as u64;
             let at = |offset: u64| first + (offset - window.range.start);
             all.extend(window.copies.iter().map(|&(from, to, len)| (at(from), to, len)));
             pages.pinned.push(mapped);
         }
         // Whoever changed a file meanwhile may have left others in their place.
-        if pages.is_current() { Ok((pages, all)) } else { Err(Refusal::Now) }
+        if pages.is_current() { Ok((pages, all)) } else { Err(CHANGED) }
     }
 }
+
+const CHANGED: Refusal = Refusal::Now("a file was changed meanwhile");
 
 /// A copy: from the host's address, to where in a buffer, how many bytes.
 pub(super) type Copy = (u64, u64, u64);
@@ -151,7 +155,8 @@ impl Drop for Pages {
     fn drop(&mut self) {
         for pages in self.pinned.drain(..) {
             // SAFETY: registered by `pin`; whoever drops it has waited for all copies.
-            if unsafe { self.device.unregister(pages.start()) }.is_err() {
+            let given_back = unsafe { self.device.unregister(pages.start()) };
+            if given_back.is_err() {
                 std::mem::forget(pages); // the GPU may still read it
             }
         }

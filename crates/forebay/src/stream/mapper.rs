@@ -12,7 +12,7 @@ use super::mapped::{Copy, Pages, Refusal, Windows};
 use super::marks::Mark;
 use super::shared::{Shared, State};
 use super::store::Home;
-use crate::topology::System;
+use crate::topology::{MemoryLeft, System};
 
 /// Passes that are worth pinning for. A layer's first copy from its pages takes 1.4 times as long
 /// as through slots, or 3 times where the pages are small; each one after that saves a twentieth
@@ -21,6 +21,9 @@ const WORTH_PASSES: u64 = 16;
 
 /// Time between two looks at the memory that is left, while pages are pinned.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
+
+/// Time between two questions whether pages may go.
+const ASKS_EVERY: Duration = Duration::from_millis(5);
 
 /// What is left to others: pinned pages go where less than this part of the memory would be.
 const LEFT: u64 = 16;
@@ -34,15 +37,23 @@ pub(super) struct Maps {
     /// For each unit whether it has come from files before, and whether its pages can be used.
     came: Vec<bool>,
     can: Vec<bool>,
-    /// Why some cannot.
-    pub(super) refused: Option<String>,
+    /// Why some never can, and why one could not when it was last asked for.
+    refused: Option<String>,
+    waits: Option<&'static str>,
 }
 
 /// What the thread is asked for.
 enum Wish {
     Pin(Windows, Sender<Pinned>),
     /// Once these are passed.
-    LetGo(Arc<Home>, Vec<Mark>),
+    LetGo(Leaving),
+}
+
+/// A unit's pages on their way out: given back once these are passed, and else never.
+struct Leaving {
+    unit: usize,
+    home: Option<Arc<Home>>,
+    marks: Vec<Mark>,
 }
 
 /// Pages and where to copy from, or why there are none.
@@ -55,11 +66,12 @@ pub(super) struct Mapper(Mutex<Option<Sender<Wish>>>);
 impl Maps {
     /// Within `budget` bytes of `passes` passes.
     pub(super) fn new(units: &[Unit], budget: Option<u64>, passes: Option<u64>) -> Self {
-        let of_machine = || System::live().memory_left().map_or(0, |(available, _)| available / 2);
+        let half = |left: MemoryLeft| left.available.saturating_sub(left.pinned) / 2;
+        let of_machine = || System::live().memory_left().map_or(0, half);
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
         let (came, can) = (vec![false; units.len()], vec![true; units.len()]);
-        Self { budget, used: 0, came, can, refused: None }
+        Self { budget, used: 0, came, can, refused: None, waits: None }
     }
 
     /// Whether anything may be pinned.
@@ -78,10 +90,32 @@ impl Maps {
         true
     }
 
-    /// A unit that was claimed is not pinned, or no more.
-    pub(super) fn unclaim(&mut self, number: usize, unit: &Unit) {
+    /// What is pinned, or about to be, and why not more.
+    pub(super) fn told(&self) -> (u64, Option<String>) {
+        let waits = || self.waits.map(str::to_owned);
+        (self.used, self.refused.clone().or_else(waits))
+    }
+
+    /// What was claimed is pinned.
+    pub(super) fn pinned(&mut self) {
+        self.waits = None;
+    }
+
+    /// What was claimed is not pinned.
+    pub(super) fn not_pinned(&mut self, number: usize, unit: &Unit, refusal: Refusal) {
+        self.unclaim(unit);
+        match refusal {
+            Refusal::Now(reason) => {
+                self.waits = Some(reason);
+                self.came[number] = false; // it is asked about later
+            }
+            Refusal::Ever(reason) => self.refuse(number, reason),
+        }
+    }
+
+    /// What was claimed is pinned no more.
+    fn unclaim(&mut self, unit: &Unit) {
         self.used = self.used.saturating_sub(unit.bytes());
-        self.came[number] = false; // whatever was in the way is asked about later
     }
 
     /// Claims a unit no more, for a reason.
@@ -108,29 +142,24 @@ impl Shared {
         receiver
     }
 
-    /// A unit that was claimed has no pages pinned, for a reason where it is not memory of the
-    /// stream's own.
-    pub(super) fn not_pinned(&self, number: usize, refusal: Option<Refusal>) {
-        let maps = &mut self.lock().maps;
-        maps.unclaim(number, &self.units[number]);
-        if let Some(Refusal::Ever(reason)) = refusal {
-            maps.refuse(number, reason);
-        }
-    }
-
-    /// Lets the pages of a unit go, which is brought by other ways from now on.
+    /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.
     pub(super) fn let_pages_go(self: &Arc<Self>, state: &mut State, number: usize) {
         let Some(home) = state.store().ok().and_then(|store| store.take_pages(number)) else {
             return;
         };
         state.filled[number] = false;
-        state.maps.unclaim(number, &self.units[number]);
+        state.maps.came[number] = false;
         let lanes = [self.memory_lane, self.file_lane];
         let marks: Result<Vec<Mark>, _> = lanes.iter().map(|&lane| self.marks.put(lane)).collect();
         match marks {
-            Ok(marks) => self.wish(Wish::LetGo(home, marks)),
+            Ok(marks) => self.let_go(number, home, marks),
             Err(_) => std::mem::forget(home), // the GPU fails, and may still read it
         }
+    }
+
+    /// Has the thread give pages back.
+    pub(super) fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, marks: Vec<Mark>) {
+        self.wish(Wish::LetGo(Leaving { unit, home: Some(home), marks }));
     }
 
     /// Lets all pages go where others need the memory.
@@ -138,7 +167,8 @@ impl Shared {
         let used = self.lock().maps.used;
         let Some(left) = System::live().memory_left().filter(|_| used > 0) else { return };
         if is_short(left, used) {
-            let reason = format!("{} MiB of memory were left to others", left.0 >> 20);
+            let reason =
+                format!("of {} MiB of memory too little was left to others", left.all >> 20);
             self.let_all_pages_go(&reason);
         }
     }
@@ -161,44 +191,63 @@ impl Shared {
             let _ = thread::Builder::new().name("forebay-mapper".into()).spawn(run);
             sender
         });
-        if let Err(std::sync::mpsc::SendError(Wish::LetGo(home, _))) = sender.send(wish) {
-            std::mem::forget(home); // nobody is left to wait for its copies
-        }
+        drop(sender.send(wish)); // pages that nobody waits for any more stay
     }
 }
 
-/// Whether so little of the memory is left, of so much, that pages of `used` bytes are to go: they
-/// are counted as left, which they are not while they are pinned.
-fn is_short((available, all): (u64, u64), used: u64) -> bool {
-    available.saturating_sub(used) < all / LEFT
+/// Whether so little of the memory is left that pages of `used` bytes are to go: pinned pages count
+/// as available, which they are not, and some drivers pin without saying so.
+fn is_short(left: MemoryLeft, used: u64) -> bool {
+    left.available.saturating_sub(left.pinned.max(used)) < left.all / LEFT
 }
 
 fn run(wishes: &Receiver<Wish>, shared: &Weak<Shared>, patience: Duration) {
+    let (mut leaving, mut look): (Vec<Leaving>, Instant) = (Vec::new(), Instant::now());
     loop {
-        match wishes.recv_timeout(LOOKS_EVERY) {
-            Ok(Wish::Pin(windows, answer)) => {
-                let Some(device) = shared.upgrade().map(|shared| Arc::clone(&shared.device)) else {
-                    return;
-                };
-                // Whoever asked may be gone; then the pages go with the answer.
-                drop(answer.send(windows.pin(&device)));
-            }
-            Ok(Wish::LetGo(home, marks)) => let_go(home, &marks, patience),
-            Err(RecvTimeoutError::Timeout) => match shared.upgrade() {
-                Some(shared) => shared.look_at_memory(),
-                None => return,
-            },
-            Err(RecvTimeoutError::Disconnected) => return,
+        leaving.retain_mut(|pages| !pages.is_over(shared));
+        if look.elapsed() >= LOOKS_EVERY
+            && let Some(shared) = shared.upgrade()
+        {
+            shared.look_at_memory();
+            look = Instant::now();
         }
+        match wishes.recv_timeout(if leaving.is_empty() { LOOKS_EVERY } else { ASKS_EVERY }) {
+            Ok(Wish::Pin(windows, answer)) => {
+                let device = shared.upgrade().map(|shared| Arc::clone(&shared.device));
+                // Whoever asked may be gone; then the pages go with the answer.
+                if let Some(device) = device {
+                    drop(answer.send(windows.pin(&device)));
+                }
+            }
+            Ok(Wish::LetGo(pages)) => leaving.push(pages),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let until = Instant::now() + patience;
+    while !leaving.is_empty() && Instant::now() < until {
+        leaving.retain_mut(|pages| !pages.is_over(shared));
+        thread::sleep(ASKS_EVERY);
     }
 }
 
-/// Gives pages back behind the copies that read them; where these do not end, never.
-fn let_go(home: Arc<Home>, marks: &[Mark], patience: Duration) {
-    let until = Instant::now() + patience;
-    let is_over = |mark: &Mark| mark.wait_while(&mut || Instant::now() < until).unwrap_or(false);
-    if !marks.iter().all(is_over) {
-        std::mem::forget(home);
+impl Leaving {
+    /// Gives the pages back, if nothing reads them any more; whether it did.
+    fn is_over(&mut self, shared: &Weak<Shared>) -> bool {
+        if !self.marks.iter().all(|mark| mark.is_passed().unwrap_or(false)) {
+            return false;
+        }
+        drop(self.home.take());
+        if let Some(shared) = shared.upgrade() {
+            shared.lock().maps.unclaim(&shared.units[self.unit]);
+        }
+        true
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        std::mem::forget(self.home.take()); // a copy may still read them
     }
 }
 
@@ -221,44 +270,98 @@ mod tests {
         stream.statistics().passes.last().map_or(0, |pass| pass.mapped_bytes)
     }
 
+    const LEN: u64 = 1 << 20;
+
+    /// A file of four layers, and a stream that may pin all of their pages.
+    struct Rig {
+        engine: Engine,
+        device: Arc<SimDevice>,
+        layers: Vec<Layer>,
+        folder: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let engine = Engine::new(Options::default()).unwrap();
+            let device = SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new()));
+            let device = Arc::new(device);
+            let folder = tempfile::tempdir().unwrap();
+            fs::write(folder.path().join("file"), vec![7; 4 << 20]).unwrap();
+            let file = engine.open(folder.path().join("file")).unwrap();
+            let named = |n: u64| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN);
+            let layers = (0..4).map(named).collect();
+            thread::sleep(Duration::from_millis(2100)); // as long as it takes to settle
+            Self { engine, device, layers, folder }
+        }
+
+        fn stream(&self) -> LayerStream {
+            let mut options = StreamOptions::ordered(Order::Forward);
+            (options.gpu_budget, options.mapped_budget) = (Some(2 * LEN), Some(u64::MAX));
+            let on = Arc::clone(&self.device) as Arc<dyn Device>;
+            LayerStream::new(&self.engine, &on, &self.layers, options).unwrap()
+        }
+
+        fn bring_in(&self) {
+            fs::read(self.folder.path().join("file")).unwrap();
+        }
+    }
+
     #[test]
     fn pages_that_others_need_are_let_go() {
-        const LEN: u64 = 1 << 20;
-        let engine = Engine::new(Options::default()).unwrap();
-        let device = SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new()));
-        let device = Arc::new(device);
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        fs::write(&path, vec![7; 4 << 20]).unwrap();
-        let file = engine.open(&path).unwrap();
-        let named = |n: u64| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN);
-        let layers: Vec<Layer> = (0..4).map(named).collect();
-        let mut options = StreamOptions::ordered(Order::Forward);
-        (options.gpu_budget, options.mapped_budget) = (Some(2 * LEN), Some(u64::MAX));
-        let on = Arc::clone(&device) as Arc<dyn Device>;
-        let stream = LayerStream::new(&engine, &on, &layers, options).unwrap();
-        thread::sleep(Duration::from_millis(2100)); // as long as it takes to settle
+        let rig = Rig::new();
+        let stream = rig.stream();
         let is_pinned = (0..200).any(|_| {
-            fs::read(&path).unwrap();
+            rig.bring_in();
             pass(&stream) == 4 * LEN
         });
         assert!(is_pinned, "{:?}", stream.mapped());
-        let before = device.registrations();
+        let before = rig.device.registrations();
         stream.shared.let_all_pages_go("others need it");
         for _ in 0..3 {
             pass(&stream);
         }
         assert_eq!(pass(&stream), 0);
+        let until = Instant::now() + Duration::from_secs(10);
+        while stream.mapped().0 > 0 && Instant::now() < until {
+            thread::sleep(ASKS_EVERY);
+        }
         assert_eq!(stream.mapped(), (0, Some("others need it".into())));
+        assert!(rig.device.registrations() + 4 <= before);
         stream.close().unwrap();
-        assert!(device.registrations() + 4 <= before, "{} of {before}", device.registrations());
+    }
+
+    #[test]
+    fn pages_may_be_let_go_at_any_moment() {
+        let rig = Rig::new();
+        for round in 0..40_u64 {
+            rig.bring_in();
+            let stream = rig.stream();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_micros(round * 331 % 7919));
+                    stream.shared.let_all_pages_go("others need it");
+                });
+                for _ in 0..6 {
+                    pass(&stream);
+                }
+            });
+            assert_eq!(pass(&stream), 0);
+            stream.close().unwrap();
+        }
+        assert_eq!(rig.device.misused(), 0);
     }
 
     #[test]
     fn pages_go_before_others_have_no_memory() {
         const GIB: u64 = 1 << 30;
-        assert!(!is_short((100 * GIB, 128 * GIB), 50 * GIB));
-        assert!(is_short((57 * GIB, 128 * GIB), 50 * GIB));
-        assert!(is_short((7 * GIB, 128 * GIB), 0));
+        let left = |available, pinned| MemoryLeft {
+            available: available * GIB,
+            pinned: pinned * GIB,
+            all: 128 * GIB,
+        };
+        assert!(!is_short(left(100, 0), 50 * GIB));
+        assert!(!is_short(left(100, 50), 50 * GIB), "counted once");
+        assert!(is_short(left(57, 0), 50 * GIB));
+        assert!(is_short(left(100, 95), 10 * GIB), "others have pinned the rest");
     }
 }

@@ -300,8 +300,7 @@ impl LayerStream {
         if self.shared.check_home().is_err() {
             return (0, None);
         }
-        let state = self.shared.lock();
-        (state.maps.used, state.maps.refused.clone())
+        self.shared.lock().maps.told()
     }
 
     /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,

@@ -68,6 +68,8 @@ pub(super) enum Next {
 pub(super) struct Schedule {
     sequence: Sequence,
     buffers: Vec<Held>,
+    /// For each layer the buffer that it is in or comes to, as far as one ever did.
+    places: Vec<Option<usize>>,
     /// Layers that stay in the buffer that they were brought to first.
     stays: Vec<bool>,
     /// So many of the layers taken last do not give way.
@@ -81,7 +83,8 @@ impl Schedule {
     pub(super) fn new(sequence: Sequence, buffers: usize) -> Self {
         let empty = Held { content: Content::Nothing, users: 0, kept: false, last: 0 };
         let buffers = vec![empty; buffers];
-        Self { sequence, buffers, stays: Vec::new(), protects: 1, next: 0 }
+        let (places, stays) = (Vec::new(), Vec::new());
+        Self { sequence, buffers, places, stays, protects: 1, next: 0 }
     }
 
     /// Has these layers stay, where there is room, and so many of those taken last not give way.
@@ -108,12 +111,8 @@ impl Schedule {
     pub(super) fn next_load(&mut self) -> Option<Load> {
         let (position, unit) = self.first_missing()?;
         let buffer = self.victim(position)?;
-        self.buffers[buffer] = Held {
-            content: Content::Coming(unit),
-            users: 0,
-            kept: false,
-            last: self.buffers[buffer].last,
-        };
+        self.put(buffer, Content::Coming(unit));
+        (self.buffers[buffer].users, self.buffers[buffer].kept) = (0, false);
         Some(Load { position, unit, buffer })
     }
 
@@ -132,7 +131,19 @@ impl Schedule {
     }
 
     fn buffer_of(&self, unit: usize) -> Option<usize> {
-        self.buffers.iter().position(|buffer| buffer.unit() == Some(unit))
+        self.places.get(unit).copied().flatten()
+    }
+
+    /// Says what a buffer holds from now on, instead of what it did.
+    fn put(&mut self, buffer: usize, content: Content) {
+        if let Some(unit) = self.buffers[buffer].unit() {
+            self.places[unit] = None;
+        }
+        self.buffers[buffer].content = content;
+        if let Some(unit) = self.buffers[buffer].unit() {
+            self.places.resize(self.places.len().max(unit + 1), None);
+            self.places[unit] = Some(buffer);
+        }
     }
 
     /// The buffer whose layer gives way to the one that is missing at `position`, if it can now.
@@ -179,7 +190,7 @@ impl Schedule {
 
     /// Says that what is on its way to a buffer does not come, or that what was there is gone.
     pub(super) fn failed(&mut self, buffer: usize) {
-        self.buffers[buffer].content = Content::Nothing;
+        self.put(buffer, Content::Nothing);
     }
 
     /// What there is of the layer that is taken next.

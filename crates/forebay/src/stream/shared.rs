@@ -89,7 +89,7 @@ pub(super) struct State {
     pub(super) lost: Option<Error>,
     pub(super) closing: bool,
     /// Since when.
-    closed: Option<Instant>,
+    pub(super) closed: Option<Instant>,
     pub(super) writes: Writes,
     /// Whether the end of a pass was told, so that the next call goes on behind it.
     pub(super) turned: bool,
@@ -254,13 +254,17 @@ impl Shared {
 
     /// Says that all copies of a job are queued.
     pub(super) fn arrived(&self, job: &Job, begun: Mark, ready: Mark) {
-        let (load, mut state) = (job.load, self.lock());
+        self.arrived_in(&mut self.lock(), job, begun, ready);
+    }
+
+    /// The same, for who has the lock.
+    pub(super) fn arrived_in(&self, state: &mut State, job: &Job, begun: Mark, ready: Mark) {
+        let load = job.load;
         state.filled[load.unit] |= job.way != Way::Slots;
         let from = if job.way == Way::Pages { From::Pages } else { From::Files };
         state.loads[load.buffer] = Some(Loaded { begun, ready, from, counted: false });
         state.frees[load.buffer].clear();
         state.schedule.arrived(load.buffer);
-        drop(state);
         self.came.notify_all();
     }
 
@@ -348,11 +352,6 @@ impl State {
         if self.taking { Err(refused(of_another, "one thread that takes layers")) } else { Ok(()) }
     }
 
-    /// Whether what is under way may take longer: for ever, until the stream is closed or lost.
-    pub(super) fn is_patient(&self, watchdog: Duration) -> bool {
-        self.lost.is_none() && self.closed.is_none_or(|since| since.elapsed() < watchdog)
-    }
-
     /// Refuses a stream that has ended.
     pub(super) fn check_open(&self) -> Result<()> {
         match &self.lost {
@@ -386,7 +385,7 @@ fn closed() -> Error {
     refused("one that is closed", "one that is open")
 }
 
-fn refused(value: &str, expected: &str) -> Error {
+pub(super) fn refused(value: &str, expected: &str) -> Error {
     Error::BadOption { name: "stream".into(), value: value.into(), expected: expected.into() }
 }
 

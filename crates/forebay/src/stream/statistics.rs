@@ -153,9 +153,9 @@ impl Visit {
     }
 }
 
-/// A mark, and when it was passed since the stream began.
+/// A mark, when it was passed since the stream began, and the one that served before it.
 #[derive(Debug)]
-struct Origin(Mark, Duration);
+struct Origin(Mark, Duration, Option<(Mark, Duration)>);
 
 /// How long a mark serves as an origin: what the driver tells of the time between two has some
 /// seven digits.
@@ -164,11 +164,15 @@ const SERVES: Duration = Duration::from_secs(1);
 impl Origin {
     /// When a mark was passed, which is the origin from now on where the last one is old.
     fn when(origin: &mut Option<Self>, mark: &Mark) -> Duration {
-        let Some(Self(from, at)) = origin else { return Duration::ZERO };
+        let Some(Self(from, at, before)) = origin else { return Duration::ZERO };
         let since = mark.since(from);
+        if since.is_zero() {
+            // It may have been passed earlier, as when a layer came while another was computed.
+            return before.as_ref().map_or(*at, |(from, at)| *at + mark.since(from));
+        }
         let when = *at + since;
         if since > SERVES {
-            *origin = Some(Self(mark.clone(), when));
+            *origin = Some(Self(mark.clone(), when, Some((from.clone(), *at))));
         }
         when
     }
@@ -186,7 +190,7 @@ pub(super) struct Times {
 impl Times {
     /// Says that the stream begins with a mark.
     pub(super) fn begin(&mut self, mark: Mark) {
-        self.origin = Some(Origin(mark, Duration::ZERO));
+        self.origin = Some(Origin(mark, Duration::ZERO, None));
     }
 
     /// Notes that a layer was taken; `pass` is how many a pass takes.

@@ -77,19 +77,28 @@ impl Store {
         let memory = engine.allocate_pinned(shelf.len)?;
         let (first, starts) = (memory.address(), shelf.starts);
         let copies = shelf.copies.into_iter().map(|(at, to, len)| (first + at, to, len)).collect();
-        Ok(self.keep(unit, Home { kept: Kept::Memory(memory), copies, starts }))
+        Ok(self.keep(unit, Home { kept: Kept::Memory(memory), copies, starts }).is_ok())
     }
 
-    /// Says that the pages of a unit are pinned; whether it was kept nowhere else.
-    pub(super) fn keep_pages(&self, unit: usize, pages: Pages, copies: Vec<Copy>) -> bool {
+    /// Says that the pages of a unit are pinned; gives them back where it is kept elsewhere.
+    pub(super) fn keep_pages(
+        &self,
+        unit: usize,
+        pages: Pages,
+        copies: Vec<Copy>,
+    ) -> std::result::Result<(), Arc<Home>> {
         self.keep(unit, Home { kept: Kept::Pages(pages), copies, starts: Vec::new() })
     }
 
-    fn keep(&self, unit: usize, home: Home) -> bool {
-        let place = &mut self.homes()[unit];
-        let is_first = place.is_none();
-        place.get_or_insert_with(|| Arc::new(home));
-        is_first
+    fn keep(&self, unit: usize, home: Home) -> std::result::Result<(), Arc<Home>> {
+        let (mut homes, home) = (self.homes(), Arc::new(home));
+        match &mut homes[unit] {
+            Some(_) => Err(home),
+            place => {
+                *place = Some(home);
+                Ok(())
+            }
+        }
     }
 
     /// Where a unit is kept.

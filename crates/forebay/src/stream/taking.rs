@@ -11,7 +11,7 @@ use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::Mark;
 use super::schedule::{Load, Next};
-use super::shared::{From, Job, Loaded, Shared, State, Way, released};
+use super::shared::{From, Job, Loaded, Shared, State, Way, refused, released};
 use super::statistics::Visit;
 use super::store::{Home, Store};
 use super::{LayerTimes, Taken, refuse};
@@ -36,6 +36,8 @@ impl Shared {
         let mut state = self.lock();
         state.check()?;
         let position = state.schedule.position();
+        // SAFETY: the caller's promise.
+        unsafe { self.check_stream(compute) }?;
         // SAFETY: the caller's promise.
         let asked =
             unsafe { self.marks.put_on(compute) }.map_err(|source| self.failed(0, source))?;
@@ -80,6 +82,21 @@ impl Shared {
         Ok(Some(Taken::new(self, position, unit)))
     }
 
+    /// Refuses a stream that is being captured: what a graph holds is computed as often as it is
+    /// launched, and what brings layers is not.
+    ///
+    /// # Safety
+    /// `compute` is alive and one of the GPU.
+    pub(super) unsafe fn check_stream(&self, compute: CallerStream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let captures = unsafe { self.device.is_capturing(compute) };
+        if captures.map_err(|source| self.failed(0, source))? {
+            let expected = "one that is not: capture what computes a layer, and no more";
+            return Err(refused("one that is being captured", expected));
+        }
+        Ok(())
+    }
+
     /// Waits until the layer that is next is there; its buffer, or `None` where there is none.
     fn wait_for_next<'a>(
         self: &'a Arc<Self>,
@@ -89,6 +106,8 @@ impl Shared {
         loop {
             match self.look_for_next(&mut state) {
                 Ok(Next::Coming) => {}
+                // It may be changed again by whoever takes it.
+                Ok(Next::There(buffer)) if state.writes.of(buffer) => {}
                 Ok(Next::There(buffer)) if self.is_stale(&mut state, buffer) => continue,
                 Ok(Next::There(buffer)) => return (state, Ok(Some(buffer))),
                 Ok(_) => return (state, Ok(None)),
@@ -221,7 +240,10 @@ impl Shared {
     pub(super) unsafe fn release(&self, position: u64, compute: CallerStream) -> Result<()> {
         let mut state = self.lock();
         // SAFETY: the caller's promise.
-        unsafe { self.release_locked(&mut state, position, compute) }?;
+        unsafe {
+            self.check_stream(compute)?;
+            self.release_locked(&mut state, position, compute)?;
+        }
         self.pump(&mut state)
     }
 

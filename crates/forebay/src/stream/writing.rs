@@ -3,16 +3,17 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::layer::LayerPart;
 use super::marks::Mark;
 use super::shared::{Shared, State, released, stuck};
 use super::store::Store;
-use crate::engine::RequestOptions;
+use crate::engine::{File, RequestOptions};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
 use crate::transfer::Transfer;
@@ -74,8 +75,17 @@ impl Shared {
         let taken = state.taken.iter().find(|taken| taken.0 == position);
         let &(_, buffer) = taken.ok_or_else(released)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
-            return Err(refused(part, "the file was opened for reading: open it for writing"));
+            return Err(refused(
+                part,
+                "the file was opened for reading: open it for writing".into(),
+            ));
         }
+        if let Some((part, other)) = self.shares_bytes(number) {
+            let reason = format!("`{other}` has some of these bytes too, and would keep the old");
+            return Err(refused(part, reason));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.check_stream(compute) }?;
         let store = state.store()?;
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
@@ -83,14 +93,43 @@ impl Shared {
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
-        self.let_pages_go(&mut state, number);
         state.filled[number] = false;
+        self.let_written_pages_go(&mut state, number);
         let write = Write { unit: number, buffer, store, computed };
         if let Err(SendError(write)) = self.writer().send(write) {
-            let error = refused(&unit.first, "no thread can be had that writes it");
+            let error = refused(&unit.first, "no thread can be had that writes it".into());
             self.written(&mut state, &write, Err(error));
         }
         Ok(())
+    }
+
+    /// A part of a unit that another has bytes of, and that other's name.
+    fn shares_bytes(&self, number: usize) -> Option<(&LayerPart, &str)> {
+        let own = || self.units[number].parts.iter().filter(|part| part.len > 0);
+        let meets = |one: &LayerPart, other: &LayerPart| {
+            one.offset < other.offset + other.len
+                && other.offset < one.offset + one.len
+                && one.file.identity() == other.file.identity()
+        };
+        let others = self.units.iter().enumerate().filter(|&(other, _)| other != number);
+        let mut parts = others.flat_map(|(_, unit)| unit.parts.iter().map(move |p| (unit, p)));
+        parts.find_map(|(unit, other)| {
+            let part = own().find(|part| meets(part, other))?;
+            Some((part, unit.name.as_str()))
+        })
+    }
+
+    /// Lets pinned pages of files go that a unit is written to: whoever takes a layer could not
+    /// know whose write changed them.
+    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, number: usize) {
+        let written: Vec<_> = self.units[number].files.iter().map(File::identity).collect();
+        for (other, unit) in self.units.iter().enumerate() {
+            if unit.files.iter().any(|file| written.contains(&file.identity())) {
+                let reason = format!("`{}` is in a file that layers are written to", unit.name);
+                state.maps.refuse(other, reason);
+                self.let_pages_go(state, other);
+            }
+        }
     }
 
     /// Waits until all that was to be written is, as long as `go_on`, asked now and then, says so;
@@ -131,31 +170,70 @@ impl Shared {
         sender.get_or_insert_with(begin).clone()
     }
 
-    /// Writes a layer, and says how many bytes.
+    /// Writes a layer, and says how many bytes. Nothing reads its buffer any more when it returns,
+    /// or that is never used again.
     fn write(&self, write: &Write) -> Result<u64> {
         let unit = &self.units[write.unit];
-        let go_on = || self.lock().is_patient(self.engine.options().watchdog);
         let failed = |source| self.failed(unit.len, source);
-        if !write.computed.wait_while(&mut || go_on()).map_err(failed)? {
+        let bound = self.engine.options().watchdog;
+        let waits = || self.closed_for().is_none_or(|closed| closed < bound);
+        if !write.computed.wait_while(&mut || waits()).map_err(failed)? {
             return Err(self.not_over(stuck()));
         }
         let memory = &write.store.buffers[write.buffer];
-        let mut transfers: Vec<Transfer> = Vec::with_capacity(unit.parts.len());
+        let (mut transfers, mut error) = (Vec::with_capacity(unit.parts.len()), None);
         for (part, &place) in unit.parts.iter().zip(&unit.places).filter(|(part, _)| part.len > 0) {
             let source = memory.share(place, part.len);
-            let begun = part.file.start_write(part.offset, source, &RequestOptions::default())?;
-            transfers.push(begun);
-        }
-        for transfer in transfers {
-            while transfer.wait_for(ASKS_EVERY).is_none() {
-                if !go_on() {
-                    transfer.cancel();
-                    return Err(self.not_over(stuck()));
+            match part.file.start_write(part.offset, source, &RequestOptions::default()) {
+                Ok(transfer) => transfers.push((part, transfer)),
+                Err(refusal) => {
+                    error = Some(refusal);
+                    break;
                 }
             }
-            transfer.wait().0?;
         }
-        Ok(unit.bytes())
+        for (part, transfer) in &transfers {
+            if error.is_some() {
+                transfer.cancel(); // what is in flight is waited for
+            }
+            match self.landed(part, transfer, bound) {
+                Ok(()) => {}
+                Err(stalled @ Error::TimedOut { .. }) => {
+                    // Its copies may read the buffer for ever.
+                    std::mem::forget(Arc::clone(&write.store));
+                    return Err(error.unwrap_or(stalled));
+                }
+                Err(failure) => {
+                    error.get_or_insert(failure);
+                }
+            }
+        }
+        error.map_or(Ok(unit.bytes()), Err)
+    }
+
+    /// Waits for the end of a transfer: for ever, or once the stream is closed as long as it moves
+    /// anything within `bound`.
+    fn landed(&self, part: &LayerPart, transfer: &Transfer, bound: Duration) -> Result<()> {
+        let (mut done, mut since) = (transfer.progress().0, Instant::now());
+        loop {
+            if let Some(ended) = transfer.wait_for(ASKS_EVERY) {
+                return ended.map(drop);
+            }
+            let now = transfer.progress().0;
+            if now != done {
+                (done, since) = (now, Instant::now());
+            }
+            if since.elapsed() > bound && self.closed_for().is_some_and(|closed| closed > bound) {
+                transfer.cancel();
+                let place = part.file.place(part.offset, part.len);
+                return Err(Error::TimedOut { place, bound, done });
+            }
+        }
+    }
+
+    /// Since when it is closed.
+    fn closed_for(&self) -> Option<Duration> {
+        self.lock().closed.map(|since| since.elapsed())
     }
 
     /// Says what came of a write.
@@ -173,15 +251,19 @@ impl Shared {
 }
 
 /// Refuses to write a part of a layer.
-fn refused(part: &LayerPart, reason: &str) -> Error {
+fn refused(part: &LayerPart, reason: String) -> Error {
     let place = part.file.place(part.offset, part.len);
-    Error::BadRequest { operation: Operation::Write, place, reason: reason.into() }
+    Error::BadRequest { operation: Operation::Write, place, reason }
 }
 
 fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
     for write in writes {
         let Some(shared) = shared.upgrade() else { return };
-        let ended = shared.write(&write);
+        let ended = catch_unwind(AssertUnwindSafe(|| shared.write(&write)));
+        let ended = ended.unwrap_or_else(|_| {
+            std::mem::forget(Arc::clone(&write.store)); // nobody knows what reads the buffer
+            Err(refused(&shared.units[write.unit].first, "what writes it has panicked".into()))
+        });
         let mut state = shared.lock();
         shared.written(&mut state, &write, ended);
         // What failed is told by who takes the next layer.

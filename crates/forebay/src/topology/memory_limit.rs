@@ -27,6 +27,17 @@ pub(crate) struct MemoryLimit {
     pub(crate) file: PathBuf,
 }
 
+/// Memory that a process may still use, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryLeft {
+    /// What the kernel says is available, with pages of files.
+    pub(crate) available: u64,
+    /// What of that may be pinned pages of files, which are not.
+    pub(crate) pinned: u64,
+    /// What there would be, were all of it free.
+    pub(crate) all: u64,
+}
+
 /// A file with a limit, one with what is used of it, and whether what is swapped out is used no
 /// more.
 type Names = (&'static str, &'static str, bool);
@@ -78,13 +89,28 @@ impl System {
         self.text(path).ok()?.parse().ok()
     }
 
-    /// What the process may still use of the machine's memory, and how much that would be were all
-    /// of it free, in bytes; pages of files count as what may be used. `None` where nothing is
-    /// told.
-    pub(crate) fn memory_left(&self) -> Option<(u64, u64)> {
+    /// What the process may still use of memory; `None` where nothing is told.
+    pub(crate) fn memory_left(&self) -> Option<MemoryLeft> {
         let machine = (self.meminfo("MemAvailable:")?, self.meminfo("MemTotal:")?);
         let group = self.memory_limit().map(|limit| (limit.available, limit.limit));
-        Some(group.filter(|group| group.0 < machine.0).unwrap_or(machine))
+        let (available, all) = group.filter(|group| group.0 < machine.0).unwrap_or(machine);
+        Some(MemoryLeft { available, pinned: self.pinned_pages(), all })
+    }
+
+    /// What of the pages of files may be pinned, by anybody: no more than all that is, and no more
+    /// than there is of them. The kernel counts them as pages that may be used.
+    fn pinned_pages(&self) -> u64 {
+        let table = self.bytes(Path::new("proc/vmstat"), STAT_LEN_MAX).unwrap_or_default();
+        let table = String::from_utf8_lossy(&table);
+        let count = |name: &str| {
+            let line = table.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse::<u64>().ok()
+        };
+        let page = rustix::param::page_size() as u64;
+        let times = ["nr_foll_pin_acquired ", "nr_foll_pin_released "].map(count);
+        let [Some(acquired), Some(released)] = times else { return 0 };
+        let pinned = acquired.saturating_sub(released).saturating_mul(page);
+        pinned.min(self.meminfo("Cached:").unwrap_or(0))
     }
 
     /// A line of the kernel's table of memory, in bytes.

@@ -60,7 +60,7 @@ pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 pub use gpu::{Gpu, gpu_at, gpus};
 pub(crate) use json::quoted;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
-pub(crate) use memory_limit::MemoryLimit;
+pub(crate) use memory_limit::{MemoryLeft, MemoryLimit};
 pub(crate) use nfs::part_of;
 pub use nics::{Nic, nics};
 pub use pci::{Bridge, Link, PciDevice};

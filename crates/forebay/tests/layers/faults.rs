@@ -282,3 +282,17 @@ fn two_streams_and_two_gpus_bring_the_same_layers() {
         }
     });
 }
+
+#[test]
+fn a_stream_that_is_captured_takes_no_layers() {
+    let rig = Rig::new();
+    let model = rig.model(3, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, None));
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    rig.device.set_capturing(rig.stream, true).expect("a stream");
+    let error = rig.next(&stream).expect_err("nothing may be taken");
+    assert!(error.to_string().contains("being captured"), "{error}");
+    rig.device.set_capturing(rig.stream, false).expect("a stream");
+    let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+    assert_eq!(layer.layer(), 1);
+}

@@ -6,6 +6,7 @@ mod lab;
 mod faults;
 mod mapped;
 mod rig;
+mod scheduled;
 mod writing;
 
 use std::time::Duration;

@@ -24,6 +24,16 @@ pub(crate) struct Rig {
     pub(crate) folder: tempfile::TempDir,
 }
 
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let misused = self.device.misused();
+        assert!(
+            misused == 0 || std::thread::panicking(),
+            "{misused} times memory was given back that copies were queued on"
+        );
+    }
+}
+
 /// Layers, and the bytes that each of their parts has to be.
 pub(crate) struct Model {
     pub(crate) layers: Vec<Layer>,
@@ -45,11 +55,15 @@ impl Rig {
     }
 
     pub(crate) fn with(config: &str) -> Self {
+        Self::with_watchdog(config, Duration::from_secs(10))
+    }
+
+    pub(crate) fn with_watchdog(config: &str, watchdog: Duration) -> Self {
         let mut options = Options::default();
         options.slot_size = SLOT as u64;
         options.segment_size = 64 * KIB;
         options.remember = false;
-        options.watchdog = Duration::from_secs(10);
+        options.watchdog = watchdog;
         let engine = Engine::new(options).expect("limits that fit");
         let config = config.parse().expect("a configuration");
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));

@@ -32,7 +32,7 @@ class Pinned(Way):
                 _register(held)
                 file.readinto(memoryview(held.numpy()))
                 self._held[layer] = held
-        self._copies = torch.cuda.Stream(device)
+        self.copies = torch.cuda.Stream(device)
         self._buffers = [
             torch.empty(model.nbytes, dtype=torch.uint8, device=device) for _ in range(self.rooms)
         ]
@@ -51,11 +51,11 @@ class Pinned(Way):
         for layer, turn in zip(layers, plan(layers, self.rooms), strict=True):
             buffer, before = self._buffers[turn.buffer], freed[turn.buffer]
             if turn.read:
-                with torch.cuda.stream(self._copies):
+                with torch.cuda.stream(self.copies):
                     if before is not None:
-                        self._copies.wait_event(before)
+                        self.copies.wait_event(before)
                     buffer.copy_(self._held[self.layer(layer)], non_blocking=True)
-                    done = self._copies.record_event()
+                    done = self.copies.record_event()
                 stream.wait_event(done)
             use(self.layer(layer), buffer)
             freed[turn.buffer] = stream.record_event()
@@ -63,7 +63,7 @@ class Pinned(Way):
     def transfer(self, layers: list[int]) -> None:
         """The copies alone."""
         for turn, layer in enumerate(layers):
-            with torch.cuda.stream(self._copies):
+            with torch.cuda.stream(self.copies):
                 held = self._held[self.layer(layer)]
                 self._buffers[turn % 2].copy_(held, non_blocking=True)
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::config::{CuFilePlay, SimConfig};
 use super::fault::Fault;
-use super::memory::{HostAddress, Registrations};
+use super::memory::{HostAddress, Registrations, copied};
 use super::timeline::{Direction, Timeline, lock};
 use super::uplink::Uplink;
 use crate::clock::Clock;
@@ -107,6 +107,12 @@ impl SimDevice {
     /// How many ranges of host memory are registered with it and those beside it.
     pub fn registrations(&self) -> usize {
         lock(&self.registered).count()
+    }
+
+    /// How often somebody wanted to unregister memory that copies were queued on, which a real GPU
+    /// may take for granted.
+    pub fn misused(&self) -> usize {
+        lock(&self.registered).misused()
     }
 
     /// Has a stream of a caller busy for `time`, as by a kernel.
@@ -255,7 +261,8 @@ impl Device for SimDevice {
 
     unsafe fn register_read_only(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {
         // SAFETY: the caller keeps the memory mapped until it is unregistered.
-        unsafe { self.registered("register")?.add_read_only(HostAddress(host), len) }
+        let kept = unsafe { copied(HostAddress(host), len) }?;
+        self.registered("register")?.add_read_only(HostAddress(host), kept)
     }
 
     unsafe fn unregister(&self, host: NonNull<u8>) -> DeviceResult<()> {

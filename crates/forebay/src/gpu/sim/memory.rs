@@ -230,7 +230,9 @@ struct Registration {
 ///
 /// # Safety
 /// The range is mapped.
-unsafe fn copied(host: HostAddress, len: usize) -> io::Result<Box<[u8]>> {
+pub(super) unsafe fn copied(host: HostAddress, len: usize) -> DeviceResult<Box<[u8]>> {
+    let refused =
+        |reason: String| -> DeviceError { Fault::HostRefused.in_call("register", reason) };
     let mut kept = vec![0_u8; len].into_boxed_slice();
     let (to, from) = (kept.as_mut_ptr(), host.0.as_ptr());
     let mut done = 0;
@@ -245,9 +247,9 @@ unsafe fn copied(host: HostAddress, len: usize) -> io::Result<Box<[u8]>> {
             libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0)
         };
         match usize::try_from(moved) {
-            Ok(0) => return Err(io::Error::other("the memory ends early")),
+            Ok(0) => return Err(refused("the memory ends early".into())),
             Ok(moved) => done += moved,
-            Err(_) => return Err(io::Error::last_os_error()),
+            Err(_) => return Err(refused(io::Error::last_os_error().to_string())),
         }
     }
     Ok(kept)
@@ -257,6 +259,8 @@ unsafe fn copied(host: HostAddress, len: usize) -> io::Result<Box<[u8]>> {
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     ranges: BTreeMap<u64, Registration>,
+    /// How often somebody wanted to unregister what copies were queued on.
+    misused: usize,
 }
 
 impl Registrations {
@@ -275,20 +279,9 @@ impl Registrations {
         Ok(())
     }
 
-    /// The same for memory that is only read from.
-    ///
-    /// # Safety
-    /// The range is mapped.
-    pub(super) unsafe fn add_read_only(
-        &mut self,
-        host: HostAddress,
-        len: usize,
-    ) -> DeviceResult<()> {
-        // SAFETY: the caller's promise.
-        let kept = unsafe { copied(host, len) };
-        let refused = |error: io::Error| Fault::HostRefused.in_call("register", error.to_string());
-        let kept = kept.map_err(refused)?;
-        self.add(host, len)?;
+    /// The same for memory that is only read from, and held these bytes.
+    pub(super) fn add_read_only(&mut self, host: HostAddress, kept: Box<[u8]>) -> DeviceResult<()> {
+        self.add(host, kept.len())?;
         self.held(host.number()).kept = Some(kept);
         Ok(())
     }
@@ -310,6 +303,7 @@ impl Registrations {
             }
             Some(range) if range.queued > 0 => {
                 let queued = range.queued;
+                self.misused += 1;
                 failed(Fault::InUse, format!("{queued} copies are queued on {start:#x}"))
             }
             Some(_) => {
@@ -321,6 +315,10 @@ impl Registrations {
 
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
+    }
+
+    pub(super) fn misused(&self) -> usize {
+        self.misused
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {

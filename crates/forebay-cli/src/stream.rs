@@ -1,0 +1,56 @@
+//! `forebay stream`: layers behind compute. The compute is torch's, so it is measured in Python, by
+//! the package that this command is a part of.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use crate::args::StreamArgs;
+use crate::failure::{Failure, Result};
+use crate::program::Program;
+
+/// What measures, as a module of the package.
+const MODULE: &str = "forebay.stream_bench";
+
+const HINT: &str = "install it there with torch (`pip install forebay torch`), or begin this \
+                    command where `python3` is the one that has both";
+
+/// Becomes the measurement; returns where it cannot.
+///
+/// # Errors
+/// Python, or the package, is not there.
+pub(crate) fn command(args: &StreamArgs, program: &Program) -> Result<()> {
+    let mut measured = match program.is_interpreter() {
+        true => program.command("stream-bench"),
+        false => own_python()?,
+    };
+    let error = measured.args(args.given()).exec();
+    Err(Failure::io("cannot start Python", &error))
+}
+
+/// The `python3` of the path, where it has the package.
+fn own_python() -> Result<Command> {
+    let text = "`forebay stream` computes by torch, and so in Python";
+    let looks = format!("import importlib.util as u, sys; sys.exit(not u.find_spec('{MODULE}'))");
+    // Without `-P` the current folder's files would be run as the package's.
+    let output = Command::new("python3").args(["-P", "-c", &looks]).stdin(Stdio::null()).output();
+    let output = match output {
+        Ok(output) => output,
+        Err(error) => {
+            let why = format!("no `python3` starts: {error}");
+            return Err(Failure::new(text).because(why).hint(HINT));
+        }
+    };
+    if !output.status.success() {
+        let why = "`python3` has no package `forebay` with its measurements";
+        let failure = Failure::new(text).because(why).hint(HINT);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        return Err(match last {
+            Some(last) => failure.because(format!("it says: {last}")),
+            None => failure,
+        });
+    }
+    let mut python = Command::new("python3");
+    python.args(["-P", "-m", MODULE]);
+    Ok(python)
+}
