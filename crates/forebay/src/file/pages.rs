@@ -20,8 +20,8 @@ use super::Handle;
 use super::kind::Kind;
 use crate::units::ByteRange;
 
-/// Threads that bring pages in at most, and what is worth one: pages that are in memory are mapped
-/// at some 15 GB/s by 8 threads (8 GiB of ext4 on a machine of 16 cores).
+/// Threads that bring pages in at most, as many as touch fresh memory, and what is worth one. No
+/// run has measured which are best.
 const THREADS: usize = 8;
 const WORTH_A_THREAD: usize = 32 << 20;
 

@@ -14,7 +14,7 @@ const PART_ALIGNMENT: u64 = 256;
 
 /// Bytes of one copy from pinned memory at most: the link's own cost of a copy is 0.2 % of that
 /// (2.7 µs of 1.2 ms on an H200), and what others copy waits no longer.
-pub(super) const COPY_MAX: u64 = 64 << 20;
+const COPY_MAX: u64 = 64 << 20;
 
 /// Ranges of files that a model needs at the same time, in the order in which they lie on the GPU.
 #[derive(Debug, Clone)]
@@ -240,6 +240,21 @@ fn slices_of(number: usize, layer: &Layer, count: usize, slot: u64) -> Vec<Unit>
     (0..count).map(cut).collect()
 }
 
+/// A copy: from where, to where in a buffer, how many bytes.
+pub(super) type Copy = (u64, u64, u64);
+
+/// Adds a copy behind others, as one with the last where they meet.
+pub(super) fn add_copy(copies: &mut Vec<Copy>, (from, to, len): Copy) {
+    match copies.last_mut() {
+        Some((last, at, so_far))
+            if *last + *so_far == from && *at + *so_far == to && *so_far + len <= COPY_MAX =>
+        {
+            *so_far += len;
+        }
+        _ => copies.push((from, to, len)),
+    }
+}
+
 /// Where the slots' worths of a unit lie one behind the other, and the copies from there.
 #[derive(Debug)]
 pub(super) struct Shelf {
@@ -248,7 +263,7 @@ pub(super) struct Shelf {
     /// Bytes in all.
     pub(super) len: u64,
     /// Copies: from where, to where on the GPU, how many bytes.
-    pub(super) copies: Vec<(u64, u64, u64)>,
+    pub(super) copies: Vec<Copy>,
 }
 
 /// What parts lie at in a file they lie at in memory, within this.
@@ -257,7 +272,7 @@ const UNIT: u64 = 512;
 impl Shelf {
     pub(super) fn new(packing: &Packing) -> Self {
         let (mut starts, mut len) = (Vec::new(), 0);
-        let mut copies: Vec<(u64, u64, u64)> = Vec::new();
+        let mut copies = Vec::new();
         for block in 0..packing.blocks() {
             let parts = packing.parts_of(block);
             // The first part of a slot's worth lies behind as many bytes as it does within a unit.
@@ -265,16 +280,7 @@ impl Shelf {
             starts.push(start);
             for &Packed { at, len, address, .. } in parts {
                 let from = start + at;
-                match copies.last_mut() {
-                    Some((last, to, so_far))
-                        if *last + *so_far == from
-                            && *to + *so_far == address
-                            && *so_far + len <= COPY_MAX =>
-                    {
-                        *so_far += len;
-                    }
-                    _ => copies.push((from, address, len)),
-                }
+                add_copy(&mut copies, (from, address, len));
             }
             len = parts.last().map_or(len, |last| start + last.at + last.len);
         }

@@ -9,14 +9,14 @@
 
 use std::sync::Arc;
 
-use super::layer::{COPY_MAX, Unit, is_resident};
+use super::layer::{Copy, Unit, add_copy, is_resident};
 use crate::engine::File;
 use crate::file::pages::{FilePages, Stamp};
 use crate::gpu::Device;
 use crate::units::{ByteRange, align_down, align_up};
 
-/// Bytes of a mapping at least, on average: to map and pin one takes as long as to copy some
-/// 100 KiB.
+/// Bytes of a mapping at least, on average: each costs calls of the kernel and of the driver. A
+/// guess, which no run has measured.
 const WINDOW_MIN: u64 = 256 << 10;
 
 /// Where a unit lies in files, in ranges that are mapped at once.
@@ -27,8 +27,8 @@ pub(super) struct Windows(Vec<Window>);
 struct Window {
     file: File,
     range: ByteRange,
-    /// Copies: from where in the file, to where on the GPU, how many bytes.
-    copies: Vec<(u64, u64, u64)>,
+    /// From where in the file.
+    copies: Vec<Copy>,
 }
 
 /// The pages of a unit, mapped and pinned.
@@ -71,7 +71,7 @@ impl Windows {
             }
             last_file = Some(part.file);
             let copies = &mut windows.last_mut().expect("there is one now").copies;
-            add(copies, (part.offset, part.address, part.len));
+            add_copy(copies, (part.offset, part.address, part.len));
         }
         if let Some(reason) = unit.files.iter().find_map(File::no_pages) {
             return Err(reason);
@@ -89,13 +89,16 @@ impl Windows {
     /// # Errors
     /// Why not.
     pub(super) fn pin(self, device: &Arc<dyn Device>) -> Result<(Pages, Vec<Copy>), Refusal> {
-        let never = |error: &dyn std::fmt::Display| Refusal::Ever(error.to_string());
+        let never = |what: &str, file: &File, error: &dyn std::fmt::Display| {
+            Refusal::Ever(format!("cannot {what} `{}`: {error}", file.path().display()))
+        };
         let mut files: Vec<(File, Stamp)> = Vec::new();
         for window in &self.0 {
             if files.iter().any(|(file, _)| file.is_same(&window.file)) {
                 continue;
             }
-            let stamp = window.file.stamp().map_err(|error| never(&error))?;
+            let stamp = window.file.stamp();
+            let stamp = stamp.map_err(|error| never("inspect", &window.file, &error))?;
             if !stamp.is_settled() {
                 return Err(Refusal::Now("a file was changed just now"));
             }
@@ -109,13 +112,17 @@ impl Windows {
         let mut pages = Pages { device, pinned: Vec::new(), files };
         let mut all = Vec::new();
         for window in self.0 {
-            let mapped = window.file.map_pages(window.range).map_err(|error| never(&error))?;
+            let mapped = window.file.map_pages(window.range);
+            let mapped = mapped.map_err(|error| never("map", &window.file, &error))?;
             mapped
                 .bring_in()
                 .map_err(|_| Refusal::Now("a file has ended, or could not be read"))?;
             // SAFETY: it is unregistered before it is unmapped, by `Pages`.
             let pinned = unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) };
-            pinned.map_err(|error| if pages.is_current() { never(&error) } else { CHANGED })?;
+            pinned.map_err(|error| match pages.is_current() {
+                true => never("pin pages of", &window.file, &error),
+                false => CHANGED,
+            })?;
             let first = mapped.start().addr().get() as u64;
             let at = |offset: u64| first + (offset - window.range.start);
             all.extend(window.copies.iter().map(|&(from, to, len)| (at(from), to, len)));
@@ -127,21 +134,6 @@ impl Windows {
 }
 
 const CHANGED: Refusal = Refusal::Now("a file was changed meanwhile");
-
-/// A copy: from the host's address, to where in a buffer, how many bytes.
-pub(super) type Copy = (u64, u64, u64);
-
-/// Adds a copy behind others, as one with the last where they meet.
-fn add(copies: &mut Vec<Copy>, (from, to, len): Copy) {
-    match copies.last_mut() {
-        Some((last, at, so_far))
-            if *last + *so_far == from && *at + *so_far == to && *so_far + len <= COPY_MAX =>
-        {
-            *so_far += len;
-        }
-        _ => copies.push((from, to, len)),
-    }
-}
 
 impl Pages {
     /// Whether its files are what they were before it was mapped.

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::layer::Unit;
-use super::mapped::{Copy, Pages, Refusal, Windows};
+use super::layer::{Copy, Unit};
+use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
 use super::shared::{Shared, State};
 use super::store::Home;
 use crate::topology::{MemoryLeft, System};
 
-/// Passes that are worth pinning for. A layer's first copy from its pages takes 1.4 times as long
-/// as through slots, or 3 times where the pages are small; each one after that saves a twentieth
-/// (37 to 40 and 14 to 20 GB/s, then 54.9, beside 51 to 54: one H200).
+/// Passes that are worth pinning for. A layer's first copy from its pages is the slower one, by as
+/// much as no run that is kept says; from then on it takes 0.94 of the time through slots
+/// (`benches/runs/2026-11-22-h200-layers-b`, `large-mapped` beside `large-kvikio`).
 const WORTH_PASSES: u64 = 16;
 
 /// Time between two looks at the memory that is left, while pages are pinned.
@@ -33,7 +33,7 @@ const LEFT: u64 = 16;
 pub(super) struct Maps {
     /// Bytes that may be pinned, and those that are.
     budget: u64,
-    pub(super) used: u64,
+    used: u64,
     /// For each unit whether it has come from files before, and whether its pages can be used.
     came: Vec<bool>,
     can: Vec<bool>,

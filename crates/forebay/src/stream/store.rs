@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::layer::{Shelf, Unit};
-use super::mapped::{Copy, Pages};
+use super::layer::{Copy, Shelf, Unit};
+use super::mapped::Pages;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::gpu::{BATCH_MAX, Device, DeviceCopy};
