@@ -93,8 +93,9 @@ class Layer:
     def write_back(self, stream: Stream = "current") -> None:
         """Writes it to where it came from, once what is queued on ``stream`` now is done.
 
-        The call does not wait. The layer may be released before it is written, and taken again it is
-        what was written; `LayerStream.flush` waits. Its files are open for writing.
+        The call does not wait, and nothing may change the layer before it is written. It may be
+        released before, and taken again it is what was written; `LayerStream.flush` waits. Its
+        files are open for writing.
         """
         self._taken.write_back(self._stream._named(stream))
 
@@ -110,8 +111,9 @@ class LayerStream:
     """Layers that come to a GPU one after the other, ahead of the compute that needs them.
 
     A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. A loop
-    that was left in the middle of a pass is gone on with by the next one. Each step releases the layer before it: what comes to its place waits on the GPU until what is queued
-    on the compute's stream by then is done. The host waits for storage alone.
+    that was left in the middle of a pass is gone on with by the next one. Each step releases the
+    layer before it: what comes to its place waits on the GPU until what is queued on the compute's
+    stream by then is done. The host waits for storage alone.
 
     ``layers`` are lists of ``(file, offset, length)``; ``names`` are what errors call them.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
