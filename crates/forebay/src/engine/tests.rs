@@ -267,17 +267,21 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
     let slow = "sim:latency=200ms".parse().unwrap();
     let device = engine.device(&GpuSelector::Sim(slow)).unwrap().unwrap();
     let file = engine.open(&path).unwrap();
-    let read = |len: u64| {
+    // Where not all of it was on its way when it was asked, it is tried again.
+    let once = |len: u64| {
         let buffer = engine.allocate(device.id(), len).unwrap();
         let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
         let link = engine.link(&device).unwrap();
-        while engine.inner.core.lock().queued_len(link) < len {
+        let queues_all = || engine.inner.core.lock().queued_len(link) >= len;
+        while !queues_all() && !transfer.is_done() {
             std::thread::yield_now();
         }
         let goes_short = engine.idle_lanes(&device).is_some();
+        let asked_in_time = queues_all();
         transfer.wait().0.unwrap();
-        goes_short
+        asked_in_time.then_some(goes_short)
     };
+    let read = |len| (0..50).find_map(|_| once(len)).expect("200 ms are enough once");
     assert!(read(64 << 10) && !read(LEN as u64), "{LEN} bytes are too much to wait for");
     assert!(engine.idle_lanes(&device).is_some(), "nothing is on its way any more");
 }
