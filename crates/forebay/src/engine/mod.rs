@@ -41,6 +41,7 @@ use std::time::Duration;
 pub(crate) use self::sizes::Entrant;
 pub use file::{File, OpenOptions, RequestOptions};
 pub use learn::Found;
+pub(crate) use many::BlockRead;
 pub use many::{ManyOutcome, ManyTransfer, Piece, PieceResult};
 use rustix::io::Errno;
 

@@ -61,7 +61,17 @@ impl Strip {
     /// `gap` bytes between them are one stretch, those without bytes have no place in it. `None`:
     /// it would be longer than any file may be.
     pub(crate) fn new(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
-        let order = in_order(wanted)?;
+        Self::laid_out(wanted, in_order(wanted)?, unit, gap)
+    }
+
+    /// The same, one behind the other as they are given.
+    pub(crate) fn in_given_order(wanted: &[Wanted], unit: u64, gap: u64) -> Option<Self> {
+        let count = u32::try_from(wanted.len()).ok()?;
+        let with_bytes = (0..count).filter(|&index| wanted[index as usize].len > 0);
+        Self::laid_out(wanted, with_bytes.collect(), unit, gap)
+    }
+
+    fn laid_out(wanted: &[Wanted], order: Vec<u32>, unit: u64, gap: u64) -> Option<Self> {
         let mut strip = Self { stretches: Vec::new(), items: Vec::with_capacity(order.len()) };
         for index in order {
             let index = index as usize;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::gate::Gate;
 use super::op::Op;
 use crate::error::{Error, Place};
 use crate::file::{Handle, Source};
@@ -34,6 +35,8 @@ pub(crate) struct Batch {
     failures: Mutex<Failures>,
     /// Of files that could not be synced, by their sources' numbers, why not.
     unsynced: Mutex<BTreeMap<usize, Error>>,
+    /// How far it may be read, where not all of it may.
+    gate: Option<Arc<Gate>>,
 }
 
 /// Where each one's bytes end, and the error.
@@ -80,7 +83,18 @@ impl Batch {
             on_host,
             failures: Mutex::default(),
             unsynced: Mutex::default(),
+            gate: None,
         }
+    }
+
+    /// The same, which is read as far as `gate` lets it.
+    pub(crate) fn behind(self, gate: Gate) -> Self {
+        Self { gate: Some(Arc::new(gate)), ..self }
+    }
+
+    /// How far it may be read, where not all of it may.
+    pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
     }
 
     pub(crate) fn strip(&self) -> &Strip {

@@ -161,6 +161,7 @@ impl Core {
             let bells = self.links.read().unwrap_or_else(PoisonError::into_inner);
             effects.links.iter().for_each(|&link| bells[link].ring_times(1));
         }
+        effects.gates.iter().for_each(|gate| gate.call());
         for (path, reason) in &effects.refused {
             events::direct_refused(path, reason, true);
         }

@@ -8,7 +8,8 @@
 //! schedule   pure: which layer is brought into which buffer
 //!   planning   places layers by what the first pass took
 //!   taking     the caller's side: take, keep, release; copies of what is pinned
-//!   loader     a thread: from files to slots (or to pinned memory), and from there to the GPU
+//!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
+//!     reading    one layer on that way; `ring` is the slots
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //! shared     what both know: who has which layer; `store` is their memory
 //! writing    a thread: writes layers back that were changed
@@ -31,6 +32,8 @@ mod marks;
 mod order;
 mod placement;
 mod planning;
+mod reading;
+mod ring;
 mod schedule;
 mod shared;
 mod statistics;

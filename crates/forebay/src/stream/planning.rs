@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::layer::{Shelf, is_resident, slot_len};
-use super::loader::SLOTS;
 use super::placement::{Budget, LayerCost, Placement, Rates, Tier, place};
+use super::ring::SLOTS;
 use super::shared::{Shared, State, stuck};
 use super::statistics::{LayerTimes, REMEMBERED};
 use super::store::host;

@@ -113,11 +113,13 @@ impl Store {
 }
 
 impl Home {
-    /// Where a slot's worth goes in memory of the stream's own, and all behind it.
-    pub(super) fn part(&self, step: u64) -> Option<Buffer> {
-        let Kept::Memory(memory) = &self.kept else { return None };
-        let start = self.starts[usize::try_from(step).expect("it is in memory")];
-        Some(memory.share(start, memory.len() - start))
+    /// The stream's own memory that it is kept in, if it is, and where each slot's worth begins
+    /// there.
+    pub(super) fn memory(&self) -> Option<(&Buffer, &[u64])> {
+        match &self.kept {
+            Kept::Memory(memory) => Some((memory, &self.starts)),
+            Kept::Pages(_) => None,
+        }
     }
 
     /// The pages, where it is kept in the page cache.

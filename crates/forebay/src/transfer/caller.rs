@@ -118,6 +118,11 @@ impl Transfer {
         self.state.ended.load(Ordering::Acquire).then(|| self.state.wait_for(Duration::ZERO))?
     }
 
+    /// What it shares with the engine.
+    pub(crate) fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
     /// Stops it: nothing new starts, what is in flight drains, and waiting reports
     /// [`Error::Cancelled`] unless it had ended before.
     pub fn cancel(&self) {

@@ -1,5 +1,6 @@
 //! Many reads or writes in one call.
 
+mod blocks;
 mod start;
 
 use std::ops::Range;
@@ -14,6 +15,7 @@ use crate::memory::{Buffer, Source, Span, Target};
 use crate::plan::Wanted;
 use crate::queue::{Batch, Direction};
 use crate::transfer::{Outcome, State, Transfer};
+pub(crate) use blocks::BlockRead;
 pub(super) use start::Many;
 
 /// One of many reads or writes: `len` bytes at `offset` of `file`, and those from the byte `at` on
@@ -280,7 +282,14 @@ impl Engine {
             Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
+        self.run_many(&Many {
+            direction,
+            pieces,
+            spans: &spans,
+            options,
+            is_block: false,
+            blocks: None,
+        })
     }
 
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
@@ -329,7 +338,14 @@ impl Engine {
             Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many { direction, pieces, spans: &spans, options, is_block: false })
+        self.run_many(&Many {
+            direction,
+            pieces,
+            spans: &spans,
+            options,
+            is_block: false,
+            blocks: None,
+        })
     }
 
     fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
@@ -357,7 +373,8 @@ impl Engine {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
         let spans = Many::spans(direction, pieces, buffers)?;
-        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
+        let many =
+            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
         let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
         let (state, mut results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
@@ -391,21 +408,6 @@ impl Engine {
         self.start_owned(Direction::Write, pieces, sources, options)
     }
 
-    /// Starts reading pieces that the files are known to have, as a part of what subscribers are
-    /// told of as a whole.
-    pub(crate) fn start_read_block(
-        &self,
-        pieces: &[Piece<'_>],
-        target: Buffer,
-    ) -> Result<ManyTransfer> {
-        let (direction, targets) = (Direction::Read, vec![target]);
-        let spans = Many::spans(direction, pieces, &targets)?;
-        let options = &RequestOptions::exactly();
-        let many = Many { direction, pieces, spans: &spans, options, is_block: true };
-        let (state, results) = self.start_many(&many, targets)?;
-        Ok(ManyTransfer::new(state, results, self))
-    }
-
     pub(super) fn start_owned(
         &self,
         direction: Direction,
@@ -418,7 +420,8 @@ impl Engine {
             return Err(Error::BadOption { name, value, expected: "one at least".into() });
         }
         let spans = Many::spans(direction, pieces, &buffers)?;
-        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
+        let many =
+            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
         let (state, results) = self.start_many(&many, buffers)?;
         Ok(ManyTransfer::new(state, results, self))
     }

@@ -16,7 +16,7 @@ use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
 use crate::plan::{Alignment, GAP_MAX, Io, Reason, Route, Strip, Wanted};
-use crate::queue::{Batch, Direction, Request, Share};
+use crate::queue::{Batch, Direction, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
 use crate::units::ByteRange;
 
@@ -34,6 +34,9 @@ pub(in crate::engine) struct Many<'a> {
     /// Whether it moves a part of what subscribers are told of as a whole, all of which the files
     /// are known to have.
     pub(in crate::engine) is_block: bool,
+    /// How many of its pieces, one behind the other, each block has, where it is read as far as its
+    /// caller opens it.
+    pub(in crate::engine) blocks: Option<&'a [usize]>,
 }
 
 /// A file of a call, and how its bytes are moved.
@@ -145,8 +148,8 @@ impl Engine {
     }
 
     /// The files of a call, in an order in which those of one drive follow each other, and of
-    /// these those that are moved in the same way, and what is wanted of them: of each piece what
-    /// its file has of it.
+    /// these those that are moved in the same way, or of blocks as they come, and what is wanted
+    /// of them: of each piece what its file has of it.
     fn sources(
         &self,
         many: &Many<'_>,
@@ -175,7 +178,9 @@ impl Engine {
             wanted.push(Wanted { source: number, offset, len, address });
         }
         let mut order: Vec<usize> = (0..sources.len()).collect();
-        order.sort_by_key(|&number| sources[number].part());
+        if many.blocks.is_none() {
+            order.sort_by_key(|&number| sources[number].part());
+        }
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(new, &old)| place[old] = new);
         wanted.iter_mut().for_each(|wanted| wanted.source = place[wanted.source]);
@@ -292,11 +297,20 @@ impl<'a> Many<'a> {
             Direction::Read => GAP_MAX,
             Direction::Write => 0,
         };
-        let Some(strip) = Strip::new(wanted, unit, gap) else {
+        let strip = match self.blocks {
+            None => Strip::new(wanted, unit, gap),
+            Some(_) => Strip::in_given_order(wanted, unit, gap),
+        };
+        let Some(strip) = strip else {
             let reason = "together the pieces are too long";
             return Err(self.refusal(&self.pieces[0], reason.into()));
         };
+        let gate = self.blocks.map(|blocks| Gate::new(&strip, blocks));
         let files = sources.iter().map(Source::of_batch);
-        Ok(Arc::new(Batch::new(strip, files, on_host)))
+        let batch = Batch::new(strip, files, on_host);
+        Ok(Arc::new(match gate {
+            Some(gate) => batch.behind(gate),
+            None => batch,
+        }))
     }
 }

@@ -90,7 +90,8 @@ impl Engine {
         options: &RequestOptions,
     ) -> Result<ManyTransfer> {
         let spans = Many::spans(direction, pieces, &buffers)?;
-        let many = Many { direction, pieces, spans: &spans, options, is_block: false };
+        let many =
+            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
         self.check_many(&many)?;
         let Some(first) = pieces.first().filter(|_| pieces.iter().any(|piece| piece.len > 0))
         else {
@@ -251,7 +252,14 @@ impl Pieces {
         let buffers = vec![slot];
         let spans: Vec<Span> = Many::spans(direction, &pieces, &buffers)?;
         // The sizes are known: no server is asked for them here.
-        let many = Many { direction, pieces: &pieces, spans: &spans, options, is_block: true };
+        let many = Many {
+            direction,
+            pieces: &pieces,
+            spans: &spans,
+            options,
+            is_block: true,
+            blocks: None,
+        };
         let (state, results) = self.engine.start_many(&many, buffers)?;
         let transfer = Transfer::new(state, self.engine.clone());
         Ok(Moving { transfer, step, results: Some(results) })
@@ -325,8 +333,14 @@ mod tests {
         let spans = [Span { address: 0, len: 9000, gpu: None, keep: None }];
         let options = RequestOptions::exactly();
         let direction = Direction::Read;
-        let call =
-            Many { direction, pieces: &pieces, spans: &spans, options: &options, is_block: false };
+        let call = Many {
+            direction,
+            pieces: &pieces,
+            spans: &spans,
+            options: &options,
+            is_block: false,
+            blocks: None,
+        };
         let mut work = engine.work(&call).expect("files that are there");
         assert_eq!((work.packing.blocks(), work.files.len()), (1, 2));
         let failed = Box::new(Error::Cancelled { place: work.place(), done: 0 });

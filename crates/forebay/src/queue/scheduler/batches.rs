@@ -28,15 +28,22 @@ impl Request {
         self.batch.as_ref().map_or(&self.file, |batch| batch.source_of(position).0)
     }
 
-    /// Where a window that begins at `cursor` has to end, for what is written of it to be few
-    /// requests: they are queued together.
-    pub(super) fn end_of_writes(&self, cursor: u64) -> u64 {
-        let Some(batch) = self.batch.as_ref().filter(|_| self.direction == Direction::Write) else {
-            return u64::MAX;
-        };
+    /// Where a window that begins at `cursor` has to end: with its block, or, for what is written
+    /// of it to be few requests, which are queued together, behind so many stretches.
+    pub(super) fn end_of_window(&self, cursor: u64) -> u64 {
+        let Some(batch) = &self.batch else { return u64::MAX };
+        if self.direction == Direction::Read {
+            return batch.gate().map_or(u64::MAX, |gate| gate.end_of_block(cursor));
+        }
         let strip = batch.strip();
         let behind = strip.stretches().get(strip.stretch_at(cursor) + STRETCHES_MAX);
         behind.map_or(u64::MAX, |stretch| stretch.at.start)
+    }
+
+    /// How far it may be read.
+    pub(super) fn limit(&self) -> u64 {
+        let gate = self.batch.as_ref().and_then(|batch| batch.gate());
+        gate.map_or(u64::MAX, |gate| gate.limit())
     }
 
     /// Where it moves bytes, as an error names it.

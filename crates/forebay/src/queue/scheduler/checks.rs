@@ -72,7 +72,9 @@ impl Scheduler {
             assert_eq!(times, u32::from(active.listed), "lists that hold {key}: {active:?}");
             let bytes_left = !active.request.parts.is_empty();
             assert!(!active.listed || (bytes_left && !active.stopped), "listed: {active:?}");
-            let goes_on = active.listed || active.open > 0 || self.waits_for_peer(key);
+            assert!(!active.listed || !active.is_shut(), "listed behind its gate: {active:?}");
+            let waits = self.waits_for_peer(key) || active.is_shut();
+            let goes_on = active.listed || active.open > 0 || waits;
             assert!(goes_on, "nothing goes on with {key}: {active:?}");
         }
         assert!(listed.is_empty(), "ended transfers in lists: {listed:?}");

@@ -54,6 +54,7 @@ pub use turns::Priority;
 use turns::Turns;
 
 use super::batch::Batch;
+use super::gate::Gate;
 use super::op::{Direction, Line, Op, WindowKey};
 use super::window::{Run, Slot, Window};
 use crate::error::Error;
@@ -237,6 +238,8 @@ pub(crate) struct Effects {
     pub(crate) links: Vec<usize>,
     /// Slots that were taken and given back, where that is traced.
     pub(crate) slots: Vec<SlotUse>,
+    /// Gates behind which a block has come whole.
+    pub(crate) gates: Vec<Arc<Gate>>,
     /// Files that take no O_DIRECT after all, and why.
     pub(crate) refused: Vec<(Box<Path>, String)>,
     /// Transfers that ended.

@@ -19,6 +19,13 @@ const AHEAD_MIN: usize = 4;
 /// memory waiting that was in a cache (`docs/internals/hot-slots.md`).
 const AHEAD_SHARE: usize = 4;
 
+impl Active {
+    /// Whether its gate lets it read nothing more.
+    pub(super) fn is_shut(&self) -> bool {
+        self.cursor >= self.request.limit()
+    }
+}
+
 impl Scheduler {
     /// Takes a transfer in. The claim, where there is one, is its first window, which the caller
     /// plans on its own thread: that spares a small transfer the way through a reader.
@@ -43,9 +50,9 @@ impl Scheduler {
             return (key, None); // nothing to move; its sync is under way
         }
         let (link, drive) = (active.request.link, active.request.drive);
-        if self.can_wait(key) {
+        if active.is_shut() || self.can_wait(key) {
             self.list(key);
-            return (key, None); // a reader opens it
+            return (key, None); // a reader opens it, once it may be
         }
         let slot = match link {
             None => None,
@@ -191,6 +198,11 @@ impl Scheduler {
         }
     }
 
+    /// Has a transfer go on whose gate was opened further.
+    pub(crate) fn go_on(&mut self, state: &Arc<State>) {
+        self.shares_of(state).for_each(|key| self.list(key));
+    }
+
     /// Puts a transfer with bytes left on the list of those that may open a window, or of those
     /// that wait for their drive to want more.
     pub(super) fn list(&mut self, key: usize) {
@@ -210,7 +222,7 @@ impl Scheduler {
         let writes = active.request.direction == Direction::Write;
         let barrier = writes && begins && active.open > 0;
         let may = !active.listed && !active.stopped && next_part.is_some() && room && !barrier;
-        if !may || self.waits_for_peer(key) {
+        if !may || active.is_shut() || self.waits_for_peer(key) {
             return;
         }
         let active = &mut self.transfers[key];

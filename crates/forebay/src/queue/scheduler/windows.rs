@@ -71,7 +71,8 @@ impl Scheduler {
         let unit = request.alignment.map_or(1, |a| a.offset);
         let first = active.cursor == request.range.start;
         let base = align_down(active.cursor, unit);
-        let end = part.end.min(base.saturating_add(len)).min(request.end_of_writes(active.cursor));
+        let most = request.end_of_window(active.cursor);
+        let end = part.end.min(base.saturating_add(len)).min(most);
         let range = ByteRange { start: active.cursor, end };
         active.cursor = range.end;
         active.open += 1;
@@ -246,6 +247,9 @@ impl Scheduler {
         }
         let window = self.windows.remove(key);
         let transfer = window.transfer;
+        if !stopped {
+            self.count_came(transfer, window.range);
+        }
         let Request { link, drive, .. } = self.transfers[transfer].request;
         if let (Some(link), Some(slot)) = (link, window.slot) {
             let state = &mut self.links[link];
@@ -258,6 +262,15 @@ impl Scheduler {
         self.transfers[transfer].open -= 1;
         self.list(transfer);
         self.finish_if_done(transfer);
+    }
+
+    /// Counts what a window has brought of a transfer with a gate.
+    fn count_came(&mut self, transfer: usize, range: ByteRange) {
+        let Some(batch) = &self.transfers[transfer].request.batch else { return };
+        let Some(gate) = batch.gate() else { return };
+        if gate.came(batch.strip(), range) {
+            self.effects.gates.push(Arc::clone(gate));
+        }
     }
 
     /// Gives free slots to the transfers that have waited longest, of those whose drives may hold

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::gates::Opens;
 use super::memory::Memory;
 use super::peers::Straight;
 use super::ring::SimRing;
@@ -46,6 +47,8 @@ pub(super) struct Job {
     pub(super) state: Arc<State>,
     pub(super) pieces: Vec<Piece>,
     pub(super) batch: Option<Arc<Batch>>,
+    /// What its caller does where it is read behind a gate.
+    pub(super) opens: Option<Opens>,
     pub(super) direction: Direction,
     /// Those that it may have to wait for.
     pub(super) drives: Vec<usize>,

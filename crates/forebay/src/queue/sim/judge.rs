@@ -43,7 +43,10 @@ impl Job {
                 self.judge_write(&mut world.files, is_done);
             }
         }
+        self.look_at_blocks();
         if let Ok(outcome) = &result {
+            let came = self.batch.as_ref().is_none_or(|batch| self.all_blocks_came(batch));
+            assert!(came, "it has ended, and nobody was told of some of its blocks");
             self.judge_counts(outcome);
             self.judge_ways(world, outcome);
         }
@@ -193,7 +196,7 @@ impl Piece {
     }
 
     /// `got`: bytes that were reported; `None`: they are unknown, but none may be wrong.
-    fn judge(&self, got: Option<u64>, bytes: &[u8]) {
+    pub(super) fn judge(&self, got: Option<u64>, bytes: &[u8]) {
         if let Some(got) = got {
             let (start, most) = (self.range.start, self.bytes.len() as u64);
             let least = self.size_min.clamp(start, start + most) - start;

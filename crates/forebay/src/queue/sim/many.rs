@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::gates::{self, Opens};
 use super::job::{Job, Piece, UNTOUCHED, note_races};
 use super::memory::Memory;
 use super::shape::Shape;
@@ -12,7 +13,7 @@ use crate::file::Handle;
 use crate::gpu::sim::Dice;
 use crate::plan::{Alignment, GAP_MAX, Io, Reason, Strip, Wanted};
 use crate::queue::op::Direction;
-use crate::queue::{Batch, Core, Priority, Request, Share};
+use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
 use crate::transfer::{State, SyncMode};
 use crate::units::{ByteRange, align_down};
 
@@ -131,16 +132,23 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         bytes[piece.at..piece.at + piece.bytes.len()].copy_from_slice(&piece.bytes);
     }
     let memory = Memory::new(&bytes, skew, device)?;
-    let batch = batch(&sources, &numbers, &pieces, &memory, (link.is_none(), direction));
+    let is_host_read = link.is_none() && !writes;
+    let blocks = (is_host_read && world.dice.roll(0.5))
+        .then(|| gates::blocks(&mut world.dice, pieces.len()));
+    let how = (link.is_none(), direction, blocks.as_deref());
+    let batch = batch(&sources, &numbers, &pieces, &memory, how);
     let request = request(&mut world.dice, &sources, &batch, direction);
     let request = Request { address: memory.address(), link, ..request };
-    let blocking = world.dice.roll(shape.blocking);
+    // Who opens it further cannot wait for its end.
+    let blocking = blocks.is_none() && world.dice.roll(shape.blocking);
+    world.tally.count("gate", u64::from(blocks.is_some()));
     drop(world);
     let drives = drives(&request);
     Some(Job {
         state: Arc::clone(&request.state),
         pieces,
         batch: Some(batch),
+        opens: blocks.as_deref().map(Opens::new),
         direction,
         drives,
         memory,
@@ -211,7 +219,7 @@ fn batch(
     numbers: &[usize],
     pieces: &[Piece],
     memory: &Memory,
-    (on_host, direction): (bool, Direction),
+    (on_host, direction, blocks): (bool, Direction, Option<&[usize]>),
 ) -> Arc<Batch> {
     let wanted = pieces.iter().zip(numbers).map(|(piece, &source)| Wanted {
         source,
@@ -222,10 +230,19 @@ fn batch(
     let wanted: Vec<Wanted> = wanted.collect();
     let unit = alignment(sources).map_or(1, |alignment| alignment.offset);
     let gap = if direction == Direction::Read { GAP_MAX } else { 0 };
-    let strip = Strip::new(&wanted, unit, gap).expect("small files");
+    let strip = match blocks {
+        None => Strip::new(&wanted, unit, gap),
+        Some(_) => Strip::in_given_order(&wanted, unit, gap),
+    };
+    let strip = strip.expect("small files");
+    let gate = blocks.map(|blocks| Gate::new(&strip, blocks));
     let files = sources.iter().map(|source| {
         let alignment = source.way.ok().map(|(alignment, _)| alignment);
         (Arc::clone(&source.handle), source.drive, alignment)
     });
-    Arc::new(Batch::new(strip, files, on_host))
+    let batch = Batch::new(strip, files, on_host);
+    Arc::new(match gate {
+        Some(gate) => batch.behind(gate),
+        None => batch,
+    })
 }

@@ -6,6 +6,7 @@
 
 mod device;
 mod end;
+mod gates;
 mod job;
 mod judge;
 mod many;
@@ -27,7 +28,7 @@ use progress::{Progress, Seeds};
 const SEEDS: u64 = 300;
 
 /// What these are to meet: a fault that none of them meets tests nothing.
-const FAULTS: [&str; 25] = [
+const FAULTS: [&str; 26] = [
     "again",
     "cancel",
     "cut",
@@ -35,6 +36,7 @@ const FAULTS: [&str; 25] = [
     "empty",
     "enospc",
     "evicted",
+    "gate",
     "gpu-call",
     "gpu-copy",
     "gpu-gone",

@@ -275,6 +275,8 @@ impl Run {
         let mut choices: Vec<Choice> = machines.map(Choice::Machine).collect();
         let callers = (0..self.jobs.len()).filter(|&i| self.jobs[i].can_step(now));
         choices.extend(callers.map(Choice::Caller));
+        let shut = (0..self.jobs.len()).filter(|&i| self.jobs[i].can_open());
+        choices.extend(shut.map(Choice::Open));
         if self.started < self.shape.transfers && self.jobs.len() < self.shape.at_once {
             choices.push(Choice::Start);
         }
@@ -295,6 +297,7 @@ impl Run {
         match choices[usize::try_from(index).expect("few choices")] {
             Choice::Machine(index) => self.step_machine(index),
             Choice::Caller(index) => self.jobs[index].step(&self.core, &self.tools),
+            Choice::Open(index) => self.jobs[index].open(&self.core),
             Choice::Start => self.start(),
             Choice::Stop => self.stop(),
             Choice::Time => {
@@ -431,6 +434,7 @@ impl Run {
         let scheduler = self.core.lock();
         scheduler.check(&taken, at_work);
         for job in &mut self.jobs {
+            job.look_at_blocks();
             let now = scheduler.error_of(&job.state).map(|error| format!("{error:?}"));
             if now.as_ref().is_some_and(|error| error.starts_with("CopyNotOver")) {
                 job.error = now; // that memory is lost comes before all else
@@ -460,6 +464,8 @@ impl Run {
 enum Choice {
     Machine(usize),
     Caller(usize),
+    /// A job's caller opens its gate further.
+    Open(usize),
     Start,
     Stop,
     Time,

@@ -262,6 +262,7 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
         state,
         pieces: vec![piece],
         batch: None,
+        opens: None,
         direction: wish.direction,
         drives,
         memory,

@@ -1,0 +1,104 @@
+//! Reads to memory that there is for a few blocks at a time: one transfer, which goes on as its
+//! caller opens it further (`queue/gate.rs`).
+
+use std::sync::{Arc, PoisonError};
+
+use super::{Many, ManyTransfer, Piece, Results};
+use crate::engine::Engine;
+use crate::engine::file::RequestOptions;
+use crate::error::{Error, Result};
+use crate::memory::Buffer;
+use crate::queue::{Batch, Direction, Gate};
+use crate::transfer::Outcome;
+use crate::units::ByteRange;
+
+/// Of any strip all.
+const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
+
+/// A read block by block. Dropping it is as dropping a [`Transfer`](crate::Transfer).
+#[derive(Debug)]
+pub(crate) struct BlockRead {
+    transfer: ManyTransfer,
+    batch: Arc<Batch>,
+    gate: Arc<Gate>,
+    engine: Engine,
+}
+
+impl Engine {
+    /// Starts reading pieces that the files are known to have, `blocks[n]` of them for block n, as
+    /// a part of what subscribers are told of as a whole. Nothing is read before it is
+    /// [opened](BlockRead::open). The thread that calls is unparked when a block has come.
+    ///
+    /// # Errors
+    /// What can be known at once, and a call without pieces.
+    pub(crate) fn start_read_blocks(
+        &self,
+        pieces: &[Piece<'_>],
+        blocks: &[usize],
+        target: Buffer,
+    ) -> Result<BlockRead> {
+        let (direction, targets) = (Direction::Read, vec![target]);
+        let spans = Many::spans(direction, pieces, &targets)?;
+        let options = &RequestOptions::exactly();
+        let blocks = Some(blocks);
+        let many = Many { direction, pieces, spans: &spans, options, is_block: true, blocks };
+        let (state, results) = self.start_many(&many, targets)?;
+        let batch = Arc::clone(results.batch().expect("of a strip"));
+        let gate = Arc::clone(batch.gate().expect("it has blocks"));
+        let transfer = ManyTransfer::new(state, results, self);
+        Ok(BlockRead { transfer, batch, gate, engine: self.clone() })
+    }
+}
+
+impl BlockRead {
+    /// Lets the first `count` blocks be read, as far as they are not yet.
+    pub(crate) fn open(&self, count: usize) {
+        self.gate.open(count);
+        let state = self.transfer.transfer().state();
+        self.engine.inner.core.with(|scheduler| scheduler.go_on(state));
+    }
+
+    /// The blocks that have come since it was last asked. Where something
+    /// [went wrong](Self::has_failed), not all of their bytes may be there.
+    pub(crate) fn take_arrived(&self) -> Vec<usize> {
+        self.gate.take_arrived()
+    }
+
+    /// Whether some of what has come so far is not what was asked for.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.batch.is_whole() || matches!(self.transfer.transfer().ended(), Some(Err(_)))
+    }
+
+    /// Has it read nothing more.
+    pub(crate) fn cancel(&self) {
+        self.transfer.transfer().cancel();
+    }
+
+    /// Whether nothing of it is on its way any more.
+    pub(crate) fn is_done(&self) -> bool {
+        self.transfer.transfer().is_done()
+    }
+
+    /// What went wrong first with one that is done.
+    pub(crate) fn failure(&self) -> Error {
+        let of_piece = || {
+            let mut results = self.transfer.results.lock().unwrap_or_else(PoisonError::into_inner);
+            // One that was cancelled has results for what was read before.
+            let found = results.as_mut()?.outcome(Outcome::nothing());
+            found.results.into_iter().find_map(Result::err)
+        };
+        let ended = self.transfer.transfer().ended().and_then(Result::err);
+        let cancelled = || Error::Cancelled { place: self.batch.place(WHOLE), done: 0 };
+        of_piece().map_or_else(|| ended.unwrap_or_else(cancelled), |error| *error)
+    }
+}
+
+impl Results {
+    /// What it was, where its files are read in one transfer.
+    fn batch(&self) -> Option<&Arc<Batch>> {
+        match self {
+            Self::Strip(strip) => Some(&strip.batch),
+            Self::Noted(_) => None,
+        }
+    }
+}

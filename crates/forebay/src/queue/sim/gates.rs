@@ -1,0 +1,88 @@
+//! The caller of a simulated read behind a gate: it opens that further at any moment, and looks at
+//! each block when it is told that it has come.
+
+use std::ops::Range;
+
+use super::job::{Job, UNTOUCHED};
+use super::memory::all_are;
+use super::world::below;
+use crate::gpu::sim::Dice;
+use crate::queue::{Batch, Core};
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Opens {
+    /// The pieces of each block.
+    blocks: Vec<Range<usize>>,
+    open: usize,
+    came: usize,
+}
+
+/// So many pieces in blocks of the seed's choice, some of them without any.
+pub(super) fn blocks(dice: &mut Dice, mut left: usize) -> Vec<usize> {
+    let mut counts = Vec::new();
+    while left > 0 {
+        let count = usize::try_from(below(dice, 5)).expect("small").min(left);
+        counts.push(count);
+        left -= count;
+    }
+    counts
+}
+
+impl Opens {
+    pub(super) fn new(counts: &[usize]) -> Self {
+        let ends = counts.iter().scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        });
+        let blocks = ends.zip(counts).map(|(end, count)| end - count..end).collect();
+        Self { blocks, open: 0, came: 0 }
+    }
+}
+
+impl Job {
+    /// Whether its caller may let more of it be read.
+    pub(super) fn can_open(&self) -> bool {
+        let is_shut = |opens: &Opens| opens.open < opens.blocks.len();
+        self.opens.as_ref().is_some_and(is_shut) && !self.state.is_done()
+    }
+
+    /// Its caller does, once it has looked whether nothing came before.
+    pub(super) fn open(&mut self, core: &Core) {
+        let (Some(opens), Some(batch)) = (&mut self.opens, &self.batch) else { return };
+        let bytes = self.memory.bytes();
+        for piece in &self.pieces[opens.blocks[opens.open].clone()] {
+            let memory = &bytes[piece.at..piece.at + piece.bytes.len()];
+            assert!(all_are(memory, UNTOUCHED), "bytes of a block that is not open");
+        }
+        opens.open += 1;
+        batch.gate().expect("it has blocks").open(opens.open);
+        core.with(|scheduler| scheduler.go_on(&self.state));
+    }
+
+    /// Its caller looks at what it is told of.
+    pub(super) fn look_at_blocks(&mut self) {
+        let (Some(opens), Some(batch)) = (&mut self.opens, &self.batch) else { return };
+        let arrived = batch.gate().expect("it has blocks").take_arrived();
+        let bytes = self.memory.bytes();
+        for &block in &arrived {
+            assert!(block < opens.open, "a block came that was not open");
+            for piece in &self.pieces[opens.blocks[block].clone()] {
+                let end = piece.at + piece.bytes.len();
+                // Else some of them may have failed.
+                if batch.is_whole() {
+                    piece.judge(Some(piece.bytes.len() as u64), &bytes[piece.at..end]);
+                }
+            }
+        }
+        opens.came += arrived.len();
+    }
+
+    /// Whether all of it came that has bytes.
+    pub(super) fn all_blocks_came(&self, batch: &Batch) -> bool {
+        let Some(opens) = &self.opens else { return true };
+        let items: Vec<usize> = batch.strip().items().iter().map(|item| item.index).collect();
+        let has_bytes = |block: &&Range<usize>| items.iter().any(|index| block.contains(index));
+        opens.came == opens.blocks.iter().filter(has_bytes).count()
+    }
+}

@@ -1,0 +1,112 @@
+//! The slots that layers pass through on the host: taken one after the other, and again once
+//! nothing is copied from them any more.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::marks::Mark;
+use crate::gpu::DeviceResult;
+use crate::memory::Buffer;
+
+/// Slots: one is copied, one or two are ready behind it, and two or three are being filled. With
+/// the bytes of so many in a cache, more of them made reads slower
+/// (`benches/runs/2026-11-22-h200-layers-c`).
+pub(super) const SLOTS: u64 = 6;
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// All of them, one behind the other; `None` where nothing passes through slots.
+    memory: Option<Buffer>,
+    slot_len: u64,
+    /// The number of the first that may be in use. Numbers go on, slots come round.
+    first: u64,
+    /// Of each that was taken since: whether it was given back, and behind what.
+    taken: VecDeque<Option<Option<Mark>>>,
+}
+
+impl Ring {
+    /// Of slots of `slot_len` bytes in `memory`.
+    pub(super) fn new(memory: Option<Buffer>, slot_len: u64) -> Self {
+        Self { memory, slot_len, first: 0, taken: VecDeque::new() }
+    }
+
+    /// The memory of all slots.
+    pub(super) fn memory(&self) -> Option<&Buffer> {
+        self.memory.as_ref()
+    }
+
+    /// The number of the slot that is taken next.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.taken.len() as u64
+    }
+
+    /// Where a slot begins in their memory.
+    pub(super) fn place(&self, number: u64) -> u64 {
+        number % SLOTS * self.slot_len
+    }
+
+    /// Takes the next slot, if nothing is copied from it any more.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub(super) fn take(&mut self) -> DeviceResult<bool> {
+        while let Some(Some(mark)) = self.taken.front() {
+            if !mark.as_ref().map_or(Ok(true), Mark::is_passed)? {
+                break;
+            }
+            self.taken.pop_front();
+            self.first += 1;
+        }
+        let is_free = self.memory.is_some() && (self.taken.len() as u64) < SLOTS;
+        if is_free {
+            self.taken.push_back(None);
+        }
+        Ok(is_free)
+    }
+
+    /// Gives a slot back, which is free when `mark` is passed, or now.
+    pub(super) fn give(&mut self, number: u64, mark: Option<Mark>) {
+        let index = usize::try_from(number - self.first).expect("no more than there are slots");
+        self.taken[index] = Some(mark);
+    }
+
+    /// Gives slots back that were not yet, and to which nothing comes any more.
+    pub(super) fn give_all(&mut self, numbers: Range<u64>) {
+        let first = self.first;
+        let of = |number: u64| usize::try_from(number.checked_sub(first)?).ok();
+        for index in numbers.filter_map(of) {
+            self.taken[index].get_or_insert(None);
+        }
+    }
+
+    /// Keeps the memory for ever: a copy may still read it.
+    pub(super) fn lose(&mut self) {
+        std::mem::forget(self.memory.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_round_in_order() {
+        let engine = crate::Engine::new(crate::Options::default()).unwrap();
+        let memory = engine.allocate_pinned(SLOTS * 8192).unwrap();
+        let mut ring = Ring::new(Some(memory), 8192);
+        for number in 0..SLOTS {
+            assert_eq!(ring.next(), number);
+            assert_eq!(ring.place(number), number * 8192);
+            assert_eq!(ring.take(), Ok(true));
+        }
+        assert_eq!(ring.take(), Ok(false), "all are in use");
+        ring.give(1, None);
+        assert_eq!(ring.take(), Ok(false), "the one before it is in use");
+        ring.give_all(0..2);
+        assert_eq!((ring.take(), ring.take(), ring.take()), (Ok(true), Ok(true), Ok(false)));
+        assert_eq!((ring.next(), ring.place(SLOTS + 1)), (SLOTS + 2, 8192));
+        let mut none = Ring::new(None, 8192);
+        assert_eq!(none.take(), Ok(false), "there are none");
+    }
+}
