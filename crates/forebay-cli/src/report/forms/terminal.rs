@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::digest::{Axis, Digest, Line, answer, digits, rate_text};
 use crate::report::grid::{Cell, Column, Grid, people};
-use crate::report::plain::plain;
+use crate::report::plain::{cut, plain};
 use crate::report::table;
 
 /// Letters of a whole bar.
@@ -99,18 +99,11 @@ fn section(text: &mut String, heading: &str, bars: &[Bar]) {
         return;
     }
     let _ = writeln!(text, "\n{heading}");
-    let names: Vec<String> = bars.iter().map(|bar| cut(&plain(&bar.name))).collect();
+    let names: Vec<String> = bars.iter().map(|bar| cut(&plain(&bar.name), NAME_MAX)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
     for (bar, name) in bars.iter().zip(names) {
         let _ = writeln!(text, "  {name:<width$}  {}  {}", drawn(bar.share), plain(&bar.value));
     }
-}
-
-fn cut(name: &str) -> String {
-    if name.chars().count() <= NAME_MAX {
-        return name.to_owned();
-    }
-    name.chars().take(NAME_MAX - 1).chain(['…']).collect()
 }
 
 /// A bar by eighths of a letter.
@@ -155,7 +148,7 @@ fn text_of<'a>(cell: &'a Cell, column: &Column, failures: &mut Vec<&'a str>) -> 
         "" => "–".to_owned(),
         // Why a point failed is longer than a cell, and the same for many.
         why if column.key == "error" => format!("[{}]", table::mark(why, failures)),
-        text => cut(&plain(text)),
+        text => cut(&plain(text), NAME_MAX),
     }
 }
 

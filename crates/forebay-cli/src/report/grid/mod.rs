@@ -16,6 +16,25 @@ pub struct Grid {
     pub left_out: usize,
 }
 
+impl Grid {
+    /// The same without columns in which nothing stands.
+    #[must_use]
+    pub fn without_empty(self) -> Self {
+        let used = |column: usize| self.rows.iter().any(|row| !row[column].text.is_empty());
+        let kept: Vec<bool> = (0..self.columns.len()).map(used).collect();
+        let keep = |index: &usize| kept[*index];
+        let only = |cells: Vec<Cell>| {
+            cells.into_iter().enumerate().filter(|(at, _)| keep(at)).map(|(_, cell)| cell).collect()
+        };
+        let columns = self.columns.into_iter().enumerate();
+        Self {
+            columns: columns.filter(|(at, _)| keep(at)).map(|(_, column)| column).collect(),
+            rows: self.rows.into_iter().map(only).collect(),
+            ..self
+        }
+    }
+}
+
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
