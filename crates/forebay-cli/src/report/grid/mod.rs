@@ -1,6 +1,7 @@
 //! Tables before they have a form: headings, and cells with their text and their number.
 
 pub mod full;
+pub mod layers;
 pub mod people;
 
 /// A table.
