@@ -4,6 +4,8 @@ use std::fs;
 
 use super::made::{self, Sweep};
 use super::{folder, forebay};
+use crate::program::program;
+use assert_cmd::Command;
 
 pub(crate) const LARGE: &str =
     include_str!("../../../../../benches/runs/2026-11-22-h200-layers-b/large-mapped.json");
@@ -105,4 +107,17 @@ fn what_is_wrong_is_told_with_the_file_and_the_remedy() {
     fs::write(&path, empty.to_string()).unwrap();
     let talk = forebay(folder.path(), &["results"]).stderr;
     assert!(String::from_utf8(talk).unwrap().contains("no sample, no ceiling and no pass"));
+}
+
+#[test]
+fn they_are_not_compared_point_by_point() {
+    let (folder, _) = folder(LARGE);
+    let mut command = Command::new(program());
+    let output = command.current_dir(folder.path()).args(["diff", "results", "results"]).output();
+    let output = output.unwrap();
+    let talk = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(1), true), "{talk}");
+    for word in ["`results`", "passes of layers", "hint: `forebay report` shows several"] {
+        assert!(talk.contains(word), "{word}: {talk}");
+    }
 }
