@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forebay.stream_bench import __main__ as bench
 from forebay.stream_bench import arguments, plot, svg, table, theory
 from forebay.stream_bench.samples import Point, Sample, summed_up
 from forebay.stream_bench.shape import Shape
@@ -266,6 +267,25 @@ def test_the_picture_says_what_it_shows() -> None:
     assert text.count('class="bar"') == 6 and "http" not in text.replace(space[1:-1], "")
 
 
+def test_what_is_written_tells_its_version(tmp_path: Path) -> None:
+    given = arguments.given(["--file", str(tmp_path / "layers"), "--out", str(tmp_path)])
+    given.file.write_bytes(b"x")
+    result = bench._described(given, "cpu", {"kvikio": "it is not there"})
+    assert (result["layers_schema"], result["simulated"]) == (bench.SCHEMA, False)
+    assert result["absent"] == {"kvikio": "it is not there"} and result["from"] == "page-cache"
+    result["points"] = three_points()["points"]
+    bench._write(result, given.out)
+    known = json.loads((tmp_path / "stream_bench.json").read_text())
+    # What `forebay report` cannot do without.
+    keys = {"layers_schema", "layers", "layer_bytes", "order", "from", "points"}
+    assert keys <= set(known) and known["flags"]["buffers"] == 3
+    for point in known["points"]:
+        assert {"tokens", "turns", "compute_s", "transfer_layer_s", "ways"} <= set(point)
+        for way in point["ways"].values():
+            assert {"pass_s", "line_s", "cpu_s_per_gb"} <= set(way)
+    assert (tmp_path / "stream_bench.svg").exists()
+
+
 WRONG = [
     ("--layers 1", "--layers: it has to be a whole number, 2 or more, not `1`"),
     ("--layer-mb big", "--layer-mb: it has to be a whole number, 1 or more, not `big`"),
@@ -367,6 +387,7 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
     xml.parse(tmp_path / "out" / "stream_bench.svg")
     known = json.loads((tmp_path / "out" / "stream_bench.json").read_text())
     assert known["command"][-len(flags.split()) :] == flags.split()
+    assert known["layers_schema"] == 1 and not known["simulated"]
     assert known["environment"]["gpu"] and known["environment"]["driver"]
     assert [point["tokens"] for point in known["points"]] == [128, 256]
     for point in known["points"]:

@@ -189,7 +189,7 @@ fn command_line(arguments: &[OsString]) -> String {
 }
 
 /// A word as a shell takes it for one.
-fn shell_word(word: &str) -> String {
+pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

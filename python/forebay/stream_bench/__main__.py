@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .ways.pinned import Pinned
     from .ways.way import Way
 
+#: Grows when a key of what is written changes its meaning or goes away.
+SCHEMA = 1
+
 # A mapped layer's pages are registered when it comes for the second time.
 _WARM = {"mapped": 3}
 _CHECKED = {"mapped": 3, "pinned": 2, "half": 2}
@@ -95,6 +98,8 @@ def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[st
     flags = {name: str(value) if name in ("file", "out") else value
              for name, value in vars(given).items()}  # fmt: skip
     return {
+        "layers_schema": SCHEMA,
+        "simulated": False,
         "command": [sys.executable, "-m", "forebay.stream_bench", *sys.argv[1:]],
         "flags": flags,
         "environment": machine.described(device, given.file),

@@ -11,9 +11,10 @@ use clap::Args;
     forebay report results                     the same for a terminal\n  \
     forebay report local remote -o both.html   two runs in one report\n  \
     forebay bench --json >b.json; forebay report b.json\n  \
+    forebay report layers/stream_bench.json    what `forebay stream --out layers` wrote\n  \
     forebay report results --csv >results.csv  for a spreadsheet")]
 pub struct ReportArgs {
-    /// Results files, and what `forebay bench --json` or `forebay compare --json` printed
+    /// Results files, and what `bench --json`, `compare --json` or `stream --out` wrote
     #[arg(value_name = "RESULTS", required = true)]
     pub results: Vec<PathBuf>,
 

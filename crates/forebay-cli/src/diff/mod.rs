@@ -29,7 +29,7 @@ use crate::args::DiffArgs;
 use crate::failure::{Failure, Result};
 use crate::report::digest::{Axis, Digest, Metric, gather};
 use crate::report::forms::csv;
-use crate::report::input;
+use crate::report::input::{self, Source};
 use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::steps::Step;
@@ -60,7 +60,9 @@ pub fn command(args: &DiffArgs) -> Result<()> {
     let mut sources = Vec::new();
     for (path, name) in args.results.iter().zip(&names) {
         let _step = Step::of_thread("read", path);
-        sources.push((name.clone(), input::read(path)?));
+        let source = input::read(path)?;
+        refuse_layers(path, &source)?;
+        sources.push((name.clone(), source));
     }
     let digest = gather::digest(&sources);
     let metric = args.metric.map_or(Metric::Rate, |quantity| quantity.0);
@@ -73,6 +75,21 @@ pub fn command(args: &DiffArgs) -> Result<()> {
         Some(failure) => Err(failure),
         None => Ok(()),
     }
+}
+
+/// What a pass takes is no rate of a point.
+fn refuse_layers(path: &Path, source: &Source) -> Result<()> {
+    if !matches!(source, Source::Layers(_)) {
+        return Ok(());
+    }
+    let text = format!("cannot compare what is in `{}`", path.display());
+    Err(Failure::new(text)
+        .because("it holds passes of layers, and what is compared are the samples of points")
+        .hint(
+            "`forebay report` shows several such files in one report; give this command results \
+               files (`forebay sweep -o FILE`, `forebay import`) or what `--json` of `bench` and \
+               `compare` printed",
+        ))
 }
 
 /// What files are called: without their folders and endings where that tells them apart.

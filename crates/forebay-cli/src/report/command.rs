@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::digest::{Digest, gather};
 use super::forms::{csv, markdown, prometheus, terminal};
-use super::grid::full;
+use super::grid::{Grid, full, layers};
+use super::layers::Layers;
 use super::warnings::say;
 use super::{html, input};
 use crate::args::ReportArgs;
@@ -17,6 +18,9 @@ use crate::steps::Step;
 
 /// Files of one report at most: a person compares a few.
 const FILES_MAX: usize = 64;
+
+/// The name of each file that `forebay stream --out` writes, without its ending.
+const STREAMED: &str = "stream_bench";
 
 /// Runs the verb.
 ///
@@ -33,11 +37,9 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         sources.push((name_of(path), input::read(path)?));
     }
     let digest = gather::digest(&sources);
-    if digest.lines.is_empty() && digest.ceilings.is_empty() {
-        let text = "there is nothing to report".to_owned();
-        return Err(Failure::new(text)
-            .because("the results hold no sample and no ceiling")
-            .hint("wait until the run has measured its first point"));
+    refuse_nothing(&digest)?;
+    if args.csv {
+        refuse_two_tables(&digest)?;
     }
     let text = form(args, &digest);
     match &args.output {
@@ -60,17 +62,44 @@ pub fn command(args: &ReportArgs) -> Result<()> {
 
 /// What the runs of a file are called without a label.
 fn name_of(path: &Path) -> String {
-    path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    // All that `forebay stream` writes is called so; the folder was named by whoever measured.
+    let folder = path.parent().and_then(Path::file_name).filter(|_| stem == STREAMED);
+    folder.unwrap_or(stem).to_string_lossy().into_owned()
+}
+
+fn refuse_nothing(digest: &Digest) -> Result<()> {
+    let holds = |layers: &Layers| !layers.points.is_empty() || layers.failed.is_some();
+    if digest.lines.is_empty() && digest.ceilings.is_empty() && !digest.layers.iter().any(holds) {
+        return Err(Failure::new("there is nothing to report")
+            .because("the results hold no sample, no ceiling and no pass")
+            .hint("wait until the run has measured its first point"));
+    }
+    Ok(())
+}
+
+/// A table has one kind of rows: of two, whoever reads it would take one for the other.
+fn refuse_two_tables(digest: &Digest) -> Result<()> {
+    if digest.runs.is_empty() || digest.layers.is_empty() {
+        return Ok(());
+    }
+    let text = "results and layers behind compute have different columns";
+    Err(Failure::usage(text).hint("give files of one kind with `--csv`, or leave it out"))
 }
 
 fn form(args: &ReportArgs, digest: &Digest) -> String {
     match (args.markdown, args.csv, args.prometheus, &args.output) {
         (true, ..) => markdown::text(digest),
-        (_, true, ..) => csv::text(&full::results(digest)),
+        (_, true, ..) => csv::text(&table(digest)),
         (_, _, true, _) => prometheus::text(digest),
         (.., None) => terminal::text(digest),
         (.., Some(_)) => html::page(digest),
     }
+}
+
+/// The one table with every number.
+fn table(digest: &Digest) -> Grid {
+    if digest.runs.is_empty() { layers::full(&digest.layers) } else { full::results(digest) }
 }
 
 /// A report in place of what it was made from could not be made again.
@@ -202,5 +231,12 @@ mod tests {
         let mut many = args(&results, None);
         many.results = vec![results; FILES_MAX + 1];
         assert!(command(&many).unwrap_err().usage);
+    }
+
+    #[test]
+    fn layers_are_named_after_their_folders() {
+        let names = ["a/b/c.jsonl", "a/b/stream_bench.json", "stream_bench.json", ".."];
+        let names = names.map(|path| name_of(Path::new(path)));
+        assert_eq!(names, ["c", "b", "stream_bench", ".."]);
     }
 }

@@ -1,5 +1,5 @@
 //! Reads what a report is made of: results files, and the JSON that `forebay bench --json` and
-//! `forebay compare --json` print.
+//! `forebay compare --json` print and `forebay stream --out` writes.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -10,12 +10,14 @@ use forebay::units::{KIB, MIB, format_size};
 use serde_json::Value;
 
 use super::json::{Report, SCHEMA};
+use super::layers::Layers;
+use super::layers::read as layers;
 use crate::failure::{Failure, Result};
 use crate::results::{Record, file};
 
 /// Bytes of a report as JSON at most: with the evidence of many drives it has some MiB.
 const JSON_MAX: u64 = 256 * MIB;
-/// Bytes that tell which of both a file is.
+/// Bytes that tell which of them a file is.
 const START: u64 = 64 * KIB;
 
 /// What a file holds.
@@ -25,12 +27,14 @@ pub enum Source {
     Records(Vec<Record>),
     /// What a verb printed as one object.
     Table(Box<Report>),
+    /// What was measured of layers behind compute.
+    Layers(Box<Layers>),
 }
 
-/// Reads a file of either kind.
+/// Reads a file of any kind.
 ///
 /// # Errors
-/// It is neither, of another version, too large, or the system's.
+/// It is none of them, of another version, too large, or the system's.
 pub fn read(path: &Path) -> Result<Source> {
     let text = format!("cannot read the results in `{}`", path.display());
     let failed = |error| Failure::io(&text, &error);
@@ -51,21 +55,26 @@ pub fn read(path: &Path) -> Result<Source> {
         return Err(Failure::new(text).because(why).hint(MADE_BY));
     }
     opened.take(JSON_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    match table(&bytes) {
-        Ok(report) => Ok(Source::Table(Box::new(report))),
-        Err(why) => Err(Failure::new(text).because(why).hint(MADE_BY)),
-    }
+    object(&bytes).map_err(|why| Failure::new(text).because(why).hint(MADE_BY))
 }
 
 const MADE_BY: &str = "a report is made of results files (`forebay sweep -o FILE`, `forebay \
-                       import`) and of what `forebay bench --json` or `forebay compare --json` \
-                       printed";
+                       import`), of what `forebay bench --json` or `forebay compare --json` \
+                       printed, and of what `forebay stream --out FOLDER` wrote";
 
 /// Whether a file is one object over several lines, and so no records.
 fn begins_object(bytes: &[u8]) -> bool {
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let is_record = || String::from_utf8_lossy(line).contains("\"record\"");
     bytes.trim_ascii_start().first() == Some(&b'{') && !is_record()
+}
+
+/// What one object holds, or why it is nothing that a report is made of.
+fn object(bytes: &[u8]) -> Result<Source, String> {
+    if layers::is_layers(bytes)? {
+        return Ok(Source::Layers(Box::new(layers::layers(bytes)?)));
+    }
+    Ok(Source::Table(Box::new(table(bytes)?)))
 }
 
 /// The report that was printed, or why it is none.
@@ -88,6 +97,7 @@ fn table(bytes: &[u8]) -> Result<Report, String> {
 mod tests {
     use super::*;
     use crate::report::json::tests::report;
+    use crate::report::layers::tests::MAPPED;
     use crate::report::made;
 
     fn read_text(text: &str) -> Result<Source> {
@@ -98,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_are_told_apart() {
+    fn the_kinds_are_told_apart() {
         let records = read_text(&made::file(&made::Sweep::default())).unwrap();
         assert!(matches!(records, Source::Records(records) if records.len() == 49));
         let mut report = report();
@@ -110,10 +120,15 @@ mod tests {
         value["compare"] = "all".into();
         value["results"][0]["runs"] = serde_json::json!({"first": 1.0});
         assert_eq!(read_text(&value.to_string()).unwrap(), Source::Table(Box::new(report)));
+        let layers = read_text(MAPPED).unwrap();
+        assert!(matches!(layers, Source::Layers(layers) if layers.points.len() == 3));
+        // On one line as well.
+        let value: Value = serde_json::from_str(MAPPED).unwrap();
+        assert!(matches!(read_text(&value.to_string()).unwrap(), Source::Layers(_)));
     }
 
     #[test]
-    fn what_is_neither_is_refused_with_what_makes_one() {
+    fn what_is_none_is_refused_with_what_makes_one() {
         let why = |text: &str| {
             let failure = read_text(text).unwrap_err();
             assert!(failure.hint.is_some(), "{failure:?}");
@@ -123,6 +138,8 @@ mod tests {
         assert!(why(r#"{"results": []}"#).contains("no version"));
         assert!(why(r#"{"results": [], "schema": 9}"#).contains("version 9"));
         assert!(why(r#"{"results": [], "schema": 1}"#).contains("environment"));
+        assert!(why(r#"{"layers_schema": 7}"#).contains("version 7"));
+        assert!(why(&MAPPED.replace("\"pass_s\": 0", "\"pass_s\": -0")).contains("`pass_s`"));
         assert!(why("").contains("empty"));
         assert!(why("{\n").contains("EOF"));
         let folder = tempfile::tempdir().unwrap();
@@ -133,7 +150,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_end_the_command(bytes: Vec<u8>) {
-            let _ = (begins_object(&bytes), table(&bytes));
+            let _ = (begins_object(&bytes), table(&bytes), object(&bytes));
         }
     }
 }

@@ -3,8 +3,8 @@
 //! say what things are called in all of them, [`proof`] which way bytes took.
 //!
 //! `forebay report` makes one of results that were written down: [`input`] reads them, [`digest`]
-//! is what they say, [`grid`] has it as tables, [`html`] and [`forms`] write it down, and
-//! [`command`] is the verb.
+//! is what they say ([`layers`] what they say of layers behind compute), [`grid`] has it as tables,
+//! [`html`] and [`forms`] write it down, and [`command`] is the verb.
 
 pub mod command;
 pub mod digest;
@@ -14,6 +14,7 @@ pub mod grid;
 pub mod html;
 pub mod input;
 pub mod json;
+pub mod layers;
 pub mod names;
 pub mod paths;
 pub mod plain;

@@ -15,6 +15,15 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
+/// The first letters of a text, and that there are more.
+#[must_use]
+pub fn cut(text: &str, most: usize) -> String {
+    if text.chars().nth(most).is_none() {
+        return text.to_owned();
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Whether a letter changes the direction of the writing, unseen.
 const fn is_turning(letter: char) -> bool {
     matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -29,5 +38,10 @@ mod tests {
         assert_eq!(plain("modèle – 模型.bin"), "modèle – 模型.bin");
         assert_eq!(plain("a\nb\t\u{1b}[2J\u{7f}"), r"a\nb\t\u{1b}[2J\u{7f}");
         assert_eq!(plain("x\u{202e}nib"), r"x\u{202e}nib");
+    }
+
+    #[test]
+    fn what_is_longer_is_cut() {
+        assert_eq!((cut("abc", 3), cut("äbcd", 3)), ("abc".into(), "äb…".into()));
     }
 }

@@ -2,14 +2,22 @@
 
 use super::{Axis, Digest, Line, Metric, digits, rate_text};
 use crate::report::json::MethodName;
+use crate::report::layers::said;
 use crate::report::plain::plain;
 use crate::workload::issuer::Plain;
 
 /// Directions and states of the page cache that are told of at most.
 const KINDS_MAX: usize = 6;
 
-/// The answer: how fast it got at best in each direction, from drives and from memory, in what
-/// way, how near to which ceiling, and how the bytes went.
+/// The answer of a report: of its results, else of layers behind compute.
+#[must_use]
+pub fn of(digest: &Digest) -> String {
+    let has_results = !digest.runs.is_empty() || digest.layers.is_empty();
+    if has_results { sentence(digest) } else { said::answer(digest) }
+}
+
+/// The answer of results: how fast it got at best in each direction, from drives and from memory,
+/// in what way, how near to which ceiling, and how the bytes went.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
     // What comes from memory is no answer to how fast a drive is, and what stays in host memory

@@ -1,4 +1,5 @@
-//! Makes a digest from results files and from the JSON of `forebay bench` and `forebay compare`.
+//! Makes a digest from results files and from the JSON of `forebay bench`, `forebay compare` and
+//! `forebay stream`.
 //!
 //! Nothing that a file says is believed to make sense: what is no number is left out, and sums do
 //! not overflow.
@@ -12,6 +13,7 @@ use crate::bench::stats::{Spread, rate};
 use crate::power::result::Part;
 use crate::report::input::Source;
 use crate::report::json::{Report, Row};
+use crate::report::layers::Layers;
 use crate::report::proof::VerdictFacts;
 use crate::results::summary::{Estimate, Group, groups};
 use crate::results::{DriveBytes, Measured, Record, Run, Sample, Share};
@@ -32,6 +34,7 @@ pub fn digest(sources: &[(String, Source)]) -> Digest {
         match source {
             Source::Records(records) => digest.take_records(name, records, &mut alike),
             Source::Table(report) => digest.take_report(name, report),
+            Source::Layers(layers) => digest.take_layers(name, layers),
         }
         digest.runs[before..].iter_mut().for_each(|run| run.source = number);
     }
@@ -179,6 +182,10 @@ impl Digest {
         self.lines.push(line);
     }
 
+    fn take_layers(&mut self, name: &str, layers: &Layers) {
+        self.layers.push(Layers { name: name.to_owned(), ..layers.clone() });
+    }
+
     fn take_report(&mut self, name: &str, report: &Report) {
         let run = self.runs.len();
         self.runs.push(RunFacts {
@@ -258,12 +265,13 @@ impl Digest {
     fn name_runs(&mut self) {
         let mut taken: HashSet<String> = HashSet::new();
         let mut counts: HashMap<String, usize> = HashMap::new();
-        for run in &mut self.runs {
-            let given = run.name.clone();
+        let runs = self.runs.iter_mut().map(|run| &mut run.name);
+        for name in runs.chain(self.layers.iter_mut().map(|layers| &mut layers.name)) {
+            let given = name.clone();
             let count = counts.entry(given.clone()).or_insert(1);
-            while !taken.insert(run.name.clone()) {
+            while !taken.insert(name.clone()) {
                 *count += 1;
-                run.name = format!("{given} ({count})");
+                *name = format!("{given} ({count})");
             }
         }
         for line in &mut self.lines {

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 pub use self::metric::Metric;
 use super::json::{Direction, Environment, Gpu};
+use super::layers::Layers;
 use crate::power::result::Absent;
 use crate::results::summary::Estimate;
 use crate::results::{DriveBytes, Imported};
@@ -37,6 +38,8 @@ pub struct Digest {
     pub warnings: Vec<String>,
     /// Each single measurement.
     pub raw: Vec<Raw>,
+    /// What was measured of layers behind compute, in the order of the files.
+    pub layers: Vec<Layers>,
 }
 
 /// A run.
@@ -381,6 +384,7 @@ impl Digest {
     #[must_use]
     pub fn simulated(&self) -> bool {
         self.lines.iter().any(|line| line.simulated)
+            || self.layers.iter().any(|layers| layers.simulated)
     }
 }
 
@@ -396,6 +400,20 @@ pub fn digits(value: f64) -> String {
         0.001.. => format!("{value:.3}"),
         _ => format!("{value:.1e}"),
     }
+}
+
+/// A whole number with a comma before each three of its digits.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut shown = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
 }
 
 /// Bytes per second with their unit.
@@ -414,6 +432,7 @@ mod tests {
         let expected = ["0", "0.123", "1.00", "12.3", "123", "99999", "1.00e300", "1.0e-9", "NaN"];
         assert_eq!(texts, expected);
         assert_eq!(rate_text(5.4e9), "5.40 GB/s");
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
             plain(why)
         ));
     }
+    found.extend(ended(digest));
     found.extend(imported(digest));
     let wrong = count(&|line| line.verified == Some(false));
     if wrong > 0 {
@@ -95,6 +96,16 @@ pub fn of(digest: &Digest) -> Vec<String> {
         );
     }
     found
+}
+
+/// Which measurements of layers ended before they were done.
+fn ended(digest: &Digest) -> Vec<String> {
+    let told = digest.layers.iter().filter_map(|layers| {
+        let why = plain(layers.failed.as_ref()?);
+        let name = plain(&layers.name);
+        Some(format!("{name} ended early, {why}; remove the cause, and measure again"))
+    });
+    told.collect()
 }
 
 /// That latencies hold what a request waited for before it was sent.

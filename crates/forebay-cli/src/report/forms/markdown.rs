@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::report::digest::{Digest, answer};
-use crate::report::grid::{Grid, people};
+use crate::report::grid::{Grid, layers, people};
+use crate::report::layers::{Layers, said};
 use crate::report::plain::plain;
 
 /// Rows of a table at most: more is for the other forms.
@@ -12,9 +13,12 @@ const ROWS_MAX: usize = 1000;
 /// The whole report.
 #[must_use]
 pub fn text(digest: &Digest) -> String {
-    let mut text = format!("# Report\n\n{}\n", escaped(&answer::sentence(digest)));
-    for run in &digest.runs {
+    let mut text = "# Report\n".to_owned();
+    if !digest.runs.is_empty() || digest.layers.is_empty() {
         // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}", escaped(&answer::sentence(digest)));
+    }
+    for run in &digest.runs {
         let _ = writeln!(
             text,
             "\n- {}: {}, {}",
@@ -32,6 +36,7 @@ pub fn text(digest: &Digest) -> String {
             let _ = write!(text, "\n## {}\n\n{}", escaped(&grid.caption), table(&grid));
         }
     }
+    behind_compute(&mut text, &digest.layers);
     if !digest.warnings.is_empty() {
         text.push_str("\n## Warnings\n\n");
         for warning in &digest.warnings {
@@ -39,6 +44,27 @@ pub fn text(digest: &Digest) -> String {
         }
     }
     text
+}
+
+/// What was measured of layers behind compute: of each run a table, and what it shows.
+fn behind_compute(text: &mut String, all: &[Layers]) {
+    for layers in all {
+        let (name, about) = (escaped(&layers.name), escaped(&layers.about()));
+        let _ = write!(text, "\n## Layers behind compute: {name}\n\n{about}: ");
+        let _ = writeln!(text, "{}", code(&layers.command));
+        let grid = layers::people(layers, ROWS_MAX);
+        if !grid.rows.is_empty() {
+            let _ = write!(text, "\n{}", table(&grid));
+        }
+        text.push('\n');
+        for line in said::sentences(layers).iter().chain(&said::left_out(layers)) {
+            let _ = writeln!(text, "- {}", escaped(line));
+        }
+    }
+    if !all.is_empty() {
+        text.push('\n');
+        said::LEGEND.iter().for_each(|(name, is)| text.push_str(&format!("- {name}: {is}\n")));
+    }
 }
 
 /// One table.
@@ -87,6 +113,7 @@ pub(crate) fn code(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::report::digest::gather::tests::digest_of;
+    use crate::report::layers::tests::MAPPED;
     use crate::report::made::{self, Sweep};
 
     #[test]
@@ -120,10 +147,55 @@ mod tests {
     }
 
     #[test]
+    fn layers_have_a_table_and_what_it_shows() {
+        let text = text(&digest_of(&[("large", MAPPED)]));
+        let (shown, _) = text.split_once("\n\n- compute, transfer: ").unwrap();
+        let shown: Vec<&str> = shown.lines().filter(|line| !line.starts_with("| ---:")).collect();
+        let narrow = shown.join("\n").replace(" --", "\n--").replace("ms | ", "ms |\n");
+        let narrow = narrow.replace(": `", ":\n`");
+        let (head, rows) = narrow.split_once("\n| 1,024").unwrap();
+        let narrow = format!("{head}\n| 1,024{}", rows.replace(" | ", "|"));
+        insta::assert_snapshot!(narrow, @"
+        # Report
+
+        ## Layers behind compute: large
+
+        6 layers of 1,237 MB, forward, from mapped, NVIDIA H200, 16 cores:
+        `python3 -m forebay.stream_bench
+        --layers 6
+        --layer-mb 1237
+        --tokens 1024,8192,32768
+        --from mapped
+        --ways forebay,two-buffers
+        --file large.bin
+        --rounds 5
+        --out FOLDER`
+
+        | tokens | way | compute, ms |
+        transfer, ms |
+        reads | pass, ms |
+        line, ms |
+        overhead, % | over compute, % | stall, ms |
+        compute beside | CPU, s/GB |
+        | 1,024|forebay|1.09|22.36|6|134.9|135.3|-0.3|+1965.2|128.2|1.029|0.018 |
+        | 1,024|two-buffers|1.09|22.36|6|135.3|135.3|+0.0|+1971.5|128.7|1.012|0.018 |
+        | 8,192|forebay|10.79|22.35|6|143.8|144.9|-0.7|+122.1|82.8|0.943|0.019 |
+        | 8,192|two-buffers|10.79|22.35|6|144.3|144.9|-0.5|+122.7|83.3|0.941|0.019 |
+        | 32,768|forebay|79.00|22.38|6|481.1|496.4|-3.1|+1.5|22.3|0.968|0.065 |
+        | 32,768|two-buffers|79.00|22.38|6|490.1|496.4|-1.3|+3.4|22.5|0.987|0.066 |
+
+        - forebay: free from 32,768 tokens on; on its line from 1,024 tokens on
+        - two-buffers: free from 32,768 tokens on; on its line from 1,024 tokens on
+        ");
+    }
+
+    #[test]
     fn nothing_acts() {
-        let text = text(&digest_of(&[("a", &made::hostile())]));
+        let hostile = crate::report::layers::tests::hostile();
+        let text = text(&digest_of(&[("a", &made::hostile()), ("b", &hostile)]));
         // In code nothing acts anyhow.
         let text = text.replace(&code(made::HARM), "");
+        let text = text.replace(&code(&crate::shell_word(made::HARM)), "");
         assert!(!text.contains("<script") && !text.contains("<img"), "{text}");
         // Every row has as many bars as its table's head.
         let bars = |line: &str| line.replace("\\|", "").matches('|').count();

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::report::digest::{Axis, Digest, Line, Metric, notes};
+use crate::report::layers::{Layers, Of, Point, QUANTITIES};
 
 /// Everything that has a number, as gauges.
 #[must_use]
@@ -10,7 +11,8 @@ pub fn text(digest: &Digest) -> String {
     let mut text = String::new();
     for metric in Metric::ALL {
         let lines = digest.lines.iter().filter(|line| line.metric(metric).is_some());
-        let gauge = Gauge { name: name(metric), help: format!("the median {}", metric.name()) };
+        let gauge =
+            Gauge { name: name("", metric.key()), help: format!("the median {}", metric.name()) };
         gauge.begin(&mut text, lines.clone().next().is_some());
         for line in lines {
             let estimate = line.metric(metric);
@@ -22,7 +24,7 @@ pub fn text(digest: &Digest) -> String {
                 "the {end} end of the interval that holds the median with a confidence of \
                  {percent} at least"
             );
-            let gauge = Gauge { name: format!("{}_{end}", name(metric)), help };
+            let gauge = Gauge { name: format!("{}_{end}", name("", metric.key())), help };
             let known = digest.lines.iter().filter_map(|line| {
                 let (low, high) = line.metric(metric)?.interval?;
                 Some((line, if of == 0 { low } else { high }))
@@ -34,6 +36,7 @@ pub fn text(digest: &Digest) -> String {
         }
     }
     counts(digest, &mut text);
+    behind_compute(&mut text, &digest.layers);
     text
 }
 
@@ -75,11 +78,47 @@ fn counts(digest: &Digest, text: &mut String) {
     }
 }
 
-/// A metric's name with the prefix of all ours, and base units.
-fn name(metric: Metric) -> String {
-    let key = metric.key();
+/// What was measured of layers behind compute.
+fn behind_compute(text: &mut String, all: &[Layers]) {
+    let points = || all.iter().flat_map(|run| run.points.iter().map(move |point| (run, point)));
+    for quantity in QUANTITIES {
+        let mut values: Vec<(String, f64)> = Vec::new();
+        for (layers, point) in points() {
+            match quantity.of {
+                Of::Point(of) => values.extend(of(point).map(|v| (place(layers, point, ""), v))),
+                Of::Way(of) => {
+                    values.extend(point.ways.iter().filter_map(|(name, way)| {
+                        Some((place(layers, point, name), of(point, way)?))
+                    }))
+                }
+            }
+        }
+        let gauge = Gauge { name: name("layers_", quantity.key), help: quantity.is.into() };
+        gauge.begin(text, !values.is_empty());
+        for (labels, value) in values {
+            gauge.value(text, &labels, Some(value));
+        }
+    }
+}
+
+/// The labels of a way's passes, or, without one, of a number of tokens.
+fn place(layers: &Layers, point: &Point, way: &str) -> String {
+    joined([
+        ("run".to_owned(), layers.name.as_str()),
+        ("layers".to_owned(), &layers.count.to_string()),
+        ("layer_bytes".to_owned(), &layers.layer_bytes.to_string()),
+        ("order".to_owned(), &layers.order),
+        ("from".to_owned(), &layers.from),
+        ("tokens".to_owned(), &point.tokens.to_string()),
+        ("way".to_owned(), way),
+        ("simulated".to_owned(), if layers.simulated { "true" } else { "" }),
+    ])
+}
+
+/// The name of what has this key, with the prefix of all ours, and base units.
+fn name(part: &str, key: &str) -> String {
     let key = key.strip_suffix("_s").map_or_else(|| key.to_owned(), |key| format!("{key}_seconds"));
-    format!("forebay_{}", key.replace("cpu_s_per", "cpu_seconds_per"))
+    format!("forebay_{part}{}", key.replace("cpu_s_per", "cpu_seconds_per"))
 }
 
 struct Gauge {
@@ -127,6 +166,7 @@ mod tests {
 
     use super::*;
     use crate::report::digest::gather::tests::digest_of;
+    use crate::report::layers::tests::{MAPPED, hostile};
     use crate::report::made::{self, Sweep};
 
     /// Checks every line, and returns the series with their values.
@@ -159,6 +199,30 @@ mod tests {
         let expected: Vec<f64> = digest.lines.iter().filter_map(Line::rate).collect();
         assert_eq!(rates, expected);
         assert!(found.iter().any(|(name, _)| name.starts_with("forebay_latency_p99_9_seconds{")));
+    }
+
+    #[test]
+    fn layers_have_gauges_of_their_own() {
+        let digest = digest_of(&[("l", MAPPED), ("m", MAPPED)]);
+        let text = text(&digest);
+        let found = series(&text);
+        let names: HashSet<&String> = found.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), found.len());
+        let labels = "run=\"l\",layers=\"6\",layer_bytes=\"1236996096\",order=\"forward\",\
+                      from=\"mapped\",tokens=\"1024\"";
+        let pass = digest.layers[0].points[0].way("forebay").unwrap().pass_s;
+        for line in [
+            format!("forebay_layers_pass_seconds{{{labels},way=\"forebay\"}} {pass}"),
+            format!("forebay_layers_turns{{{labels}}} 6"),
+            "# HELP forebay_layers_cpu_seconds_per_gb processor time for 1e9 bytes".to_owned(),
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}");
+        }
+        // Neither a backward pass nor bytes of two buffers were told.
+        let passes =
+            found.iter().filter(|(name, _)| name.starts_with("forebay_layers_pass_seconds{"));
+        assert_eq!((passes.count(), text.matches("forebay_layers_mapped_bytes{").count()), (12, 6));
+        assert!(!series(&self::text(&digest_of(&[("h", &hostile())]))).is_empty());
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! A report for those without a browser: the answer, bars, and the table.
+//! A report for those without a browser: the answer, bars, and the tables.
 
 use std::fmt::Write as _;
 
 use crate::report::digest::{Axis, Digest, Line, answer, digits, rate_text};
-use crate::report::grid::{Cell, Column, Grid, people};
-use crate::report::plain::plain;
+use crate::report::grid::{Cell, Column, Grid, layers, people};
+use crate::report::layers::{Layers, said};
+use crate::report::plain::{cut, plain};
 use crate::report::table;
 
 /// Letters of a whole bar.
@@ -26,7 +27,31 @@ pub fn text(digest: &Digest) -> String {
         let told = told.unwrap_or_else(|| run.environment.command.clone());
         let _ = writeln!(text, "{}: {}", plain(&run.name), plain(&told));
     }
-    text + &body(digest)
+    if !digest.runs.is_empty() || digest.layers.is_empty() {
+        text.push_str(&body(digest));
+    }
+    behind_compute(&mut text, &digest.layers);
+    text
+}
+
+/// What was measured of layers behind compute: of each run a table, and what it shows.
+fn behind_compute(text: &mut String, all: &[Layers]) {
+    for layers in all {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let (name, command) = (plain(&layers.name), plain(&layers.command));
+        let _ = writeln!(text, "{gap}{name}: {command}\n{}", plain(&layers.about()));
+        let grid = layers::people(layers, ROWS_MAX);
+        if !grid.rows.is_empty() {
+            let _ = writeln!(text, "\n{}", rows(&grid));
+        }
+        for line in said::sentences(layers).iter().chain(&said::left_out(layers)) {
+            let _ = writeln!(text, "{}", plain(line));
+        }
+    }
+    if !all.is_empty() {
+        text.push('\n');
+        said::LEGEND.iter().for_each(|(name, is)| text.push_str(&format!("{name}: {is}\n")));
+    }
 }
 
 /// The same without the commands that made it.
@@ -99,18 +124,11 @@ fn section(text: &mut String, heading: &str, bars: &[Bar]) {
         return;
     }
     let _ = writeln!(text, "\n{heading}");
-    let names: Vec<String> = bars.iter().map(|bar| cut(&plain(&bar.name))).collect();
+    let names: Vec<String> = bars.iter().map(|bar| cut(&plain(&bar.name), NAME_MAX)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or_default();
     for (bar, name) in bars.iter().zip(names) {
         let _ = writeln!(text, "  {name:<width$}  {}  {}", drawn(bar.share), plain(&bar.value));
     }
-}
-
-fn cut(name: &str) -> String {
-    if name.chars().count() <= NAME_MAX {
-        return name.to_owned();
-    }
-    name.chars().take(NAME_MAX - 1).chain(['…']).collect()
 }
 
 /// A bar by eighths of a letter.
@@ -155,7 +173,7 @@ fn text_of<'a>(cell: &'a Cell, column: &Column, failures: &mut Vec<&'a str>) -> 
         "" => "–".to_owned(),
         // Why a point failed is longer than a cell, and the same for many.
         why if column.key == "error" => format!("[{}]", table::mark(why, failures)),
-        text => cut(&plain(text)),
+        text => cut(&plain(text), NAME_MAX),
     }
 }
 
@@ -173,6 +191,7 @@ fn common(digest: &Digest) -> Option<String> {
 mod tests {
     use super::*;
     use crate::report::digest::gather::tests::digest_of;
+    use crate::report::layers::tests::{MAPPED, hostile};
     use crate::report::made::{self, Sweep};
 
     #[test]
@@ -245,6 +264,51 @@ mod tests {
         let text = self::text(&digest_of(&[("a", &made::file(&sweep))]));
         assert!(text.contains("295 more rows: `--csv` has all"), "{text}");
         assert!(text.lines().count() < 300);
+    }
+
+    #[test]
+    fn layers_have_a_table_and_what_it_shows() {
+        let text = text(&digest_of(&[("large", MAPPED)]));
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (shown, legend) = text.split_once("\n\ncompute, transfer: ").unwrap();
+        let narrow: Vec<String> = shown.lines().map(words).collect();
+        let narrow = narrow.join("\n").replace(" --", "\n--").replace("ms ", "ms\n");
+        insta::assert_snapshot!(narrow, @"
+        large: python3 -m forebay.stream_bench
+        --layers 6
+        --layer-mb 1237
+        --tokens 1024,8192,32768
+        --from mapped
+        --ways forebay,two-buffers
+        --file large.bin
+        --rounds 5
+        --out FOLDER
+        6 layers of 1,237 MB, forward, from mapped, NVIDIA H200, 16 cores
+
+        tokens way compute, ms
+        transfer, ms
+        reads pass, ms
+        line, ms
+        overhead, % over compute, % stall, ms
+        compute beside CPU, s/GB
+        1,024 forebay 1.09 22.36 6 134.9 135.3 -0.3 +1965.2 128.2 1.029 0.018
+        1,024 two-buffers 1.09 22.36 6 135.3 135.3 +0.0 +1971.5 128.7 1.012 0.018
+        8,192 forebay 10.79 22.35 6 143.8 144.9 -0.7 +122.1 82.8 0.943 0.019
+        8,192 two-buffers 10.79 22.35 6 144.3 144.9 -0.5 +122.7 83.3 0.941 0.019
+        32,768 forebay 79.00 22.38 6 481.1 496.4 -3.1 +1.5 22.3 0.968 0.065
+        32,768 two-buffers 79.00 22.38 6 490.1 496.4 -1.3 +3.4 22.5 0.987 0.066
+
+        forebay: free from 32,768 tokens on; on its line from 1,024 tokens on
+        two-buffers: free from 32,768 tokens on; on its line from 1,024 tokens on
+        ");
+        assert_eq!(legend.lines().count(), 9);
+        let results = made::file(&Sweep { repeats: 1, ..Sweep::default() });
+        let both = self::text(&digest_of(&[("l", MAPPED), ("a", &results)]));
+        assert!(both.starts_with("a: forebay sweep") && both.contains("\nAt best, forebay"));
+        assert!(both.contains("\n\nl: python3 -m forebay.stream_bench"), "{both}");
+        let hostile = self::text(&digest_of(&[("h", &hostile())]));
+        assert!(hostile.chars().all(|letter| letter == '\n' || !letter.is_control()));
+        assert!(hostile.contains("1080 more rows: `--csv` has all"), "{hostile}");
     }
 
     proptest::proptest! {

@@ -1,6 +1,7 @@
 //! Tables before they have a form: headings, and cells with their text and their number.
 
 pub mod full;
+pub mod layers;
 pub mod people;
 
 /// A table.
@@ -14,6 +15,25 @@ pub struct Grid {
     pub rows: Vec<Vec<Cell>>,
     /// Rows that are left out here for want of room.
     pub left_out: usize,
+}
+
+impl Grid {
+    /// The same without columns in which nothing stands.
+    #[must_use]
+    pub fn without_empty(self) -> Self {
+        let used = |column: usize| self.rows.iter().any(|row| !row[column].text.is_empty());
+        let kept: Vec<bool> = (0..self.columns.len()).map(used).collect();
+        let keep = |index: &usize| kept[*index];
+        let only = |cells: Vec<Cell>| {
+            cells.into_iter().enumerate().filter(|(at, _)| keep(at)).map(|(_, cell)| cell).collect()
+        };
+        let columns = self.columns.into_iter().enumerate();
+        Self {
+            columns: columns.filter(|(at, _)| keep(at)).map(|(_, column)| column).collect(),
+            rows: self.rows.into_iter().map(only).collect(),
+            ..self
+        }
+    }
 }
 
 /// A column.

@@ -61,7 +61,7 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
     };
     let rows: Vec<Vec<Cell>> = digest.lines.iter().take(most).map(row).collect();
     let left_out = digest.lines.len() - rows.len();
-    without_empty(Grid { caption: "Results".into(), columns, rows, left_out })
+    Grid { caption: "Results".into(), columns, rows, left_out }.without_empty()
 }
 
 /// A metric with its unit.
@@ -117,22 +117,6 @@ fn ending(line: &Line) -> [Cell; 6] {
     ]
 }
 
-/// A table without columns in which nothing stands.
-fn without_empty(grid: Grid) -> Grid {
-    let used = |column: usize| grid.rows.iter().any(|row| !row[column].text.is_empty());
-    let kept: Vec<bool> = (0..grid.columns.len()).map(used).collect();
-    let keep = |index: &usize| kept[*index];
-    let only = |cells: Vec<Cell>| {
-        cells.into_iter().enumerate().filter(|(at, _)| keep(at)).map(|(_, cell)| cell).collect()
-    };
-    let columns = grid.columns.into_iter().enumerate();
-    Grid {
-        columns: columns.filter(|(at, _)| keep(at)).map(|(_, column)| column).collect(),
-        rows: grid.rows.into_iter().map(only).collect(),
-        ..grid
-    }
-}
-
 /// The ceilings, and the share that was reached of each by those lines that it may bind.
 #[must_use]
 pub fn ceilings(digest: &Digest, most: usize) -> Grid {
@@ -176,7 +160,7 @@ pub fn ceilings(digest: &Digest, most: usize) -> Grid {
         })
         .collect();
     let left_out = digest.ceilings.len() - rows.len();
-    without_empty(Grid { caption: "Ceilings".into(), columns, rows, left_out })
+    Grid { caption: "Ceilings".into(), columns, rows, left_out }.without_empty()
 }
 
 /// A share in hundredths.
@@ -254,7 +238,7 @@ pub fn targets(digest: &Digest, most: usize) -> Grid {
         })
         .collect();
     let left_out = all - rows.len();
-    without_empty(Grid { caption: "Each target".into(), columns, rows, left_out })
+    Grid { caption: "Each target".into(), columns, rows, left_out }.without_empty()
 }
 
 /// A line's name among the others, and its rate, for bars.

@@ -19,12 +19,15 @@ const DEVICES_MAX: usize = 64;
 
 /// The command and the settings of a run.
 pub(crate) fn asked(markup: &mut Markup, run: &RunFacts) {
-    markup.within("pre", &[], |markup| {
-        markup.element("code", &[], &run.environment.command);
-    });
+    command(markup, &run.environment.command);
     let mut settings = Vec::new();
     flatten(&mut settings, String::new(), &run.asked, 0);
     list(markup, &settings);
+}
+
+/// A command.
+pub(crate) fn command(markup: &mut Markup, text: &str) {
+    markup.within("pre", &[], |markup| markup.element("code", &[], text));
 }
 
 /// What a value holds, by the way to each part.
@@ -165,7 +168,8 @@ fn drives(facts: &Environment) -> Vec<(String, String)> {
     found
 }
 
-fn list(markup: &mut Markup, facts: &[(String, String)]) {
+/// Facts with their names.
+pub(crate) fn list(markup: &mut Markup, facts: &[(impl AsRef<str>, String)]) {
     if facts.is_empty() {
         return;
     }

@@ -1,9 +1,8 @@
-//! A chart of lines as SVG: axes, units, markers, dashes, and bars for the interval of each median.
+//! A chart of lines as SVG: axes, units, markers, dashes, and a bar around each value.
 
 use super::markup::{Markup, at, cut};
-use super::plots::Chart;
-use crate::report::digest::{Metric, digits};
-use crate::report::grid::people::heading;
+use super::plots::{Chart, Measure, Reach, Spot};
+use crate::report::digest::digits;
 
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 300.0;
@@ -43,58 +42,103 @@ pub(crate) fn draw(markup: &mut Markup, chart: &Chart, number: usize) {
 }
 
 fn title(chart: &Chart) -> String {
-    let what = format!("{} by {}", heading(chart.metric), chart.x.name());
+    let what = format!("{} by {}", chart.y.heading(), chart.x);
     if chart.facet.is_empty() { what } else { format!("{what}: {}", cut(&chart.facet, 120)) }
 }
 
 /// What the chart shows, for those who do not see it.
 fn description(chart: &Chart) -> String {
     let each = chart.series.iter().map(|series| {
-        let medians = series.points.iter().map(|(_, estimate)| estimate.median);
-        let (low, high) = medians.fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
+        let values = series.points.iter().map(|(_, spot)| spot.value);
+        let (low, high) = values.fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(v), b.max(v)));
         let name = if series.name.is_empty() { "the line" } else { &series.name };
-        let shown = |value: f64| digits(value * chart.metric.scale());
-        format!("{}: from {} to {} {}", cut(name, 80), shown(low), shown(high), chart.metric.unit())
+        let shown = |value: f64| digits(value * chart.y.scale);
+        let text = format!("{}: from {} to {}", cut(name, 80), shown(low), shown(high));
+        with_unit(text, &chart.y)
     });
-    format!("{}. The table of results has all numbers.", each.collect::<Vec<_>>().join("; "))
+    format!("{}. The table has all numbers.", each.collect::<Vec<_>>().join("; "))
+}
+
+/// A value with the unit in which it is shown.
+fn with_unit(text: String, measure: &Measure) -> String {
+    if measure.unit.is_empty() { text } else { format!("{text} {}", measure.unit) }
 }
 
 /// Where values lie.
 struct Scale {
     /// Of each tick.
     x: Vec<f64>,
-    /// The value at the top.
-    top: f64,
-    /// Between two lines of the grid.
-    step: f64,
+    /// The values at the bottom and at the top, in the unit in which they are shown.
+    ends: (f64, f64),
+    /// Those of the lines of the grid.
+    marks: Vec<f64>,
+    /// Whether values are as far from each other as their logarithms.
+    steep: bool,
     unit: f64,
 }
 
 impl Scale {
     fn of(chart: &Chart) -> Self {
-        let unit = chart.metric.scale();
-        let values = chart.series.iter().flat_map(|series| &series.points);
-        let most = values.map(|(_, point)| point.range().1.max(point.median)).fold(0.0, f64::max);
+        let (x, unit) = (places(chart), chart.y.scale);
+        let spots = chart.series.iter().flat_map(|series| &series.points);
+        let values = spots.flat_map(|(_, spot)| {
+            let (low, high) = spot.bar.unwrap_or((spot.value, spot.value));
+            [low, spot.value, high]
+        });
+        if chart.y.reach == Reach::One {
+            let values = values.map(|value| value * unit);
+            let values = values.filter(|value| value.is_finite() && *value > 0.0);
+            // What is 1 is not to be blown up into noise.
+            let ends = values.fold((0.95, 1.05), |(a, b): (f64, f64), v| (a.min(v), b.max(v)));
+            return Self { x, ends, marks: ratios(ends), steep: true, unit };
+        }
+        let most = values.fold(0.0, f64::max);
         let limit = chart.limit.as_ref().map(|(_, rate)| *rate);
         let most = limit.filter(|rate| *rate < most * LIMIT_MAX).unwrap_or(0.0).max(most) * unit;
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let step = step(most / 5.0);
         let top = (most / step).ceil() * step;
-        let first = chart.ticks.first().map_or(0.0, |tick| tick.0);
-        let last = chart.ticks.last().map_or(1.0, |tick| tick.0);
-        // Powers of two are as far from each other as their logarithms.
-        let steep = first > 0.0 && last / first >= 8.0;
-        let place = |value: f64| if steep { value.log2() } else { value };
-        let span = (place(last) - place(first)).max(f64::MIN_POSITIVE);
-        let x = |value: f64| LEFT + (place(value) - place(first)) / span * (WIDTH - LEFT - RIGHT);
-        Self { x: chart.ticks.iter().map(|tick| x(tick.0)).collect(), top, step, unit }
+        // A step is a fifth of the top or more.
+        let marks = (0..=6).map(|number| f64::from(number) * step);
+        let marks = marks.take_while(|mark| *mark <= top * 1.0001).collect();
+        Self { x, ends: (0.0, top), marks, steep: false, unit }
     }
 
     /// The height of a value in base units; what lies outside is at the edge.
     fn y(&self, value: f64) -> f64 {
-        let share = (value * self.unit / self.top).clamp(0.0, 1.0);
+        let place = |value: f64| if self.steep { value.ln() } else { value };
+        let (low, high) = (place(self.ends.0), place(self.ends.1));
+        let share = ((place(value * self.unit) - low) / (high - low)).clamp(0.0, 1.0);
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
     }
+}
+
+/// Where the ticks of the horizontal axis are.
+fn places(chart: &Chart) -> Vec<f64> {
+    let first = chart.ticks.first().map_or(0.0, |tick| tick.0);
+    let last = chart.ticks.last().map_or(1.0, |tick| tick.0);
+    // Powers of two are as far from each other as their logarithms.
+    let steep = first > 0.0 && (last / first >= 8.0 || chart.y.reach == Reach::One);
+    let place = |value: f64| if steep { value.log2() } else { value };
+    let span = place(last) - place(first);
+    let share = |value: f64| if span > 0.0 { (place(value) - place(first)) / span } else { 0.5 };
+    let ticks = chart.ticks.iter();
+    ticks.map(|tick| LEFT + share(tick.0) * (WIDTH - LEFT - RIGHT)).collect()
+}
+
+/// Round ratios between two, few of them.
+fn ratios((low, high): (f64, f64)) -> Vec<f64> {
+    let between = |step: f64, of: fn(f64) -> f64, low: f64, high: f64| {
+        let first = (low / step).ceil();
+        let numbers = (0..=8).map(move |number| (first + f64::from(number)) * step);
+        numbers.take_while(move |value| *value <= high).map(of).collect()
+    };
+    let steps = [0.02, 0.05, 0.1, 0.2, 0.5];
+    if let Some(step) = steps.into_iter().find(|step| (high - low) / step <= 8.0) {
+        return between(step, |value| value, low, high);
+    }
+    let (low, high) = (low.log2(), high.log2());
+    between(((high - low) / 8.0).ceil().max(1.0), f64::exp2, low, high)
 }
 
 /// The next of 1, 2 and 5 with zeros.
@@ -106,19 +150,13 @@ fn step(least: f64) -> f64 {
 
 fn axes(markup: &mut Markup, chart: &Chart, scale: &Scale) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-    let mut value = 0.0;
-    // A step is a fifth of the top or more.
-    for _ in 0..=6 {
-        if value > scale.top * 1.0001 {
-            break;
-        }
-        let y = scale.y(value / scale.unit);
+    for mark in &scale.marks {
+        let y = scale.y(mark / scale.unit);
         let path = format!("M{LEFT} {}H{right}", at(y));
         markup.alone("path", &[("class", &"rule"), ("d", &path)]);
         let attributes: [(&str, &dyn std::fmt::Display); 3] =
             [("x", &(LEFT - 6.0)), ("y", &at(y + 4.0)), ("text-anchor", &"end")];
-        markup.element("text", &attributes, digits(value));
-        value += scale.step;
+        markup.element("text", &attributes, digits(*mark));
     }
     let mut free = f64::MIN;
     for (x, (_, name)) in scale.x.iter().zip(&chart.ticks) {
@@ -133,7 +171,7 @@ fn axes(markup: &mut Markup, chart: &Chart, scale: &Scale) {
     }
     let attributes: [(&str, &dyn std::fmt::Display); 3] =
         [("class", &"soft"), ("x", &"2"), ("y", &"14")];
-    markup.element("text", &attributes, heading(chart.metric));
+    markup.element("text", &attributes, chart.y.heading());
     let middle = f64::midpoint(LEFT, right);
     let attributes: [(&str, &dyn std::fmt::Display); 4] = [
         ("class", &"soft"),
@@ -141,9 +179,9 @@ fn axes(markup: &mut Markup, chart: &Chart, scale: &Scale) {
         ("y", &(HEIGHT - 8.0)),
         ("text-anchor", &"middle"),
     ];
-    markup.element("text", &attributes, chart.x.name());
+    markup.element("text", &attributes, chart.x);
     if let Some((_, rate)) = &chart.limit
-        && rate * scale.unit <= scale.top
+        && rate * scale.unit <= scale.ends.1
     {
         let path = format!("M{LEFT} {}H{right}", at(scale.y(*rate)));
         markup.alone("path", &[("class", &"limit"), ("d", &path)]);
@@ -162,16 +200,16 @@ fn line(
     let mut path = String::new();
     for (tick, point) in &series.points {
         let word = if path.is_empty() { 'M' } else { 'L' };
-        path.push_str(&format!("{word}{} {}", at(place(*tick)), at(scale.y(point.median))));
+        path.push_str(&format!("{word}{} {}", at(place(*tick)), at(scale.y(point.value))));
     }
     let dash = DASHES[index % DASHES.len()];
     markup.alone("path", &[("class", &class), ("stroke-dasharray", &dash), ("d", &path)]);
     for (tick, point) in &series.points {
-        let (x, y) = (place(*tick), scale.y(point.median));
+        let (x, y) = (place(*tick), scale.y(point.value));
         markup.within("g", &[], |markup| {
             let name = chart.ticks.get(*tick).map_or("", |tick| &tick.1);
-            markup.element("title", &[], said(chart.metric, name, &series.name, point));
-            if let Some((low, high)) = point.interval {
+            markup.element("title", &[], said(&chart.y, name, &series.name, point));
+            if let Some((low, high)) = point.bar {
                 let (low, high) = (at(scale.y(low)), at(scale.y(high)));
                 let (from, to) = (at(x - 4.0), at(x + 4.0));
                 let middle = at(x);
@@ -184,17 +222,12 @@ fn line(
 }
 
 /// A point in words.
-fn said(
-    metric: Metric,
-    tick: &str,
-    series: &str,
-    point: &crate::results::summary::Estimate,
-) -> String {
-    let shown = |value: f64| digits(value * metric.scale());
+fn said(measure: &Measure, tick: &str, series: &str, point: &Spot) -> String {
+    let shown = |value: f64| digits(value * measure.scale);
     let name = if series.is_empty() { String::new() } else { format!("{}, ", cut(series, 80)) };
-    let unit = metric.unit();
-    let text = format!("{name}{}: {} {unit}", cut(tick, 40), shown(point.median));
-    match point.interval {
+    let text = format!("{name}{}: {}", cut(tick, 40), shown(point.value));
+    let text = with_unit(text, measure);
+    match point.bar {
         Some((low, high)) => format!("{text} ({} to {})", shown(low), shown(high)),
         None => text,
     }
@@ -243,9 +276,8 @@ fn legend(markup: &mut Markup, chart: &Chart) {
                 markup.within("svg", &hidden, |markup| {
                     markup.alone("path", &[("class", &"limit"), ("d", &"M0 7H34")]);
                 });
-                let rate = digits(rate * chart.metric.scale());
-                let unit = chart.metric.unit();
-                markup.text(&format!("ceiling: {} {rate} {unit}", cut(name, 60)));
+                let text = format!("{} {}", cut(name, 70), digits(rate * chart.y.scale));
+                markup.text(&with_unit(text, &chart.y));
             });
         }
     });
@@ -256,27 +288,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::report::digest::Axis;
+    use crate::report::digest::Metric;
     use crate::report::html::markup::tests::elements;
     use crate::report::html::plots::Series;
     use crate::results::summary::Estimate;
 
-    fn chart(values: &[f64], numbers: &[f64]) -> Chart {
+    fn chart(values: &[f64], numbers: &[f64], reach: Reach) -> Chart {
         let mut ticks: Vec<(f64, String)> =
             numbers.iter().map(|number| (*number, format!("{number}"))).collect();
         ticks.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let point = |value: f64| Estimate::of([value, value * 1.1]);
+        let point = |value: f64| Estimate::of([value, value * 1.1]).map(Spot::from);
         let points = values.iter().enumerate().filter_map(|(n, v)| Some((n, point(*v)?))).collect();
         let series = vec![Series { name: "one".into(), points }];
-        let (x, metric, limit) = (Axis::Depth, Metric::Rate, Some(("storage".into(), 7e9)));
-        Chart { facet: String::new(), x, metric, ticks, series, limit }
+        let y = Measure { reach, ..Metric::Rate.into() };
+        let limit = Some(("ceiling: storage".into(), 7e9));
+        Chart { facet: String::new(), x: "depth", y, ticks, series, limit }
     }
 
     #[test]
     fn values_stand_where_they_belong() {
-        let chart = Chart { limit: None, ..chart(&[2e9, 4e9], &[1.0, 2.0]) };
+        let chart = Chart { limit: None, ..chart(&[2e9, 4e9], &[1.0, 2.0], Reach::Zero) };
         let scale = Scale::of(&chart);
-        assert_eq!((scale.top, scale.step), (5.0, 1.0));
+        assert_eq!((scale.ends.1, scale.marks.len()), (5.0, 6));
         let (zero, whole) = (scale.y(0.0), scale.y(5e9));
         assert_eq!((zero, whole), (HEIGHT - BOTTOM, TOP));
         assert!((scale.y(2.5e9) - f64::midpoint(zero, whole)).abs() < 1e-9);
@@ -284,15 +317,43 @@ mod tests {
         assert_eq!([0.11, 0.2, 3.0, 6.0].map(step), [0.2, 0.2, 5.0, 10.0]);
     }
 
+    #[test]
+    fn ratios_lie_around_one() {
+        let mut chart = chart(&[1.0], &[1024.0, 4096.0, 8192.0], Reach::One);
+        (chart.y.scale, chart.y.unit) = (1.0, "");
+        chart.limit = Some(("the line".into(), 1.0));
+        let scale = Scale::of(&chart);
+        assert_eq!((scale.ends, scale.marks.len()), ((0.95, 1.1), 8));
+        // Twice the tokens are always as far.
+        let third = (scale.x[2] - scale.x[0]) / 3.0;
+        assert!((scale.x[2] - scale.x[1] - third).abs() < 1e-9);
+        let (below, above) = (scale.y(0.98) - scale.y(1.0), scale.y(1.0) - scale.y(1.0 / 0.98));
+        assert!(below > 0.0 && (below - above).abs() < 1e-9);
+        assert_eq!(ratios((0.95, 30.0)), [1.0, 2.0, 4.0, 8.0, 16.0]);
+        assert_eq!(ratios((1e-300, 1e300)).len(), 7);
+        // One alone is in the middle.
+        chart.ticks.truncate(1);
+        assert_eq!(Scale::of(&chart).x, [f64::midpoint(LEFT, WIDTH - RIGHT)]);
+        let mut markup = Markup::default();
+        draw(&mut markup, &chart, 1);
+        let text = markup.done();
+        assert!(
+            text.contains("the line 1.00<") && text.contains(": 1.05 (1.00 to 1.10)<"),
+            "{text}"
+        );
+    }
+
     proptest! {
         #[test]
         fn any_numbers_make_a_chart_of_its_size(
             values in prop::collection::vec(any::<f64>(), 0..9),
             numbers in prop::collection::vec(any::<f64>(), 2..9),
+            is_ratio: bool,
         ) {
+            let reach = if is_ratio { Reach::One } else { Reach::Zero };
             let numbers: Vec<f64> = numbers.into_iter().filter(|n| n.is_finite()).collect();
             let mut markup = Markup::default();
-            draw(&mut markup, &chart(&values, &numbers), 1);
+            draw(&mut markup, &chart(&values, &numbers, reach), 1);
             let text = markup.done();
             prop_assert!(elements(&text).contains(&"svg".to_owned()));
             prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);

@@ -3,6 +3,7 @@
 
 use std::fmt::{Display, Write as _};
 
+pub(crate) use crate::report::plain::cut;
 use crate::report::plain::plain;
 
 /// Letters of one text at most: a path has 4,096, and nobody reads more of it.
@@ -109,14 +110,6 @@ pub(crate) fn at(value: f64) -> String {
     if value.is_finite() { format!("{value:.1}") } else { "0".into() }
 }
 
-/// The first letters of a name, and that there are more.
-pub(crate) fn cut(name: &str, most: usize) -> String {
-    if name.chars().count() <= most {
-        return name.to_owned();
-    }
-    name.chars().take(most.saturating_sub(1)).chain(['…']).collect()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
@@ -175,7 +168,6 @@ pub(crate) mod tests {
     #[test]
     fn long_text_is_cut() {
         assert!(escaped(&"ä".repeat(9999)).chars().count() == TEXT_MAX + 1);
-        assert_eq!((cut("abc", 3), cut("abcd", 3)), ("abc".into(), "ab…".into()));
         assert_eq!((at(f64::NAN), at(1.25)), ("0".into(), "1.2".into()));
     }
 }

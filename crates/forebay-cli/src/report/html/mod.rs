@@ -2,12 +2,14 @@
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` lets no text of theirs act;
 //! besides, the page forbids itself to load anything. `plots` says what is drawn, `lines`, `heat`,
-//! `bars` and `flow` draw it, `side` has runs beside each other.
+//! `bars` and `flow` draw it, `side` has runs beside each other, `layers` what `forebay stream`
+//! measured.
 
 mod bars;
 mod facts;
 mod flow;
 mod heat;
+mod layers;
 mod lines;
 mod markup;
 mod plots;
@@ -44,7 +46,7 @@ pub fn page(digest: &Digest) -> String {
         markup.within("body", &[], |markup| {
             markup.within("header", &[], |markup| {
                 markup.element("h1", &[], &title);
-                let answer = answer::sentence(digest);
+                let answer = answer::of(digest);
                 markup.element("p", &[("class", &"answer"), ("id", &"answer")], answer);
             });
             markup.within("main", &[], |markup| body(markup, digest));
@@ -56,8 +58,10 @@ pub fn page(digest: &Digest) -> String {
 }
 
 fn title(digest: &Digest) -> String {
-    let names: Vec<&str> = digest.runs.iter().take(4).map(|run| run.name.as_str()).collect();
-    let more = if digest.runs.len() > 4 { " and more" } else { "" };
+    let runs = digest.runs.iter().map(|run| run.name.as_str());
+    let all = runs.chain(digest.layers.iter().map(|layers| layers.name.as_str()));
+    let names: Vec<&str> = all.clone().take(4).collect();
+    let more = if all.count() > 4 { " and more" } else { "" };
     markup::cut(&format!("Report of {}{more}", names.join(", ")), 200)
 }
 
@@ -73,32 +77,46 @@ fn head(markup: &mut Markup, title: &str) {
 
 fn body(markup: &mut Markup, digest: &Digest) {
     warnings(markup, digest);
-    section(markup, "What was asked", |markup| each_run(markup, digest, facts::asked));
+    section(markup, "What was asked", |markup| {
+        each_run(markup, digest, facts::asked);
+        layers::each(markup, digest, layers::asked);
+    });
     if !digest.ceilings.is_empty() {
         section(markup, "Ceilings", |markup| {
             bars::draw(markup, digest);
             tables::draw(markup, &people::ceilings(digest, ROWS_MAX), "ceilings");
         });
     }
-    drawings(markup, digest);
-    section(markup, "Results", |markup| {
-        let mut about = "The median of the repeats. GB are 1e9 bytes.".to_owned();
-        if let Some(percent) = notes::confidence(digest, Metric::Rate) {
-            about = format!(
-                "The median of the repeats, and in brackets an interval that holds it with a \
-                 confidence of {percent} at least (more repeats, more confidence). GB are 1e9 \
-                 bytes."
-            );
-        }
-        markup.element("p", &[("class", &"note")], &about);
-        tables::draw(markup, &people::results(digest, ROWS_MAX), "results");
-        tables::draw(markup, &people::targets(digest, ROWS_MAX), "targets");
-    });
+    let drawn = drawings(markup, digest);
+    if !digest.lines.is_empty() {
+        section(markup, "Results", |markup| results(markup, digest));
+    }
     if let Some(diff) = side::of(digest) {
         section(markup, "Side by side", |markup| side::draw(markup, &diff));
     }
-    section(markup, "Environment", |markup| each_run(markup, digest, facts::environment));
-    section(markup, "Samples", |markup| samples::draw(markup, digest));
+    if !digest.layers.is_empty() {
+        section(markup, "Layers behind compute", |markup| layers::draw(markup, digest, drawn));
+    }
+    section(markup, "Environment", |markup| {
+        each_run(markup, digest, facts::environment);
+        layers::each(markup, digest, layers::environment);
+    });
+    if !digest.lines.is_empty() {
+        section(markup, "Samples", |markup| samples::draw(markup, digest));
+    }
+}
+
+fn results(markup: &mut Markup, digest: &Digest) {
+    let mut about = "The median of the repeats. GB are 1e9 bytes.".to_owned();
+    if let Some(percent) = notes::confidence(digest, Metric::Rate) {
+        about = format!(
+            "The median of the repeats, and in brackets an interval that holds it with a \
+             confidence of {percent} at least (more repeats, more confidence). GB are 1e9 bytes."
+        );
+    }
+    markup.element("p", &[("class", &"note")], &about);
+    tables::draw(markup, &people::results(digest, ROWS_MAX), "results");
+    tables::draw(markup, &people::targets(digest, ROWS_MAX), "targets");
 }
 
 fn section(markup: &mut Markup, heading: &str, inside: impl FnOnce(&mut Markup)) {
@@ -114,7 +132,7 @@ fn each_run(
     show: impl Fn(&mut Markup, &super::digest::RunFacts),
 ) {
     for run in digest.runs.iter().take(RUNS_MAX) {
-        if digest.runs.len() > 1 {
+        if digest.runs.len() + digest.layers.len() > 1 {
             markup.element("h3", &[], format!("{}: {}", run.name, run.verb));
         }
         show(markup, run);
@@ -138,7 +156,8 @@ fn more(markup: &mut Markup, count: usize, what: &str) {
     }
 }
 
-fn drawings(markup: &mut Markup, digest: &Digest) {
+/// Draws the results; how many drawings that were.
+fn drawings(markup: &mut Markup, digest: &Digest) -> usize {
     let (charts, maps, flows) = (plots::charts(digest), plots::maps(digest), flow::flows(digest));
     let mut number = 0;
     let mut next = || {
@@ -171,6 +190,7 @@ fn drawings(markup: &mut Markup, digest: &Digest) {
             markup.element("p", &[("class", &"note")], about);
         });
     }
+    number
 }
 
 #[cfg(test)]

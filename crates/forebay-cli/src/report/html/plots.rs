@@ -23,9 +23,9 @@ const METRICS: [Metric; 10] = [
 /// Lines in one chart at most: more cannot be told apart.
 pub(crate) const SERIES_MAX: usize = 8;
 /// Charts of a page at most.
-const CHARTS_MAX: usize = 32;
+pub(crate) const CHARTS_MAX: usize = 32;
 /// Points of a line at most.
-const POINTS_MAX: usize = 256;
+pub(crate) const POINTS_MAX: usize = 256;
 /// Heat maps of a page at most.
 const MAPS_MAX: usize = 16;
 /// Columns and rows of a heat map at most.
@@ -36,13 +36,51 @@ const CELLS_MAX: usize = 24;
 pub(crate) struct Chart {
     /// What all of its points have in common, of what varies.
     pub(crate) facet: String,
-    pub(crate) x: Axis,
-    pub(crate) metric: Metric,
+    /// What stands on its horizontal axis.
+    pub(crate) x: &'static str,
+    pub(crate) y: Measure,
     /// The values of the horizontal axis, as numbers and as text, the smallest first.
     pub(crate) ticks: Vec<(f64, String)>,
     pub(crate) series: Vec<Series>,
-    /// The ceiling that all points have.
+    /// What all points are held against, in words, and its value.
     pub(crate) limit: Option<(String, f64)>,
+}
+
+/// What stands on a chart's upright axis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Measure {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    /// What to multiply values by to have them in that unit.
+    pub(crate) scale: f64,
+    pub(crate) reach: Reach,
+}
+
+/// Where an upright axis begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// At 0.
+    Zero,
+    /// Around 1, as values are ratios: both axes are logarithmic.
+    One,
+}
+
+impl Measure {
+    /// The name with the unit.
+    pub(crate) fn heading(&self) -> String {
+        if self.unit.is_empty() {
+            self.name.into()
+        } else {
+            format!("{}, {}", self.name, self.unit)
+        }
+    }
+}
+
+impl From<Metric> for Measure {
+    fn from(metric: Metric) -> Self {
+        let (name, unit, scale) = (metric.name(), metric.unit(), metric.scale());
+        Self { name, unit, scale, reach: Reach::Zero }
+    }
 }
 
 /// One line of a chart.
@@ -50,7 +88,20 @@ pub(crate) struct Chart {
 pub(crate) struct Series {
     pub(crate) name: String,
     /// By the number of the tick, in their order.
-    pub(crate) points: Vec<(usize, Estimate)>,
+    pub(crate) points: Vec<(usize, Spot)>,
+}
+
+/// A value, and from where to where its bar reaches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spot {
+    pub(crate) value: f64,
+    pub(crate) bar: Option<(f64, f64)>,
+}
+
+impl From<Estimate> for Spot {
+    fn from(estimate: Estimate) -> Self {
+        Self { value: estimate.median, bar: estimate.interval }
+    }
 }
 
 /// A map of cells.
@@ -158,22 +209,24 @@ fn chart(lines: &[&Line], facet: String, x: Axis, metric: Metric, apart: &[Axis]
         ticks.iter().position(|(_, text)| text == mark)
     };
     let series = split(&measured, apart).into_iter().map(|(name, part)| {
-        let points = part.iter().filter_map(|line| Some((place(line)?, line.metric(metric)?)));
-        let mut points: Vec<(usize, Estimate)> = points.collect();
+        let points =
+            part.iter().filter_map(|line| Some((place(line)?, line.metric(metric)?.into())));
+        let mut points: Vec<(usize, Spot)> = points.collect();
         points.sort_by_key(|(tick, _)| *tick);
         Series { name, points }
     });
     let series: Vec<Series> =
         series.filter(|series| !series.points.is_empty()).take(SERIES_MAX).collect();
     let limit = (metric == Metric::Rate).then(|| limit(&measured)).flatten();
-    (ticks.len() > 1).then_some(Chart { facet, x, metric, ticks, series, limit })
+    let (x, y) = (x.name(), metric.into());
+    (ticks.len() > 1).then_some(Chart { facet, x, y, ticks, series, limit })
 }
 
 /// The ceiling that all of these lines have.
 fn limit(lines: &[&Line]) -> Option<(String, f64)> {
     let first = lines.first()?.limit.as_ref()?;
     let same = lines.iter().all(|line| line.limit.as_ref() == Some(first));
-    same.then(|| (first.name.clone(), first.rate))
+    same.then(|| (format!("ceiling: {}", first.name), first.rate))
 }
 
 /// The maps of a digest, of the two axes of numbers that vary most.
@@ -229,13 +282,13 @@ mod tests {
     fn a_sweep_over_two_axes_has_lines_and_maps() {
         let digest = digest(&Sweep::default());
         let charts = charts(&digest).shown;
-        let metrics: Vec<Metric> = charts.iter().map(|chart| chart.metric).collect();
-        assert_eq!(metrics, METRICS[..5]);
+        let measures: Vec<Measure> = charts.iter().map(|chart| chart.y).collect();
+        assert_eq!(measures, METRICS.map(Measure::from)[..5]);
         let chart = &charts[0];
-        assert_eq!((chart.x, chart.ticks.len(), chart.series.len()), (Axis::RequestSize, 5, 3));
+        assert_eq!((chart.x, chart.ticks.len(), chart.series.len()), ("request size", 5, 3));
         assert_eq!(
             (chart.series[1].name.as_str(), chart.limit.clone()),
-            ("depth 8", Some(("storage".into(), 7e9)))
+            ("depth 8", Some(("ceiling: storage".into(), 7e9)))
         );
         let maps = maps(&digest).shown;
         assert_eq!((maps.len(), maps[0].columns.len(), maps[0].rows.len()), (2, 5, 3));
@@ -252,7 +305,7 @@ mod tests {
         assert!(all.iter().all(|chart| chart.series.len() <= SERIES_MAX));
         let points: usize = all
             .iter()
-            .filter(|chart| chart.metric == Metric::Rate)
+            .filter(|chart| chart.y == Metric::Rate.into())
             .flat_map(|chart| &chart.series)
             .map(|series| series.points.len())
             .sum();
@@ -285,7 +338,7 @@ mod tests {
         let texts = ["1", "7", "15"].map(sweep);
         let files: Vec<(&str, &str)> = texts.iter().map(|text| ("a", text.as_str())).collect();
         let charts = charts(&digest_of(&files)).shown;
-        assert_eq!(charts[0].x, Axis::Run);
+        assert_eq!(charts[0].x, "run");
         let names: Vec<&str> = charts[0].ticks.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["1", "7", "15"]);
     }

@@ -95,8 +95,8 @@
     table.parentElement.before(tools);
   }
 
-  const save = document.getElementById("save");
-  save.append(button("Save all samples as JSON", () => {
+  // A report of layers alone has no samples.
+  document.getElementById("save")?.append(button("Save all samples as JSON", () => {
     const text = document.getElementById("samples").textContent;
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));

@@ -19,6 +19,7 @@ use forebay_cli::args::Arguments;
 use tempfile::TempDir;
 
 use crate::program::program;
+use crate::report::layers::LARGE;
 use crate::report::made::{self, Sweep};
 
 const GUIDE: &str = include_str!("../../../../../docs/guide.md");
@@ -149,6 +150,8 @@ fn prepare(here: &Path) {
                 IOSize: 1024(KiB) Throughput: 2.000000 GiB/sec, Avg_Latency: 3906.250000 usecs \
                 ops: 8192 total_time 4.000000 secs\n";
     fs::write(here.join("gdsio.log"), line).unwrap();
+    fs::create_dir(here.join("mapped")).unwrap();
+    fs::write(here.join("mapped/stream_bench.json"), LARGE).unwrap();
 }
 
 #[test]
@@ -162,8 +165,9 @@ fn what_reads_results_runs_as_the_pages_say() {
         for block in all.iter().filter(|block| block.is("sh") || block.is("console")) {
             parse(&folder, page, block);
             for command in block.commands() {
-                // What measures takes a path and time.
-                if !command.starts_with("forebay sweep") {
+                // What measures takes a path and time, or a GPU.
+                let measures = ["forebay sweep", "forebay stream"];
+                if !measures.iter().any(|begin| command.starts_with(begin)) {
                     let output = shell(&folder, &command);
                     assert!(output.status.success(), "{page}: {command}: {}", said(&output));
                     count += 1;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::devtools::{Browser, found};
+use super::layers::LARGE;
 use super::made::{self, Sweep};
 use super::{folder, forebay};
 
@@ -163,6 +164,26 @@ fn a_page_of_hostile_results_does_nothing() {
     let mut browser = Browser::start(&program, folder.path());
     browser.load(&page);
     assert_eq!(browser.is("document.scripts.length + document.images.length"), 2);
+    narrow(&mut browser);
+    is_quiet(&browser, &page);
+}
+
+#[test]
+#[ignore = "slow: it starts a browser"]
+fn a_page_of_layers_works_in_a_browser() {
+    let Some(program) = found() else {
+        println!("skipped: a report of layers in a browser: no `chromium` on this machine");
+        return;
+    };
+    let (folder, _) = folder(LARGE);
+    let page = page(folder.path());
+    let mut browser = Browser::start(&program, folder.path());
+    browser.load(&page);
+    let sort = "document.querySelector('#layers-1 th[data-key=stall_s] button').click(), \
+                document.querySelector('#layers-1 td').textContent";
+    assert_eq!(browser.is(sort), "32,768");
+    // Three of each way, and one in the legend.
+    assert_eq!(browser.is("document.querySelectorAll('figure svg path.mark').length"), 8);
     narrow(&mut browser);
     is_quiet(&browser, &page);
 }

@@ -2,6 +2,7 @@
 
 mod browser;
 mod devtools;
+pub(crate) mod layers;
 #[path = "../../results/made.rs"]
 pub(crate) mod made;
 

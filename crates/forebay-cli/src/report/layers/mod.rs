@@ -1,0 +1,317 @@
+//! Layers behind compute, as `forebay stream` measured them: what each way's passes took at each
+//! number of tokens. [`read`] has them from a file, [`said`] puts them into words.
+//!
+//! Whatever a file says, every number in here is finite, what is divided by is not 0, and no point
+//! has a way twice.
+
+pub mod read;
+pub mod said;
+
+use std::collections::HashSet;
+
+use serde::Deserialize;
+
+use super::digest::grouped;
+
+/// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
+pub const SCHEMA: u64 = 1;
+
+/// What one run of `forebay stream` measured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Layers {
+    /// What tells it from the others.
+    pub name: String,
+    /// The command, as it may be typed again.
+    pub command: String,
+    /// Layers of the model.
+    pub count: u64,
+    /// Bytes of each.
+    pub layer_bytes: u64,
+    /// How they were taken: `forward`, `backward`, `train`.
+    pub order: String,
+    /// Where they were found: `page-cache`, `pinned` and others.
+    pub from: String,
+    /// Layers that the GPU holds at once, of Forebay.
+    pub buffers: Option<u64>,
+    /// Passes of each way that count.
+    pub rounds: Option<u64>,
+    /// The file that held them.
+    pub file: Option<String>,
+    /// What computed.
+    pub machine: Machine,
+    /// Whether a simulated GPU did.
+    pub simulated: bool,
+    /// Ways that were left out, and why.
+    pub absent: Vec<(String, String)>,
+    /// Why it ended before it was done.
+    pub failed: Option<String>,
+    /// What was measured at each number of tokens, in the order in which it was.
+    pub points: Vec<Point>,
+}
+
+/// The machine, as far as it was told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Machine {
+    /// The GPU's name.
+    pub gpu: Option<String>,
+    /// Threads that can run at once.
+    pub cores: Option<u64>,
+    /// All that is known, by name.
+    pub facts: Vec<(&'static str, String)>,
+}
+
+/// A number of tokens.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Point {
+    /// How many.
+    pub tokens: u64,
+    /// Layers that a pass takes, one after the other.
+    pub turns: u64,
+    /// Seconds of a pass's compute alone.
+    pub compute_s: f64,
+    /// Seconds of a layer's transfer alone.
+    pub transfer_layer_s: f64,
+    /// Seconds of a layer's compute on the way there.
+    pub forward_layer_s: Option<f64>,
+    /// Seconds of it on the way back.
+    pub backward_layer_s: Option<f64>,
+    /// Operations of a pass's compute.
+    pub operations: Option<f64>,
+    /// What each way took.
+    pub ways: Vec<(String, Way)>,
+}
+
+/// What a way's passes took at a number of tokens.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Way {
+    /// Seconds of the median pass.
+    pub pass_s: f64,
+    /// Seconds of the shortest.
+    pub pass_low_s: Option<f64>,
+    /// Seconds of the longest.
+    pub pass_high_s: Option<f64>,
+    /// Seconds that theory says with this compute, this link and this way's buffers.
+    pub line_s: f64,
+    /// Seconds of these that the compute waits.
+    pub line_stall_s: Option<f64>,
+    /// Layers that come in a pass, in theory.
+    pub line_reads: Option<f64>,
+    /// Layers that came.
+    pub reads: Option<f64>,
+    /// Seconds that the compute waited.
+    pub stall_s: Option<f64>,
+    /// How many times as long the compute took as alone.
+    pub compute_beside: Option<f64>,
+    /// Processor seconds for 1e9 bytes.
+    pub cpu_s_per_gb: f64,
+    /// Where the bytes came from.
+    #[serde(default)]
+    pub bytes: Bytes,
+}
+
+/// Bytes of a pass, where the way counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub struct Bytes {
+    /// From pinned memory.
+    pub pinned_bytes: Option<u64>,
+    /// From pages of the page cache that were pinned.
+    pub mapped_bytes: Option<u64>,
+    /// By way of slots.
+    pub file_bytes: Option<u64>,
+}
+
+impl Layers {
+    /// All ways that were measured anywhere, in their order.
+    #[must_use]
+    pub fn ways(&self) -> Vec<&str> {
+        let mut known = HashSet::new();
+        let all = self.points.iter().flat_map(|point| &point.ways).map(|(name, _)| name.as_str());
+        all.filter(|name| known.insert(*name)).collect()
+    }
+
+    /// What was streamed on which machine, in a line.
+    #[must_use]
+    pub fn about(&self) -> String {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "megabytes")]
+        #[expect(clippy::cast_precision_loss, reason = "megabytes")]
+        let size = grouped((self.layer_bytes as f64 / 1e6).round() as u64);
+        let mut parts = vec![
+            format!("{} layers of {size} MB", grouped(self.count)),
+            self.order.clone(),
+            format!("from {}", self.from),
+        ];
+        parts.extend(self.machine.gpu.clone());
+        parts.extend(self.machine.cores.map(|cores| format!("{cores} cores")));
+        if self.simulated {
+            parts.push("simulated".into());
+        }
+        parts.join(", ")
+    }
+}
+
+impl Point {
+    /// What a way took, if it was measured here.
+    #[must_use]
+    pub fn way(&self, name: &str) -> Option<&Way> {
+        self.ways.iter().find(|(other, _)| other == name).map(|(_, way)| way)
+    }
+
+    /// Seconds of the compute of one turn, over all of them.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a count of turns")]
+    pub fn compute_turn_s(&self) -> f64 {
+        self.compute_s / self.turns as f64
+    }
+}
+
+impl Way {
+    /// How many times its line a pass takes.
+    #[must_use]
+    pub fn over_line(&self) -> f64 {
+        self.pass_s / self.line_s
+    }
+
+    /// The same of the shortest pass and of the longest.
+    #[must_use]
+    pub fn range_over_line(&self) -> Option<(f64, f64)> {
+        Some((self.pass_low_s? / self.line_s, self.pass_high_s? / self.line_s))
+    }
+
+    /// How many times compute alone a pass takes.
+    #[must_use]
+    pub fn over_compute(&self, point: &Point) -> f64 {
+        self.pass_s / point.compute_s
+    }
+}
+
+/// A number that programs read.
+#[derive(Debug, Clone, Copy)]
+pub struct Quantity {
+    /// Its name, which tells its unit.
+    pub key: &'static str,
+    /// What it is.
+    pub is: &'static str,
+    /// How it is found.
+    pub of: Of,
+}
+
+/// What has a quantity.
+#[derive(Debug, Clone, Copy)]
+pub enum Of {
+    /// A number of tokens, whichever the way.
+    Point(fn(&Point) -> Option<f64>),
+    /// A way at a number of tokens.
+    Way(fn(&Point, &Way) -> Option<f64>),
+}
+
+const fn point(key: &'static str, is: &'static str, of: fn(&Point) -> Option<f64>) -> Quantity {
+    Quantity { key, is, of: Of::Point(of) }
+}
+
+const fn way(key: &'static str, is: &'static str, of: fn(&Point, &Way) -> Option<f64>) -> Quantity {
+    Quantity { key, is, of: Of::Way(of) }
+}
+
+/// All, in the order of columns. Counts are exact to 52 bits.
+#[expect(clippy::cast_precision_loss, reason = "counts of bytes and turns")]
+pub const QUANTITIES: [Quantity; 21] = [
+    point("turns", "layers that a pass takes", |point| Some(point.turns as f64)),
+    point("compute_s", "compute of a pass alone", |point| Some(point.compute_s)),
+    point("forward_layer_s", "compute of a layer forward", |point| point.forward_layer_s),
+    point("backward_layer_s", "compute of a layer backward", |point| point.backward_layer_s),
+    point("transfer_layer_s", "transfer of a layer alone", |point| Some(point.transfer_layer_s)),
+    point("operations", "operations of a pass", |point| point.operations),
+    way("pass_s", "the median pass", |_, way| Some(way.pass_s)),
+    way("pass_low_s", "the shortest pass", |_, way| way.pass_low_s),
+    way("pass_high_s", "the longest pass", |_, way| way.pass_high_s),
+    way("line_s", "a pass in theory", |_, way| Some(way.line_s)),
+    way("line_stall_s", "what the compute waits in theory", |_, way| way.line_stall_s),
+    way("line_reads", "layers that come in a pass in theory", |_, way| way.line_reads),
+    way("over_line", "the median pass over its line", |_, way| Some(way.over_line())),
+    way("over_compute", "the median pass over compute alone", |point, way| {
+        Some(way.over_compute(point))
+    }),
+    way("reads", "layers that came in a pass", |_, way| way.reads),
+    way("stall_s", "what the compute waited in a pass", |_, way| way.stall_s),
+    way("compute_beside", "compute beside transfers over compute alone", |_, way| {
+        way.compute_beside
+    }),
+    way("cpu_s_per_gb", "processor time for 1e9 bytes", |_, way| Some(way.cpu_s_per_gb)),
+    way("pinned_bytes", "bytes of a pass from pinned memory", |_, way| {
+        way.bytes.pinned_bytes.map(|bytes| bytes as f64)
+    }),
+    way("mapped_bytes", "bytes of a pass from pinned pages", |_, way| {
+        way.bytes.mapped_bytes.map(|bytes| bytes as f64)
+    }),
+    way("file_bytes", "bytes of a pass by way of slots", |_, way| {
+        way.bytes.file_bytes.map(|bytes| bytes as f64)
+    }),
+];
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// An archived run: three numbers of tokens, two ways.
+    pub(crate) const MAPPED: &str =
+        include_str!("../../../../../benches/runs/2026-11-22-h200-layers-b/large-mapped.json");
+
+    pub(crate) use crate::report::made::HARM;
+
+    /// A file of somebody who means harm: as many ways and points as may be, and absurd numbers.
+    pub(crate) fn hostile() -> String {
+        let numbers = [1e-12, 1e9, 0.5, 1.0];
+        let way = |number: usize| {
+            let pass = numbers[number % 4];
+            serde_json::json!({
+                "pass_s": pass, "pass_low_s": 1e9, "pass_high_s": 1e-12,
+                "line_s": numbers[(number / 4) % 4], "stall_s": -1e9, "reads": 1e18,
+                "compute_beside": 1e18, "cpu_s_per_gb": 0, "bytes": {"file_bytes": u64::MAX}
+            })
+        };
+        let point = |tokens: u64| {
+            let ways = (0..64).map(|number| (format!("{number}{HARM}"), way(number)));
+            let ways: serde_json::Map<String, serde_json::Value> = ways.collect();
+            serde_json::json!({
+                "tokens": tokens, "turns": u64::MAX, "compute_s": 1e-12, "operations": 1e308,
+                "transfer_layer_s": 1e9, "ways": ways
+            })
+        };
+        serde_json::json!({
+            "command": [HARM], "layer_bytes": u64::MAX, "layers": u64::MAX, "order": HARM,
+            "from": HARM, "simulated": true, "failed": HARM, "absent": {HARM: HARM},
+            "environment": {"gpu": HARM, "cpu": HARM, "cpus": u64::MAX, "kernel": HARM},
+            "points": [point(1), point(2), point(u64::MAX), point(7), point(9), point(11),
+                point(12), point(13), point(14), point(15), point(16), point(17), point(18),
+                point(19), point(20), point(21), point(22), point(23), point(24), point(25)]
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn what_was_streamed_is_told_in_a_line() {
+        let layers = read::layers(MAPPED.as_bytes()).unwrap();
+        let line = "6 layers of 1,237 MB, forward, from mapped, NVIDIA H200, 16 cores";
+        assert_eq!(layers.about(), line);
+        assert_eq!(layers.ways(), ["forebay", "two-buffers"]);
+        let simulated = Layers { simulated: true, ..Layers::default() };
+        assert_eq!(simulated.about(), "0 layers of 0 MB, , from , simulated");
+    }
+
+    #[test]
+    fn every_quantity_has_a_name_of_its_own() {
+        let keys: HashSet<&str> = QUANTITIES.iter().map(|quantity| quantity.key).collect();
+        assert_eq!(keys.len(), QUANTITIES.len());
+    }
+
+    #[test]
+    fn ratios_are_those_of_the_file() {
+        let layers = read::layers(MAPPED.as_bytes()).unwrap();
+        let point = &layers.points[0];
+        let way = point.way("forebay").unwrap();
+        assert_eq!(way.over_line(), 0.134_912_288_999_998_96 / 0.135_252_798_999_997_5);
+        assert_eq!(way.range_over_line().unwrap().0, way.pass_low_s.unwrap() / way.line_s);
+        assert_eq!(way.over_compute(point), way.pass_s / 0.006_532_583_999_998_565);
+        assert_eq!((point.compute_turn_s() * 6.0, point.way("none")), (point.compute_s, None));
+    }
+}
