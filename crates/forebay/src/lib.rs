@@ -107,12 +107,12 @@
 //! - `queue/sim/peers.rs`: plays a port
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
-//! - `stream/loader.rs`: queues copies to the stream's own memory
 //! - `stream/mapped.rs`: pins what it has mapped
 //! - `stream/mapper.rs`: takes layers for a stream that it names, in tests
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
 //! - `stream/planning.rs`: copies between memory of its own, to see how fast that is
+//! - `stream/reading.rs`: queues copies to the stream's own memory
 //! - `stream/taken.rs`: orders work on streams that a caller names
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
 //! - `stream/writing.rs`: orders work on streams that a caller names
