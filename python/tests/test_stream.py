@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 from pathlib import Path
 
@@ -228,11 +229,32 @@ def test_what_is_open_for_reading_is_not_written_back(
 ) -> None:
     with LayerStream(model[0], "sim", engine=engine) as stream:
         layer = next(iter(stream))
-        with pytest.raises(ValueError, match="open it for writing"):
+        with pytest.raises(ValueError, match="the layer `layer 0`: .*open it for writing") as error:
             layer.write_back()
+        assert isinstance(error.value, forebay.RequestError) and error.value.layer == "layer 0"
         layer.release()
         with pytest.raises(ValueError, match="released"):
             layer.write_back()
+
+
+def test_an_error_names_its_layer(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], tmp_path: Path
+) -> None:
+    layers, _ = model
+    names = [f"block {number}" for number in range(LAYERS)]
+    budget = {"gpu_budget": 2 * NBYTES + 1000, "mapped_budget": 0}
+    with LayerStream(layers, "sim", engine=engine, names=names, **budget) as stream:
+        next(stream)
+        os.truncate(tmp_path / "model", 3 * NBYTES + 10)
+        next(stream)
+        next(stream)
+        with pytest.raises(forebay.EndOfFile, match="cannot read the layer `block 3`: ") as error:
+            next(stream)
+    assert error.value.layer == "block 3"
+    assert error.value.filename == str(tmp_path / "model") and error.value.hint
+    with pytest.raises(FileNotFoundError) as other:
+        engine.open(tmp_path / "nothing")
+    assert isinstance(other.value, forebay.Error) and other.value.layer is None
 
 
 def test_pages_are_pinned_where_they_lie(

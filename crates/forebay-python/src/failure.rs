@@ -23,8 +23,13 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 
 fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let about = PyDict::new(py);
-    about.set_item("kind", kind(error))?;
     about.set_item("message", message(error))?;
+    if let Error::Layer { layer, .. } = error {
+        about.set_item("layer", layer)?;
+    }
+    // A layer's error is raised as what went wrong with it.
+    let error = error.without_layer();
+    about.set_item("kind", kind(error))?;
     about.set_item("errno", error.errno())?;
     about.set_item("hint", hint(error))?;
     about.set_item("route", route(error).map(|route| route.to_string()))?;

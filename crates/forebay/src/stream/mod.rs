@@ -196,8 +196,8 @@ impl LayerStream {
     /// before was taken, on which all that uses that layer has been queued.
     ///
     /// # Errors
-    /// What went wrong with this layer: it is tried again by the next call. All buffers are held
-    /// by layers that are kept. The GPU's own failure, which ends the stream.
+    /// What went wrong with this layer, as [`Error::Layer`]: it is tried again by the next call.
+    /// All buffers are held by layers that are kept. The GPU's own failure, which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
@@ -308,7 +308,7 @@ impl LayerStream {
     /// their files are synced.
     ///
     /// # Errors
-    /// What went wrong with one of them since it was last asked.
+    /// What went wrong with one of them since it was last asked, as [`Error::Layer`].
     pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.shared.check_home()?;
         self.shared.flush(go_on)

@@ -172,7 +172,8 @@ impl Taken {
     /// changes the layer before it is written.
     ///
     /// # Errors
-    /// For a layer that was released, and one of a file that was opened for reading; the GPU's.
+    /// For a layer that was released. As [`Error::Layer`]: one of a file that was opened for
+    /// reading, or some of whose bytes another layer has; the GPU's.
     pub unsafe fn write_back(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.

@@ -15,7 +15,7 @@ use super::shared::{From, Job, Loaded, Shared, State, Way, refused, released};
 use super::statistics::Visit;
 use super::store::{Home, Store};
 use super::{LayerTimes, Taken, refuse};
-use crate::error::Result;
+use crate::error::{Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
 use crate::memory::Buffer;
 
@@ -130,8 +130,10 @@ impl Shared {
         self.pump(state)?;
         state.check_open()?;
         let next = state.schedule.sequence().at(state.schedule.position());
-        if let Some(error) = next.and_then(|unit| state.failures.remove(&unit)) {
-            return Err(error);
+        if let Some(unit) = next
+            && let Some(error) = state.failures.remove(&unit)
+        {
+            return Err(error.of_layer(Operation::Read, &self.units[unit].name));
         }
         match (state.schedule.next(), next) {
             (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming), // once it is written

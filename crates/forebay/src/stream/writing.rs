@@ -70,26 +70,25 @@ impl Shared {
         compute: CallerStream,
     ) -> Result<()> {
         let unit = &self.units[number];
+        let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
         let mut state = self.lock();
         state.check_open()?;
         let taken = state.taken.iter().find(|taken| taken.0 == position);
         let &(_, buffer) = taken.ok_or_else(released)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
-            return Err(refused(
-                part,
-                "the file was opened for reading: open it for writing".into(),
-            ));
+            let reason = "the file was opened for reading: open it for writing";
+            return Err(of_it(refused(part, reason.into())));
         }
         if let Some((part, other)) = self.shares_bytes(number) {
             let reason = format!("`{other}` has some of these bytes too, and would keep the old");
-            return Err(refused(part, reason));
+            return Err(of_it(refused(part, reason)));
         }
         // SAFETY: the caller's promise.
         unsafe { self.check_stream(compute) }?;
         let store = state.store()?;
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
-        let computed = computed.map_err(|source| self.failed(unit.len, source))?;
+        let computed = computed.map_err(|source| of_it(self.failed(unit.len, source)))?;
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
@@ -245,7 +244,10 @@ impl Shared {
         state.schedule.release(write.buffer);
         match ended {
             Ok(bytes) => state.writes.bytes += bytes,
-            Err(error) => state.writes.failures.push(error),
+            Err(error) => {
+                let layer = &self.units[write.unit].name;
+                state.writes.failures.push(error.of_layer(Operation::Write, layer));
+            }
         }
     }
 }

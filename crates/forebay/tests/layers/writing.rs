@@ -140,7 +140,9 @@ fn what_cannot_be_written_is_refused_or_told() {
     let stream = rig.stream(&model, ordered(Order::Forward, None));
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     let error = write_back(&rig, &layer).expect_err("the file is open for reading");
-    assert!(error.to_string().contains("open it for writing"), "{error}");
+    assert_eq!(error.to_string(), "cannot write the layer `layer 0`");
+    let cause = error.without_layer().to_string();
+    assert!(cause.contains("open it for writing"), "{cause}");
     let mut model = writable(&rig, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
@@ -167,7 +169,8 @@ fn what_cannot_be_written_is_refused_or_told() {
             true => stream.close().expect_err("it cannot be written"),
             false => stream.flush_while(&mut || true).expect_err("it cannot be written"),
         };
-        assert!(matches!(error, Error::Io { .. }), "{error}");
+        assert_eq!(error.to_string(), "cannot write the layer `layer 0`");
+        assert!(matches!(error.without_layer(), Error::Io { .. }), "{error:?}");
         // It is told once, and the stream goes on.
         if !closes {
             assert!(stream.flush_while(&mut || true).expect("told before"));
@@ -218,7 +221,8 @@ fn a_part_that_fails_disturbs_no_other() {
         rig.device.work(rig.compute(), SHORT).expect("a stream");
     }
     let error = stream.flush_while(&mut || true).expect_err("a part cannot be written");
-    assert!(matches!(error, Error::Io { .. }), "{error}");
+    assert_eq!(error.to_string(), "cannot write the layer `sealed`");
+    assert!(matches!(error.without_layer(), Error::Io { .. }), "{error:?}");
     stream.close().expect("an end");
     // Every other layer is as it was.
     on_the_drive(&Model { layers: model.layers.split_off(1), bytes: model.bytes.split_off(1) });
@@ -237,11 +241,12 @@ fn layers_that_share_bytes_are_not_written() {
     write_back(&rig, &layer).expect("it has its bytes alone");
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     let error = write_back(&rig, &layer).expect_err("another has some of them");
-    assert!(error.to_string().contains("`tied` has some of these bytes"), "{error}");
+    let cause = error.without_layer().to_string();
+    assert!(cause.contains("`tied` has some of these bytes"), "{cause}");
     rig.device.set_capturing(rig.stream, true).expect("a stream");
     for refused in [write_back(&rig, &layer), release(&rig, &layer)] {
         let error = refused.expect_err("the stream is captured");
-        let text = error.to_string();
+        let text = error.without_layer().to_string();
         assert!(text.contains("captured") || text.contains("`tied`"), "{error}");
     }
     rig.device.set_capturing(rig.stream, false).expect("a stream");
