@@ -191,11 +191,13 @@ impl Shared {
                 }
             }
         }
+        // While others get on, a part waits for its turn.
+        let moved = || transfers.iter().map(|(_, transfer)| transfer.progress().0).sum();
         for (part, transfer) in &transfers {
             if error.is_some() {
                 transfer.cancel(); // what is in flight is waited for
             }
-            match self.landed(part, transfer, bound) {
+            match self.landed((part, transfer), &moved, bound) {
                 Ok(()) => {}
                 Err(stalled @ Error::TimedOut { .. }) => {
                     // Its copies may read the buffer for ever.
@@ -210,22 +212,27 @@ impl Shared {
         error.map_or(Ok(unit.bytes()), Err)
     }
 
-    /// Waits for the end of a transfer: for ever, or once the stream is closed as long as it moves
-    /// anything within `bound`.
-    fn landed(&self, part: &LayerPart, transfer: &Transfer, bound: Duration) -> Result<()> {
-        let (mut done, mut since) = (transfer.progress().0, Instant::now());
+    /// Waits for the end of a part's transfer: for ever, or once the stream is closed as long as
+    /// more has `moved` within `bound`.
+    fn landed(
+        &self,
+        (part, transfer): (&LayerPart, &Transfer),
+        moved: &dyn Fn() -> u64,
+        bound: Duration,
+    ) -> Result<()> {
+        let (mut done, mut since) = (moved(), Instant::now());
         loop {
             if let Some(ended) = transfer.wait_for(ASKS_EVERY) {
                 return ended.map(drop);
             }
-            let now = transfer.progress().0;
+            let now = moved();
             if now != done {
                 (done, since) = (now, Instant::now());
             }
             if since.elapsed() > bound && self.closed_for().is_some_and(|closed| closed > bound) {
                 transfer.cancel();
                 let place = part.file.place(part.offset, part.len);
-                return Err(Error::TimedOut { place, bound, done });
+                return Err(Error::TimedOut { place, bound, done: transfer.progress().0 });
             }
         }
     }

@@ -183,9 +183,9 @@ fn what_cannot_be_written_is_refused_or_told() {
 /// A stream's end waits for what gets on, however long that takes.
 #[test]
 fn what_is_slow_is_written_whole() {
-    let watchdog = Duration::from_millis(500);
+    let watchdog = Duration::from_secs(1);
     let rig = Rig::with_watchdog("sim:bandwidth=1MB/s", watchdog);
-    let mut model = writable(&rig, LEN);
+    let mut model = writable(&rig, 2 * LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     change(&rig, &mut model, &layer, 9);
