@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -255,6 +256,29 @@ def test_an_error_names_its_layer(
     with pytest.raises(FileNotFoundError) as other:
         engine.open(tmp_path / "nothing")
     assert isinstance(other.value, forebay.Error) and other.value.layer is None
+
+
+def test_who_waits_for_a_layer_is_interrupted_and_loses_none(tmp_path: Path) -> None:
+    slow = forebay.Engine(remember=False, slot_size=256 << 10, segment_size=64 << 10)
+    slow.gpu("sim:bandwidth=1MB/s")
+    path, nbytes = tmp_path / "model", 1_500_000
+    path.write_bytes(bytes(2 * nbytes))
+    file = slow.open(path)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    layers = [[(file, layer * nbytes, nbytes)] for layer in range(2)]
+    with LayerStream(layers, "sim", engine=slow) as stream:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert [layer.index for layer in stream] == [0, 1]
 
 
 def test_pages_are_pinned_where_they_lie(

@@ -3,9 +3,9 @@
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
 use forebay::stream::{
-    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, StreamOptions, Tier,
+    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
 };
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
@@ -78,7 +78,12 @@ impl LayerStream {
         let compute = number(compute)?;
         // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's.
         let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
-        Ok(raised(py, taken)?.map(|taken| TakenLayer { taken: Apart::new(taken) }))
+        match raised(py, taken)? {
+            Step::Taken(taken) => Ok(Some(TakenLayer { taken: Apart::new(taken) })),
+            Step::End => Ok(None),
+            // What a signal's handler raised is raised above.
+            Step::Interrupted => Err(PyKeyboardInterrupt::new_err(())),
+        }
     }
 
     /// Tells which layers are taken next.

@@ -56,7 +56,7 @@ use planning::Plan;
 use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
-pub use taken::{LayerMemory, Taken};
+pub use taken::{LayerMemory, Step, Taken};
 
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
@@ -201,11 +201,15 @@ impl LayerStream {
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
-        unsafe { self.shared.next(compute, &mut || true) }
+        Ok(match unsafe { self.shared.next(compute, &mut || true) }? {
+            Step::Taken(taken) => Some(taken),
+            Step::End | Step::Interrupted => None, // it goes on
+        })
     }
 
-    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so; `None`
-    /// also where it does not.
+    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so. Where it
+    /// does not, the layer before is released, nothing is taken, and the next call waits for the
+    /// same layer.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -216,7 +220,7 @@ impl LayerStream {
         &self,
         compute: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Taken>> {
+    ) -> Result<Step> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.next(compute, go_on) }

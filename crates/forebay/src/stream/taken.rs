@@ -12,6 +12,17 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError};
 use crate::memory::Buffer;
 
+/// What came of asking for the next layer.
+#[derive(Debug)]
+pub enum Step {
+    /// It was taken.
+    Taken(Taken),
+    /// A pass is over, or nothing more is to be taken; of an order that is told: as far as it was.
+    End,
+    /// Whoever was asked whether to go on waiting said no.
+    Interrupted,
+}
+
 /// A layer, or a slice of one, on the GPU: released when the next one is taken, unless it is kept.
 /// Dropping it releases nothing.
 pub struct Taken {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::stream::{Layer, LayerStream, Order};
+use forebay::stream::{Layer, LayerStream, Order, Step};
 use forebay::{Error, File};
 
 use crate::lab::fuse::Fuse;
@@ -185,26 +185,28 @@ fn a_caller_gives_up_waiting() {
     let Some((fuse, stream)) = served(&rig, len) else { return };
     fuse.set(|faults| faults.hang_from = Some(len));
     crate::lab::fuse::drop_pages(&fuse.path());
-    let mut asked = 0;
-    let mut taken = 0;
-    // The first layers may be there before the drive hangs.
-    while taken < COUNT {
+    let mut taken = Vec::new();
+    let mut steps = |most: u32| {
+        let mut asked = 0;
         let mut go_on = || {
             asked += 1;
-            asked < 3
+            asked < most
         };
-        // SAFETY: the stream is this device's and alive.
-        let next = unsafe { stream.next_while(rig.compute(), &mut go_on) };
-        if next.expect("no error").is_none() {
-            break;
+        loop {
+            // SAFETY: the stream is this device's and alive.
+            let next = unsafe { stream.next_while(rig.compute(), &mut go_on) };
+            match next.expect("no error") {
+                Step::Taken(layer) => taken.push(layer.layer()),
+                Step::End => return true,
+                Step::Interrupted => return false,
+            }
         }
-        taken += 1;
-    }
+    };
+    // The first layers may be there before the drive hangs. Who gives up may ask again.
+    assert!(!steps(3) && !steps(1));
     fuse.set(|faults| faults.hang_from = None);
-    while taken < COUNT {
-        assert!(rig.next(&stream).expect("it can be read").is_some());
-        taken += 1;
-    }
+    assert!(steps(u32::MAX), "the pass has an end");
+    assert_eq!(taken, (0..6).collect::<Vec<_>>());
 }
 
 #[test]
