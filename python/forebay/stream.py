@@ -215,9 +215,15 @@ class LayerStream:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.
 
         ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
-        how many more bytes would hide what is read, each with the seconds of a pass then.
+        how many more bytes would hide what is read, each with the seconds of a pass then. ``short``
+        says why fewer layers are pinned than was planned, where that is so; the times are of those
+        that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
         """
         return self._stream.placement()
+
+    def unplanned(self) -> str | None:
+        """Why there is no `placement`, or none yet; ``None`` where there is one."""
+        return self._stream.unplanned()
 
     def close(self) -> None:
         """Ends it: nothing more is read, and what is to be written back is. Warns of layers that somebody still has the memory of."""

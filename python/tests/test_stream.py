@@ -70,6 +70,8 @@ def test_layers_stay_in_pinned_memory(
             stream.prefetch(range(LAYERS))
             assert [held(layer) for layer in stream] == expected
         times = stream.statistics()["layers"]
+        assert stream.placement() is None
+        assert stream.unplanned() == "the order is told while the stream runs"
     assert [found["pinned"] for found in times[:LAYERS]] == [False] * LAYERS
     assert all(found["pinned"] for found in times[LAYERS:] if found["bytes"])
 
@@ -80,12 +82,14 @@ def test_after_a_pass_it_is_known_what_binds(
     layers, _ = model
     with LayerStream(layers, "sim", engine=engine) as stream:
         assert stream.placement() is None
+        assert (stream.unplanned() or "").startswith("layers are placed once the first pass is over")
         for _ in range(1000):
             for layer in stream:
                 layer.memory.tobytes()
             if (placement := stream.placement()) is not None:
                 break
-    assert placement is not None
+        assert stream.unplanned() is None
+    assert placement is not None and placement["short"] is None
     assert set(placement["tiers"]) <= {"gpu", "pinned", "page_cache", "drive"}
     # What the host does between two layers counts as compute here, so either may bind.
     assert placement["ceiling"] in ("compute", "link", "page_cache", "drive")

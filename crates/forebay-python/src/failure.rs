@@ -1,7 +1,5 @@
 //! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
 
-use std::error::Error as _;
-
 use forebay::{Error, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -49,8 +47,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-/// The error with all that lies behind it.
-fn message(error: &Error) -> String {
+/// An error with all that lies behind it.
+pub(crate) fn message(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(behind) = source {

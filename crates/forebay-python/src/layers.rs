@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
 use crate::engine::Engine;
-use crate::failure::raised;
+use crate::failure::{message, raised};
 use crate::file::File;
 use crate::stream::number;
 use crate::waiting::{Apart, interruptible};
@@ -140,7 +140,13 @@ impl LayerStream {
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take.
     fn placement<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let placement = py.detach(|| self.stream.placement());
-        placement.map(|placement| placement_of(py, &placement)).transpose()
+        placement.ok().map(|placement| placement_of(py, &placement)).transpose()
+    }
+
+    /// Why there is no such placement, or none yet.
+    fn unplanned(&self, py: Python<'_>) -> Option<String> {
+        let placement = py.detach(|| self.stream.placement());
+        placement.err().map(|reason| message(&reason))
     }
 
     /// What the layers and passes took so far.
@@ -308,5 +314,6 @@ fn placement_of<'py>(py: Python<'py>, placement: &Placement) -> PyResult<Bound<'
     let more = |raise: Option<Raise>| raise.map(|raise| (raise.bytes, raise.pass.as_secs_f64()));
     known.set_item("more_gpu", lift.and_then(|lift| more(lift.gpu)))?;
     known.set_item("more_host", lift.and_then(|lift| more(lift.host)))?;
+    known.set_item("short", placement.short.as_deref())?;
     Ok(known)
 }

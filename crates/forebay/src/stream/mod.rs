@@ -52,7 +52,7 @@ pub use placement::{
     Budget, CannotPlace, Ceiling, LayerCost, Lift, PassBytes, Placement, Prediction, Raise, Rates,
     Tier, place,
 };
-use planning::Plan;
+pub use planning::Unplanned;
 use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
@@ -273,15 +273,11 @@ impl LayerStream {
     }
 
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take so.
-    /// `None` before, and where nothing is planned: of an order that is told, of slices, and of
-    /// passes of more than 4,096 layers.
-    #[must_use]
-    pub fn placement(&self) -> Option<Placement> {
-        self.shared.check_home().ok()?;
-        match &self.shared.lock().plan {
-            Plan::Made(placement) => Some((**placement).clone()),
-            _ => None,
-        }
+    ///
+    /// # Errors
+    /// Why nothing is planned, or not yet.
+    pub fn placement(&self) -> Result<Placement, Unplanned> {
+        self.shared.placement()
     }
 
     /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which

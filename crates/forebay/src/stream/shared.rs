@@ -8,7 +8,7 @@ use super::layer::Unit;
 use super::mapper::{Mapper, Maps};
 use super::marks::{Mark, Marks};
 use super::order::Order;
-use super::planning::Plan;
+use super::planning::{Plan, Unplanned};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
@@ -128,7 +128,7 @@ impl Shared {
         if is_told {
             store.pin_first(engine, &units, options.host_budget)?; // there is nothing to plan by
         }
-        let plan = if is_told { Plan::None } else { Plan::Waiting };
+        let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();

@@ -12,7 +12,7 @@ mod writing;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions};
+use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions, Unplanned};
 use rig::{Rig, SLOT, ordered};
 
 const LEN: usize = 3 * SLOT;
@@ -61,7 +61,7 @@ fn layers_in_pinned_memory_are_read_once() {
     let times = stream.statistics().layers;
     let pinned = |layer| times.iter().filter(|times| times.layer == layer && times.pinned).count();
     assert_eq!([0, 1, 2, 3, 4].map(pinned), [2, 2, 2, 0, 0]);
-    assert!(stream.placement().is_none());
+    assert!(matches!(stream.placement(), Err(Unplanned::Told)));
 }
 
 #[test]
@@ -76,8 +76,10 @@ fn after_a_pass_it_is_known_what_binds() {
                 rig.device.work(rig.compute(), time).expect("a stream");
             }
             rig.device.synchronize(rig.stream).expect("the compute ends");
-            if let Some(placement) = stream.placement() {
-                return placement;
+            match stream.placement() {
+                Ok(placement) => return placement,
+                Err(Unplanned::NotYet) => {}
+                Err(reason) => panic!("{reason}"),
             }
         }
         panic!("nothing was planned");
@@ -162,6 +164,7 @@ fn a_layer_that_does_not_fit_comes_in_slices() {
     let len = model.layers[0].len();
     let stream = rig.stream(&model, ordered(Order::Forward, Some(len + len / 4)));
     assert_eq!(stream.slices(), 2);
+    assert!(matches!(stream.placement(), Err(Unplanned::NotYet)));
     let seen = rig.pass(&stream, SHORT).expect("a pass");
     let order: Vec<(usize, usize)> = seen.iter().map(|seen| (seen.layer, seen.slice)).collect();
     assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
@@ -173,6 +176,8 @@ fn a_layer_that_does_not_fit_comes_in_slices() {
             assert!(bytes[range] == model.bytes[seen.layer][first + part][..]);
         }
     }
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    assert!(matches!(stream.placement(), Err(Unplanned::Slices { slices: 2 })));
 }
 
 #[test]
