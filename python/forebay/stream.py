@@ -111,7 +111,8 @@ class LayerStream:
     """Layers that come to a GPU one after the other, ahead of the compute that needs them.
 
     A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. A loop
-    that was left in the middle of a pass is gone on with by the next one. Each step releases the
+    that was left in the middle of a pass is gone on with by the next one, unless `rewind` was
+    called. Its `len` is how many layers, or slices, a pass takes. Each step releases the
     layer before it: what comes to its place waits on the GPU until what is queued on the compute's
     stream by then is done. The host waits for storage alone.
 
@@ -186,6 +187,20 @@ class LayerStream:
         if self._progress is not None:
             self._progress(layer)
         return layer
+
+    def __len__(self) -> int:
+        """How many layers, or slices, a loop over it takes from its first one on."""
+        count = self._stream.pass_len()
+        if count is None:
+            raise TypeError("a stream whose order is told has no length")
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def rewind(self) -> None:
+        """Begins again at the first layer; a pass that was left in its middle is made again."""
+        self._stream.rewind()
 
     def prefetch(self, layers: int | Iterable[int]) -> None:
         """Tells which layers are taken next, behind all that were told before."""

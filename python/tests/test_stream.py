@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from itertools import islice
 from pathlib import Path
 
 import forebay
@@ -157,6 +158,41 @@ def test_a_loop_over_some_layers_does_not_make_the_next_empty(
                 range(LAYERS)
             )
         assert [layer.index for layer in stream] == list(range(LAYERS))
+
+
+@pytest.mark.parametrize("passes", [None, 2])
+def test_a_pass_is_begun_again(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], passes: int | None
+) -> None:
+    layers, expected = model
+    budget = {"gpu_budget": 2 * NBYTES + 1000, "passes": passes}
+    with LayerStream(layers, "sim", engine=engine, **budget) as stream:
+        for taken in range(LAYERS):
+            assert [held(layer) for layer in islice(stream, taken)] == expected[:taken]
+            stream.rewind()
+        # None of these was a whole pass.
+        for _ in range(2):
+            assert [held(layer) for layer in stream] == expected
+            stream.rewind()
+        assert [layer.index for layer in stream] == ([] if passes else list(range(LAYERS)))
+
+
+def test_the_length_of_a_stream_is_that_of_a_pass(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    for order, count in {"forward": LAYERS, "training": 2 * LAYERS, "told": None}.items():
+        with LayerStream(layers, "sim", order=order, engine=engine) as stream:
+            assert stream
+            if count is not None:
+                assert len(stream) == len(list(stream)) == count
+                continue
+            with pytest.raises(TypeError, match="has no length"):
+                len(stream)
+            with pytest.raises(ValueError, match="one whose order is told"):
+                stream.rewind()
+    with LayerStream(layers, "sim", engine=engine, gpu_budget=NBYTES + 100_000) as stream:
+        assert len(stream) == len(list(stream)) == stream.slices * LAYERS > LAYERS
 
 
 def test_what_moves_a_layers_bytes_waits_for_them(

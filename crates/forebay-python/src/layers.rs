@@ -114,6 +114,16 @@ impl LayerStream {
         py.detach(|| self.stream.begin_pass());
     }
 
+    /// Has the first layer of a pass taken next.
+    fn rewind(&self, py: Python<'_>) -> PyResult<()> {
+        raised(py, py.detach(|| self.stream.rewind()))
+    }
+
+    /// How many layers, or slices, one pass takes, where that is known.
+    fn pass_len(&self, py: Python<'_>) -> Option<u64> {
+        py.detach(|| self.stream.pass_len())
+    }
+
     /// The GPU: `cuda:0`.
     #[getter]
     fn device(&self) -> String {

@@ -245,6 +245,27 @@ impl LayerStream {
         }
     }
 
+    /// Has the next call take the first layer of a pass, also in the middle of one, which is then
+    /// made again and counted once. The layer that was taken before stays as it is until then; what
+    /// was brought ahead is taken from where it is, or gives way. Positions go on behind the pass
+    /// that was left.
+    ///
+    /// # Errors
+    /// An order that is told; another thread that takes a layer; a stream that has ended.
+    pub fn rewind(&self) -> Result<()> {
+        self.shared.check_home()?;
+        self.shared.rewind()
+    }
+
+    /// How many layers, or slices, one pass takes; `None` where the order is told.
+    #[must_use]
+    pub fn pass_len(&self) -> Option<u64> {
+        if self.shared.check_home().is_err() {
+            return None;
+        }
+        Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0)
+    }
+
     /// The GPU.
     #[must_use]
     pub fn device(&self) -> DeviceId {

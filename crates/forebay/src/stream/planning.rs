@@ -5,6 +5,7 @@
 
 use std::error::Error as _;
 use std::iter::successors;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ const PROBES: usize = 3;
 /// How far the planning is.
 #[derive(Debug)]
 pub(super) enum Plan {
-    /// It waits for the end of the first pass.
-    Waiting,
+    /// It waits for the end of the first pass, which begins at this position.
+    Waiting { from: u64 },
     /// A thread is at it.
     Making,
     /// It was made.
@@ -101,10 +102,12 @@ impl Shared {
     /// Begins to plan, once the GPU is done with the first pass.
     pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut State) {
         let pass = state.schedule.sequence().pass_len();
-        if !matches!(state.plan, Plan::Waiting) || state.schedule.position() <= pass {
+        let Plan::Waiting { from } = state.plan else { return };
+        let taken = state.schedule.position() - from;
+        if taken <= pass {
             return;
         }
-        let is_too_late = state.schedule.position() > 3 * pass;
+        let is_too_late = taken > 3 * pass;
         let most = REMEMBERED as u64;
         let never = match self.slices {
             1 if pass > most => Some(Unplanned::TooMany { layers: pass, most }),
@@ -115,7 +118,7 @@ impl Shared {
             state.plan = Plan::Not(reason);
             return;
         }
-        let Some(seen) = self.seen(state, pass) else { return };
+        let Some(seen) = self.seen(state, from..from + pass) else { return };
         let shared = Arc::downgrade(self);
         let begun = thread::Builder::new().name("forebay-planner".into()).spawn(move || {
             if let Some(shared) = shared.upgrade() {
@@ -145,17 +148,18 @@ impl Shared {
         match &state.plan {
             Plan::Made(placement) => Ok((**placement).clone()),
             Plan::Not(reason) => Err(reason.clone()),
-            Plan::Waiting | Plan::Making => {
+            Plan::Waiting { .. } | Plan::Making => {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
             }
         }
     }
 
     /// What the first pass took, if the GPU is done with all of it.
-    fn seen(&self, state: &mut State, pass: u64) -> Option<Seen> {
+    fn seen(&self, state: &mut State, pass: Range<u64>) -> Option<Seen> {
         let told = state.times.told();
-        let first: Vec<_> = told.layers.iter().filter(|times| times.position < pass).collect();
-        if (first.len() as u64) < pass {
+        let first: Vec<_> =
+            told.layers.iter().filter(|times| pass.contains(&times.position)).collect();
+        if (first.len() as u64) < pass.end - pass.start {
             return None;
         }
         let cost =

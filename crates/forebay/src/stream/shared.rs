@@ -128,7 +128,7 @@ impl Shared {
         if is_told {
             store.pin_first(engine, &units, options.host_budget)?; // there is nothing to plan by
         }
-        let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting };
+        let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting { from: 0 } };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();

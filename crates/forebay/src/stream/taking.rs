@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::Mark;
+use super::planning::Plan;
 use super::schedule::{Load, Next};
 use super::shared::{From, Job, Loaded, Shared, State, Way, refused, released};
 use super::statistics::Visit;
@@ -310,6 +311,22 @@ impl Shared {
         let mut state = self.lock();
         let (pass, position) = (state.schedule.sequence().pass_len(), state.schedule.position());
         state.turned |= pass > 0 && position > 0 && position.is_multiple_of(pass);
+    }
+
+    /// Has the next call take the first layer of a pass. What was brought ahead gives way, or is
+    /// taken from where it is.
+    pub(super) fn rewind(&self) -> Result<()> {
+        let mut state = self.lock();
+        state.check()?;
+        if state.schedule.sequence().is_told() {
+            return Err(refused("one whose order is told", "one that has a first layer"));
+        }
+        state.schedule.rewind();
+        state.turned = true;
+        if matches!(state.plan, Plan::Waiting { .. }) {
+            state.plan = Plan::Waiting { from: state.schedule.position() };
+        }
+        self.pump(&mut state)
     }
 
     /// Keeps what was taken at `position` until it is released by itself.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use forebay::gpu::Device;
 use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions, Unplanned};
-use rig::{Rig, SLOT, ordered};
+use rig::{Rig, SLOT, Seen, ordered};
 
 const LEN: usize = 3 * SLOT;
 /// Longer than a layer takes to come, and shorter.
@@ -141,6 +141,66 @@ fn a_pass_that_was_taken_to_its_last_layer_is_followed_by_the_next() {
     assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 0);
     stream.begin_pass(); // in the middle nothing changes
     assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 1);
+}
+
+#[test]
+fn a_pass_begins_again_wherever_it_was_left() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    for (order, pass) in [(Order::Forward, 6), (Order::Training, 12)] {
+        let mut options = ordered(order, Some(2 * model.layers[0].len()));
+        options.passes = Some(2);
+        let stream = rig.stream(&model, options);
+        assert_eq!(stream.pass_len(), Some(pass));
+        let first = || rig.next(&stream).expect("it can be read").expect("a layer");
+        for taken in 0..pass {
+            stream.rewind().expect("it has a first layer");
+            for number in 0..taken {
+                assert_eq!(first().position() % pass, number);
+            }
+        }
+        // None of these passes was made, so both are left.
+        stream.rewind().expect("it has a first layer");
+        let held = first();
+        let seen = rig.use_layer(&held, SHORT);
+        stream.rewind().expect("it has a first layer");
+        assert!(held.memory().is_ok(), "it stays until the next is taken");
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+        model.check(&Seen { parts: held.parts().collect(), ..seen });
+        for _ in 0..2 {
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            assert_eq!(seen.len() as u64, pass);
+            seen.iter().for_each(|seen| model.check(seen));
+        }
+        for _ in 0..2 {
+            assert!(rig.next(&stream).expect("the end").is_none());
+            stream.rewind().expect("it has a first layer");
+        }
+    }
+    let told = rig.stream(&model, ordered(Order::Told, None));
+    assert_eq!(told.pass_len(), None);
+    let error = told.rewind().expect_err("it has no first layer").to_string();
+    assert!(error.contains("one whose order is told"), "{error}");
+}
+
+#[test]
+fn what_was_left_is_no_pass_to_plan_by() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    for _ in 0..3 {
+        rig.next(&stream).expect("it can be read").expect("a layer");
+        stream.rewind().expect("it has a first layer");
+    }
+    let is_planned = (0..1000).any(|_| {
+        rig.pass(&stream, SHORT).expect("a pass");
+        match stream.placement() {
+            Ok(_) => true,
+            Err(Unplanned::NotYet) => false,
+            Err(reason) => panic!("{reason}"),
+        }
+    });
+    assert!(is_planned, "nothing was planned");
 }
 
 #[test]
