@@ -321,7 +321,7 @@ impl LayerStream {
         if self.shared.check_home().is_err() {
             return (0, None);
         }
-        self.shared.lock().maps.told()
+        self.shared.mapped()
     }
 
     /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,

@@ -326,6 +326,10 @@ impl Shared {
         let store = self.lock().store.take();
         if settled.is_err() {
             std::mem::forget(store);
+        } else {
+            drop(store);
+            self.give_all_pages_back();
+            self.lock().maps.gone();
         }
         settled
     }

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use forebay::gpu::Device;
 use forebay::stream::{LayerStream, Order, StreamOptions};
 use forebay::{Error, Residency};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::lab::fuse::Fuse;
-use crate::lab::or_skip;
+use crate::lab::watchdog::Watchdog;
+use crate::lab::{as_nobody, child, or_skip};
 use crate::rig::{Model, Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
 
@@ -210,6 +212,41 @@ fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
     }
     let refused = stream.mapped().1.expect("a reason");
     assert!(refused.starts_with("fuse, on which `"), "{refused}");
+}
+
+/// In a process of its own, as nobody: root has as many threads as it likes.
+#[test]
+fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_from_pages() {
+    if child::role().is_none() {
+        child::run("threads");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let tried = as_nobody(|| {
+        let rig = Rig::new();
+        let model = rig.model(COUNT, LEN);
+        let all: Vec<usize> = (0..COUNT).collect();
+        let stream = rig.stream(&model, options(&model, u64::MAX));
+        // The engine has the threads that it needs, and nothing comes for the second time.
+        rig.next(&stream).expect("it can be read").expect("a layer");
+        let before = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(1), ..before }).expect("a lower limit");
+        rig.pass(&stream, SHORT).expect("the rest of a pass");
+        let held = (0..4)
+            .map(|_| {
+                model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all);
+                stream.mapped()
+            })
+            .last();
+        setrlimit(Resource::Nproc, before).expect("the limit that was");
+        let reason = "no thread can be had that pins pages and lets them go".to_owned();
+        assert_eq!(held, Some((0, Some(reason))));
+        thread::sleep(SETTLED);
+        settle(&rig, &model, &stream);
+        stream.close().expect("an end");
+        assert_eq!(stream.mapped().0, 0);
+    });
+    or_skip(tried);
 }
 
 #[test]
