@@ -37,6 +37,8 @@ pub(super) struct Maps {
     /// For each unit whether it has come from files before, and whether its pages can be used.
     came: Vec<bool>,
     can: Vec<bool>,
+    /// For each how often it is claimed: again before what was let go is gone.
+    claims: Vec<u32>,
     /// Why some never can, and why one could not when it was last asked for.
     refused: Option<String>,
     waits: Option<&'static str>,
@@ -95,7 +97,8 @@ impl Maps {
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
         let (came, can) = (vec![false; units.len()], vec![true; units.len()]);
-        Self { budget, used: 0, came, can, refused: None, waits: None }
+        let claims = vec![0; units.len()];
+        Self { budget, used: 0, came, can, claims, refused: None, waits: None }
     }
 
     /// Whether anything may be pinned.
@@ -111,6 +114,7 @@ impl Maps {
             return false;
         }
         self.used += len;
+        self.claims[number] += 1;
         true
     }
 
@@ -132,7 +136,7 @@ impl Maps {
 
     /// What was claimed is not pinned.
     pub(super) fn not_pinned(&mut self, number: usize, unit: &Unit, refusal: Refusal) {
-        self.unclaim(unit);
+        self.unclaim(number, unit);
         match refusal {
             Refusal::Now(reason) => {
                 self.waits = Some(reason);
@@ -143,8 +147,14 @@ impl Maps {
     }
 
     /// What was claimed is pinned no more.
-    fn unclaim(&mut self, unit: &Unit) {
+    fn unclaim(&mut self, number: usize, unit: &Unit) {
         self.used = self.used.saturating_sub(unit.bytes());
+        self.claims[number] = self.claims[number].saturating_sub(1);
+    }
+
+    /// Whether a unit's pages are pinned, or may be.
+    pub(super) fn is_open(&self, number: usize) -> bool {
+        self.can[number] || self.claims[number] > 0
     }
 
     /// Claims a unit no more, for a reason.
@@ -223,7 +233,7 @@ impl Shared {
     fn give(&self, over: Vec<Leaving>) {
         for mut pages in over {
             drop(pages.home.take());
-            self.lock().maps.unclaim(&self.units[pages.unit]);
+            self.lock().maps.unclaim(pages.unit, &self.units[pages.unit]);
         }
     }
 

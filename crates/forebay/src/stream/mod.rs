@@ -12,6 +12,7 @@
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //! shared     what both know: who has which layer; `store` is their memory
 //! writing    a thread: writes layers back that were changed
+//!   ties       pure: which layers have bytes, or files, of others
 //! taken      what the caller has: memory that is valid until it is released
 //! statistics what each layer took: transfer, compute, stall; `trace` draws them
 //! ```
@@ -37,6 +38,7 @@ mod statistics;
 mod store;
 mod taken;
 mod taking;
+mod ties;
 mod trace;
 mod writing;
 
@@ -352,8 +354,9 @@ impl LayerStream {
         let exports = self.shared.exports();
         // It has an end: what does not get on is given up now.
         let written = self.shared.flush(&mut || true);
-        self.shared.give_back()?;
-        written.map(|_| exports)
+        let settled = self.shared.give_back();
+        written?; // which says more, where it is the same copy
+        settled.map(|()| exports)
     }
 }
 

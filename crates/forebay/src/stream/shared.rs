@@ -1,7 +1,7 @@
 //! What a stream's caller and its loader share: buffers, marks, and who has which layer.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::layer::Unit;
@@ -12,6 +12,7 @@ use super::planning::{Plan, Unplanned};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
+use super::ties::Ties;
 use super::writing::{Writer, Writes};
 use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) host_budget: u64,
     pub(super) mapper: Mapper,
     pub(super) writer: Writer,
+    /// Found when something is written for the first time.
+    pub(super) ties: OnceLock<Ties>,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
@@ -170,6 +173,7 @@ impl Shared {
             host_budget: options.host_budget,
             mapper: Mapper::default(),
             writer: Writer::default(),
+            ties: OnceLock::new(),
             state: Mutex::new(state),
             came: Condvar::new(),
             asked: Condvar::new(),

@@ -13,7 +13,8 @@ use super::layer::LayerPart;
 use super::marks::Mark;
 use super::shared::{Shared, State, released, stuck};
 use super::store::Store;
-use crate::engine::{File, RequestOptions};
+use super::ties::Ties;
+use crate::engine::RequestOptions;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
 use crate::transfer::Transfer;
@@ -71,6 +72,7 @@ impl Shared {
     ) -> Result<()> {
         let unit = &self.units[number];
         let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
+        let ties = self.ties();
         let mut state = self.lock();
         state.check_open()?;
         let taken = state.taken.iter().find(|taken| taken.0 == position);
@@ -79,9 +81,10 @@ impl Shared {
             let reason = "the file was opened for reading: open it for writing";
             return Err(of_it(refused(part, reason.into())));
         }
-        if let Some((part, other)) = self.shares_bytes(number) {
+        if let Some((part, other)) = ties.shared(number) {
+            let other = &self.units[other].name;
             let reason = format!("`{other}` has some of these bytes too, and would keep the old");
-            return Err(of_it(refused(part, reason)));
+            return Err(of_it(refused(&unit.parts[part], reason)));
         }
         // SAFETY: the caller's promise.
         unsafe { self.check_stream(compute) }?;
@@ -93,7 +96,7 @@ impl Shared {
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
         state.filled[number] = false;
-        self.let_written_pages_go(&mut state, number);
+        self.let_written_pages_go(&mut state, ties, number);
         let write = Write { unit: number, buffer, store, computed };
         if let Err(SendError(write)) = self.writer().send(write) {
             let error = refused(&unit.first, "no thread can be had that writes it".into());
@@ -102,29 +105,20 @@ impl Shared {
         Ok(())
     }
 
-    /// A part of a unit that another has bytes of, and that other's name.
-    fn shares_bytes(&self, number: usize) -> Option<(&LayerPart, &str)> {
-        let own = || self.units[number].parts.iter().filter(|part| part.len > 0);
-        let meets = |one: &LayerPart, other: &LayerPart| {
-            one.offset < other.offset + other.len
-                && other.offset < one.offset + one.len
-                && one.file.identity() == other.file.identity()
-        };
-        let others = self.units.iter().enumerate().filter(|&(other, _)| other != number);
-        let mut parts = others.flat_map(|(_, unit)| unit.parts.iter().map(move |p| (unit, p)));
-        parts.find_map(|(unit, other)| {
-            let part = own().find(|part| meets(part, other))?;
-            Some((part, unit.name.as_str()))
-        })
+    /// Which units have bytes, or files, of others.
+    fn ties(&self) -> &Ties {
+        let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
+        let units = self.units.iter().map(|unit| unit.parts.iter().map(bytes));
+        self.ties.get_or_init(|| Ties::new(units))
     }
 
     /// Lets pinned pages of files go that a unit is written to: whoever takes a layer could not
     /// know whose write changed them.
-    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, number: usize) {
-        let written: Vec<_> = self.units[number].files.iter().map(File::identity).collect();
-        for (other, unit) in self.units.iter().enumerate() {
-            if unit.files.iter().any(|file| written.contains(&file.identity())) {
-                let reason = format!("`{}` is in a file that layers are written to", unit.name);
+    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, ties: &Ties, number: usize) {
+        for other in ties.beside(number) {
+            if state.maps.is_open(other) {
+                let name = &self.units[other].name;
+                let reason = format!("`{name}` is in a file that layers are written to");
                 state.maps.refuse(other, reason);
                 self.let_pages_go(state, other);
             }

@@ -3,6 +3,7 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod ends;
 mod faults;
 mod mapped;
 mod rig;
@@ -229,12 +230,7 @@ fn a_layer_that_does_not_fit_comes_in_slices() {
     let order: Vec<(usize, usize)> = seen.iter().map(|seen| (seen.layer, seen.slice)).collect();
     assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
     for seen in &seen {
-        let bytes = seen.copy.as_slice().expect("host memory");
-        let first = if seen.slice == 0 { 0 } else { 1 };
-        for (part, range) in seen.parts.iter().enumerate() {
-            let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-            assert!(bytes[range] == model.bytes[seen.layer][first + part][..]);
-        }
+        model.check(seen);
     }
     rig.next(&stream).expect("it can be read").expect("a layer");
     assert!(matches!(stream.placement(), Err(Unplanned::Slices { slices: 2 })));

@@ -22,7 +22,7 @@ use crate::{LEN, SHORT};
 const COUNT: usize = 5;
 
 /// Until a file was not changed for long enough.
-const SETTLED: Duration = Duration::from_millis(2100);
+pub(crate) const SETTLED: Duration = Duration::from_millis(2100);
 
 fn options(model: &Model, budget: u64) -> StreamOptions {
     let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
@@ -38,7 +38,7 @@ fn bring_in(rig: &Rig) {
 }
 
 /// Takes passes until nothing comes by other ways than pinned pages, and checks each.
-fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
+pub(crate) fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
     let all: Vec<usize> = (0..COUNT).collect();
     for _ in 0..200 {
         bring_in(rig);
@@ -212,6 +212,39 @@ fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
     }
     let refused = stream.mapped().1.expect("a reason");
     assert!(refused.starts_with("fuse, on which `"), "{refused}");
+}
+
+#[test]
+fn checked_layers_and_slices_come_from_pages_too() {
+    for (check, quarters) in [(true, 8), (false, 5), (true, 5)] {
+        let rig = Rig::new();
+        let model = rig.model(COUNT, 4 * LEN);
+        thread::sleep(SETTLED);
+        let mut options = options(&model, u64::MAX);
+        (options.check, options.gpu_budget) = (check, Some(quarters * model.layers[0].len() / 4));
+        let stream = rig.stream(&model, options);
+        assert_eq!(stream.slices(), if quarters < 8 { 2 } else { 1 });
+        let mut settled = 0;
+        for _ in 0..200 {
+            bring_in(&rig);
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            assert_eq!(seen.len(), COUNT * stream.slices());
+            seen.iter().for_each(|seen| model.check(seen));
+            let last = stream.statistics().passes.last().copied().expect("there was one");
+            settled += u32::from(last.mapped_bytes > 0 && last.file_bytes == 0);
+            if settled > 4 {
+                break;
+            }
+        }
+        assert!(settled > 4, "{:?}, {:?}", stream.mapped(), stream.statistics().passes.last());
+        let first = rig.next(&stream).expect("it can be read").expect("a layer");
+        let memory = first.memory().expect("it is held");
+        rig.next(&stream).expect("it can be read").expect("a layer");
+        let mut bytes = [0; 8];
+        memory.download(0, &mut bytes).expect("memory that is still there");
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+        assert!(stream.close().expect("an end").len() == 1);
+    }
 }
 
 /// In a process of its own, as nobody: root has as many threads as it likes.

@@ -17,7 +17,7 @@ use crate::{LEN, SHORT};
 const COUNT: usize = 5;
 
 /// The model, of files that are open for writing.
-fn writable(rig: &Rig, len: usize) -> Model {
+pub(crate) fn writable(rig: &Rig, len: usize) -> Model {
     let model = rig.model(COUNT, len);
     let open = |layer: &Layer| {
         layer.parts().iter().fold(Layer::named(layer.name()), |made, part| {
@@ -29,7 +29,7 @@ fn writable(rig: &Rig, len: usize) -> Model {
 }
 
 /// Has the compute fill all of a layer, gaps as well, and the model know.
-fn change(rig: &Rig, model: &mut Model, layer: &Taken, byte: u8) {
+pub(crate) fn change(rig: &Rig, model: &mut Model, layer: &Taken, byte: u8) {
     let memory = layer.memory().expect("it is held");
     rig.device.work(rig.compute(), SHORT).expect("a stream");
     // SAFETY: the memory stays until the stream's work is done.
@@ -37,7 +37,7 @@ fn change(rig: &Rig, model: &mut Model, layer: &Taken, byte: u8) {
     model.bytes[layer.layer()].iter_mut().for_each(|part| part.fill(byte));
 }
 
-fn write_back(rig: &Rig, layer: &Taken) -> Result<(), Error> {
+pub(crate) fn write_back(rig: &Rig, layer: &Taken) -> Result<(), Error> {
     // SAFETY: the stream is this device's and alive.
     unsafe { layer.write_back(rig.compute()) }
 }
@@ -69,7 +69,7 @@ fn around(model: &Model) -> Vec<Vec<u8>> {
     paths.into_iter().map(read).collect()
 }
 
-fn on_the_drive(model: &Model) {
+pub(crate) fn on_the_drive(model: &Model) {
     for (layer, expected) in model.layers.iter().zip(&model.bytes) {
         for (part, expected) in layer.parts().iter().zip(expected) {
             let bytes = fs::read(part.file.path()).expect("it is there");
