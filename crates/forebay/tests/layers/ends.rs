@@ -26,8 +26,8 @@ const COUNT: u64 = 6;
 /// Far longer than any end takes, and far shorter than what hangs.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// Longer than the watchdog of a stream whose compute is stuck, twice over.
-const STUCK: Duration = Duration::from_secs(6);
+/// Far longer than the end of a stream whose compute is stuck takes, with a watchdog of a second.
+const STUCK: Duration = Duration::from_secs(12);
 
 fn layers(file: &forebay::File, len: u64) -> Vec<Layer> {
     (0..COUNT).map(|n| Layer::named(format!("layer {n}")).with(file, n * len, len)).collect()
