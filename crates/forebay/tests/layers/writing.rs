@@ -184,8 +184,9 @@ fn what_cannot_be_written_is_refused_or_told() {
 #[test]
 fn what_is_slow_is_written_whole() {
     let watchdog = Duration::from_secs(1);
-    let rig = Rig::with_watchdog("sim:bandwidth=1MB/s", watchdog);
-    let mut model = writable(&rig, 2 * LEN);
+    // Copies that leave together are seen to have moved when the last of them has.
+    let rig = Rig::with_watchdog("sim:bandwidth=4MB/s", watchdog);
+    let mut model = writable(&rig, 8 * LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     change(&rig, &mut model, &layer, 9);
