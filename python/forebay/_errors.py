@@ -39,6 +39,7 @@ class Error(OSError):
         offset: where the bytes that it was about begin in the file.
         length: how many there were.
         bytes: how many of them had arrived.
+        layer: what the layer of a stream is called that it concerns, or ``None``.
     """
 
     hint: str | None = None
@@ -46,6 +47,7 @@ class Error(OSError):
     offset: int | None = None
     length: int | None = None
     bytes: int | None = None
+    layer: str | None = None
 
     def __str__(self) -> str:
         text = self.strerror or ""
@@ -159,5 +161,5 @@ def make(about: dict[str, Any]) -> Error:
     made = kind(number, about["message"], path)
     made.hint, made.route = about["hint"], about["route"]
     made.offset, made.length = about.get("offset"), about.get("length")
-    made.bytes = about.get("bytes")
+    made.bytes, made.layer = about.get("bytes"), about.get("layer")
     return made

@@ -111,7 +111,8 @@ class LayerStream:
     """Layers that come to a GPU one after the other, ahead of the compute that needs them.
 
     A loop over it is one pass; the next loop is the next, whose first layers come meanwhile. A loop
-    that was left in the middle of a pass is gone on with by the next one. Each step releases the
+    that was left in the middle of a pass is gone on with by the next one, unless `rewind` was
+    called. Its `len` is how many layers, or slices, a pass takes. Each step releases the
     layer before it: what comes to its place waits on the GPU until what is queued on the compute's
     stream by then is done. The host waits for storage alone.
 
@@ -187,6 +188,20 @@ class LayerStream:
             self._progress(layer)
         return layer
 
+    def __len__(self) -> int:
+        """How many layers, or slices, a loop over it takes from its first one on."""
+        count = self._stream.pass_len()
+        if count is None:
+            raise TypeError("a stream whose order is told has no length")
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def rewind(self) -> None:
+        """Begins again at the first layer; a pass that was left in its middle is made again."""
+        self._stream.rewind()
+
     def prefetch(self, layers: int | Iterable[int]) -> None:
         """Tells which layers are taken next, behind all that were told before."""
         self._stream.prefetch([layers] if isinstance(layers, int) else list(layers))
@@ -215,9 +230,15 @@ class LayerStream:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.
 
         ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
-        how many more bytes would hide what is read, each with the seconds of a pass then.
+        how many more bytes would hide what is read, each with the seconds of a pass then. ``short``
+        says why fewer layers are pinned than was planned, where that is so; the times are of those
+        that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
         """
         return self._stream.placement()
+
+    def unplanned(self) -> str | None:
+        """Why there is no `placement`, or none yet; ``None`` where there is one."""
+        return self._stream.unplanned()
 
     def close(self) -> None:
         """Ends it: nothing more is read, and what is to be written back is. Warns of layers that somebody still has the memory of."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import time
+from itertools import islice
 from pathlib import Path
 
 import forebay
@@ -68,6 +71,8 @@ def test_layers_stay_in_pinned_memory(
             stream.prefetch(range(LAYERS))
             assert [held(layer) for layer in stream] == expected
         times = stream.statistics()["layers"]
+        assert stream.placement() is None
+        assert stream.unplanned() == "the order is told while the stream runs"
     assert [found["pinned"] for found in times[:LAYERS]] == [False] * LAYERS
     assert all(found["pinned"] for found in times[LAYERS:] if found["bytes"])
 
@@ -78,12 +83,14 @@ def test_after_a_pass_it_is_known_what_binds(
     layers, _ = model
     with LayerStream(layers, "sim", engine=engine) as stream:
         assert stream.placement() is None
+        assert (stream.unplanned() or "").startswith("layers are placed once the first pass is over")
         for _ in range(1000):
             for layer in stream:
                 layer.memory.tobytes()
             if (placement := stream.placement()) is not None:
                 break
-    assert placement is not None
+        assert stream.unplanned() is None
+    assert placement is not None and placement["short"] is None
     assert set(placement["tiers"]) <= {"gpu", "pinned", "page_cache", "drive"}
     # What the host does between two layers counts as compute here, so either may bind.
     assert placement["ceiling"] in ("compute", "link", "page_cache", "drive")
@@ -151,6 +158,41 @@ def test_a_loop_over_some_layers_does_not_make_the_next_empty(
                 range(LAYERS)
             )
         assert [layer.index for layer in stream] == list(range(LAYERS))
+
+
+@pytest.mark.parametrize("passes", [None, 2])
+def test_a_pass_is_begun_again(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], passes: int | None
+) -> None:
+    layers, expected = model
+    budget = {"gpu_budget": 2 * NBYTES + 1000, "passes": passes}
+    with LayerStream(layers, "sim", engine=engine, **budget) as stream:
+        for taken in range(LAYERS):
+            assert [held(layer) for layer in islice(stream, taken)] == expected[:taken]
+            stream.rewind()
+        # None of these was a whole pass.
+        for _ in range(2):
+            assert [held(layer) for layer in stream] == expected
+            stream.rewind()
+        assert [layer.index for layer in stream] == ([] if passes else list(range(LAYERS)))
+
+
+def test_the_length_of_a_stream_is_that_of_a_pass(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, _ = model
+    for order, count in {"forward": LAYERS, "training": 2 * LAYERS, "told": None}.items():
+        with LayerStream(layers, "sim", order=order, engine=engine) as stream:
+            assert stream
+            if count is not None:
+                assert len(stream) == len(list(stream)) == count
+                continue
+            with pytest.raises(TypeError, match="has no length"):
+                len(stream)
+            with pytest.raises(ValueError, match="one whose order is told"):
+                stream.rewind()
+    with LayerStream(layers, "sim", engine=engine, gpu_budget=NBYTES + 100_000) as stream:
+        assert len(stream) == len(list(stream)) == stream.slices * LAYERS > LAYERS
 
 
 def test_what_moves_a_layers_bytes_waits_for_them(
@@ -228,11 +270,55 @@ def test_what_is_open_for_reading_is_not_written_back(
 ) -> None:
     with LayerStream(model[0], "sim", engine=engine) as stream:
         layer = next(iter(stream))
-        with pytest.raises(ValueError, match="open it for writing"):
+        with pytest.raises(ValueError, match="the layer `layer 0`: .*open it for writing") as error:
             layer.write_back()
+        assert isinstance(error.value, forebay.RequestError) and error.value.layer == "layer 0"
         layer.release()
         with pytest.raises(ValueError, match="released"):
             layer.write_back()
+
+
+def test_an_error_names_its_layer(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], tmp_path: Path
+) -> None:
+    layers, _ = model
+    names = [f"block {number}" for number in range(LAYERS)]
+    budget = {"gpu_budget": 2 * NBYTES + 1000, "mapped_budget": 0}
+    with LayerStream(layers, "sim", engine=engine, names=names, **budget) as stream:
+        next(stream)
+        os.truncate(tmp_path / "model", 3 * NBYTES + 10)
+        next(stream)
+        next(stream)
+        with pytest.raises(forebay.EndOfFile, match="cannot read the layer `block 3`: ") as error:
+            next(stream)
+    assert error.value.layer == "block 3"
+    assert error.value.filename == str(tmp_path / "model") and error.value.hint
+    with pytest.raises(FileNotFoundError) as other:
+        engine.open(tmp_path / "nothing")
+    assert isinstance(other.value, forebay.Error) and other.value.layer is None
+
+
+def test_who_waits_for_a_layer_is_interrupted_and_loses_none(tmp_path: Path) -> None:
+    slow = forebay.Engine(remember=False, slot_size=256 << 10, segment_size=64 << 10)
+    slow.gpu("sim:bandwidth=1MB/s")
+    path, nbytes = tmp_path / "model", 1_500_000
+    path.write_bytes(bytes(2 * nbytes))
+    file = slow.open(path)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    layers = [[(file, layer * nbytes, nbytes)] for layer in range(2)]
+    with LayerStream(layers, "sim", engine=slow) as stream:
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(KeyboardInterrupt):
+                next(stream)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert [layer.index for layer in stream] == [0, 1]
 
 
 def test_pages_are_pinned_where_they_lie(

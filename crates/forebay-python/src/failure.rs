@@ -1,7 +1,5 @@
 //! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
 
-use std::error::Error as _;
-
 use forebay::{Error, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -23,8 +21,13 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 
 fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let about = PyDict::new(py);
-    about.set_item("kind", kind(error))?;
     about.set_item("message", message(error))?;
+    if let Error::Layer { layer, .. } = error {
+        about.set_item("layer", layer)?;
+    }
+    // A layer's error is raised as what went wrong with it.
+    let error = error.without_layer();
+    about.set_item("kind", kind(error))?;
     about.set_item("errno", error.errno())?;
     about.set_item("hint", hint(error))?;
     about.set_item("route", route(error).map(|route| route.to_string()))?;
@@ -44,8 +47,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-/// The error with all that lies behind it.
-fn message(error: &Error) -> String {
+/// An error with all that lies behind it.
+pub(crate) fn message(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(behind) = source {

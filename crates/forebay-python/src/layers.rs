@@ -3,15 +3,15 @@
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
 use forebay::stream::{
-    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, StreamOptions, Tier,
+    self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
 };
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
 use crate::engine::Engine;
-use crate::failure::raised;
+use crate::failure::{message, raised};
 use crate::file::File;
 use crate::stream::number;
 use crate::waiting::{Apart, interruptible};
@@ -78,7 +78,12 @@ impl LayerStream {
         let compute = number(compute)?;
         // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's.
         let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
-        Ok(raised(py, taken)?.map(|taken| TakenLayer { taken: Apart::new(taken) }))
+        match raised(py, taken)? {
+            Step::Taken(taken) => Ok(Some(TakenLayer { taken: Apart::new(taken) })),
+            Step::End => Ok(None),
+            // What a signal's handler raised is raised above.
+            Step::Interrupted => Err(PyKeyboardInterrupt::new_err(())),
+        }
     }
 
     /// Tells which layers are taken next.
@@ -109,6 +114,16 @@ impl LayerStream {
         py.detach(|| self.stream.begin_pass());
     }
 
+    /// Has the first layer of a pass taken next.
+    fn rewind(&self, py: Python<'_>) -> PyResult<()> {
+        raised(py, py.detach(|| self.stream.rewind()))
+    }
+
+    /// How many layers, or slices, one pass takes, where that is known.
+    fn pass_len(&self, py: Python<'_>) -> Option<u64> {
+        py.detach(|| self.stream.pass_len())
+    }
+
     /// The GPU: `cuda:0`.
     #[getter]
     fn device(&self) -> String {
@@ -135,7 +150,13 @@ impl LayerStream {
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take.
     fn placement<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let placement = py.detach(|| self.stream.placement());
-        placement.map(|placement| placement_of(py, &placement)).transpose()
+        placement.ok().map(|placement| placement_of(py, &placement)).transpose()
+    }
+
+    /// Why there is no such placement, or none yet.
+    fn unplanned(&self, py: Python<'_>) -> Option<String> {
+        let placement = py.detach(|| self.stream.placement());
+        placement.err().map(|reason| message(&reason))
     }
 
     /// What the layers and passes took so far.
@@ -303,5 +324,6 @@ fn placement_of<'py>(py: Python<'py>, placement: &Placement) -> PyResult<Bound<'
     let more = |raise: Option<Raise>| raise.map(|raise| (raise.bytes, raise.pass.as_secs_f64()));
     known.set_item("more_gpu", lift.and_then(|lift| more(lift.gpu)))?;
     known.set_item("more_host", lift.and_then(|lift| more(lift.host)))?;
+    known.set_item("short", placement.short.as_deref())?;
     Ok(known)
 }

@@ -276,6 +276,16 @@ pub enum Error {
         /// The number of the process that made the engine.
         process: u32,
     },
+    /// A layer of a [stream](crate::stream) could not be brought, or written back.
+    #[error("cannot {operation} the layer `{layer}`")]
+    Layer {
+        /// Whether it was read or written.
+        operation: Operation,
+        /// What it is called; of a slice also which one.
+        layer: String,
+        /// What went wrong.
+        source: Box<Self>,
+    },
     /// The request itself makes no sense (a range beyond a buffer, a file not open for writing).
     #[error("cannot {operation} {place}: {reason}")]
     BadRequest {
@@ -347,10 +357,20 @@ impl Error {
                  opened a GPU before, start a new program (`exec`): the driver serves no child"
                     .into()
             }
+            Self::Layer { source, .. } => return source.hint(),
             Self::BadOption { .. } | Self::Cancelled { .. } | Self::BadRequest { .. } => {
                 return None;
             }
         })
+    }
+
+    /// What went wrong, without the layer that it concerns, where it concerns one.
+    #[must_use]
+    pub fn without_layer(&self) -> &Self {
+        match self {
+            Self::Layer { source, .. } => source.without_layer(),
+            other => other,
+        }
     }
 
     /// Whether the same call may succeed later without any change by the caller.
@@ -363,6 +383,7 @@ impl Error {
                 matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
             }
             Self::TimedOut { .. } | Self::MemoryLimit { .. } => true,
+            Self::Layer { source, .. } => source.is_retryable(),
             _ => false,
         }
     }
@@ -375,8 +396,14 @@ impl Error {
             | Self::HostMemory { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
             Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
+            Self::Layer { source, .. } => source.errno(),
             _ => None,
         }
+    }
+
+    /// The same, of a layer.
+    pub(crate) fn of_layer(self, operation: Operation, layer: &str) -> Self {
+        Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
 
     pub(crate) fn io(operation: Operation, place: Place, source: io::Error) -> Self {

@@ -134,6 +134,7 @@
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/fork.rs`: lends memory, as a caller would
 //! - `tests/interrupt.rs`: lends memory, as a caller would
+//! - `tests/layers/ends.rs`: queues work on streams of its own, as a caller would
 //! - `tests/layers/faults.rs`: queues work on streams, as a caller would
 //! - `tests/layers/main.rs`: queues work on streams, as a caller would
 //! - `tests/layers/rig.rs`: queues work on streams, as a caller would

@@ -35,7 +35,8 @@ pub struct LayerPart {
 }
 
 impl Layer {
-    /// A layer without parts, which errors and reports call by its name.
+    /// A layer without parts, which errors and reports call by its name, or by its number in the
+    /// stream's list, as in `layer 3`, where that is empty.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), parts: Vec::new() }
@@ -74,10 +75,16 @@ impl Layer {
         self.parts.iter().all(|part| part.len == 0)
     }
 
+    /// What errors and reports call the layer with this number.
+    fn called(&self, number: usize) -> String {
+        if self.name.is_empty() { format!("layer {number}") } else { self.name.clone() }
+    }
+
     /// Refuses what cannot be streamed: no bytes, or some that the file does not have.
-    fn check(&self, engine: &Engine) -> Result<()> {
+    fn check(&self, number: usize, engine: &Engine) -> Result<()> {
+        let name = self.called(number);
         let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
-            let (name, value) = ("layers".into(), format!("`{}`, which is empty", self.name));
+            let (name, value) = ("layers".into(), format!("`{name}`, which is empty"));
             return Err(Error::BadOption { name, value, expected: "layers with bytes".into() });
         };
         for part in &self.parts {
@@ -88,13 +95,12 @@ impl Layer {
             let size = part.file.len()?;
             let end = part.offset.checked_add(part.len);
             if end.is_none_or(|end| end > size) {
-                let reason =
-                    format!("the layer `{}` ends behind the file's {size} bytes", self.name);
+                let reason = format!("the layer `{name}` ends behind the file's {size} bytes");
                 return Err(refuse(part, reason));
             }
         }
         if self.len() == u64::MAX {
-            return Err(refuse(first, format!("the layer `{}` is larger than memory", self.name)));
+            return Err(refuse(first, format!("the layer `{name}` is larger than memory")));
         }
         Ok(())
     }
@@ -131,8 +137,8 @@ impl Unit {
         slot: u64,
     ) -> Self {
         let name = match slices {
-            1 => of.name.clone(),
-            _ => format!("{} ({} of {slices})", of.name, slice + 1),
+            1 => of.called(layer),
+            _ => format!("{} ({} of {slices})", of.called(layer), slice + 1),
         };
         let (first_part, parts) = (range.start, of.parts[range].to_vec());
         let (mut places, mut len) = (Vec::with_capacity(parts.len()), 0);
@@ -196,7 +202,7 @@ pub(super) fn cut(
         let (name, value) = ("layers".into(), "none".into());
         return Err(Error::BadOption { name, value, expected: "one at least".into() });
     }
-    layers.iter().try_for_each(|layer| layer.check(engine))?;
+    layers.iter().enumerate().try_for_each(|(number, layer)| layer.check(number, engine))?;
     let largest = layers.iter().map(Layer::len).max().unwrap_or(0);
     let most = budget.map_or(largest, |budget| budget / 2);
     let deepest = layers.iter().map(|layer| layer.parts.len()).max().unwrap_or(1);

@@ -145,6 +145,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if !self.device.home().is_here() {
+            std::mem::take(&mut self.pinned).into_iter().for_each(std::mem::forget);
+            return; // they are pinned for the parent
+        }
         for pages in self.pinned.drain(..) {
             // SAFETY: registered by `pin`; whoever drops it has waited for all copies.
             let given_back = unsafe { self.device.unregister(pages.start()) };

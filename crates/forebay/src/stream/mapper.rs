@@ -2,8 +2,8 @@
 //! and lets them go: both take as long as the driver likes, and neither may hold up who queues
 //! copies.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,19 +37,25 @@ pub(super) struct Maps {
     /// For each unit whether it has come from files before, and whether its pages can be used.
     came: Vec<bool>,
     can: Vec<bool>,
+    /// For each how often it is claimed: again before what was let go is gone.
+    claims: Vec<u32>,
     /// Why some never can, and why one could not when it was last asked for.
     refused: Option<String>,
     waits: Option<&'static str>,
 }
 
+/// Why there is no [`Mapper`]'s thread.
+const NO_THREAD: &str = "no thread can be had that pins pages and lets them go";
+
 /// What the thread is asked for.
 enum Wish {
     Pin(Windows, Sender<Pinned>),
-    /// Once these are passed.
-    LetGo(Leaving),
+    /// What is leaving is to be looked at.
+    LetGo,
 }
 
 /// A unit's pages on their way out: given back once these are passed, and else never.
+#[derive(Debug)]
 struct Leaving {
     unit: usize,
     home: Option<Arc<Home>>,
@@ -61,7 +67,27 @@ pub(super) type Pinned = Result<(Pages, Vec<Copy>), Refusal>;
 
 /// See the module's own text.
 #[derive(Debug, Default)]
-pub(super) struct Mapper(Mutex<Option<Sender<Wish>>>);
+pub(super) struct Mapper {
+    /// Where the thread hears of wishes, if it was started.
+    wishes: Mutex<Option<Sender<Wish>>>,
+    leaving: Mutex<Vec<Leaving>>,
+    /// Whoever gives pages back has it, so that who ends the stream waits for that.
+    giving: Mutex<()>,
+}
+
+impl Mapper {
+    fn wishes(&self) -> MutexGuard<'_, Option<Sender<Wish>>> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn giving(&self) -> MutexGuard<'_, ()> {
+        self.giving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, Vec<Leaving>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Maps {
     /// Within `budget` bytes of `passes` passes.
@@ -71,7 +97,8 @@ impl Maps {
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
         let (came, can) = (vec![false; units.len()], vec![true; units.len()]);
-        Self { budget, used: 0, came, can, refused: None, waits: None }
+        let claims = vec![0; units.len()];
+        Self { budget, used: 0, came, can, claims, refused: None, waits: None }
     }
 
     /// Whether anything may be pinned.
@@ -87,13 +114,19 @@ impl Maps {
             return false;
         }
         self.used += len;
+        self.claims[number] += 1;
         true
     }
 
     /// What is pinned, or about to be, and why not more.
-    pub(super) fn told(&self) -> (u64, Option<String>) {
+    fn told(&self) -> (u64, Option<String>) {
         let waits = || self.waits.map(str::to_owned);
         (self.used, self.refused.clone().or_else(waits))
+    }
+
+    /// All that was pinned is given back.
+    pub(super) fn gone(&mut self) {
+        self.used = 0;
     }
 
     /// What was claimed is pinned.
@@ -103,7 +136,7 @@ impl Maps {
 
     /// What was claimed is not pinned.
     pub(super) fn not_pinned(&mut self, number: usize, unit: &Unit, refusal: Refusal) {
-        self.unclaim(unit);
+        self.unclaim(number, unit);
         match refusal {
             Refusal::Now(reason) => {
                 self.waits = Some(reason);
@@ -114,8 +147,14 @@ impl Maps {
     }
 
     /// What was claimed is pinned no more.
-    fn unclaim(&mut self, unit: &Unit) {
+    fn unclaim(&mut self, number: usize, unit: &Unit) {
         self.used = self.used.saturating_sub(unit.bytes());
+        self.claims[number] = self.claims[number].saturating_sub(1);
+    }
+
+    /// Whether a unit's pages are pinned, or may be.
+    pub(super) fn is_open(&self, number: usize) -> bool {
+        self.can[number] || self.claims[number] > 0
     }
 
     /// Claims a unit no more, for a reason.
@@ -157,9 +196,45 @@ impl Shared {
         }
     }
 
-    /// Has the thread give pages back.
+    /// Has the thread give pages back. Where there is none they go when the stream ends.
     pub(super) fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, marks: Vec<Mark>) {
-        self.wish(Wish::LetGo(Leaving { unit, home: Some(home), marks }));
+        self.mapper.leaving().push(Leaving { unit, home: Some(home), marks });
+        self.wish(Wish::LetGo);
+    }
+
+    /// What is pinned, or about to be, and why not more.
+    pub(super) fn mapped(&self) -> (u64, Option<String>) {
+        let (used, reason) = self.lock().maps.told();
+        let is_stranded = !self.mapper.leaving().is_empty() && self.mapper.wishes().is_none();
+        (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))
+    }
+
+    /// Gives pages back that nothing reads any more; whether others are still to go.
+    fn give_pages_back(&self) -> bool {
+        let _giving = self.mapper.giving();
+        let mut leaving = self.mapper.leaving();
+        let passed = std::mem::take(&mut *leaving).into_iter();
+        let (over, still): (Vec<_>, Vec<_>) = passed.partition(Leaving::is_over);
+        *leaving = still;
+        let goes_on = !leaving.is_empty();
+        // The driver takes as long as it likes.
+        drop(leaving);
+        self.give(over);
+        goes_on
+    }
+
+    /// Gives all pages back that were let go, which nothing may read any more.
+    pub(super) fn give_all_pages_back(&self) {
+        let _giving = self.mapper.giving();
+        let leaving = std::mem::take(&mut *self.mapper.leaving());
+        self.give(leaving);
+    }
+
+    fn give(&self, over: Vec<Leaving>) {
+        for mut pages in over {
+            drop(pages.home.take());
+            self.lock().maps.unclaim(pages.unit, &self.units[pages.unit]);
+        }
     }
 
     /// Lets all pages go where others need the memory.
@@ -180,18 +255,27 @@ impl Shared {
         (0..self.units.len()).for_each(|number| self.let_pages_go(&mut state, number));
     }
 
-    /// Asks the thread, and starts it where nobody did before.
+    /// Asks the thread, and starts it where there is none.
     fn wish(self: &Arc<Self>, wish: Wish) {
-        let mut sender = self.mapper.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = sender.get_or_insert_with(|| {
-            let (sender, wishes) = channel();
-            let (shared, patience) = (Arc::downgrade(self), self.engine.options().watchdog);
-            let run = move || run(&wishes, &shared, patience);
-            // Where no thread can be had, wishes come back with the channel's end.
-            let _ = thread::Builder::new().name("forebay-mapper".into()).spawn(run);
-            sender
-        });
-        drop(sender.send(wish)); // pages that nobody waits for any more stay
+        let mut asked = self.mapper.wishes();
+        let wish = match &*asked {
+            Some(thread) => match thread.send(wish) {
+                Ok(()) => return,
+                Err(SendError(wish)) => wish,
+            },
+            None => wish,
+        };
+        let (sender, wishes) = channel();
+        let shared = Arc::downgrade(self);
+        let run = move || run(&wishes, &shared);
+        let begun = thread::Builder::new().name("forebay-mapper".into()).spawn(run);
+        *asked = begun.is_ok().then_some(sender);
+        match (&*asked, wish) {
+            (Some(thread), wish) => drop(thread.send(wish)),
+            // Later there may be one.
+            (None, Wish::Pin(_, answer)) => drop(answer.send(Err(Refusal::Now(NO_THREAD)))),
+            (None, Wish::LetGo) => {}
+        }
     }
 }
 
@@ -201,47 +285,35 @@ fn is_short(left: MemoryLeft, used: u64) -> bool {
     left.available.saturating_sub(left.pinned.max(used)) < left.all / LEFT
 }
 
-fn run(wishes: &Receiver<Wish>, shared: &Weak<Shared>, patience: Duration) {
-    let (mut leaving, mut look): (Vec<Leaving>, Instant) = (Vec::new(), Instant::now());
+/// What the thread does. It keeps nothing of the stream while it pins, which may take for ever, on
+/// a drive that hangs: a stream ends without it, and what is pinned too late goes at once.
+fn run(wishes: &Receiver<Wish>, stream: &Weak<Shared>) {
+    let mut look = Instant::now();
     loop {
-        leaving.retain_mut(|pages| !pages.is_over(shared));
-        if look.elapsed() >= LOOKS_EVERY
-            && let Some(shared) = shared.upgrade()
-        {
+        let Some(shared) = stream.upgrade() else { return };
+        let goes_on = shared.give_pages_back();
+        if look.elapsed() >= LOOKS_EVERY {
             shared.look_at_memory();
             look = Instant::now();
         }
-        match wishes.recv_timeout(if leaving.is_empty() { LOOKS_EVERY } else { ASKS_EVERY }) {
+        drop(shared);
+        match wishes.recv_timeout(if goes_on { ASKS_EVERY } else { LOOKS_EVERY }) {
             Ok(Wish::Pin(windows, answer)) => {
-                let device = shared.upgrade().map(|shared| Arc::clone(&shared.device));
+                let shared = stream.upgrade().filter(|shared| !shared.is_closing());
+                let Some(device) = shared.map(|shared| Arc::clone(&shared.device)) else { return };
                 // Whoever asked may be gone; then the pages go with the answer.
-                if let Some(device) = device {
-                    drop(answer.send(windows.pin(&device)));
-                }
+                drop(answer.send(windows.pin(&device)));
             }
-            Ok(Wish::LetGo(pages)) => leaving.push(pages),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
+            Ok(Wish::LetGo) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
         }
-    }
-    let until = Instant::now() + patience;
-    while !leaving.is_empty() && Instant::now() < until {
-        leaving.retain_mut(|pages| !pages.is_over(shared));
-        thread::sleep(ASKS_EVERY);
     }
 }
 
 impl Leaving {
-    /// Gives the pages back, if nothing reads them any more; whether it did.
-    fn is_over(&mut self, shared: &Weak<Shared>) -> bool {
-        if !self.marks.iter().all(|mark| mark.is_passed().unwrap_or(false)) {
-            return false;
-        }
-        drop(self.home.take());
-        if let Some(shared) = shared.upgrade() {
-            shared.lock().maps.unclaim(&shared.units[self.unit]);
-        }
-        true
+    /// Whether nothing reads the pages any more.
+    fn is_over(&self) -> bool {
+        self.marks.iter().all(|mark| mark.is_passed().unwrap_or(false))
     }
 }
 
@@ -328,6 +400,37 @@ mod tests {
         assert_eq!(stream.mapped(), (0, Some("others need it".into())));
         assert!(rig.device.registrations() + 4 <= before);
         stream.close().unwrap();
+    }
+
+    #[test]
+    fn pages_that_are_on_their_way_out_go_with_the_stream() {
+        let rig = Rig::new();
+        for _ in 0..20 {
+            let stream = rig.stream();
+            let is_pinned = (0..200).any(|_| {
+                rig.bring_in();
+                pass(&stream) == 4 * LEN
+            });
+            assert!(is_pinned, "{:?}", stream.mapped());
+            // Without its thread, as where none can be had.
+            *stream.shared.mapper.wishes() = None;
+            let left =
+                (0..4).filter_map(|number| stream.shared.store().unwrap().take_pages(number));
+            for (number, home) in left.enumerate() {
+                let leaving = Leaving { unit: number, home: Some(home), marks: Vec::new() };
+                stream.shared.mapper.leaving().push(leaving);
+            }
+            if stream.shared.mapper.leaving().len() == 4 {
+                let reason = stream.mapped().1.unwrap();
+                assert!(reason.starts_with("no thread can be had that pins pages"), "{reason}");
+            }
+            stream.close().unwrap();
+            assert_eq!(stream.mapped().0, 0);
+            // The engine may have the slots for a moment.
+            let left = rig.device.registrations();
+            assert!(left <= 1, "{left} are left");
+        }
+        assert_eq!(rig.device.misused(), 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //! shared     what both know: who has which layer; `store` is their memory
 //! writing    a thread: writes layers back that were changed
+//!   ties       pure: which layers have bytes, or files, of others
 //! taken      what the caller has: memory that is valid until it is released
 //! statistics what each layer took: transfer, compute, stall; `trace` draws them
 //! ```
@@ -40,6 +41,7 @@ mod statistics;
 mod store;
 mod taken;
 mod taking;
+mod ties;
 mod trace;
 mod writing;
 
@@ -55,11 +57,11 @@ pub use placement::{
     Budget, CannotPlace, Ceiling, LayerCost, Lift, PassBytes, Placement, Prediction, Raise, Rates,
     Tier, place,
 };
-use planning::Plan;
+pub use planning::Unplanned;
 use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
-pub use taken::{LayerMemory, Taken};
+pub use taken::{LayerMemory, Step, Taken};
 
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
@@ -199,16 +201,20 @@ impl LayerStream {
     /// before was taken, on which all that uses that layer has been queued.
     ///
     /// # Errors
-    /// What went wrong with this layer: it is tried again by the next call. All buffers are held
-    /// by layers that are kept. The GPU's own failure, which ends the stream.
+    /// What went wrong with this layer, as [`Error::Layer`]: it is tried again by the next call.
+    /// All buffers are held by layers that are kept. The GPU's own failure, which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
-        unsafe { self.shared.next(compute, &mut || true) }
+        Ok(match unsafe { self.shared.next(compute, &mut || true) }? {
+            Step::Taken(taken) => Some(taken),
+            Step::End | Step::Interrupted => None, // it goes on
+        })
     }
 
-    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so; `None`
-    /// also where it does not.
+    /// As [`next`](Self::next), as long as `go_on`, asked some 20 times a second, says so. Where it
+    /// does not, the layer before is released, nothing is taken, and the next call waits for the
+    /// same layer.
     ///
     /// # Safety
     /// As for [`next`](Self::next).
@@ -219,7 +225,7 @@ impl LayerStream {
         &self,
         compute: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Taken>> {
+    ) -> Result<Step> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
         unsafe { self.shared.next(compute, go_on) }
@@ -242,6 +248,27 @@ impl LayerStream {
         if self.shared.check_home().is_ok() {
             self.shared.begin_pass();
         }
+    }
+
+    /// Has the next call take the first layer of a pass, also in the middle of one, which is then
+    /// made again and counted once. The layer that was taken before stays as it is until then; what
+    /// was brought ahead is taken from where it is, or gives way. Positions go on behind the pass
+    /// that was left.
+    ///
+    /// # Errors
+    /// An order that is told; another thread that takes a layer; a stream that has ended.
+    pub fn rewind(&self) -> Result<()> {
+        self.shared.check_home()?;
+        self.shared.rewind()
+    }
+
+    /// How many layers, or slices, one pass takes; `None` where the order is told.
+    #[must_use]
+    pub fn pass_len(&self) -> Option<u64> {
+        if self.shared.check_home().is_err() {
+            return None;
+        }
+        Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0)
     }
 
     /// The GPU.
@@ -272,15 +299,11 @@ impl LayerStream {
     }
 
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take so.
-    /// `None` before, and where nothing is planned: of an order that is told, of slices, and of
-    /// passes of more than 4,096 layers.
-    #[must_use]
-    pub fn placement(&self) -> Option<Placement> {
-        self.shared.check_home().ok()?;
-        match &self.shared.lock().plan {
-            Plan::Made(placement) => Some((**placement).clone()),
-            _ => None,
-        }
+    ///
+    /// # Errors
+    /// Why nothing is planned, or not yet.
+    pub fn placement(&self) -> Result<Placement, Unplanned> {
+        self.shared.placement()
     }
 
     /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which
@@ -303,7 +326,7 @@ impl LayerStream {
         if self.shared.check_home().is_err() {
             return (0, None);
         }
-        self.shared.lock().maps.told()
+        self.shared.mapped()
     }
 
     /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,
@@ -311,7 +334,7 @@ impl LayerStream {
     /// their files are synced.
     ///
     /// # Errors
-    /// What went wrong with one of them since it was last asked.
+    /// What went wrong with one of them since it was last asked, as [`Error::Layer`].
     pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.shared.check_home()?;
         self.shared.flush(go_on)
@@ -334,8 +357,9 @@ impl LayerStream {
         let exports = self.shared.exports();
         // It has an end: what does not get on is given up now.
         let written = self.shared.flush(&mut || true);
-        self.shared.give_back()?;
-        written.map(|_| exports)
+        let settled = self.shared.give_back();
+        written?; // which says more, where it is the same copy
+        settled.map(|()| exports)
     }
 }
 

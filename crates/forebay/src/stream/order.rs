@@ -79,6 +79,11 @@ impl Sequence {
         self.pass.len() as u64
     }
 
+    /// Makes one pass more, where they are counted.
+    pub(super) fn add_pass(&mut self) {
+        self.passes = self.passes.map(|passes| passes.saturating_add(1));
+    }
+
     /// What is taken there, where that is known.
     pub(super) fn at(&self, position: u64) -> Option<usize> {
         if self.is_told() {

@@ -15,6 +15,7 @@ mod search;
 mod spread;
 
 use facts::Facts;
+use script::Script;
 use search::{Choice, Floors, HIDDEN, MANY, Search, first};
 
 /// A lift of many layers is found to so many parts of what there is.
@@ -118,7 +119,7 @@ pub struct Lift {
     pub host: Option<Raise>,
 }
 
-/// A larger budget.
+/// A larger budget; of pinned memory that could not all be had, more than that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Raise {
     /// The least that was found to do, on top of the budget, in bytes.
@@ -139,6 +140,9 @@ pub struct Placement {
     pub protects: u64,
     /// What is to be expected of it.
     pub prediction: Prediction,
+    /// Why fewer layers are pinned than was planned, where that is so; the prediction is of those
+    /// that are.
+    pub short: Option<String>,
 }
 
 /// Why layers cannot be placed.
@@ -203,16 +207,8 @@ pub fn place(
     if budget.gpu < needed {
         return Err(CannotPlace::TooSmall { needed, budget: budget.gpu });
     }
-    let most = facts.taken.len().max(2);
-    let room = budget
-        .gpu
-        .checked_div(facts.largest)
-        .map_or(most, |room| usize::try_from(room).map_or(most, |room| room.min(most)));
-    let choice = Search::new(&facts, room, budget.host).choose();
-    let mut prediction = predict(&facts, &choice);
-    if choice.pass > facts.computes * HIDDEN {
-        prediction.lift = Some(lift(&facts, room, budget));
-    }
+    let choice = Search::new(&facts, room(&facts, budget), budget.host).choose();
+    let prediction = predict(&facts, &choice, budget);
     let tier = |layer: usize| match (choice.stays[layer], choice.pinned[layer]) {
         (true, _) => Tier::Gpu,
         (false, true) => Tier::Pinned,
@@ -224,11 +220,46 @@ pub fn place(
         buffers: choice.buffers,
         protects: choice.protects as u64,
         prediction,
+        short: None,
     })
 }
 
-/// What is to be expected; of a lift nothing yet.
-fn predict(facts: &Facts, choice: &Choice) -> Prediction {
+/// What is to be expected where layers are kept as `placement` says, whatever it predicts itself,
+/// and `budget` has as much as is taken for them.
+///
+/// # Errors
+/// As [`place`].
+pub(super) fn predict_kept(
+    order: &Order,
+    layers: &[LayerCost],
+    rates: &Rates,
+    budget: &Budget,
+    placement: &Placement,
+) -> Result<Prediction, CannotPlace> {
+    let facts = Facts::new(order, layers, rates)?;
+    let is = |tier: Tier| placement.tiers.iter().map(move |other| *other == tier).collect();
+    let (stays, pinned): (Vec<bool>, Vec<bool>) = (is(Tier::Gpu), is(Tier::Pinned));
+    let protects = usize::try_from(placement.protects).unwrap_or(usize::MAX);
+    let buffers = placement.buffers;
+    let script = Script::new(&facts, buffers, &stays, protects);
+    let floor = Floors::new(&facts, &script.brought, script.counted, &pinned).most();
+    // As the search has it: what is read ahead of the passes that count would be missing.
+    let pass = clock::pass_seconds(&facts, &script, &pinned).max(floor);
+    let host = facts.bytes_of((0..layers.len()).filter(|&layer| pinned[layer]));
+    let Script { brought, counted, .. } = script;
+    let choice = Choice { buffers, protects, stays, pinned, host, pass, brought, counted };
+    Ok(predict(&facts, &choice, budget))
+}
+
+/// How many buffers a budget has room for, as far as they are of use.
+fn room(facts: &Facts, budget: &Budget) -> usize {
+    let most = facts.taken.len().max(2);
+    let room = budget.gpu.checked_div(facts.largest);
+    room.map_or(most, |room| usize::try_from(room).map_or(most, |room| room.min(most)))
+}
+
+/// What is to be expected.
+fn predict(facts: &Facts, choice: &Choice, budget: &Budget) -> Prediction {
     let (mut pinned, mut page_cache, mut drive) = (0, 0, 0);
     for (layer, &times) in choice.brought.iter().enumerate() {
         let bytes = u128::from(facts.bytes[layer]) * u128::from(times);
@@ -256,11 +287,13 @@ fn predict(facts: &Facts, choice: &Choice) -> Prediction {
     };
     let (pass, compute) = (time(choice.pass), time(facts.computes));
     let stall = pass.saturating_sub(compute);
-    Prediction { pass, compute, stall, bytes, ceiling, lift: None }
+    let lift = (choice.pass > facts.computes * HIDDEN).then(|| lift(facts, budget));
+    Prediction { pass, compute, stall, bytes, ceiling, lift }
 }
 
 /// The least of either budget that hides what is read.
-fn lift(facts: &Facts, room: usize, budget: &Budget) -> Lift {
+fn lift(facts: &Facts, budget: &Budget) -> Lift {
+    let room = room(facts, budget);
     let hides = |room| Search::new(facts, room, budget.host).hides().is_some();
     // Of many layers some more or less do not matter. All of them fit at last.
     let all = facts.taken.len();

@@ -216,6 +216,15 @@ impl Schedule {
         self.sequence.forget(self.next.saturating_sub(self.protects + 1));
     }
 
+    /// Takes the first layer of a pass next. A pass that was left in its middle is made again.
+    pub(super) fn rewind(&mut self) {
+        let pass = self.sequence.pass_len();
+        if pass > 0 && !self.next.is_multiple_of(pass) {
+            self.next = self.next.next_multiple_of(pass);
+            self.sequence.add_pass();
+        }
+    }
+
     /// Has a layer stay in its buffer until it is released once more.
     pub(super) fn hold(&mut self, buffer: usize) {
         self.buffers[buffer].users += 1;

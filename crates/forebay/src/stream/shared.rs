@@ -1,17 +1,18 @@
 //! What a stream's caller and its loader share: buffers, marks, and who has which layer.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::layer::Unit;
 use super::mapper::{Mapper, Maps};
 use super::marks::{Mark, Marks};
 use super::order::Order;
-use super::planning::Plan;
+use super::planning::{Plan, Unplanned};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
 use super::store::Store;
+use super::ties::Ties;
 use super::writing::{Writer, Writes};
 use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) host_budget: u64,
     pub(super) mapper: Mapper,
     pub(super) writer: Writer,
+    /// Found when something is written for the first time.
+    pub(super) ties: OnceLock<Ties>,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
@@ -128,7 +131,7 @@ impl Shared {
         if is_told {
             store.pin_first(engine, &units, options.host_budget)?; // there is nothing to plan by
         }
-        let plan = if is_told { Plan::None } else { Plan::Waiting };
+        let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting { from: 0 } };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();
@@ -170,6 +173,7 @@ impl Shared {
             host_budget: options.host_budget,
             mapper: Mapper::default(),
             writer: Writer::default(),
+            ties: OnceLock::new(),
             state: Mutex::new(state),
             came: Condvar::new(),
             asked: Condvar::new(),
@@ -326,6 +330,10 @@ impl Shared {
         let store = self.lock().store.take();
         if settled.is_err() {
             std::mem::forget(store);
+        } else {
+            drop(store);
+            self.give_all_pages_back();
+            self.lock().maps.gone();
         }
         settled
     }

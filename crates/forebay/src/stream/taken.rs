@@ -12,6 +12,17 @@ use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError};
 use crate::memory::Buffer;
 
+/// What came of asking for the next layer.
+#[derive(Debug)]
+pub enum Step {
+    /// It was taken.
+    Taken(Taken),
+    /// A pass is over, or nothing more is to be taken; of an order that is told: as far as it was.
+    End,
+    /// Whoever was asked whether to go on waiting said no.
+    Interrupted,
+}
+
 /// A layer, or a slice of one, on the GPU: released when the next one is taken, unless it is kept.
 /// Dropping it releases nothing.
 pub struct Taken {
@@ -172,7 +183,8 @@ impl Taken {
     /// changes the layer before it is written.
     ///
     /// # Errors
-    /// For a layer that was released, and one of a file that was opened for reading; the GPU's.
+    /// For a layer that was released. As [`Error::Layer`]: one of a file that was opened for
+    /// reading, or some of whose bytes another layer has; the GPU's.
     pub unsafe fn write_back(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.

@@ -10,12 +10,13 @@ use std::time::Duration;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::Mark;
+use super::planning::Plan;
 use super::schedule::{Load, Next};
 use super::shared::{From, Job, Loaded, Shared, State, Way, refused, released};
 use super::statistics::Visit;
 use super::store::{Home, Store};
-use super::{LayerTimes, Taken, refuse};
-use crate::error::Result;
+use super::{LayerTimes, Step, Taken, refuse};
+use crate::error::{Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
 use crate::memory::Buffer;
 
@@ -25,6 +26,16 @@ const NAN: u8 = 0xff;
 /// Time between two questions whether to go on.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
 
+/// What came of waiting for a layer.
+enum Found {
+    /// It is in this buffer.
+    There(usize),
+    /// Nothing more is to be taken.
+    Nothing,
+    /// Whoever waits goes on no more.
+    GaveUp,
+}
+
 impl Shared {
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
@@ -32,7 +43,7 @@ impl Shared {
         self: &Arc<Self>,
         compute: CallerStream,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Taken>> {
+    ) -> Result<Step> {
         let mut state = self.lock();
         state.check()?;
         let position = state.schedule.position();
@@ -49,12 +60,16 @@ impl Shared {
         if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
             state.turned = true;
             self.pump(&mut state)?;
-            return Ok(None);
+            return Ok(Step::End);
         }
         state.taking = true;
         let (mut state, found) = self.wait_for_next(state, go_on);
         state.taking = false;
-        let Some(buffer) = found? else { return Ok(None) };
+        let buffer = match found? {
+            Found::There(buffer) => buffer,
+            Found::Nothing => return Ok(Step::End),
+            Found::GaveUp => return Ok(Step::Interrupted),
+        };
         let loaded = state.loads[buffer].clone().expect("it is there, so it was brought");
         let hold = || {
             // SAFETY: the caller's promise.
@@ -79,7 +94,7 @@ impl Shared {
         state.times.enter(Visit::new(times, load, asked, entered), pass);
         self.plan_if_due(&mut state);
         self.pump(&mut state)?;
-        Ok(Some(Taken::new(self, position, unit)))
+        Ok(Step::Taken(Taken::new(self, position, unit)))
     }
 
     /// Refuses a stream that is being captured: what a graph holds is computed as often as it is
@@ -97,20 +112,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the layer that is next is there; its buffer, or `None` where there is none.
+    /// Waits until the layer that is next is there.
     fn wait_for_next<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> (MutexGuard<'a, State>, Result<Option<usize>>) {
+    ) -> (MutexGuard<'a, State>, Result<Found>) {
         loop {
             match self.look_for_next(&mut state) {
                 Ok(Next::Coming) => {}
                 // It may be changed again by whoever takes it.
                 Ok(Next::There(buffer)) if state.writes.of(buffer) => {}
                 Ok(Next::There(buffer)) if self.is_stale(&mut state, buffer) => continue,
-                Ok(Next::There(buffer)) => return (state, Ok(Some(buffer))),
-                Ok(_) => return (state, Ok(None)),
+                Ok(Next::There(buffer)) => return (state, Ok(Found::There(buffer))),
+                Ok(_) => return (state, Ok(Found::Nothing)),
                 Err(error) => return (state, Err(error)),
             }
             let (mut waited, result) =
@@ -118,7 +133,7 @@ impl Shared {
             if result.timed_out() {
                 drop(waited); // what is asked may wait for who wants the lock
                 if !go_on() {
-                    return (self.lock(), Ok(None));
+                    return (self.lock(), Ok(Found::GaveUp));
                 }
                 waited = self.lock();
             }
@@ -130,8 +145,10 @@ impl Shared {
         self.pump(state)?;
         state.check_open()?;
         let next = state.schedule.sequence().at(state.schedule.position());
-        if let Some(error) = next.and_then(|unit| state.failures.remove(&unit)) {
-            return Err(error);
+        if let Some(unit) = next
+            && let Some(error) = state.failures.remove(&unit)
+        {
+            return Err(error.of_layer(Operation::Read, &self.units[unit].name));
         }
         match (state.schedule.next(), next) {
             (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming), // once it is written
@@ -294,6 +311,22 @@ impl Shared {
         let mut state = self.lock();
         let (pass, position) = (state.schedule.sequence().pass_len(), state.schedule.position());
         state.turned |= pass > 0 && position > 0 && position.is_multiple_of(pass);
+    }
+
+    /// Has the next call take the first layer of a pass. What was brought ahead gives way, or is
+    /// taken from where it is.
+    pub(super) fn rewind(&self) -> Result<()> {
+        let mut state = self.lock();
+        state.check()?;
+        if state.schedule.sequence().is_told() {
+            return Err(refused("one whose order is told", "one that has a first layer"));
+        }
+        state.schedule.rewind();
+        state.turned = true;
+        if matches!(state.plan, Plan::Waiting { .. }) {
+            state.plan = Plan::Waiting { from: state.schedule.position() };
+        }
+        self.pump(&mut state)
     }
 
     /// Keeps what was taken at `position` until it is released by itself.

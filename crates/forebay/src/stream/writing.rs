@@ -13,7 +13,8 @@ use super::layer::LayerPart;
 use super::marks::Mark;
 use super::shared::{Shared, State, released, stuck};
 use super::store::Store;
-use crate::engine::{File, RequestOptions};
+use super::ties::Ties;
+use crate::engine::RequestOptions;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::CallerStream;
 use crate::transfer::Transfer;
@@ -70,31 +71,32 @@ impl Shared {
         compute: CallerStream,
     ) -> Result<()> {
         let unit = &self.units[number];
+        let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
+        let ties = self.ties();
         let mut state = self.lock();
         state.check_open()?;
         let taken = state.taken.iter().find(|taken| taken.0 == position);
         let &(_, buffer) = taken.ok_or_else(released)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
-            return Err(refused(
-                part,
-                "the file was opened for reading: open it for writing".into(),
-            ));
+            let reason = "the file was opened for reading: open it for writing";
+            return Err(of_it(refused(part, reason.into())));
         }
-        if let Some((part, other)) = self.shares_bytes(number) {
+        if let Some((part, other)) = ties.shared(number) {
+            let other = &self.units[other].name;
             let reason = format!("`{other}` has some of these bytes too, and would keep the old");
-            return Err(refused(part, reason));
+            return Err(of_it(refused(&unit.parts[part], reason)));
         }
         // SAFETY: the caller's promise.
         unsafe { self.check_stream(compute) }?;
         let store = state.store()?;
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
-        let computed = computed.map_err(|source| self.failed(unit.len, source))?;
+        let computed = computed.map_err(|source| of_it(self.failed(unit.len, source)))?;
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
         state.filled[number] = false;
-        self.let_written_pages_go(&mut state, number);
+        self.let_written_pages_go(&mut state, ties, number);
         let write = Write { unit: number, buffer, store, computed };
         if let Err(SendError(write)) = self.writer().send(write) {
             let error = refused(&unit.first, "no thread can be had that writes it".into());
@@ -103,29 +105,20 @@ impl Shared {
         Ok(())
     }
 
-    /// A part of a unit that another has bytes of, and that other's name.
-    fn shares_bytes(&self, number: usize) -> Option<(&LayerPart, &str)> {
-        let own = || self.units[number].parts.iter().filter(|part| part.len > 0);
-        let meets = |one: &LayerPart, other: &LayerPart| {
-            one.offset < other.offset + other.len
-                && other.offset < one.offset + one.len
-                && one.file.identity() == other.file.identity()
-        };
-        let others = self.units.iter().enumerate().filter(|&(other, _)| other != number);
-        let mut parts = others.flat_map(|(_, unit)| unit.parts.iter().map(move |p| (unit, p)));
-        parts.find_map(|(unit, other)| {
-            let part = own().find(|part| meets(part, other))?;
-            Some((part, unit.name.as_str()))
-        })
+    /// Which units have bytes, or files, of others.
+    fn ties(&self) -> &Ties {
+        let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
+        let units = self.units.iter().map(|unit| unit.parts.iter().map(bytes));
+        self.ties.get_or_init(|| Ties::new(units))
     }
 
     /// Lets pinned pages of files go that a unit is written to: whoever takes a layer could not
     /// know whose write changed them.
-    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, number: usize) {
-        let written: Vec<_> = self.units[number].files.iter().map(File::identity).collect();
-        for (other, unit) in self.units.iter().enumerate() {
-            if unit.files.iter().any(|file| written.contains(&file.identity())) {
-                let reason = format!("`{}` is in a file that layers are written to", unit.name);
+    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, ties: &Ties, number: usize) {
+        for other in ties.beside(number) {
+            if state.maps.is_open(other) {
+                let name = &self.units[other].name;
+                let reason = format!("`{name}` is in a file that layers are written to");
                 state.maps.refuse(other, reason);
                 self.let_pages_go(state, other);
             }
@@ -192,11 +185,13 @@ impl Shared {
                 }
             }
         }
+        // While others get on, a part waits for its turn.
+        let moved = || transfers.iter().map(|(_, transfer)| transfer.progress().0).sum();
         for (part, transfer) in &transfers {
             if error.is_some() {
                 transfer.cancel(); // what is in flight is waited for
             }
-            match self.landed(part, transfer, bound) {
+            match self.landed((part, transfer), &moved, bound) {
                 Ok(()) => {}
                 Err(stalled @ Error::TimedOut { .. }) => {
                     // Its copies may read the buffer for ever.
@@ -211,22 +206,27 @@ impl Shared {
         error.map_or(Ok(unit.bytes()), Err)
     }
 
-    /// Waits for the end of a transfer: for ever, or once the stream is closed as long as it moves
-    /// anything within `bound`.
-    fn landed(&self, part: &LayerPart, transfer: &Transfer, bound: Duration) -> Result<()> {
-        let (mut done, mut since) = (transfer.progress().0, Instant::now());
+    /// Waits for the end of a part's transfer: for ever, or once the stream is closed as long as
+    /// more has `moved` within `bound`.
+    fn landed(
+        &self,
+        (part, transfer): (&LayerPart, &Transfer),
+        moved: &dyn Fn() -> u64,
+        bound: Duration,
+    ) -> Result<()> {
+        let (mut done, mut since) = (moved(), Instant::now());
         loop {
             if let Some(ended) = transfer.wait_for(ASKS_EVERY) {
                 return ended.map(drop);
             }
-            let now = transfer.progress().0;
+            let now = moved();
             if now != done {
                 (done, since) = (now, Instant::now());
             }
             if since.elapsed() > bound && self.closed_for().is_some_and(|closed| closed > bound) {
                 transfer.cancel();
                 let place = part.file.place(part.offset, part.len);
-                return Err(Error::TimedOut { place, bound, done });
+                return Err(Error::TimedOut { place, bound, done: transfer.progress().0 });
             }
         }
     }
@@ -245,7 +245,10 @@ impl Shared {
         state.schedule.release(write.buffer);
         match ended {
             Ok(bytes) => state.writes.bytes += bytes,
-            Err(error) => state.writes.failures.push(error),
+            Err(error) => {
+                let layer = &self.units[write.unit].name;
+                state.writes.failures.push(error.of_layer(Operation::Write, layer));
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::stream::{Layer, LayerStream, Order};
+use forebay::stream::{Layer, LayerStream, Order, Step};
 use forebay::{Error, File};
 
 use crate::lab::fuse::Fuse;
@@ -48,7 +48,12 @@ fn what_a_drive_fails_to_read_fails_its_layer_alone() {
     }
     for _ in 0..2 {
         let error = rig.next(&stream).expect_err("it cannot be read");
-        assert!(matches!(&error, Error::Io { place, .. } if place.path == fuse.path()), "{error}");
+        assert_eq!(error.to_string(), "cannot read the layer `layer 3`");
+        assert!(
+            matches!(error.without_layer(), Error::Io { place, .. } if place.path == fuse.path()),
+            "{error:?}"
+        );
+        assert!(error.errno() == Some(libc::EIO) && error.hint().is_some(), "{error:?}");
     }
     fuse.set(|faults| faults.fail_at = None);
     for layer in 3..6 {
@@ -82,7 +87,7 @@ fn layers_that_fail_together_are_told_one_by_one_and_tried_again() {
     let failed = (0..8).filter(|_| rig.next(&stream).is_err()).count();
     assert!(failed > 5, "only {failed} of 8");
     let error = rig.next(&stream).expect_err("it is cut");
-    assert!(matches!(error, Error::FileChanged { .. } | Error::EndOfFile { .. }), "{error}");
+    assert!(is_end(&error), "{error:?}");
     whole.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("room"));
     // What failed before is told once each; then all of them come.
     let mut seen = Vec::new();
@@ -116,8 +121,34 @@ fn a_file_that_shrinks_fails_the_layer_that_it_cuts() {
         assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
     }
     let error = rig.next(&stream).expect_err("it is cut");
-    assert!(matches!(error, Error::FileChanged { .. } | Error::EndOfFile { .. }), "{error}");
-    assert!(error.to_string().contains(path.to_str().expect("plain letters")), "{error}");
+    assert!(is_end(&error), "{error:?}");
+    assert!(matches!(&error, Error::Layer { layer, .. } if layer == "layer 4"), "{error:?}");
+    let cause = error.without_layer().to_string();
+    assert!(cause.contains(path.to_str().expect("plain letters")), "{cause}");
+}
+
+#[test]
+fn a_layer_without_a_name_is_called_by_its_number_and_a_slice_by_both() {
+    let rig = Rig::new();
+    let file = rig.file("short", &[1; 3 * SLOT]);
+    let half = SLOT as u64;
+    let layer = || Layer::named("").with(&file, 0, half).with(&file, half, half);
+    let budget = Some(2 * half + 4096);
+    let stream =
+        LayerStream::new(&rig.engine, &rig.gpu(), &[layer()], ordered(Order::Forward, budget));
+    let stream = stream.expect("a stream");
+    let taken = rig.next(&stream).expect("it can be read").expect("a layer");
+    assert_eq!((stream.slices(), taken.name()), (2, "layer 0 (1 of 2)"));
+    let long = layer().with(&file, 0, 3 * half + 1);
+    let refused =
+        LayerStream::new(&rig.engine, &rig.gpu(), &[layer(), long], ordered(Order::Forward, None));
+    let error = refused.expect_err("it is too long").to_string();
+    assert!(error.contains("the layer `layer 1` ends behind"), "{error}");
+}
+
+/// Whether a file had ended.
+fn is_end(error: &Error) -> bool {
+    matches!(error.without_layer(), Error::FileChanged { .. } | Error::EndOfFile { .. })
 }
 
 #[test]
@@ -154,26 +185,28 @@ fn a_caller_gives_up_waiting() {
     let Some((fuse, stream)) = served(&rig, len) else { return };
     fuse.set(|faults| faults.hang_from = Some(len));
     crate::lab::fuse::drop_pages(&fuse.path());
-    let mut asked = 0;
-    let mut taken = 0;
-    // The first layers may be there before the drive hangs.
-    while taken < COUNT {
+    let mut taken = Vec::new();
+    let mut steps = |most: u32| {
+        let mut asked = 0;
         let mut go_on = || {
             asked += 1;
-            asked < 3
+            asked < most
         };
-        // SAFETY: the stream is this device's and alive.
-        let next = unsafe { stream.next_while(rig.compute(), &mut go_on) };
-        if next.expect("no error").is_none() {
-            break;
+        loop {
+            // SAFETY: the stream is this device's and alive.
+            let next = unsafe { stream.next_while(rig.compute(), &mut go_on) };
+            match next.expect("no error") {
+                Step::Taken(layer) => taken.push(layer.layer()),
+                Step::End => return true,
+                Step::Interrupted => return false,
+            }
         }
-        taken += 1;
-    }
+    };
+    // The first layers may be there before the drive hangs. Who gives up may ask again.
+    assert!(!steps(3) && !steps(1));
     fuse.set(|faults| faults.hang_from = None);
-    while taken < COUNT {
-        assert!(rig.next(&stream).expect("it can be read").is_some());
-        taken += 1;
-    }
+    assert!(steps(u32::MAX), "the pass has an end");
+    assert_eq!(taken, (0..6).collect::<Vec<_>>());
 }
 
 #[test]

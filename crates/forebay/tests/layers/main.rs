@@ -3,6 +3,7 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod ends;
 mod faults;
 mod mapped;
 mod rig;
@@ -12,8 +13,8 @@ mod writing;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions};
-use rig::{Rig, SLOT, ordered};
+use forebay::stream::{Ceiling, Layer, LayerStream, Order, StreamOptions, Unplanned};
+use rig::{Rig, SLOT, Seen, ordered};
 
 const LEN: usize = 3 * SLOT;
 /// Longer than a layer takes to come, and shorter.
@@ -61,7 +62,7 @@ fn layers_in_pinned_memory_are_read_once() {
     let times = stream.statistics().layers;
     let pinned = |layer| times.iter().filter(|times| times.layer == layer && times.pinned).count();
     assert_eq!([0, 1, 2, 3, 4].map(pinned), [2, 2, 2, 0, 0]);
-    assert!(stream.placement().is_none());
+    assert!(matches!(stream.placement(), Err(Unplanned::Told)));
 }
 
 #[test]
@@ -76,8 +77,10 @@ fn after_a_pass_it_is_known_what_binds() {
                 rig.device.work(rig.compute(), time).expect("a stream");
             }
             rig.device.synchronize(rig.stream).expect("the compute ends");
-            if let Some(placement) = stream.placement() {
-                return placement;
+            match stream.placement() {
+                Ok(placement) => return placement,
+                Err(Unplanned::NotYet) => {}
+                Err(reason) => panic!("{reason}"),
             }
         }
         panic!("nothing was planned");
@@ -142,6 +145,66 @@ fn a_pass_that_was_taken_to_its_last_layer_is_followed_by_the_next() {
 }
 
 #[test]
+fn a_pass_begins_again_wherever_it_was_left() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    for (order, pass) in [(Order::Forward, 6), (Order::Training, 12)] {
+        let mut options = ordered(order, Some(2 * model.layers[0].len()));
+        options.passes = Some(2);
+        let stream = rig.stream(&model, options);
+        assert_eq!(stream.pass_len(), Some(pass));
+        let first = || rig.next(&stream).expect("it can be read").expect("a layer");
+        for taken in 0..pass {
+            stream.rewind().expect("it has a first layer");
+            for number in 0..taken {
+                assert_eq!(first().position() % pass, number);
+            }
+        }
+        // None of these passes was made, so both are left.
+        stream.rewind().expect("it has a first layer");
+        let held = first();
+        let seen = rig.use_layer(&held, SHORT);
+        stream.rewind().expect("it has a first layer");
+        assert!(held.memory().is_ok(), "it stays until the next is taken");
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+        model.check(&Seen { parts: held.parts().collect(), ..seen });
+        for _ in 0..2 {
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            assert_eq!(seen.len() as u64, pass);
+            seen.iter().for_each(|seen| model.check(seen));
+        }
+        for _ in 0..2 {
+            assert!(rig.next(&stream).expect("the end").is_none());
+            stream.rewind().expect("it has a first layer");
+        }
+    }
+    let told = rig.stream(&model, ordered(Order::Told, None));
+    assert_eq!(told.pass_len(), None);
+    let error = told.rewind().expect_err("it has no first layer").to_string();
+    assert!(error.contains("one whose order is told"), "{error}");
+}
+
+#[test]
+fn what_was_left_is_no_pass_to_plan_by() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    for _ in 0..3 {
+        rig.next(&stream).expect("it can be read").expect("a layer");
+        stream.rewind().expect("it has a first layer");
+    }
+    let is_planned = (0..1000).any(|_| {
+        rig.pass(&stream, SHORT).expect("a pass");
+        match stream.placement() {
+            Ok(_) => true,
+            Err(Unplanned::NotYet) => false,
+            Err(reason) => panic!("{reason}"),
+        }
+    });
+    assert!(is_planned, "nothing was planned");
+}
+
+#[test]
 fn an_order_that_is_told_is_followed() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);
@@ -162,17 +225,15 @@ fn a_layer_that_does_not_fit_comes_in_slices() {
     let len = model.layers[0].len();
     let stream = rig.stream(&model, ordered(Order::Forward, Some(len + len / 4)));
     assert_eq!(stream.slices(), 2);
+    assert!(matches!(stream.placement(), Err(Unplanned::NotYet)));
     let seen = rig.pass(&stream, SHORT).expect("a pass");
     let order: Vec<(usize, usize)> = seen.iter().map(|seen| (seen.layer, seen.slice)).collect();
     assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]);
     for seen in &seen {
-        let bytes = seen.copy.as_slice().expect("host memory");
-        let first = if seen.slice == 0 { 0 } else { 1 };
-        for (part, range) in seen.parts.iter().enumerate() {
-            let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-            assert!(bytes[range] == model.bytes[seen.layer][first + part][..]);
-        }
+        model.check(seen);
     }
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    assert!(matches!(stream.placement(), Err(Unplanned::Slices { slices: 2 })));
 }
 
 #[test]

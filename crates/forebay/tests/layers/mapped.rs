@@ -9,18 +9,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
-use forebay::stream::{LayerStream, Order, StreamOptions};
+use forebay::stream::{LayerStream, Order, StreamOptions, Unplanned};
 use forebay::{Error, Residency};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::lab::fuse::Fuse;
-use crate::lab::or_skip;
+use crate::lab::watchdog::Watchdog;
+use crate::lab::{as_nobody, child, or_skip};
 use crate::rig::{Model, Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
 
 const COUNT: usize = 5;
 
 /// Until a file was not changed for long enough.
-const SETTLED: Duration = Duration::from_millis(2100);
+pub(crate) const SETTLED: Duration = Duration::from_millis(2100);
 
 fn options(model: &Model, budget: u64) -> StreamOptions {
     let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
@@ -36,7 +38,7 @@ fn bring_in(rig: &Rig) {
 }
 
 /// Takes passes until nothing comes by other ways than pinned pages, and checks each.
-fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
+pub(crate) fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
     let all: Vec<usize> = (0..COUNT).collect();
     for _ in 0..200 {
         bring_in(rig);
@@ -178,9 +180,10 @@ fn what_is_cut_fails_its_layer() {
     let file = OpenOptions::new().write(true).open(tail(&rig, 1)).expect("it is there");
     file.set_len(100).expect("a cut");
     let error = rig.next(&stream).expect_err("its bytes are gone");
-    let is_end = matches!(&error, Error::EndOfFile { .. } | Error::FileChanged { .. });
-    assert!(is_end, "{error}");
-    assert!(error.to_string().contains("file 1"), "{error}");
+    let cause = error.without_layer();
+    let is_end = matches!(cause, Error::EndOfFile { .. } | Error::FileChanged { .. });
+    assert!(is_end && cause.to_string().contains("file 1"), "{error:?}");
+    assert_eq!(error.to_string(), "cannot read the layer `layer 0`");
 }
 
 #[test]
@@ -209,6 +212,70 @@ fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
     }
     let refused = stream.mapped().1.expect("a reason");
     assert!(refused.starts_with("fuse, on which `"), "{refused}");
+}
+
+#[test]
+fn checked_layers_and_slices_come_from_pages_too() {
+    for (check, quarters) in [(true, 8), (false, 5), (true, 5)] {
+        let rig = Rig::new();
+        let model = rig.model(COUNT, 4 * LEN);
+        thread::sleep(SETTLED);
+        let mut options = options(&model, u64::MAX);
+        (options.check, options.gpu_budget) = (check, Some(quarters * model.layers[0].len() / 4));
+        let stream = rig.stream(&model, options);
+        assert_eq!(stream.slices(), if quarters < 8 { 2 } else { 1 });
+        let mut settled = 0;
+        for _ in 0..200 {
+            bring_in(&rig);
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            assert_eq!(seen.len(), COUNT * stream.slices());
+            seen.iter().for_each(|seen| model.check(seen));
+            let last = stream.statistics().passes.last().copied().expect("there was one");
+            settled += u32::from(last.mapped_bytes > 0 && last.file_bytes == 0);
+            if settled > 4 {
+                break;
+            }
+        }
+        assert!(settled > 4, "{:?}, {:?}", stream.mapped(), stream.statistics().passes.last());
+        stream.close().expect("an end");
+    }
+}
+
+/// In a process of its own, as nobody: root has as many threads as it likes.
+#[test]
+fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_from_pages() {
+    if child::role().is_none() {
+        child::run("threads");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let tried = as_nobody(|| {
+        let rig = Rig::new();
+        let model = rig.model(COUNT, LEN);
+        let all: Vec<usize> = (0..COUNT).collect();
+        let stream = rig.stream(&model, options(&model, u64::MAX));
+        // The engine has the threads that it needs, and nothing comes for the second time.
+        rig.next(&stream).expect("it can be read").expect("a layer");
+        let before = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(1), ..before }).expect("a lower limit");
+        rig.pass(&stream, SHORT).expect("the rest of a pass");
+        let held = (0..4)
+            .map(|_| {
+                model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all);
+                stream.mapped()
+            })
+            .last();
+        setrlimit(Resource::Nproc, before).expect("the limit that was");
+        let reason = "no thread can be had that pins pages and lets them go".to_owned();
+        assert_eq!(held, Some((0, Some(reason))));
+        let unplanned = stream.placement().expect_err("nor is there one that plans");
+        assert!(matches!(unplanned, Unplanned::Thread { .. }), "{unplanned}");
+        thread::sleep(SETTLED);
+        settle(&rig, &model, &stream);
+        stream.close().expect("an end");
+        assert_eq!(stream.mapped().0, 0);
+    });
+    or_skip(tried);
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Model {
 pub(crate) struct Seen {
     pub(crate) layer: usize,
     pub(crate) slice: usize,
+    /// The layer's part that its first one is.
+    pub(crate) first: usize,
     pub(crate) parts: Vec<std::ops::Range<u64>>,
     pub(crate) copy: Buffer,
 }
@@ -130,8 +132,8 @@ impl Rig {
         // SAFETY: the copy lives until the stream has been synchronised, as all users here do.
         unsafe { self.device.copy_to_host(self.stream, to, memory.address(), len) }
             .expect("a copy");
-        let (layer, slice) = (layer.layer(), layer.slice());
-        Seen { layer, slice, parts: Vec::new(), copy }
+        let (layer, slice, first) = (layer.layer(), layer.slice(), layer.first_part());
+        Seen { layer, slice, first, parts: Vec::new(), copy }
     }
 
     /// Takes layers until a pass is over, and computes with each.
@@ -153,7 +155,7 @@ impl Model {
         for (part, range) in seen.parts.iter().enumerate() {
             let range = usize::try_from(range.start).expect("small")
                 ..usize::try_from(range.end).expect("small");
-            let is_right = bytes[range] == self.bytes[seen.layer][part][..];
+            let is_right = bytes[range] == self.bytes[seen.layer][seen.first + part][..];
             assert!(is_right, "part {part} of layer {} is not what the file holds", seen.layer);
         }
     }

@@ -299,6 +299,31 @@ proptest! {
         prop_assert!(pass >= read.drive as f64 / rates.drive);
     }
 
+    /// What is kept as it was placed takes as long as was said; with one layer less in pinned
+    /// memory as much is read.
+    #[test]
+    fn what_is_kept_is_predicted(case in any_case(12), missing in 0..12_usize) {
+        let mut placed = case.place(case.budget);
+        let Case { order, layers, rates, budget } = &case;
+        let predict = |placed: &Placement, budget: &Budget| {
+            predict_kept(order, layers, rates, budget, placed).expect("it makes sense")
+        };
+        prop_assert_eq!(predict(&placed, budget), placed.prediction);
+        let pinned = (0..layers.len()).filter(|&it| placed.tiers[it] == Tier::Pinned);
+        let Some(layer) = pinned.cycle().nth(missing) else { return Ok(()) };
+        placed.tiers[layer] = if layers[layer].resident { Tier::PageCache } else { Tier::Drive };
+        let pinned = (0..layers.len()).filter(|&it| placed.tiers[it] == Tier::Pinned);
+        let host = pinned.map(|it| layers[it].bytes).sum();
+        let fallen = predict(&placed, &Budget { host, ..*budget });
+        let all = |of: PassBytes| of.pinned + of.page_cache + of.drive;
+        let (read, before) = (fallen.bytes, placed.prediction.bytes);
+        prop_assert!(all(read).abs_diff(all(before)) <= 3, "{read:?}, {before:?}");
+        prop_assert!(read.pinned <= before.pinned);
+        let pass = fallen.pass.as_secs_f64() * 1.000_001 + 1e-8;
+        prop_assert!(fallen.pass >= fallen.compute && pass >= read.drive as f64 / rates.drive);
+        prop_assert_eq!(fallen.lift.is_none(), fallen.ceiling == Ceiling::Compute);
+    }
+
     /// A larger budget makes no pass longer.
     #[test]
     fn more_budget_is_no_slower(

@@ -1,0 +1,146 @@
+//! Which layers have bytes of each other, and which have files in common: what matters when one is
+//! written back. Found once. Pure.
+
+use std::collections::HashMap;
+
+/// What tells a file from others.
+type Identity = (u64, u64);
+
+/// Bytes of a file: which, where they begin, and how many there are.
+pub(super) type Bytes = (Identity, u64, u64);
+
+/// See the module's own text.
+#[derive(Debug)]
+pub(super) struct Ties {
+    /// For each unit one of its parts, and another unit that has bytes of that.
+    shared: Vec<Option<(usize, usize)>>,
+    /// For each unit its files, and for each of those the units that have any of it.
+    files: Vec<Vec<usize>>,
+    units: Vec<Vec<usize>>,
+}
+
+/// A part that is not empty.
+struct Piece {
+    file: usize,
+    start: u64,
+    end: u64,
+    unit: usize,
+    part: usize,
+}
+
+impl Ties {
+    /// Of units by the bytes of their parts.
+    pub(super) fn new<I: IntoIterator<Item = Bytes>>(of: impl Iterator<Item = I>) -> Self {
+        let mut ties = Self { shared: Vec::new(), files: Vec::new(), units: Vec::new() };
+        let (mut numbers, mut pieces) = (HashMap::new(), Vec::new());
+        for (unit, parts) in of.enumerate() {
+            let mut files = Vec::new();
+            for (part, (identity, start, len)) in parts.into_iter().enumerate() {
+                let file = *numbers.entry(identity).or_insert(ties.units.len());
+                if file == ties.units.len() {
+                    ties.units.push(Vec::new());
+                }
+                if ties.units[file].last() != Some(&unit) {
+                    ties.units[file].push(unit);
+                    files.push(file);
+                }
+                if len > 0 {
+                    pieces.push(Piece { file, start, end: start + len, unit, part });
+                }
+            }
+            ties.files.push(files);
+        }
+        ties.shared = vec![None; ties.files.len()];
+        pieces.sort_by_key(|piece| (piece.file, piece.start));
+        // Before each piece: the one that reaches furthest of all, and of those of other units.
+        ties.sweep(pieces.iter(), |piece, other| piece.end > other.end, |a, b| a.end > b.start);
+        // Behind each piece: the nearest one, and the nearest of another unit.
+        ties.sweep(pieces.iter().rev(), |_, _| true, |a, b| a.start < b.end);
+        ties
+    }
+
+    /// Looks for each piece at the best one before it of another unit, and whether it meets it.
+    fn sweep<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = &'a Piece>,
+        is_better: impl Fn(&Piece, &Piece) -> bool,
+        meets: impl Fn(&Piece, &Piece) -> bool,
+    ) {
+        // The best of all, and the best of the units that this is none of.
+        let mut best: [Option<&Piece>; 2] = [None; 2];
+        for piece in pieces {
+            if best[0].is_some_and(|other| other.file != piece.file) {
+                best = [None; 2];
+            }
+            let other = best.into_iter().flatten().find(|other| other.unit != piece.unit);
+            if let Some(other) = other.filter(|other| meets(other, piece)) {
+                self.shared[piece.unit].get_or_insert((piece.part, other.unit));
+            }
+            let is_best = |place: Option<&Piece>| place.is_none_or(|it| is_better(piece, it));
+            best = match best {
+                [first, second] if first.is_none_or(|first| first.unit == piece.unit) => {
+                    [if is_best(first) { Some(piece) } else { first }, second]
+                }
+                [first, _] if is_best(first) => [Some(piece), first],
+                [first, second] if is_best(second) => [first, Some(piece)],
+                other => other,
+            };
+        }
+    }
+
+    /// A part of a unit that another has bytes of, and that other.
+    pub(super) fn shared(&self, unit: usize) -> Option<(usize, usize)> {
+        self.shared[unit]
+    }
+
+    /// The units that have bytes of a unit's files, itself too; some may come twice.
+    pub(super) fn beside(&self, unit: usize) -> impl Iterator<Item = usize> {
+        self.files[unit].iter().flat_map(|&file| self.units[file].iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn meet(one: &Bytes, other: &Bytes) -> bool {
+        one.0 == other.0
+            && one.1 < other.1 + other.2
+            && other.1 < one.1 + one.2
+            && one.2.min(other.2) > 0
+    }
+
+    proptest! {
+        #[test]
+        fn ties_are_those_that_each_pair_has(
+            units in prop::collection::vec(
+                prop::collection::vec(((0..2_u64, Just(7_u64)), 0..40_u64, 0..9_u64), 0..4),
+                1..9,
+            ),
+        ) {
+            let ties = Ties::new(units.iter().map(|parts| parts.iter().copied()));
+            for (number, parts) in units.iter().enumerate() {
+                let meets = |part: &Bytes, other: usize| {
+                    other != number && units[other].iter().any(|of| meet(part, of))
+                };
+                let is_tied =
+                    parts.iter().any(|part| (0..units.len()).any(|other| meets(part, other)));
+                prop_assert_eq!(ties.shared(number).is_some(), is_tied);
+                if let Some((part, other)) = ties.shared(number) {
+                    prop_assert!(meets(&parts[part], other));
+                }
+                let mut beside: Vec<usize> = ties.beside(number).collect();
+                beside.sort_unstable();
+                beside.dedup();
+                let has = |other: &[Bytes]| {
+                    other.iter().any(|of| parts.iter().any(|part| part.0 == of.0))
+                };
+                let all: Vec<usize> =
+                    (0..units.len()).filter(|&other| has(&units[other])).collect();
+                prop_assert_eq!(beside, all);
+            }
+        }
+    }
+}
