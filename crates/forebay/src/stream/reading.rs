@@ -80,7 +80,7 @@ impl Reading {
             pieces.extend(parts.iter().map(of));
             counts.push(parts.len());
         }
-        let blocks = shared.engine.start_read_blocks(&pieces, &counts, target)?;
+        let blocks = shared.engine.prepare_read_blocks(&pieces, &counts, target)?;
         let (opened, landed, begun, failed) = (0, 0, None, false);
         Ok(Self { job, blocks, place, count, opened, landed, begun, failed })
     }

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::file::RequestOptions;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::queue::{Batch, Direction, Gate};
+use crate::queue::{Batch, Direction, Gate, Request};
 use crate::transfer::Outcome;
 use crate::units::ByteRange;
 
@@ -19,19 +19,21 @@ const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 #[derive(Debug)]
 pub(crate) struct BlockRead {
     transfer: ManyTransfer,
+    /// There until something of it may be read.
+    request: Option<Request>,
     batch: Arc<Batch>,
     gate: Arc<Gate>,
     engine: Engine,
 }
 
 impl Engine {
-    /// Starts reading pieces that the files are known to have, `blocks[n]` of them for block n, as
-    /// a part of what subscribers are told of as a whole. Nothing is read before it is
+    /// Prepares to read pieces that the files are known to have, `blocks[n]` of them for block n,
+    /// as a part of what subscribers are told of as a whole. Nothing is read before it is
     /// [opened](BlockRead::open). The thread that calls is unparked when a block has come.
     ///
     /// # Errors
     /// What can be known at once, and a call without pieces.
-    pub(crate) fn start_read_blocks(
+    pub(crate) fn prepare_read_blocks(
         &self,
         pieces: &[Piece<'_>],
         blocks: &[usize],
@@ -42,18 +44,22 @@ impl Engine {
         let options = &RequestOptions::exactly();
         let blocks = Some(blocks);
         let many = Many { direction, pieces, spans: &spans, options, is_block: true, blocks };
-        let (state, results) = self.start_many(&many, targets)?;
+        let (request, results) = self.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
         let gate = Arc::clone(batch.gate().expect("it has blocks"));
-        let transfer = ManyTransfer::new(state, results, self);
-        Ok(BlockRead { transfer, batch, gate, engine: self.clone() })
+        let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);
+        Ok(BlockRead { transfer, request: Some(request), batch, gate, engine: self.clone() })
     }
 }
 
 impl BlockRead {
     /// Lets the first `count` blocks be read, as far as they are not yet.
-    pub(crate) fn open(&self, count: usize) {
+    pub(crate) fn open(&mut self, count: usize) {
         self.gate.open(count);
+        if let Some(request) = self.request.take() {
+            // So this thread, which is awake, plans the first window.
+            return self.engine.launch(request);
+        }
         let state = self.transfer.transfer().state();
         self.engine.inner.core.with(|scheduler| scheduler.go_on(state));
     }

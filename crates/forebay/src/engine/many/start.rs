@@ -73,6 +73,18 @@ impl Engine {
         many: &Many<'_>,
         buffers: Vec<Buffer>,
     ) -> Result<(Arc<State>, Results)> {
+        let (request, results) = self.prepare_many(many, buffers)?;
+        let state = Arc::clone(&request.state);
+        self.launch(request);
+        Ok((state, results))
+    }
+
+    /// The same, up to the moment in which it is launched.
+    pub(super) fn prepare_many(
+        &self,
+        many: &Many<'_>,
+        buffers: Vec<Buffer>,
+    ) -> Result<(Request, Results)> {
         self.check_many(many)?;
         let gpu = many.one_memory()?;
         let (sources, wanted) = self.sources(many, gpu)?;
@@ -108,8 +120,8 @@ impl Engine {
         let none = Share { drive: sources[0].drive, parts: Vec::new().into() };
         let first = if shares.is_empty() { none } else { shares.remove(0) };
         let begins_direct = first.parts.front().is_some_and(|part| part.1 == Io::Direct);
-        self.launch(Request {
-            state: Arc::clone(&state),
+        let request = Request {
+            state,
             file,
             batch: Some(Arc::clone(&batch)),
             direction: many.direction,
@@ -127,8 +139,8 @@ impl Engine {
             exact: false, // each read for itself
             sync: many.sync(),
             priority: many.options.priority,
-        });
-        Ok((state, many.results(wanted, batch)))
+        };
+        Ok((request, many.results(wanted, batch)))
     }
 
     /// Whether the pieces are ones that can be moved.
