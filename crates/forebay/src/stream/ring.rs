@@ -8,9 +8,9 @@ use super::marks::Mark;
 use crate::gpu::DeviceResult;
 use crate::memory::Buffer;
 
-/// Slots: one is copied, one or two are ready behind it, and two or three are being filled. With
-/// the bytes of so many in a cache, more of them made reads slower
-/// (`benches/runs/2026-11-22-h200-layers-c`).
+/// Slots: one is copied, one or two are ready behind it, and two or three are being filled. From
+/// the page cache layers came at 38, 45 and 52 GB/s through 3, 4 and 5, at 54 through 6, and no
+/// faster through more (H200, `benches/runs/2026-11-22-h200-layers-c`).
 pub(super) const SLOTS: u64 = 6;
 
 /// See the module's own text.
