@@ -47,7 +47,7 @@ pub(crate) struct Stamp {
     identity: (u64, u64),
     size: i64,
     /// Seconds and nanoseconds.
-    changed: (i64, u64),
+    changed: (i64, i64),
 }
 
 impl FilePages {
@@ -143,7 +143,9 @@ impl Handle {
     /// The kernel's.
     pub(crate) fn stamp(&self) -> io::Result<Stamp> {
         let stat = rustix::fs::fstat(&self.fd)?;
-        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        // One system interface has it with a sign, another without.
+        let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or(0);
+        let changed = (stat.st_ctime, nanoseconds);
         Ok(Stamp { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed })
     }
 }
@@ -153,8 +155,7 @@ impl Stamp {
     pub(crate) fn is_settled(&self) -> bool {
         let now = rustix::time::clock_gettime(ClockId::Realtime);
         let seconds = now.tv_sec.saturating_sub(self.changed.0);
-        let nanos = seconds.saturating_mul(1_000_000_000) + now.tv_nsec
-            - i64::try_from(self.changed.1).unwrap_or(0);
+        let nanos = seconds.saturating_mul(1_000_000_000) + now.tv_nsec - self.changed.1;
         u64::try_from(nanos).is_ok_and(|nanos| Duration::from_nanos(nanos) > SETTLES)
     }
 }
