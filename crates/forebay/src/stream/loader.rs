@@ -100,7 +100,7 @@ impl Loader {
         }
         self.waiting = None;
         let nap = if opened == Opened::Slot { PATIENCE_FOR_SLOT } else { PATIENCE };
-        Ok((is_flying || !self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
+        Ok((!self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
     }
 
     /// Begins what there is memory for, one job after the other; what the last one waits for.

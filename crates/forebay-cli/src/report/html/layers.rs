@@ -109,7 +109,7 @@ fn chart(layers: &Layers) -> Option<Chart> {
 #[cfg(test)]
 mod tests {
     use crate::report::digest::gather::tests::digest_of;
-    use crate::report::html::markup::tests::elements;
+    use crate::report::html::markup::tests::{check_ids, elements};
     use crate::report::html::page;
     use crate::report::layers::tests::{HARM, MAPPED, hostile};
     use crate::report::made::{self, Sweep};
@@ -158,12 +158,7 @@ mod tests {
         {
             assert!(page.contains(word), "{word}");
         }
-        let mut ids: Vec<&str> =
-            page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-        let all = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), all);
+        check_ids(&page);
     }
 
     #[test]

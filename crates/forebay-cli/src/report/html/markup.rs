@@ -116,6 +116,16 @@ pub(crate) mod tests {
 
     use super::*;
 
+    /// Checks that no two elements have one identifier.
+    pub(crate) fn check_ids(page: &str) {
+        let mut ids: Vec<&str> =
+            page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        let all = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+    }
+
     /// Checks that elements are ended in their order and returns their names, in the order in
     /// which they begin; what stands in scripts and styles is passed over.
     pub(crate) fn elements(page: &str) -> Vec<String> {

@@ -8,7 +8,7 @@ use super::*;
 use crate::report::digest::Metric;
 use crate::report::digest::gather::tests::digest_of;
 use crate::report::made::{self, Sweep};
-use markup::tests::elements;
+use markup::tests::{check_ids, elements};
 
 fn of(text: &str) -> String {
     page(&digest_of(&[("results", text)]))
@@ -42,13 +42,7 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
         assert_eq!(count(&found, tag), 0, "{tag}");
     }
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("@import"));
-    // Identifiers are there once.
-    let mut ids: Vec<&str> =
-        page.split(" id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
-    let all = ids.len();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), all);
+    check_ids(&page);
 }
 
 #[test]

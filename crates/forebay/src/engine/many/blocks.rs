@@ -22,8 +22,6 @@ pub(crate) struct BlockRead {
     /// There until something of it may be read.
     request: Option<Request>,
     batch: Arc<Batch>,
-    gate: Arc<Gate>,
-    engine: Engine,
 }
 
 impl Engine {
@@ -46,28 +44,31 @@ impl Engine {
         let many = Many { direction, pieces, spans: &spans, options, is_block: true, blocks };
         let (request, results) = self.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
-        let gate = Arc::clone(batch.gate().expect("it has blocks"));
         let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);
-        Ok(BlockRead { transfer, request: Some(request), batch, gate, engine: self.clone() })
+        Ok(BlockRead { transfer, request: Some(request), batch })
     }
 }
 
 impl BlockRead {
+    fn gate(&self) -> &Gate {
+        self.batch.gate().expect("it has blocks")
+    }
+
     /// Lets the first `count` blocks be read, as far as they are not yet.
     pub(crate) fn open(&mut self, count: usize) {
-        self.gate.open(count);
+        self.gate().open(count);
         if let Some(request) = self.request.take() {
             // So this thread, which is awake, plans the first window.
-            return self.engine.launch(request);
+            return self.transfer.engine.launch(request);
         }
         let state = self.transfer.transfer().state();
-        self.engine.inner.core.with(|scheduler| scheduler.go_on(state));
+        self.transfer.engine.inner.core.with(|scheduler| scheduler.go_on(state));
     }
 
     /// The blocks that have come since it was last asked. Where something
     /// [went wrong](Self::has_failed), not all of their bytes may be there.
     pub(crate) fn take_arrived(&self) -> Vec<usize> {
-        self.gate.take_arrived()
+        self.gate().take_arrived()
     }
 
     /// Whether some of what has come so far is not what was asked for.
