@@ -285,10 +285,10 @@ class ManyTransfer:
 class LayerStream:
     """Brings layers to a GPU, each while the one before it is computed."""
 
-    def __new__(
-        cls,
+    @staticmethod
+    def group(
         engine: Engine,
-        device: Device,
+        devices: list[Device],
         layers: list[tuple[str, list[tuple[File, int, int]]]],
         *,
         order: str | list[int],
@@ -297,7 +297,7 @@ class LayerStream:
         host_budget: int,
         mapped_budget: int | None,
         check: bool,
-    ) -> Self: ...
+    ) -> list[LayerStream]: ...
     def take(self, compute: Stream) -> TakenLayer | None: ...
     def prefetch(self, layers: list[int]) -> None: ...
     def flush(self) -> None: ...

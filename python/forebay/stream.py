@@ -148,22 +148,49 @@ class LayerStream:
         engine: Engine | None = None,
         progress: Callable[[Layer], Any] | None = None,
     ) -> None:
-        names = names or [f"layer {number}" for number in range(len(layers))]
-        if len(names) != len(layers):
-            raise ValueError(f"{len(names)} names for {len(layers)} layers")
-        described = [(name, list(parts)) for name, parts in zip(names, layers, strict=True)]
         self._compute, self._progress = stream, progress
-        self._stream = _LayerStream(
-            engine or default_engine(),
-            device,
-            described,
-            order=order if isinstance(order, str) else list(order),
+        [self._stream] = _opened(
+            layers,
+            [device],
+            order=order,
             passes=passes,
             gpu_budget=gpu_budget,
             host_budget=host_budget,
             mapped_budget=mapped_budget,
             check=check,
+            names=names,
+            engine=engine,
         )
+
+    @classmethod
+    def group(
+        cls,
+        layers: Sequence[Iterable[Part]],
+        devices: Iterable[Device],
+        *,
+        stream: Stream = "current",
+        progress: Callable[[Layer], Any] | None = None,
+        **options: Any,
+    ) -> list[Self]:
+        """Streams of the same layers, one to each GPU of ``devices``, that share what is read.
+
+        Where they are taken in step, by a thread for each GPU or in turn by one, each layer is read
+        once for all. A stream waits for the others, as long as they are not far behind, for a
+        quarter of a second at most; whoever is later has the layer read again. ``options`` are
+        those of one stream; ``host_budget`` and ``mapped_budget`` are for all together. Each is
+        closed by itself. Layers are not written back.
+        """
+        streams = []
+        for raw in _opened(layers, list(devices), **options):
+            made = cls.__new__(cls)
+            made._compute, made._progress, made._stream = stream, progress, raw
+            streams.append(made)
+        return streams
+
+    @property
+    def device(self) -> str:
+        """The GPU that its layers come to: ``"cuda:0"``."""
+        return self._stream.device
 
     @property
     def slices(self) -> int:
@@ -266,3 +293,33 @@ class LayerStream:
         if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
             return None  # the default stream
         return torch.cuda.current_stream(device)
+
+
+def _opened(
+    layers: Sequence[Iterable[Part]],
+    devices: list[Device],
+    *,
+    order: str | Sequence[int] = "forward",
+    passes: int | None = None,
+    gpu_budget: int | None = None,
+    host_budget: int = 0,
+    mapped_budget: int | None = None,
+    check: bool = False,
+    names: Sequence[str] | None = None,
+    engine: Engine | None = None,
+) -> list[_LayerStream]:
+    """Streams of the engine's own, one to each of ``devices``."""
+    names = names or [f"layer {number}" for number in range(len(layers))]
+    if len(names) != len(layers):
+        raise ValueError(f"{len(names)} names for {len(layers)} layers")
+    return _LayerStream.group(
+        engine or default_engine(),
+        devices,
+        [(name, list(parts)) for name, parts in zip(names, layers, strict=True)],
+        order=order if isinstance(order, str) else list(order),
+        passes=passes,
+        gpu_budget=gpu_budget,
+        host_budget=host_budget,
+        mapped_budget=mapped_budget,
+        check=check,
+    )

@@ -342,3 +342,22 @@ def test_pages_are_pinned_where_they_lie(
             assert held(layer) == expected[layer.index]
         if stream.mapped()[1] is None:  # a file system whose pages may be used
             assert stream.statistics()["passes"][-1]["mapped_bytes"] > 0
+
+
+def test_streams_to_several_gpus_share_what_is_read(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
+) -> None:
+    layers, expected = model
+    streams = LayerStream.group(layers, ["sim", "sim"], passes=2, engine=engine)
+    assert [stream.device for stream in streams] == ["sim:0", "sim:0"]
+    for _ in range(2):
+        for number, (one, other) in enumerate(zip(*streams, strict=True)):
+            assert one.index == other.index == number
+            assert held(one) == held(other) == expected[number]
+    for stream in streams:
+        assert len(stream.statistics()["passes"]) == 2
+        stream.close()
+    with pytest.raises(ValueError, match="one GPU at least"):
+        LayerStream.group(layers, [], engine=engine)
+    with pytest.raises(ValueError, match="cannot be the host"):
+        LayerStream.group(layers, ["sim", "none"], engine=engine)

@@ -35,15 +35,16 @@ pub(crate) struct TakenLayer {
 
 #[pymethods]
 impl LayerStream {
-    #[new]
+    /// Streams of the same layers, one to each of `devices`, in their order.
+    #[staticmethod]
     #[pyo3(signature = (
-        engine, device, layers, *, order, passes, gpu_budget, host_budget, mapped_budget, check
+        engine, devices, layers, *, order, passes, gpu_budget, host_budget, mapped_budget, check
     ))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of one call")]
-    fn new(
+    fn group(
         py: Python<'_>,
         engine: Py<Engine>,
-        device: &Bound<'_, PyAny>,
+        devices: Vec<Bound<'_, PyAny>>,
         layers: Vec<Described<'_>>,
         order: &Bound<'_, PyAny>,
         passes: Option<u64>,
@@ -51,10 +52,13 @@ impl LayerStream {
         host_budget: u64,
         mapped_budget: Option<u64>,
         check: bool,
-    ) -> PyResult<Self> {
-        let Some(device) = engine.get().gpu_of(py, device)? else {
-            return Err(PyValueError::new_err("`device` cannot be the host: layers go to a GPU"));
+    ) -> PyResult<Vec<Self>> {
+        let gpu = |device: &Bound<'_, PyAny>| {
+            engine.get().gpu_of(py, device)?.ok_or_else(|| {
+                PyValueError::new_err("`device` cannot be the host: layers go to a GPU")
+            })
         };
+        let gpus = devices.iter().map(gpu).collect::<PyResult<Vec<_>>>()?;
         let mut options = StreamOptions::ordered(order_of(order)?);
         (options.passes, options.check) = (passes, check);
         (options.gpu_budget, options.host_budget) = (gpu_budget, host_budget);
@@ -68,8 +72,9 @@ impl LayerStream {
             described.push(layer);
         }
         let own = &engine.get().engine;
-        let made = py.detach(|| stream::LayerStream::new(own, &device, &described, options));
-        Ok(Self { stream: Apart::new(raised(py, made)?), _engine: engine })
+        let made = py.detach(|| stream::LayerStream::group(own, &gpus, &described, options));
+        let of = |stream| Self { stream: Apart::new(stream), _engine: engine.clone_ref(py) };
+        Ok(raised(py, made)?.into_iter().map(of).collect())
     }
 
     /// Releases what was taken before, and takes the next layer for what is queued on a stream from

@@ -10,7 +10,8 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import forebay.stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from typing import Self
 
     from forebay import File
 
@@ -66,16 +67,42 @@ class LayerStream(forebay.stream.LayerStream):
         device: Any = "cuda",
         **options: Any,
     ) -> None:
-        self._described = [_named(layer) for layer in layers]
-        for layer in self._described:
-            for name, tensor in layer:
-                if any(length < 0 for length in tensor.shape):
-                    raise ValueError(f"tensor {name!r} has the shape {tuple(tensor.shape)}")
-        parts = [
-            [(tensor.file, tensor.offset, tensor.nbytes) for _, tensor in layer]
-            for layer in self._described
-        ]
-        super().__init__(parts, device, **options)
+        self._described = _described(layers)
+        super().__init__(_parts(self._described), device, **options)
+
+    @classmethod
+    def group(  # type: ignore[override]
+        cls,
+        layers: Sequence[Mapping[str, TensorAt] | Sequence[TensorAt]],
+        devices: Iterable[Any],
+        **options: Any,
+    ) -> list[Self]:
+        """As `forebay.stream.LayerStream.group`."""
+        described = _described(layers)
+        streams = super().group(_parts(described), devices, **options)
+        for stream in streams:
+            stream._described = described
+        return streams
+
+
+def _described(
+    layers: Sequence[Mapping[str, TensorAt] | Sequence[TensorAt]],
+) -> list[list[tuple[str, TensorAt]]]:
+    """The tensors of each layer, by their names."""
+    described = [_named(layer) for layer in layers]
+    for layer in described:
+        for name, tensor in layer:
+            if any(length < 0 for length in tensor.shape):
+                raise ValueError(f"tensor {name!r} has the shape {tuple(tensor.shape)}")
+    return described
+
+
+def _parts(described: list[list[tuple[str, TensorAt]]]) -> list[list[tuple[File, int, int]]]:
+    """Where the tensors of each layer lie."""
+    return [
+        [(tensor.file, tensor.offset, tensor.nbytes) for _, tensor in layer]
+        for layer in described
+    ]
 
 
 def _named(

@@ -1,23 +1,25 @@
-//! The thread that brings layers from files: to slots of the stream's own, or to the pinned memory
-//! that they are kept in, and from there to the GPU. It waits for storage and for slots, never for
-//! the caller.
+//! The thread that brings layers from files: to slots of the streams' own, or to the pinned memory
+//! that they are kept in, and from there to each stream's GPU. It waits for storage and for slots,
+//! and for a while for streams that want the same layer, never for the caller.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use super::group::{Group, Job};
+use super::homes::Home;
 use super::layer::slot_len;
 use super::mapped::Refusal;
 use super::mapper::Pinned;
-use super::reading::{Opened, Reading};
+use super::reading::{Opened, Reading, Target};
 use super::refuse;
-use super::ring::{Ring, SLOTS};
-use super::shared::{Job, Shared, Way};
+use super::ring::{Ring, SLOTS, are_passed};
+use super::shared::{Kept, Shared};
 use super::store::Store;
+use super::together::{Ask, Progress, pick};
 use crate::error::Result;
-use crate::gpu::DeviceError;
 use crate::plan::SKEW;
 
 /// How long it sleeps while bytes come, whose arrival wakes it, before it looks for other work.
@@ -36,51 +38,113 @@ const REST: Duration = Duration::from_secs(1);
 
 /// See the module's own text.
 pub(super) struct Loader {
-    shared: Arc<Shared>,
-    store: Arc<Store>,
+    group: Arc<Group>,
+    /// The streams that it works for.
+    seats: Vec<Option<Seat>>,
     ring: Ring,
     /// Jobs that have not begun.
     jobs: VecDeque<Job>,
     /// Those that are read, of which only the last may have blocks that are not open.
     readings: VecDeque<Reading>,
-    /// Jobs whose pages are being pinned, one after the other.
-    pinning: VecDeque<(Job, Receiver<Pinned>)>,
-    /// Since when only a slot is wanted.
+    /// What is being pinned, one layer after the other.
+    pinning: VecDeque<Pinning>,
+    /// Since when only a slot is wanted, or another stream.
     waiting: Option<Instant>,
 }
 
+struct Seat {
+    shared: Arc<Shared>,
+    store: Arc<Store>,
+    /// Where it was when others went on without it.
+    apart: Option<u64>,
+}
+
+/// A unit whose pages are being pinned, and who wants it.
+struct Pinning {
+    unit: usize,
+    jobs: Vec<Job>,
+    answer: Receiver<Pinned>,
+}
+
+/// How layers come from files.
+enum Way {
+    /// Through slots.
+    Slots,
+    /// By way of pinned memory that keeps them.
+    Memory(Arc<Home>),
+    /// From their pages, which are pinned for that.
+    Pages,
+}
+
 impl Loader {
-    /// Starts the thread.
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
-        let slot_len = slot_len(&shared.engine) + SKEW;
-        let store = shared.store()?;
-        let passes = (0..shared.units.len()).any(|unit| store.home(unit).is_none());
-        let slots = passes.then(|| shared.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
-        let shared = Arc::clone(shared);
-        let run = move || {
-            let ring = Ring::new(slots, slot_len);
-            let (jobs, readings) = (VecDeque::new(), VecDeque::new());
-            let (pinning, waiting) = (VecDeque::new(), None);
-            Self { shared, store, ring, jobs, readings, pinning, waiting }.run();
+    /// Starts the thread, for all streams of a group.
+    pub(super) fn start(group: &Arc<Group>, streams: &[Arc<Shared>]) -> Result<()> {
+        let slot_len = slot_len(&group.engine) + SKEW;
+        let passes = (0..group.units.len()).any(|unit| group.home(unit).is_none());
+        let slots = passes.then(|| group.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
+        let seat = |shared: &Arc<Shared>| {
+            Ok(Some(Seat { shared: Arc::clone(shared), store: shared.store()?, apart: None }))
         };
+        let seats = streams.iter().map(seat).collect::<Result<Vec<Option<Seat>>>>()?;
+        let of = Arc::clone(group);
+        let run = move || {
+            let (group, ring, jobs) = (of, Ring::new(slots, slot_len), VecDeque::new());
+            let (readings, pinning, waiting) = (VecDeque::new(), VecDeque::new(), None);
+            Self { group, seats, ring, jobs, readings, pinning, waiting }.run();
+        };
+        group.works(streams.len());
         let started = thread::Builder::new().name("forebay-layers".into()).spawn(run);
-        started.map_err(|error| crate::engine::resource("loader of layers", &error))
+        let handle = started.map_err(|error| {
+            group.works(0);
+            crate::engine::resource("loader of layers", &error)
+        })?;
+        group.begin(streams, handle);
+        Ok(())
     }
 
     fn run(&mut self) {
         loop {
             let is_reading = !self.jobs.is_empty() || !self.readings.is_empty();
             let idle = !is_reading && self.pinning.is_empty();
-            match self.shared.next_job(if idle { REST } else { Duration::ZERO }) {
-                Err(()) => return,
-                Ok(job) => self.jobs.extend(job),
+            self.hear(if idle { REST } else { Duration::ZERO });
+            if !self.part() {
+                return;
             }
             match self.step() {
                 Ok(Some(nap)) => thread::park_timeout(nap),
                 Ok(None) => {}
-                Err(error) => return self.shared.lose(error),
+                Err(error) => return self.group.lose(&error),
             }
         }
+    }
+
+    /// Takes what was asked for, after at most `bound` where that is nothing.
+    fn hear(&mut self, bound: Duration) {
+        let asked = self.group.take_jobs(bound);
+        // One that is closing may have asked before.
+        self.jobs.extend(asked.into_iter().filter(|job| self.seats[job.seat].is_some()));
+    }
+
+    /// Lets go of streams that are closing; whether any other is left. The last one is settled
+    /// before it is let go.
+    fn part(&mut self) -> bool {
+        let seats = self.seats.iter().enumerate();
+        let closing = seats.filter(|(_, seat)| {
+            seat.as_ref().is_some_and(|seat| seat.shared.is_closing()) //
+        });
+        let closing: Vec<usize> = closing.map(|(number, _)| number).collect();
+        if closing.len() == self.seats.iter().flatten().count() {
+            return false;
+        }
+        for number in closing {
+            self.jobs.retain(|job| job.seat != number);
+            let pinning = self.pinning.iter_mut();
+            pinning.for_each(|pinning| pinning.jobs.retain(|job| job.seat != number));
+            self.readings.iter_mut().for_each(|reading| reading.leave(number));
+            self.seats[number] = None;
+            self.group.parted(number);
+        }
+        true
     }
 
     /// Does what there is to do; how long it may sleep then.
@@ -103,97 +167,157 @@ impl Loader {
         Ok((!self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
     }
 
-    /// Begins what there is memory for, one job after the other; what the last one waits for.
+    /// Begins what there is memory for, one layer after the other; what the last one waits for.
     fn begin(&mut self) -> Result<Opened> {
         loop {
             if let Some(last) = self.readings.back_mut() {
-                let len = self.shared.units[last.job.load.unit].len;
-                let opened = last.open(&mut self.ring).map_err(|e| self.shared.failed(len, e))?;
+                let opened = last.open(&mut self.ring)?;
                 if opened != Opened::Whole {
                     return Ok(opened);
                 }
             }
-            let Some(job) = self.jobs.pop_front() else { return Ok(Opened::Whole) };
-            let load = job.load;
-            if job.way == Way::Pages {
-                let pinned = self.shared.pin_pages(&self.shared.units[load.unit]);
-                self.pinning.push_back((job, pinned));
-                continue;
+            let jobs = self.pick()?;
+            if jobs.is_empty() {
+                let is_all = self.jobs.is_empty();
+                return Ok(if is_all { Opened::Whole } else { Opened::Slot });
             }
-            match Reading::start(&self.shared, &self.store, &self.ring, job) {
-                Ok(reading) => self.readings.push_back(reading),
-                Err(error) => {
-                    let mark = self.shared.marks.put(self.shared.file_lane);
-                    let mark = mark.map_err(|source| self.shared.failed(0, source))?;
-                    self.shared.gave_up(load, mark, error);
-                }
+            self.begin_layer(jobs)?;
+        }
+    }
+
+    /// Jobs for the same layer that are begun now.
+    ///
+    /// # Errors
+    /// A GPU's.
+    fn pick(&mut self) -> Result<Vec<Job>> {
+        if self.seats.len() == 1 {
+            return Ok(self.jobs.pop_front().into_iter().collect());
+        }
+        let progress = |seat: &Option<Seat>| {
+            let Seat { shared, apart, .. } = seat.as_ref()?;
+            let (next, missing) = shared.progress();
+            Some(Progress { next, missing, buffers: shared.buffers as u64, apart: *apart })
+        };
+        let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
+        self.hear(Duration::ZERO); // what is not missing any more was asked for before
+        let is_kept = |unit: usize| {
+            let reads = |reading: &Reading| reading.is_kept() && reading.unit == unit;
+            let is_pinned = self.pinning.iter().any(|pinning| pinning.unit == unit);
+            is_pinned || self.readings.iter().any(reads)
+        };
+        let mut asks = Vec::with_capacity(self.jobs.len());
+        let mut places = Vec::with_capacity(self.jobs.len());
+        for (place, job) in self.jobs.iter().enumerate() {
+            // What is being brought to where all copy it from is copied from there.
+            if !is_kept(job.load.unit) {
+                let (seat, free) = (job.seat, are_passed(&job.frees)?);
+                let (unit, position, waited) =
+                    (job.load.unit, job.load.position, job.since.elapsed());
+                asks.push(Ask { seat, unit, position, free, waited });
+                places.push(place);
             }
         }
+        let Some(picked) = pick(&asks, &streams) else { return Ok(Vec::new()) };
+        for late in picked.without {
+            if let (Some(seat), Some(stream)) = (&mut self.seats[late], streams[late]) {
+                seat.apart = Some(stream.next);
+            }
+        }
+        let places = picked.asks.into_iter().rev().map(|ask| places[ask]);
+        Ok(places.filter_map(|place| self.jobs.remove(place)).collect())
+    }
+
+    /// Begins to bring a layer to all who ask for it.
+    fn begin_layer(&mut self, jobs: Vec<Job>) -> Result<()> {
+        let Some(jobs) = self.copy_kept(jobs)? else { return Ok(()) };
+        let unit = jobs[0].load.unit;
+        let way = self.way(unit, jobs.iter().any(|job| job.unpinned));
+        let home = match way {
+            Way::Pages => {
+                let answer = self.group.pin_pages(&self.group.units[unit]);
+                self.pinning.push_back(Pinning { unit, jobs, answer });
+                return Ok(());
+            }
+            Way::Memory(home) => Some(home),
+            Way::Slots => None,
+        };
+        let seats = &self.seats;
+        let target = |job: Job| {
+            let Seat { shared, store, .. } = seats[job.seat].as_ref().expect("it works for it");
+            Target::new(job, shared, store)
+        };
+        let mut targets = jobs.into_iter().map(target);
+        match Reading::start(&self.group, &self.ring, (unit, home.as_deref())) {
+            Ok(reading) => self.readings.push_back(reading.to(targets.collect())),
+            Err(error) => targets.try_for_each(|target| target.give_up(error.clone()))?,
+        }
+        Ok(())
+    }
+
+    /// Copies a layer that is kept on the host by now, if it is; else the jobs.
+    fn copy_kept(&self, jobs: Vec<Job>) -> Result<Option<Vec<Job>>> {
+        let mut left = Vec::new();
+        for job in jobs {
+            let seat = self.seats[job.seat].as_ref().expect("it works for it");
+            let (shared, load) = (&seat.shared, job.load);
+            let copied = shared.copy_kept(&seat.store, load, (shared.file_lane, &job.frees));
+            let failed = |source| shared.failed(self.group.units[load.unit].len, source);
+            match copied.map_err(failed)? {
+                Some(Kept { marks, from }) => shared.arrived(load, marks, from),
+                None => left.push(job),
+            }
+        }
+        Ok(Some(left).filter(|left| !left.is_empty()))
+    }
+
+    /// How a unit is brought that cannot be copied from where it is kept.
+    fn way(&self, unit: usize, is_unpinned: bool) -> Way {
+        let mut homes = self.group.homes();
+        if let Some(home) = homes.home(unit) {
+            return Way::Memory(Arc::clone(home));
+        }
+        let pins = !is_unpinned && homes.maps.claim(unit, &self.group.units[unit]);
+        if pins { Way::Pages } else { Way::Slots }
     }
 
     /// Copies what has come and tells of what has ended; how much that was.
     fn land(&mut self) -> Result<usize> {
         let (mut count, mut index) = (0, 0);
         while let Some(reading) = self.readings.get_mut(index) {
-            let len = self.shared.units[reading.job.load.unit].len;
-            let failed = |source: DeviceError| self.shared.failed(len, source);
-            let landed = reading.land(&self.shared, &self.store, &mut self.ring);
-            count += landed.map_err(failed)?;
+            count += reading.land(&self.group, &mut self.ring)?;
             let Some(ended) = reading.end() else {
                 index += 1;
                 continue;
             };
             let reading = self.readings.remove(index).expect("just seen");
-            reading.finish(&self.shared, &mut self.ring, ended).map_err(failed)?;
+            reading.finish(&self.group, &mut self.ring, ended)?;
             count += 1;
         }
         Ok(count)
     }
 
-    /// Copies a job whose pages have been pinned, or has it read where they have not.
+    /// Copies a layer whose pages have been pinned, or has it read where they have not.
     fn copy_pinned(&mut self) -> Result<()> {
-        let Some((_, pinned)) = self.pinning.front() else { return Ok(()) };
-        let pinned = match pinned.try_recv() {
+        let Some(pinning) = self.pinning.front() else { return Ok(()) };
+        let pinned = match pinning.answer.try_recv() {
             Err(TryRecvError::Empty) => return Ok(()),
             Ok(pinned) => pinned,
             Err(TryRecvError::Disconnected) => {
                 Err(Refusal::Ever("no thread can be had that pins pages".into()))
             }
         };
-        let (mut job, _) = self.pinning.pop_front().expect("just seen");
-        let load = job.load;
-        let shared = Arc::clone(&self.shared);
-        // Nobody may take the pages away before the copies are known.
-        let mut state = shared.lock();
-        let refusal = match pinned {
-            Err(refusal) => Some(refusal),
-            Ok((pages, copies)) => match self.store.keep_pages(load.unit, pages, copies) {
-                Ok(()) if state.maps.is_on() => {
-                    state.maps.pinned();
-                    let lane = shared.file_lane;
-                    let copied = shared.copy_home(&self.store, load, (lane, &job.frees));
-                    let failed = |source| shared.failed(shared.units[load.unit].len, source);
-                    let (begun, ready) = copied.map_err(failed)?;
-                    shared.arrived_in(&mut state, &job, begun, ready);
-                    return Ok(());
-                }
-                // Others need the memory, or it has memory of the stream's own by now.
-                Ok(()) => {
-                    shared.let_pages_go(&mut state, load.unit);
-                    None
-                }
-                Err(home) => {
-                    shared.let_go(load.unit, home, Vec::new());
-                    None
-                }
-            },
-        };
-        if let Some(refusal) = refusal {
-            state.maps.not_pinned(load.unit, &shared.units[load.unit], refusal);
+        let Pinning { unit, mut jobs, .. } = self.pinning.pop_front().expect("just seen");
+        self.group.keep_pages(unit, pinned);
+        jobs.iter_mut().for_each(|job| job.unpinned = true);
+        let (mut now, mut later) = (Vec::new(), Vec::new());
+        for job in jobs {
+            // Of one stream of several no copy may wait for its GPU: others would wait behind it.
+            let is_free = self.seats.len() == 1 || are_passed(&job.frees)?;
+            if is_free { now.push(job) } else { later.push(job) }
         }
-        drop(state);
-        job.way = if self.store.home(load.unit).is_some() { Way::Memory } else { Way::Slots };
-        self.jobs.push_front(job);
+        // Pages may be gone again.
+        later.extend(self.copy_kept(now)?.into_iter().flatten());
+        later.into_iter().rev().for_each(|job| self.jobs.push_front(job));
         Ok(())
     }
 }
@@ -202,14 +326,22 @@ impl Drop for Loader {
     fn drop(&mut self) {
         // Dropped they are cancelled; what hangs has its memory until it answers.
         self.readings.clear();
-        if !self.shared.is_closing() {
-            let unit = &self.shared.units[0];
-            self.shared.lose(refuse(&unit.first, "what brings layers has ended".into()));
+        let until = Instant::now() + self.group.engine.options().watchdog;
+        let mut is_settled = true;
+        for seat in self.seats.iter().flatten() {
+            if !seat.shared.is_closing() {
+                let unit = &self.group.units[0];
+                seat.shared.lose(refuse(&unit.first, "what brings layers has ended".into()));
+            }
+            if seat.shared.settle().is_err() {
+                is_settled = false;
+                std::mem::forget(Arc::clone(&seat.store)); // a copy may still write to it
+            }
         }
-        if self.shared.settle().is_err() {
-            // A copy may still read the slots, and write to the buffers.
-            self.ring.lose();
-            std::mem::forget(Arc::clone(&self.store));
+        if !is_settled || !self.ring.settle(until) {
+            self.ring.lose(); // a copy may still read it
         }
+        self.seats.clear();
+        self.group.works(0);
     }
 }

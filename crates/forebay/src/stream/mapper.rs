@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::group::Group;
+use super::homes::Home;
 use super::layer::{Copy, Unit};
 use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
-use super::shared::{Shared, State};
-use super::store::Home;
 use crate::topology::{MemoryLeft, System};
 
 /// Passes that are worth pinning for. A layer's first copy from its pages is the slower one, by as
@@ -129,11 +129,6 @@ impl Maps {
         self.used = 0;
     }
 
-    /// What was claimed is pinned.
-    pub(super) fn pinned(&mut self) {
-        self.waits = None;
-    }
-
     /// What was claimed is not pinned.
     pub(super) fn not_pinned(&mut self, number: usize, unit: &Unit, refusal: Refusal) {
         self.unclaim(number, unit);
@@ -170,7 +165,7 @@ impl Maps {
     }
 }
 
-impl Shared {
+impl Group {
     /// Has a unit's pages pinned.
     pub(super) fn pin_pages(self: &Arc<Self>, unit: &Unit) -> Receiver<Pinned> {
         let (sender, receiver) = channel();
@@ -181,22 +176,49 @@ impl Shared {
         receiver
     }
 
-    /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.
-    pub(super) fn let_pages_go(self: &Arc<Self>, state: &mut State, number: usize) {
-        let Some(home) = state.store().ok().and_then(|store| store.take_pages(number)) else {
-            return;
+    /// Keeps a unit in its pages, which were pinned, or not.
+    pub(super) fn keep_pages(self: &Arc<Self>, number: usize, pinned: Pinned) {
+        let mut homes = self.homes();
+        let refusal = match pinned {
+            Err(refusal) => refusal,
+            Ok((pages, copies)) => {
+                let (kept, is_on) =
+                    (homes.keep(number, Home::in_pages(pages, copies)), homes.maps.is_on());
+                if is_on {
+                    homes.maps.waits = None;
+                }
+                drop(homes);
+                match kept {
+                    Ok(()) if is_on => {}
+                    Ok(()) => self.let_pages_go(number), // others need the memory
+                    // It has memory of the streams' own by now.
+                    Err(home) => self.let_go(number, home, Vec::new()),
+                }
+                return;
+            }
         };
-        state.filled[number] = false;
-        state.maps.came[number] = false;
-        let lanes = [self.memory_lane, self.file_lane];
-        let marks: Result<Vec<Mark>, _> = lanes.iter().map(|&lane| self.marks.put(lane)).collect();
+        homes.maps.not_pinned(number, &self.units[number], refusal);
+    }
+
+    /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.
+    pub(super) fn let_pages_go(self: &Arc<Self>, number: usize) {
+        let streams = self.streams();
+        let mut homes = self.homes();
+        let Some(home) = homes.take_pages(number) else { return };
+        homes.maps.came[number] = false;
+        let lanes = streams.iter().flat_map(|stream| {
+            [stream.memory_lane, stream.file_lane].map(|lane| stream.marks.put(lane)) //
+        });
+        let marks: Result<Vec<Mark>, _> = lanes.collect();
+        let is_stuck = homes.stuck;
+        drop(homes);
         match marks {
-            Ok(marks) => self.let_go(number, home, marks),
-            Err(_) => std::mem::forget(home), // the GPU fails, and may still read it
+            Ok(marks) if !is_stuck => self.let_go(number, home, marks),
+            _ => std::mem::forget(home), // a GPU fails, and may still read it
         }
     }
 
-    /// Has the thread give pages back. Where there is none they go when the stream ends.
+    /// Has the thread give pages back. Where there is none they go when the last stream ends.
     pub(super) fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, marks: Vec<Mark>) {
         self.mapper.leaving().push(Leaving { unit, home: Some(home), marks });
         self.wish(Wish::LetGo);
@@ -204,7 +226,7 @@ impl Shared {
 
     /// What is pinned, or about to be, and why not more.
     pub(super) fn mapped(&self) -> (u64, Option<String>) {
-        let (used, reason) = self.lock().maps.told();
+        let (used, reason) = self.homes().maps.told();
         let is_stranded = !self.mapper.leaving().is_empty() && self.mapper.wishes().is_none();
         (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))
     }
@@ -223,23 +245,26 @@ impl Shared {
         goes_on
     }
 
-    /// Gives all pages back that were let go, which nothing may read any more.
-    pub(super) fn give_all_pages_back(&self) {
+    /// Gives all pages back that were let go, which nothing may read any more, unless some copy is
+    /// `stuck`.
+    pub(super) fn give_all_pages_back(&self, stuck: bool) {
         let _giving = self.mapper.giving();
         let leaving = std::mem::take(&mut *self.mapper.leaving());
-        self.give(leaving);
+        if !stuck {
+            self.give(leaving);
+        }
     }
 
     fn give(&self, over: Vec<Leaving>) {
         for mut pages in over {
             drop(pages.home.take());
-            self.lock().maps.unclaim(pages.unit, &self.units[pages.unit]);
+            self.homes().maps.unclaim(pages.unit, &self.units[pages.unit]);
         }
     }
 
     /// Lets all pages go where others need the memory.
     fn look_at_memory(self: &Arc<Self>) {
-        let used = self.lock().maps.used;
+        let used = self.homes().maps.used;
         let Some(left) = System::live().memory_left().filter(|_| used > 0) else { return };
         if is_short(left, used) {
             let reason =
@@ -250,9 +275,8 @@ impl Shared {
 
     /// Lets all pages go, and pins none any more.
     pub(super) fn let_all_pages_go(self: &Arc<Self>, reason: &str) {
-        let mut state = self.lock();
-        state.maps.stop(reason.to_owned());
-        (0..self.units.len()).for_each(|number| self.let_pages_go(&mut state, number));
+        self.homes().maps.stop(reason.to_owned());
+        (0..self.units.len()).for_each(|number| self.let_pages_go(number));
     }
 
     /// Asks the thread, and starts it where there is none.
@@ -266,8 +290,8 @@ impl Shared {
             None => wish,
         };
         let (sender, wishes) = channel();
-        let shared = Arc::downgrade(self);
-        let run = move || run(&wishes, &shared);
+        let group = Arc::downgrade(self);
+        let run = move || run(&wishes, &group);
         let begun = thread::Builder::new().name("forebay-mapper".into()).spawn(run);
         *asked = begun.is_ok().then_some(sender);
         match (&*asked, wish) {
@@ -285,22 +309,22 @@ fn is_short(left: MemoryLeft, used: u64) -> bool {
     left.available.saturating_sub(left.pinned.max(used)) < left.all / LEFT
 }
 
-/// What the thread does. It keeps nothing of the stream while it pins, which may take for ever, on
-/// a drive that hangs: a stream ends without it, and what is pinned too late goes at once.
-fn run(wishes: &Receiver<Wish>, stream: &Weak<Shared>) {
+/// What the thread does. It keeps nothing of the streams while it pins, which may take for ever, on
+/// a drive that hangs: they end without it, and what is pinned too late goes at once.
+fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
     let mut look = Instant::now();
     loop {
-        let Some(shared) = stream.upgrade() else { return };
-        let goes_on = shared.give_pages_back();
+        let Some(group) = streams.upgrade() else { return };
+        let goes_on = group.give_pages_back();
         if look.elapsed() >= LOOKS_EVERY {
-            shared.look_at_memory();
+            group.look_at_memory();
             look = Instant::now();
         }
-        drop(shared);
+        drop(group);
         match wishes.recv_timeout(if goes_on { ASKS_EVERY } else { LOOKS_EVERY }) {
             Ok(Wish::Pin(windows, answer)) => {
-                let shared = stream.upgrade().filter(|shared| !shared.is_closing());
-                let Some(device) = shared.map(|shared| Arc::clone(&shared.device)) else { return };
+                let group = streams.upgrade().filter(|group| !group.is_over());
+                let Some(device) = group.map(|group| Arc::clone(&group.device)) else { return };
                 // Whoever asked may be gone; then the pages go with the answer.
                 drop(answer.send(windows.pin(&device)));
             }
@@ -388,7 +412,7 @@ mod tests {
         });
         assert!(is_pinned, "{:?}", stream.mapped());
         let before = rig.device.registrations();
-        stream.shared.let_all_pages_go("others need it");
+        stream.shared.group.let_all_pages_go("others need it");
         for _ in 0..3 {
             pass(&stream);
         }
@@ -413,14 +437,13 @@ mod tests {
             });
             assert!(is_pinned, "{:?}", stream.mapped());
             // Without its thread, as where none can be had.
-            *stream.shared.mapper.wishes() = None;
-            let left =
-                (0..4).filter_map(|number| stream.shared.store().unwrap().take_pages(number));
+            *stream.shared.group.mapper.wishes() = None;
+            let left = (0..4).filter_map(|number| stream.shared.group.homes().take_pages(number));
             for (number, home) in left.enumerate() {
                 let leaving = Leaving { unit: number, home: Some(home), marks: Vec::new() };
-                stream.shared.mapper.leaving().push(leaving);
+                stream.shared.group.mapper.leaving().push(leaving);
             }
-            if stream.shared.mapper.leaving().len() == 4 {
+            if stream.shared.group.mapper.leaving().len() == 4 {
                 let reason = stream.mapped().1.unwrap();
                 assert!(reason.starts_with("no thread can be had that pins pages"), "{reason}");
             }
@@ -442,7 +465,7 @@ mod tests {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     thread::sleep(Duration::from_micros(round * 331 % 7919));
-                    stream.shared.let_all_pages_go("others need it");
+                    stream.shared.group.let_all_pages_go("others need it");
                 });
                 for _ in 0..6 {
                     pass(&stream);

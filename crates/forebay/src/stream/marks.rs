@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::gpu::{CallerStream, Device, DeviceResult, Event, Stream};
+use super::shared::device_failed;
+use crate::error::{Error, Operation};
+use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Stream};
 
 /// Time between two looks at a mark that somebody waits for.
 const NAP: Duration = Duration::from_micros(50);
@@ -68,6 +70,11 @@ impl Marks {
 impl Mark {
     pub(super) fn event(&self) -> Event {
         self.0.event
+    }
+
+    /// What went wrong with it, or with what is before it.
+    pub(super) fn failed(&self, source: DeviceError) -> Error {
+        device_failed(&self.0.of.device, Operation::Copy, 0, source)
     }
 
     /// Whether all before it is done.

@@ -7,11 +7,14 @@
 //! placement  pure: where layers are kept, and how long a pass takes then
 //! schedule   pure: which layer is brought into which buffer
 //!   planning   places layers by what the first pass took
-//!   taking     the caller's side: take, keep, release; copies of what is pinned
+//!   taking     the caller's side: take, keep, release; copies of what is kept on the host
 //!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
+//!     together   pure: which streams have a layer read at once
 //!     reading    one layer on that way; `ring` is the slots
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
-//! shared     what both know: who has which layer; `store` is their memory
+//! shared     what both know: who has which layer; `store` is their memory on the GPU
+//! group      what streams of the same layers to several GPUs share; `homes`: where on the host
+//!            layers are kept
 //! writing    a thread: writes layers back that were changed
 //!   ties       pure: which layers have bytes, or files, of others
 //! taken      what the caller has: memory that is valid until it is released
@@ -25,6 +28,8 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
+mod group;
+mod homes;
 mod layer;
 mod loader;
 mod mapped;
@@ -42,13 +47,14 @@ mod store;
 mod taken;
 mod taking;
 mod ties;
+mod together;
 mod trace;
 mod writing;
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
+use group::Group;
 pub use layer::{Layer, LayerPart};
 use loader::Loader;
 pub use order::Order;
@@ -149,7 +155,6 @@ impl StreamOptions {
 /// ```
 pub struct LayerStream {
     shared: Arc<Shared>,
-    loader: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
 impl LayerStream {
@@ -165,30 +170,44 @@ impl LayerStream {
         layers: &[Layer],
         options: StreamOptions,
     ) -> Result<Self> {
-        engine.add_device(device)?;
+        let mut streams = Self::group(engine, std::slice::from_ref(device), layers, options)?;
+        Ok(streams.pop().expect("one for the device"))
+    }
+
+    /// Streams of `layers`, one to each GPU of `devices`, in their order, which share what is read:
+    /// where they are taken in step, each layer is read once for all. A stream that asks for a
+    /// layer waits for the others, as long as they are not far behind, for a quarter of a second at
+    /// most; whoever is later has it read again. Layers that are kept on the host are kept once,
+    /// and `host_budget` and `mapped_budget` are for all streams together. Each is closed by
+    /// itself. Layers are not written back.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new); no GPU, or GPUs that cannot use the same pinned memory.
+    pub fn group(
+        engine: &Engine,
+        devices: &[Arc<dyn Device>],
+        layers: &[Layer],
+        options: StreamOptions,
+    ) -> Result<Vec<Self>> {
+        let first = check_devices(devices)?;
+        devices.iter().try_for_each(|device| engine.add_device(device))?;
         let (slices, units) = layer::cut(engine, layers, options.gpu_budget)?;
-        let sequence = Sequence::new(&options.order, layers.len(), slices, options.passes);
-        let sequence = sequence.map_err(|unknown| Error::BadOption {
-            name: "order".into(),
-            value: format!("a list with {unknown}"),
-            expected: format!("numbers of the {} layers, from 0", layers.len()),
-        })?;
-        if let Order::List(list) = &options.order
-            && list.is_empty()
-        {
-            let (name, value) = ("order".into(), "an empty list".into());
-            return Err(Error::BadOption { name, value, expected: "one layer at least".into() });
-        }
+        let sequence = sequence_of(&options, layers.len(), slices)?;
         let largest = units.iter().map(|unit| unit.len).max().unwrap_or(0);
         let count = options.gpu_budget.map_or(BUFFERS, |budget| budget / largest.max(1));
         let count = count.min(units.len() as u64).max(2);
         let count = usize::try_from(count).expect("no more than there are layers");
+        let is_told = sequence.is_told();
         let schedule = Schedule::new(sequence, count);
-        let shared = Shared::new(engine, device, units, (schedule, slices), &options)?;
-        let loader = Loader::start(&shared)?;
-        let stream = Self { shared, loader: std::sync::Mutex::new(Some(loader)) };
-        stream.shared.begin()?;
-        Ok(stream)
+        let group = Group::new(engine, first, units, (&options, is_told))?;
+        let made = devices.iter().enumerate().map(|place| {
+            Shared::new(&group, place, (schedule.clone(), slices), &options) //
+        });
+        let made = made.collect::<Result<Vec<Arc<Shared>>>>()?;
+        Loader::start(&group, &made)?;
+        let streams: Vec<Self> = made.into_iter().map(|shared| Self { shared }).collect();
+        streams.iter().try_for_each(|stream| stream.shared.begin())?;
+        Ok(streams)
     }
 
     /// Releases the layer that was taken before, unless it is kept, and takes the next one, for
@@ -314,7 +333,7 @@ impl LayerStream {
     pub fn write_trace(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         let name = |times: &LayerTimes| {
             let unit = times.layer * self.shared.slices + times.slice;
-            self.shared.units[unit].name.as_str()
+            self.shared.units()[unit].name.as_str()
         };
         trace::write(&self.statistics().layers, name, out)
     }
@@ -326,7 +345,7 @@ impl LayerStream {
         if self.shared.check_home().is_err() {
             return (0, None);
         }
-        self.shared.mapped()
+        self.shared.group.mapped()
     }
 
     /// Waits until all layers are written whose [`write_back`](Taken::write_back) was asked for,
@@ -349,11 +368,7 @@ impl LayerStream {
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.ask_to_close();
-        // Whoever else closes it returns when it is closed.
-        let mut loader = self.loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(loader) = loader.take() {
-            let _ = loader.join();
-        }
+        self.shared.group.wait_for_loader(self.shared.seat);
         let exports = self.shared.exports();
         // It has an end: what does not get on is given up now.
         let written = self.shared.flush(&mut || true);
@@ -365,21 +380,60 @@ impl LayerStream {
 
 impl fmt::Debug for LayerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { units, buffers, device, .. } = &*self.shared;
-        let (units, buffers, device) = (units.len(), buffers, device.id());
+        let Shared { buffers, device, .. } = &*self.shared;
+        let (units, device) = (self.shared.units().len(), device.id());
         write!(f, "LayerStream({units} layers through {buffers} buffers on {device})")
     }
 }
 
 impl Drop for LayerStream {
     fn drop(&mut self) {
-        if self.shared.check_home().is_err() {
-            // The parent's: a child has no such thread, and may find its locks held.
-            let loader = self.loader.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            std::mem::forget(loader.take());
-            return;
+        if self.shared.check_home().is_ok() {
+            let _ = self.close();
+        } // else it is the parent's: a child may find its locks held
+    }
+}
+
+/// The first of the GPUs that streams are for.
+///
+/// # Errors
+/// None, or some that do not use the same pinned memory.
+fn check_devices(devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>> {
+    let bad = |value: String, expected: &str| Error::BadOption {
+        name: "devices".into(),
+        value,
+        expected: expected.into(),
+    };
+    let first = devices.first().ok_or_else(|| bad("none".into(), "one GPU at least"))?;
+    let shares = |device: &&Arc<dyn Device>| {
+        device.id().kind == first.id().kind && device.registry() == first.registry()
+    };
+    match devices.iter().find(|device| !shares(device)) {
+        Some(other) => {
+            let value = format!("{} and {}", first.id(), other.id());
+            Err(bad(value, "GPUs of one kind, which use the same pinned memory"))
         }
-        let _ = self.close();
+        None => Ok(first),
+    }
+}
+
+/// What is taken when.
+///
+/// # Errors
+/// A list that is empty, or with numbers that are no layer's.
+fn sequence_of(options: &StreamOptions, layers: usize, slices: usize) -> Result<Sequence> {
+    let bad = |value: String, expected: String| {
+        Err(Error::BadOption { name: "order".into(), value, expected }) //
+    };
+    match Sequence::new(&options.order, layers, slices, options.passes) {
+        Err(unknown) => {
+            let expected = format!("numbers of the {layers} layers, from 0");
+            bad(format!("a list with {unknown}"), expected)
+        }
+        Ok(_) if matches!(&options.order, Order::List(list) if list.is_empty()) => {
+            bad("an empty list".into(), "one layer at least".into())
+        }
+        Ok(sequence) => Ok(sequence),
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::homes::{Home, host};
 use super::layer::{Shelf, Unit, is_resident, slot_len};
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Rates, Tier, place, predict_kept,
@@ -17,7 +18,6 @@ use super::placement::{
 use super::ring::SLOTS;
 use super::shared::{Shared, State, stuck};
 use super::statistics::{LayerTimes, REMEMBERED};
-use super::store::host;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceId, DeviceResult};
 use crate::units::ByteRange;
@@ -27,7 +27,7 @@ const PROBE_LEN: u64 = 16 << 20;
 const PROBES: usize = 3;
 
 /// How far the planning is.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Plan {
     /// It waits for the end of the first pass, which begins at this position.
     Waiting { from: u64 },
@@ -119,16 +119,15 @@ impl Shared {
             return;
         }
         let Some(seen) = self.seen(state, from..from + pass) else { return };
+        if !self.group.is_to_plan() {
+            return; // another stream does
+        }
         let shared = Arc::downgrade(self);
         let begun = thread::Builder::new().name("forebay-planner".into()).spawn(move || {
             if let Some(shared) = shared.upgrade() {
                 let plan = shared.plan(seen);
-                let mut state = shared.lock();
-                if let Plan::Made(placement) = &plan {
-                    let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
-                    state.schedule.arrange(stays.collect(), placement.protects);
-                }
-                state.plan = plan;
+                let streams = shared.group.streams();
+                streams.iter().for_each(|stream| stream.follow(plan.clone()));
             }
         });
         state.plan = match begun {
@@ -138,6 +137,16 @@ impl Shared {
                 Plan::Not(Unplanned::Thread { source })
             }
         };
+    }
+
+    /// Has layers placed as they were planned.
+    fn follow(&self, plan: Plan) {
+        let mut state = self.lock();
+        if let Plan::Made(placement) = &plan {
+            let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
+            state.schedule.arrange(stays.collect(), placement.protects);
+        }
+        state.plan = plan;
     }
 
     /// Where layers are kept, or why that is not planned.
@@ -164,7 +173,7 @@ impl Shared {
         }
         let cost =
             |unit: &Unit| LayerCost { bytes: unit.len, compute: Duration::ZERO, resident: false };
-        let mut costs: Vec<LayerCost> = self.units.iter().map(cost).collect();
+        let mut costs: Vec<LayerCost> = self.units().iter().map(cost).collect();
         let mut takes = vec![0; costs.len()];
         for times in &first {
             costs[times.layer].compute += times.compute;
@@ -185,14 +194,14 @@ impl Shared {
     fn place(&self, mut seen: Seen) -> Result<Placement, Unplanned> {
         let device = self.device.id();
         let link = self.link_rate().map_err(|source| Unplanned::Link { device, source })?;
-        for (unit, cost) in self.units.iter().zip(&mut seen.costs) {
+        for (unit, cost) in self.units().iter().zip(&mut seen.costs) {
             let mut parts = unit.parts.iter();
             cost.resident =
                 parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)));
         }
         let rate = seen.file_rate.min(link);
         // What is pinned where it lies crosses the link as fast as it can.
-        let page_cache = if self.lock().maps.is_on() { link } else { rate };
+        let page_cache = if self.group.homes().maps.is_on() { link } else { rate };
         let rates = Rates { link, page_cache, drive: rate };
         let mut budget = Budget { gpu: self.budget_of_gpu(), host: self.host_budget };
         let mut placement = place(&self.order, &seen.costs, &rates, &budget)?;
@@ -210,7 +219,7 @@ impl Shared {
 
     /// Bytes of whole layers that the buffers hold.
     fn budget_of_gpu(&self) -> u64 {
-        let largest = self.units.iter().map(|unit| unit.len).max().unwrap_or(0);
+        let largest = self.units().iter().map(|unit| unit.len).max().unwrap_or(0);
         largest * self.buffers as u64
     }
 
@@ -218,7 +227,7 @@ impl Shared {
     /// stay in their files, and are told so.
     fn pin(&self, placement: &mut Placement, costs: &mut [LayerCost]) {
         let (mut left, mut wanted, mut missed, mut first) = (self.host_budget, 0, 0, None);
-        for (number, unit) in self.units.iter().enumerate() {
+        for (number, unit) in self.units().iter().enumerate() {
             if placement.tiers[number] != Tier::Pinned || unit.bytes() == 0 {
                 continue;
             }
@@ -246,19 +255,21 @@ impl Shared {
     /// Why it cannot.
     fn pin_one(&self, number: usize, left: &mut u64) -> Result<bool, String> {
         // Closed meanwhile it is to end.
-        let store = self.store().ok().filter(|_| !self.is_closing());
-        let store = store.ok_or_else(|| "the stream was closed".to_owned())?;
-        if store.home(number).is_some() {
+        if self.is_closing() {
+            return Err("the stream was closed".into());
+        }
+        if self.group.home(number).is_some() {
             return Ok(false);
         }
-        let unit = &self.units[number];
+        let unit = &self.units()[number];
         let shelf = Shelf::new(&unit.packing);
         let len = shelf.len;
         if len > *left {
             let name = &unit.name;
             return Err(format!("`{name}` takes {len} bytes, of `host_budget` {left} are left"));
         }
-        let is_new = store.pin(&self.engine, number, shelf).map_err(|error| whole(&error))?;
+        let home = Home::in_memory(&self.engine, shelf).map_err(|error| whole(&error))?;
+        let is_new = self.group.homes().keep(number, home).is_ok();
         *left -= if is_new { len } else { 0 };
         Ok(is_new)
     }

@@ -1,31 +1,44 @@
-//! A layer on its way from files to the GPU: block by block through slots, or through the pinned
+//! A layer on its way from files to GPUs: block by block through slots, or through the pinned
 //! memory that keeps it.
 
-#![expect(unsafe_code, reason = "queues copies to the stream's own memory")]
+#![expect(unsafe_code, reason = "queues copies to the streams' own memory")]
 
+use std::sync::Arc;
+
+use super::group::{Group, Job};
+use super::homes::{Home, host};
 use super::marks::Mark;
 use super::ring::{Ring, SLOTS};
-use super::shared::{Job, Shared, Way};
-use super::store::{Store, host};
+use super::shared::{From, Shared};
+use super::store::Store;
 use crate::engine::{BlockRead, Piece};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu::{DeviceCopy, DeviceResult};
 use crate::plan::Packed;
 
 /// See the module's own text.
 pub(super) struct Reading {
-    pub(super) job: Job,
+    pub(super) unit: usize,
     blocks: BlockRead,
-    /// Where each block comes to.
+    /// Where each block comes to on the host.
     place: Place,
+    /// Where all of it goes.
+    targets: Vec<Target>,
     /// Blocks that it has, that may be read, and that have landed.
     count: u64,
     opened: u64,
     landed: u64,
-    /// Put before its first copy.
-    begun: Option<Mark>,
     /// Whether it reads no more.
     failed: bool,
+}
+
+/// A stream's buffer that a layer goes to.
+pub(super) struct Target {
+    pub(super) job: Job,
+    pub(super) shared: Arc<Shared>,
+    pub(super) store: Arc<Store>,
+    /// Put before its first copy.
+    begun: Option<Mark>,
 }
 
 /// Where bytes come to on the host.
@@ -43,21 +56,82 @@ pub(super) enum Opened {
     Whole,
     /// More of it once some of it has landed.
     Landing,
-    /// More of it once a slot is free.
+    /// More of it once a slot is free, or more is asked for: who wants to know has to look.
     Slot,
 }
 
+impl Target {
+    pub(super) fn new(job: Job, shared: &Arc<Shared>, store: &Arc<Store>) -> Self {
+        Self { job, shared: Arc::clone(shared), store: Arc::clone(store), begun: None }
+    }
+
+    /// Has the lane wait for what the buffer waits for, once.
+    fn begin(&mut self) -> DeviceResult<()> {
+        if self.begun.is_none() {
+            let shared = &self.shared;
+            shared.wait_for(shared.file_lane, &self.job.frees)?;
+            self.begun = Some(shared.marks.put(shared.file_lane)?);
+        }
+        Ok(())
+    }
+
+    /// Queues the copies of a block that is at `address`, behind what the buffer waits for.
+    fn copy(&mut self, parts: &[Packed], address: u64) -> DeviceResult<Mark> {
+        self.begin()?;
+        let (shared, lane) = (&self.shared, self.shared.file_lane);
+        let to = self.store.buffers[self.job.load.buffer].address();
+        let of = |part: &Packed| DeviceCopy {
+            host: host(address + part.at),
+            device: to + part.address,
+            len: usize::try_from(part.len).expect("a slot fits memory"),
+        };
+        let copies: Vec<DeviceCopy> = parts.iter().map(of).collect();
+        // SAFETY: the slot, or the pinned memory, is not written to before the mark behind the
+        // copies is passed; the buffer is the stream's and as large as the largest unit.
+        unsafe { shared.device.copy_batch_to_device(lane, &copies) }?;
+        shared.marks.put(lane)
+    }
+
+    /// Says that all of it is copied.
+    fn arrive(mut self) -> DeviceResult<()> {
+        self.begin()?;
+        let ready = self.shared.marks.put(self.shared.file_lane)?;
+        let begun = self.begun.take().expect("put just before");
+        self.shared.arrived(self.job.load, (begun, ready), From::Files);
+        Ok(())
+    }
+
+    /// Says that it does not come.
+    ///
+    /// # Errors
+    /// The GPU's.
+    pub(super) fn give_up(self, error: Error) -> Result<()> {
+        let mark = self.shared.marks.put(self.shared.file_lane);
+        let mark = mark.map_err(|source| self.shared.failed(0, source))?;
+        self.shared.gave_up(self.job.load, mark, error);
+        Ok(())
+    }
+
+    /// What a GPU's failure means for it.
+    fn failed(&self, source: crate::gpu::DeviceError) -> Error {
+        self.shared.failed(self.shared.units()[self.job.load.unit].len, source)
+    }
+}
+
 impl Reading {
-    /// Starts reading what a job asks for; nothing comes before it is [opened](Self::open).
+    /// Starts reading a unit to slots, or to where it is kept; nothing comes before it is
+    /// [opened](Self::open).
     ///
     /// # Errors
     /// What is known to be wrong with it at once.
-    pub(super) fn start(shared: &Shared, store: &Store, ring: &Ring, job: Job) -> Result<Self> {
-        let unit = &shared.units[job.load.unit];
+    pub(super) fn start(
+        group: &Group,
+        ring: &Ring,
+        (number, home): (usize, Option<&Home>),
+    ) -> Result<Self> {
+        let unit = &group.units[number];
         let count = unit.packing.blocks();
-        let home = store.home(job.load.unit).filter(|_| job.way == Way::Memory);
-        let memory = home.as_ref().and_then(|home| home.memory());
-        let (target, place) = match memory {
+        let (target, place) = match home.and_then(Home::memory) {
             Some((memory, starts)) => {
                 let first = memory.address();
                 (memory.share(0, memory.len()), Place::Home(added(starts, first)))
@@ -80,23 +154,32 @@ impl Reading {
             pieces.extend(parts.iter().map(of));
             counts.push(parts.len());
         }
-        let blocks = shared.engine.prepare_read_blocks(&pieces, &counts, target)?;
-        let (opened, landed, begun, failed) = (0, 0, None, false);
-        Ok(Self { job, blocks, place, count, opened, landed, begun, failed })
+        let blocks = group.engine.prepare_read_blocks(&pieces, &counts, target)?;
+        let (targets, opened, landed, failed) = (Vec::new(), 0, 0, false);
+        Ok(Self { unit: number, blocks, place, targets, count, opened, landed, failed })
+    }
+
+    /// Has it go there.
+    pub(super) fn to(self, targets: Vec<Target>) -> Self {
+        Self { targets, ..self }
+    }
+
+    /// Whether it goes to where its unit is kept.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.place, Place::Home(_))
     }
 
     /// Lets as much of it be read as there is memory for.
     ///
     /// # Errors
-    /// The GPU's.
-    pub(super) fn open(&mut self, ring: &mut Ring) -> DeviceResult<Opened> {
+    /// A GPU's.
+    pub(super) fn open(&mut self, ring: &mut Ring) -> Result<Opened> {
         let before = self.opened;
         let mut found = Opened::Whole;
         while self.opened < self.count && !self.failed {
-            let is_home = matches!(self.place, Place::Home(_));
-            if is_home && self.opened - self.landed >= SLOTS {
+            if self.is_kept() && self.opened - self.landed >= SLOTS {
                 found = Opened::Landing;
-            } else if !is_home && !ring.take()? {
+            } else if !self.is_kept() && !ring.take()? {
                 found = Opened::Slot;
             }
             if found != Opened::Whole {
@@ -115,20 +198,27 @@ impl Reading {
         self.opened > self.landed
     }
 
+    /// Has it not go to a stream any more, which ends.
+    pub(super) fn leave(&mut self, seat: usize) {
+        self.targets.retain(|target| target.job.seat != seat);
+        if self.targets.is_empty() {
+            self.fail();
+        }
+    }
+
+    fn fail(&mut self) {
+        self.failed = true;
+        self.blocks.cancel();
+    }
+
     /// Copies what has come; how many blocks that were.
     ///
     /// # Errors
-    /// The GPU's.
-    pub(super) fn land(
-        &mut self,
-        shared: &Shared,
-        store: &Store,
-        ring: &mut Ring,
-    ) -> DeviceResult<usize> {
+    /// A GPU's.
+    pub(super) fn land(&mut self, group: &Group, ring: &mut Ring) -> Result<usize> {
         let arrived = self.blocks.take_arrived();
         if !self.failed && self.blocks.has_failed() {
-            self.failed = true;
-            self.blocks.cancel();
+            self.fail();
         }
         for &block in &arrived {
             let block = block as u64;
@@ -139,46 +229,18 @@ impl Reading {
                 }
                 Place::Home(starts) => starts[index(block)],
             };
-            let mark = (!self.failed).then(|| self.copy(shared, store, block, address));
-            let mark = mark.transpose()?;
+            let parts = group.units[self.unit].packing.parts_of(block);
+            let targets = self.targets.iter_mut().filter(|_| !self.failed);
+            let marks = targets.map(|target| {
+                target.copy(parts, address).map_err(|source| target.failed(source)) //
+            });
+            let marks = marks.collect::<Result<Vec<Mark>>>()?;
             if let Place::Slots(first) = self.place {
-                ring.give(first + block, mark);
+                ring.give(first + block, marks);
             }
             self.landed += 1;
         }
         Ok(arrived.len())
-    }
-
-    /// Queues the copies of a block, behind what its buffer waits for.
-    fn copy(
-        &mut self,
-        shared: &Shared,
-        store: &Store,
-        block: u64,
-        address: u64,
-    ) -> DeviceResult<Mark> {
-        self.begin_copies(shared)?;
-        let (unit, lane) = (&shared.units[self.job.load.unit], shared.file_lane);
-        let to = store.buffers[self.job.load.buffer].address();
-        let of = |part: &Packed| DeviceCopy {
-            host: host(address + part.at),
-            device: to + part.address,
-            len: usize::try_from(part.len).expect("a slot fits memory"),
-        };
-        let copies: Vec<DeviceCopy> = unit.packing.parts_of(block).iter().map(of).collect();
-        // SAFETY: the slot, or the pinned memory, is not written to before the mark behind the
-        // copies is passed; the buffer is the stream's and as large as the largest unit.
-        unsafe { shared.device.copy_batch_to_device(lane, &copies) }?;
-        shared.marks.put(lane)
-    }
-
-    /// Has the lane wait for what the buffer waits for, once.
-    fn begin_copies(&mut self, shared: &Shared) -> DeviceResult<()> {
-        if self.begun.is_none() {
-            shared.wait_for(shared.file_lane, &self.job.frees)?;
-            self.begun = Some(shared.marks.put(shared.file_lane)?);
-        }
-        Ok(())
     }
 
     /// Whether all of it has landed, or what went wrong; `None`: it is on its way.
@@ -192,25 +254,21 @@ impl Reading {
     /// Tells what came of it, which has ended so; slots that nothing came to are free.
     ///
     /// # Errors
-    /// The GPU's. What went wrong with the files is told to whoever takes the layer.
-    pub(super) fn finish(
-        mut self,
-        shared: &Shared,
-        ring: &mut Ring,
-        ended: Result<()>,
-    ) -> DeviceResult<()> {
-        let lane = shared.file_lane;
+    /// A GPU's. What went wrong with the files is told to whoever takes the layer.
+    pub(super) fn finish(self, group: &Group, ring: &mut Ring, ended: Result<()>) -> Result<()> {
         if let Err(error) = ended {
             if let Place::Slots(first) = self.place {
                 ring.give_all(first..first + self.opened);
             }
-            shared.gave_up(self.job.load, shared.marks.put(lane)?, error);
-            return Ok(());
+            return self.targets.into_iter().try_for_each(|target| target.give_up(error.clone()));
         }
-        self.begin_copies(shared)?;
-        let ready = shared.marks.put(lane)?;
-        let begun = self.begun.take().expect("put just before");
-        shared.arrived(&self.job, begun, ready);
+        if self.is_kept() {
+            group.homes().fill(self.unit);
+        }
+        for target in self.targets {
+            let shared = Arc::clone(&target.shared);
+            target.arrive().map_err(|source| shared.failed(group.units[self.unit].len, source))?;
+        }
         Ok(())
     }
 }

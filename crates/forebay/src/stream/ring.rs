@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Instant;
 
 use super::marks::Mark;
-use crate::gpu::DeviceResult;
+use crate::error::Result;
 use crate::memory::Buffer;
 
 /// Slots: one is copied, one or two are ready behind it, and two or three are being filled. From
@@ -22,7 +23,7 @@ pub(super) struct Ring {
     /// The number of the first that may be in use. Numbers go on, slots come round.
     first: u64,
     /// Of each that was taken since: whether it was given back, and behind what.
-    taken: VecDeque<Option<Option<Mark>>>,
+    taken: VecDeque<Option<Vec<Mark>>>,
 }
 
 impl Ring {
@@ -49,10 +50,10 @@ impl Ring {
     /// Takes the next slot, if nothing is copied from it any more.
     ///
     /// # Errors
-    /// The GPU's.
-    pub(super) fn take(&mut self) -> DeviceResult<bool> {
-        while let Some(Some(mark)) = self.taken.front() {
-            if !mark.as_ref().map_or(Ok(true), Mark::is_passed)? {
+    /// A GPU's.
+    pub(super) fn take(&mut self) -> Result<bool> {
+        while let Some(Some(marks)) = self.taken.front() {
+            if !are_passed(marks)? {
                 break;
             }
             self.taken.pop_front();
@@ -65,10 +66,10 @@ impl Ring {
         Ok(is_free)
     }
 
-    /// Gives a slot back, which is free when `mark` is passed, or now.
-    pub(super) fn give(&mut self, number: u64, mark: Option<Mark>) {
+    /// Gives a slot back, which is free when all `marks` are passed.
+    pub(super) fn give(&mut self, number: u64, marks: Vec<Mark>) {
         let index = usize::try_from(number - self.first).expect("no more than there are slots");
-        self.taken[index] = Some(mark);
+        self.taken[index] = Some(marks);
     }
 
     /// Gives slots back that were not yet, and to which nothing comes any more.
@@ -76,14 +77,33 @@ impl Ring {
         let first = self.first;
         let of = |number: u64| usize::try_from(number.checked_sub(first)?).ok();
         for index in numbers.filter_map(of) {
-            self.taken[index].get_or_insert(None);
+            self.taken[index].get_or_insert_default();
         }
+    }
+
+    /// Waits until nothing is copied from those that were given back; whether nothing is.
+    pub(super) fn settle(&self, until: Instant) -> bool {
+        let mut marks = self.taken.iter().flatten().flatten();
+        marks.all(|mark| mark.wait_while(&mut || Instant::now() < until).unwrap_or(false))
     }
 
     /// Keeps the memory for ever: a copy may still read it.
     pub(super) fn lose(&mut self) {
         std::mem::forget(self.memory.take());
     }
+}
+
+/// Whether all marks are passed.
+///
+/// # Errors
+/// A GPU's.
+pub(super) fn are_passed(marks: &[Mark]) -> Result<bool> {
+    for mark in marks {
+        if !mark.is_passed().map_err(|source| mark.failed(source))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -98,15 +118,16 @@ mod tests {
         for number in 0..SLOTS {
             assert_eq!(ring.next(), number);
             assert_eq!(ring.place(number), number * 8192);
-            assert_eq!(ring.take(), Ok(true));
+            assert!(ring.take().unwrap());
         }
-        assert_eq!(ring.take(), Ok(false), "all are in use");
-        ring.give(1, None);
-        assert_eq!(ring.take(), Ok(false), "the one before it is in use");
+        assert!(!ring.take().unwrap(), "all are in use");
+        ring.give(1, Vec::new());
+        assert!(!ring.take().unwrap(), "the one before it is in use");
         ring.give_all(0..2);
-        assert_eq!((ring.take(), ring.take(), ring.take()), (Ok(true), Ok(true), Ok(false)));
+        let taken = [(); 3].map(|()| ring.take().unwrap());
+        assert_eq!(taken, [true, true, false]);
         assert_eq!((ring.next(), ring.place(SLOTS + 1)), (SLOTS + 2, 8192));
         let mut none = Ring::new(None, 8192);
-        assert_eq!(none.take(), Ok(false), "there are none");
+        assert!(!none.take().unwrap(), "there are none");
     }
 }

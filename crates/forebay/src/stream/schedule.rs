@@ -109,20 +109,16 @@ impl Schedule {
     /// The layer that is to be brought now, which counts as on its way from then on; `None`: none,
     /// until another one is taken or released.
     pub(super) fn next_load(&mut self) -> Option<Load> {
-        let (position, unit) = self.first_missing()?;
+        let (position, unit) = self.wanted()?;
         let buffer = self.victim(position)?;
         self.put(buffer, Content::Coming(unit));
         (self.buffers[buffer].users, self.buffers[buffer].kept) = (0, false);
         Some(Load { position, unit, buffer })
     }
 
-    /// The layer that would be brought next.
-    pub(super) fn wanted(&self) -> Option<usize> {
-        self.first_missing().map(|(_, unit)| unit)
-    }
-
-    /// The first position whose layer is in no buffer and on its way to none.
-    fn first_missing(&self) -> Option<(u64, usize)> {
+    /// The first position whose layer is in no buffer and on its way to none, and the layer: it
+    /// would be brought next.
+    pub(super) fn wanted(&self) -> Option<(u64, usize)> {
         // What a whole pass does not miss nothing misses; what is told ends by itself.
         let pass = self.sequence.pass_len();
         let bound = if self.sequence.is_told() { NEVER } else { self.next + pass };

@@ -1,11 +1,11 @@
 //! What a stream's caller and its loader share: buffers, marks, and who has which layer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::group::Group;
 use super::layer::Unit;
-use super::mapper::{Mapper, Maps};
 use super::marks::{Mark, Marks};
 use super::order::Order;
 use super::planning::{Plan, Unplanned};
@@ -23,7 +23,9 @@ use crate::gpu::{Device, DeviceError, DeviceResult, Stream};
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) device: Arc<dyn Device>,
-    pub(super) units: Vec<Unit>,
+    /// The streams of the same layers, and which of them it is.
+    pub(super) group: Arc<Group>,
+    pub(super) seat: usize,
     pub(super) slices: usize,
     pub(super) buffers: usize,
     pub(super) marks: Arc<Marks>,
@@ -34,35 +36,19 @@ pub(super) struct Shared {
     pub(super) checks: bool,
     pub(super) order: Order,
     pub(super) host_budget: u64,
-    pub(super) mapper: Mapper,
     pub(super) writer: Writer,
     /// Found when something is written for the first time.
     pub(super) ties: OnceLock<Ties>,
     state: Mutex<State>,
     /// Rung for who takes layers.
     pub(super) came: Condvar,
-    /// Rung for the loader.
-    pub(super) asked: Condvar,
 }
 
-/// A layer that the loader is to bring.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) load: Load,
-    /// What has to be passed before its buffer may be written to.
-    pub(super) frees: Vec<Mark>,
-    pub(super) way: Way,
-}
-
-/// How a layer comes from files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Through slots.
-    Slots,
-    /// By way of pinned memory that keeps it.
-    Memory,
-    /// From its pages, which are pinned for that.
-    Pages,
+/// Copies that were queued from where a layer is kept on the host.
+pub(super) struct Kept {
+    /// Passed when the first copy may begin, and when the last is done.
+    pub(super) marks: (Mark, Mark),
+    pub(super) from: From,
 }
 
 /// Where a layer's bytes were copied from.
@@ -82,10 +68,6 @@ pub(super) struct State {
     pub(super) frees: Vec<Vec<Mark>>,
     /// For each buffer the load that brought what it holds.
     pub(super) loads: Vec<Option<Loaded>>,
-    /// For each unit whether it can be copied from where it is kept.
-    pub(super) filled: Vec<bool>,
-    pub(super) maps: Maps,
-    pub(super) jobs: VecDeque<Job>,
     /// What went wrong with layers that nobody has been told yet.
     pub(super) failures: HashMap<usize, Error>,
     /// What ended the stream.
@@ -118,34 +100,27 @@ pub(super) struct Loaded {
 }
 
 impl Shared {
+    /// A stream of a group's layers to `device`.
     pub(super) fn new(
-        engine: &Engine,
-        device: &Arc<dyn Device>,
-        units: Vec<Unit>,
+        group: &Arc<Group>,
+        (seat, device): (usize, &Arc<dyn Device>),
         (schedule, slices): (Schedule, usize),
         options: &StreamOptions,
     ) -> Result<Arc<Self>> {
         let count = schedule.buffers();
-        let store = Store::new(engine, device, &units, count)?;
+        let store = Store::new(&group.engine, device, &group.units, count)?;
         let is_told = schedule.sequence().is_told();
-        if is_told {
-            store.pin_first(engine, &units, options.host_budget)?; // there is nothing to plan by
-        }
         let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting { from: 0 } };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();
         let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
         let file_lane = file_lane.map_err(failed)?;
-        let maps = Maps::new(&units, options.mapped_budget, options.passes);
         let state = State {
-            maps,
             schedule,
             store: Some(Arc::new(store)),
             frees: vec![Vec::new(); count],
             loads: vec![None; count],
-            filled: vec![false; units.len()],
-            jobs: VecDeque::new(),
             failures: HashMap::new(),
             lost: None,
             closing: false,
@@ -159,10 +134,12 @@ impl Shared {
             exports: Vec::new(),
             plan,
         };
+        group.join();
         Ok(Arc::new(Self {
-            engine: engine.clone(),
+            engine: group.engine.clone(),
             device: Arc::clone(device),
-            units,
+            group: Arc::clone(group),
+            seat,
             slices,
             buffers: count,
             marks: Marks::new(device),
@@ -171,18 +148,20 @@ impl Shared {
             checks: options.check,
             order: options.order.clone(),
             host_budget: options.host_budget,
-            mapper: Mapper::default(),
             writer: Writer::default(),
             ties: OnceLock::new(),
             state: Mutex::new(state),
             came: Condvar::new(),
-            asked: Condvar::new(),
         }))
     }
 
     /// Refuses a forked child, which has none of the threads, and whose locks may be held for ever.
     pub(super) fn check_home(&self) -> Result<()> {
         self.engine.home().check(Operation::Read, || None)
+    }
+
+    pub(super) fn units(&self) -> &[Unit] {
+        &self.group.units
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -207,7 +186,7 @@ impl Shared {
             let expected = "a stream whose order is told while it runs";
             return bad("a layer".into(), expected.into());
         }
-        let count = self.units.len() / self.slices;
+        let count = self.units().len() / self.slices;
         if let Some(unknown) = layers.iter().find(|&&layer| layer >= count) {
             return bad(unknown.to_string(), format!("numbers of the {count} layers, from 0"));
         }
@@ -233,7 +212,7 @@ impl Shared {
         let mut units: Vec<usize> = alive.map(|&(unit, _)| unit).collect();
         units.sort_unstable();
         units.dedup();
-        units.into_iter().map(|unit| self.units[unit].name.clone()).collect()
+        units.into_iter().map(|unit| self.units()[unit].name.clone()).collect()
     }
 
     pub(super) fn statistics(&self) -> StreamStatistics {
@@ -242,30 +221,27 @@ impl Shared {
         StreamStatistics { written_bytes, ..state.times.told() }
     }
 
-    /// The next layer that the loader is to bring, after at most `bound`; an error: no more come.
-    pub(super) fn next_job(&self, bound: Duration) -> std::result::Result<Option<Job>, ()> {
-        let mut state = self.lock();
-        if state.jobs.is_empty() && !state.closing && !bound.is_zero() {
-            let waited = self.asked.wait_timeout(state, bound);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if state.closing { Err(()) } else { Ok(state.jobs.pop_front()) }
+    /// The position that is taken next, and the first whose layer it has not asked for, where it
+    /// is about to.
+    pub(super) fn progress(&self) -> (u64, Option<u64>) {
+        let state = self.lock();
+        let asks = !state.closing && state.lost.is_none() && state.failures.is_empty();
+        let missing = state.schedule.wanted().filter(|_| asks);
+        (state.schedule.position(), missing.map(|(position, _)| position))
     }
 
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing
     }
 
-    /// Says that all copies of a job are queued.
-    pub(super) fn arrived(&self, job: &Job, begun: Mark, ready: Mark) {
-        self.arrived_in(&mut self.lock(), job, begun, ready);
+    /// Says that all copies of a layer are queued.
+    pub(super) fn arrived(&self, load: Load, marks: (Mark, Mark), from: From) {
+        self.arrived_in(&mut self.lock(), load, Kept { marks, from });
     }
 
     /// The same, for who has the lock.
-    pub(super) fn arrived_in(&self, state: &mut State, job: &Job, begun: Mark, ready: Mark) {
-        let load = job.load;
-        state.filled[load.unit] |= job.way != Way::Slots;
-        let from = if job.way == Way::Pages { From::Pages } else { From::Files };
+    pub(super) fn arrived_in(&self, state: &mut State, load: Load, kept: Kept) {
+        let Kept { marks: (begun, ready), from } = kept;
         state.loads[load.buffer] = Some(Loaded { begun, ready, from, counted: false });
         state.frees[load.buffer].clear();
         state.schedule.arrived(load.buffer);
@@ -293,7 +269,7 @@ impl Shared {
         state.closing = true;
         state.closed.get_or_insert_with(Instant::now);
         drop(state);
-        self.asked.notify_all();
+        self.group.ring();
         self.came.notify_all();
     }
 
@@ -327,14 +303,13 @@ impl Shared {
     /// Gives the memory back, once all copies are over; where one does not end, never.
     pub(super) fn give_back(&self) -> Result<()> {
         let settled = self.settle();
-        let store = self.lock().store.take();
+        let Some(store) = self.lock().store.take() else { return settled };
         if settled.is_err() {
             std::mem::forget(store);
         } else {
             drop(store);
-            self.give_all_pages_back();
-            self.lock().maps.gone();
         }
+        self.group.leave(settled.is_ok());
         settled
     }
 

@@ -109,30 +109,30 @@ impl Taken {
     /// Its number in the stream's list of layers.
     #[must_use]
     pub fn layer(&self) -> usize {
-        self.shared.units[self.unit].layer
+        self.shared.units()[self.unit].layer
     }
 
     /// Which slice of the layer, from 0.
     #[must_use]
     pub fn slice(&self) -> usize {
-        self.shared.units[self.unit].slice
+        self.shared.units()[self.unit].slice
     }
 
     /// The layer's part that its first one is: of a slice that is not the first, not 0.
     #[must_use]
     pub fn first_part(&self) -> usize {
-        self.shared.units[self.unit].first_part
+        self.shared.units()[self.unit].first_part
     }
 
     /// What errors and reports call it.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.shared.units[self.unit].name
+        &self.shared.units()[self.unit].name
     }
 
     /// Where each of its parts lies in its [`memory`](Self::memory), in the layer's order.
     pub fn parts(&self) -> impl Iterator<Item = Range<u64>> {
-        let unit = &self.shared.units[self.unit];
+        let unit = &self.shared.units()[self.unit];
         unit.places.iter().zip(&unit.parts).map(|(&start, part)| start..start + part.len)
     }
 
@@ -141,7 +141,7 @@ impl Taken {
     /// # Errors
     /// For a layer that was released.
     pub fn memory(&self) -> Result<LayerMemory> {
-        self.lend(0..self.shared.units[self.unit].len)
+        self.lend(0..self.shared.units()[self.unit].len)
     }
 
     /// The memory of one of its parts, by its place in the layer, or in the slice of one.

@@ -5,16 +5,17 @@
 
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::group::Job;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::Mark;
 use super::planning::Plan;
 use super::schedule::{Load, Next};
-use super::shared::{From, Job, Loaded, Shared, State, Way, refused, released};
+use super::shared::{From, Kept, Shared, State, refused, released};
 use super::statistics::Visit;
-use super::store::{Home, Store};
+use super::store::Store;
 use super::{LayerTimes, Step, Taken, refuse};
 use crate::error::{Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
@@ -88,8 +89,8 @@ impl Shared {
         if let Some(loaded) = &mut state.loads[buffer] {
             loaded.counted = true;
         }
-        let &Unit { layer, slice, .. } = &self.units[unit];
-        let bytes = if load.is_some() { self.units[unit].bytes() } else { 0 };
+        let &Unit { layer, slice, .. } = &self.units()[unit];
+        let bytes = if load.is_some() { self.units()[unit].bytes() } else { 0 };
         let times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
         state.times.enter(Visit::new(times, load, asked, entered), pass);
         self.plan_if_due(&mut state);
@@ -148,12 +149,12 @@ impl Shared {
         if let Some(unit) = next
             && let Some(error) = state.failures.remove(&unit)
         {
-            return Err(error.of_layer(Operation::Read, &self.units[unit].name));
+            return Err(error.of_layer(Operation::Read, &self.units()[unit].name));
         }
         match (state.schedule.next(), next) {
             (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming), // once it is written
             (Next::NoRoom, Some(unit)) => {
-                let (unit, count) = (&self.units[unit], self.buffers);
+                let (unit, count) = (&self.units()[unit], self.buffers);
                 let reason = format!(
                     "there is no room for `{}`: layers that are kept hold all of the {count} \
                      buffers on the GPU; release one, or give a larger budget",
@@ -168,30 +169,22 @@ impl Shared {
     /// Has brought what can be brought now.
     pub(super) fn pump(&self, state: &mut State) -> Result<()> {
         while !state.closing && state.lost.is_none() {
-            if state.schedule.wanted().is_some_and(|unit| state.failures.contains_key(&unit)) {
+            let wanted = state.schedule.wanted();
+            if wanted.is_some_and(|(_, unit)| state.failures.contains_key(&unit)) {
                 return Ok(()); // what failed is told before it is tried again
             }
             let Some(load) = state.schedule.next_load() else { return Ok(()) };
             // They stay known until copies are queued behind them.
             let frees = state.frees[load.buffer].clone();
-            if !state.filled[load.unit] {
-                let way = self.way(state, load.unit)?;
-                state.jobs.push_back(Job { load, frees, way });
-                self.asked.notify_one();
-                continue;
-            }
             let store = state.store()?;
-            let has_pages = store.home(load.unit).is_some_and(|home| home.pages().is_some());
-            match self.copy_home(&store, load, (self.memory_lane, &frees)) {
-                Ok((begun, ready)) => {
-                    let from = if has_pages { From::Pages } else { From::Memory };
-                    let loaded = Loaded { begun, ready, from, counted: false };
-                    state.loads[load.buffer] = Some(loaded);
-                    state.frees[load.buffer].clear();
-                    state.schedule.arrived(load.buffer);
+            match self.copy_kept(&store, load, (self.memory_lane, &frees)) {
+                Ok(Some(kept)) => self.arrived_in(state, load, kept),
+                Ok(None) => {
+                    let (seat, since, unpinned) = (self.seat, Instant::now(), false);
+                    self.group.ask(Job { seat, load, frees, since, unpinned });
                 }
                 Err(source) => {
-                    let error = self.failed(self.units[load.unit].len, source);
+                    let error = self.failed(self.units()[load.unit].len, source);
                     state.schedule.failed(load.buffer);
                     state.lost = Some(error.clone());
                     return Err(error);
@@ -201,33 +194,26 @@ impl Shared {
         Ok(())
     }
 
-    /// How a unit is brought that cannot be copied from where it is kept.
-    fn way(&self, state: &mut State, unit: usize) -> Result<Way> {
-        let keeps = state.store()?.home(unit).is_some();
-        Ok(match keeps {
-            true => Way::Memory,
-            false if state.maps.claim(unit, &self.units[unit]) => Way::Pages,
-            false => Way::Slots,
-        })
-    }
-
-    /// Queues the copies of a unit on a lane, from where it is kept.
-    pub(super) fn copy_home(
+    /// Queues the copies of a unit on a lane, from where it is kept, if its bytes are there.
+    pub(super) fn copy_kept(
         &self,
         store: &Store,
         load: Load,
         (lane, frees): (Stream, &[Mark]),
-    ) -> DeviceResult<(Mark, Mark)> {
-        let home = store.home(load.unit).expect("it is filled");
+    ) -> DeviceResult<Option<Kept>> {
+        // Nobody may take the pages away before the copies are queued.
+        let homes = self.group.homes();
+        let Some(home) = homes.filled(load.unit) else { return Ok(None) };
         self.wait_for(lane, frees)?;
         let begun = self.marks.put(lane)?;
         for copies in home.copies_to(store.buffers[load.buffer].address()) {
-            // SAFETY: pinned memory is the stream's, and nobody writes to it any more, and pinned
+            // SAFETY: pinned memory is the streams', and nobody writes to it any more, and pinned
             // pages are nobody's to read or to write here; the buffer is as large as the largest
             // unit. All stay until the lane is quiet.
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
-        Ok((begun, self.marks.put(lane)?))
+        let from = if home.pages().is_some() { From::Pages } else { From::Memory };
+        Ok(Some(Kept { marks: (begun, self.marks.put(lane)?), from }))
     }
 
     /// Whether what a buffer holds came from pages of files that have changed since; then it is to
@@ -238,12 +224,11 @@ impl Shared {
         let Some(unit) = unit.filter(|_| load.from == From::Pages && !load.counted) else {
             return false;
         };
-        let home = state.store().ok().and_then(|store| store.home(unit));
-        let is_current = |home: Arc<Home>| home.pages().is_some_and(Pages::is_current);
-        if home.is_some_and(is_current) {
+        let home = self.group.home(unit);
+        if home.is_some_and(|home| home.pages().is_some_and(Pages::is_current)) {
             return false;
         }
-        self.let_pages_go(state, unit);
+        self.group.let_pages_go(unit);
         state.schedule.failed(buffer);
         state.frees[buffer].push(load.ready); // the copy may still write to it
         state.loads[buffer] = None;

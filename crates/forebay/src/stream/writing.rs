@@ -70,7 +70,7 @@ impl Shared {
         number: usize,
         compute: CallerStream,
     ) -> Result<()> {
-        let unit = &self.units[number];
+        let unit = &self.units()[number];
         let of_it = |error: Error| error.of_layer(Operation::Write, &unit.name);
         let ties = self.ties();
         let mut state = self.lock();
@@ -82,9 +82,13 @@ impl Shared {
             return Err(of_it(refused(part, reason.into())));
         }
         if let Some((part, other)) = ties.shared(number) {
-            let other = &self.units[other].name;
+            let other = &self.units()[other].name;
             let reason = format!("`{other}` has some of these bytes too, and would keep the old");
             return Err(of_it(refused(&unit.parts[part], reason)));
+        }
+        if !self.group.is_of_one() {
+            let reason = "streams to other GPUs share the layer, and would keep the old bytes";
+            return Err(of_it(refused(&unit.first, reason.into())));
         }
         // SAFETY: the caller's promise.
         unsafe { self.check_stream(compute) }?;
@@ -95,8 +99,8 @@ impl Shared {
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
-        state.filled[number] = false;
-        self.let_written_pages_go(&mut state, ties, number);
+        self.group.homes().outdate(number);
+        self.let_written_pages_go(ties, number);
         let write = Write { unit: number, buffer, store, computed };
         if let Err(SendError(write)) = self.writer().send(write) {
             let error = refused(&unit.first, "no thread can be had that writes it".into());
@@ -108,19 +112,21 @@ impl Shared {
     /// Which units have bytes, or files, of others.
     fn ties(&self) -> &Ties {
         let bytes = |part: &LayerPart| (part.file.identity(), part.offset, part.len);
-        let units = self.units.iter().map(|unit| unit.parts.iter().map(bytes));
+        let units = self.units().iter().map(|unit| unit.parts.iter().map(bytes));
         self.ties.get_or_init(|| Ties::new(units))
     }
 
     /// Lets pinned pages of files go that a unit is written to: whoever takes a layer could not
     /// know whose write changed them.
-    fn let_written_pages_go(self: &Arc<Self>, state: &mut State, ties: &Ties, number: usize) {
+    fn let_written_pages_go(&self, ties: &Ties, number: usize) {
         for other in ties.beside(number) {
-            if state.maps.is_open(other) {
-                let name = &self.units[other].name;
+            let mut homes = self.group.homes();
+            if homes.maps.is_open(other) {
+                let name = &self.units()[other].name;
                 let reason = format!("`{name}` is in a file that layers are written to");
-                state.maps.refuse(other, reason);
-                self.let_pages_go(state, other);
+                homes.maps.refuse(other, reason);
+                drop(homes);
+                self.group.let_pages_go(other);
             }
         }
     }
@@ -166,7 +172,7 @@ impl Shared {
     /// Writes a layer, and says how many bytes. Nothing reads its buffer any more when it returns,
     /// or that is never used again.
     fn write(&self, write: &Write) -> Result<u64> {
-        let unit = &self.units[write.unit];
+        let unit = &self.units()[write.unit];
         let failed = |source| self.failed(unit.len, source);
         let bound = self.engine.options().watchdog;
         let waits = || self.closed_for().is_none_or(|closed| closed < bound);
@@ -246,7 +252,7 @@ impl Shared {
         match ended {
             Ok(bytes) => state.writes.bytes += bytes,
             Err(error) => {
-                let layer = &self.units[write.unit].name;
+                let layer = &self.units()[write.unit].name;
                 state.writes.failures.push(error.of_layer(Operation::Write, layer));
             }
         }
@@ -265,7 +271,7 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
         let ended = catch_unwind(AssertUnwindSafe(|| shared.write(&write)));
         let ended = ended.unwrap_or_else(|_| {
             std::mem::forget(Arc::clone(&write.store)); // nobody knows what reads the buffer
-            Err(refused(&shared.units[write.unit].first, "what writes it has panicked".into()))
+            Err(refused(&shared.units()[write.unit].first, "what writes it has panicked".into()))
         });
         let mut state = shared.lock();
         shared.written(&mut state, &write, ended);

@@ -5,6 +5,7 @@ mod lab;
 
 mod ends;
 mod faults;
+mod group;
 mod mapped;
 mod rig;
 mod scheduled;

@@ -75,6 +75,17 @@ impl Rig {
         Self { engine, device, stream, folder: tempfile::tempdir().expect("a folder") }
     }
 
+    /// Another GPU of the same host, of the same engine.
+    pub(crate) fn beside(&self, config: &str) -> Self {
+        let config = config.parse().expect("a configuration");
+        let device = Arc::new(self.device.beside(self.device.id().index + 1, config));
+        let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+        self.engine.add_device(&shared).expect("a new device");
+        let stream = device.create_stream().expect("a stream");
+        let (engine, folder) = (self.engine.clone(), tempfile::tempdir().expect("a folder"));
+        Self { engine, device, stream, folder }
+    }
+
     pub(crate) fn compute(&self) -> CallerStream {
         CallerStream(self.stream.0)
     }

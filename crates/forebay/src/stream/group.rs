@@ -1,0 +1,249 @@
+//! What streams of the same layers share, each of which brings them to a GPU of its own: one loader
+//! that reads each layer once for all of them, and where on the host layers are kept. A stream that
+//! is alone is a group of one.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::StreamOptions;
+use super::homes::{Home, Homes};
+use super::layer::{Shelf, Unit};
+use super::mapper::{Mapper, Maps};
+use super::marks::Mark;
+use super::schedule::Load;
+use super::shared::Shared;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::gpu::Device;
+
+/// See the module's own text. Whoever has the lock of a stream's state may take those of this, and
+/// never the other way round.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) engine: Engine,
+    /// The first stream's GPU, which pins pages for all.
+    pub(super) device: Arc<dyn Device>,
+    pub(super) units: Vec<Unit>,
+    pub(super) mapper: Mapper,
+    /// Whether some stream has begun to plan for all.
+    planned: AtomicBool,
+    homes: Mutex<Homes>,
+    streams: OnceLock<Vec<Weak<Shared>>>,
+    queue: Mutex<Queue>,
+    /// Rung for the loader.
+    asked: Condvar,
+    /// Rung by the loader when it has let go of a stream.
+    parted: Condvar,
+    loader: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the loader is asked for.
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Whether there is more to see than jobs.
+    rung: bool,
+    /// For each stream whether the loader works for it.
+    works: Vec<bool>,
+    /// How many streams have memory of theirs.
+    alive: usize,
+}
+
+/// A layer that the loader is to bring for a stream.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Which stream.
+    pub(super) seat: usize,
+    pub(super) load: Load,
+    /// What has to be passed before its buffer may be written to.
+    pub(super) frees: Vec<Mark>,
+    pub(super) since: Instant,
+    /// Whether its pages could not be pinned just now.
+    pub(super) unpinned: bool,
+}
+
+impl Group {
+    /// Streams of `units` to GPUs of which `device` is the first.
+    ///
+    /// # Errors
+    /// Pinned memory that cannot be had for layers whose order is told.
+    pub(super) fn new(
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        units: Vec<Unit>,
+        (options, is_told): (&StreamOptions, bool),
+    ) -> Result<Arc<Self>> {
+        let maps = Maps::new(&units, options.mapped_budget, options.passes);
+        let mut homes = Homes::new(units.len(), maps);
+        if is_told {
+            pin_first(&mut homes, engine, &units, options.host_budget)?; // there is no plan
+        }
+        Ok(Arc::new(Self {
+            engine: engine.clone(),
+            device: Arc::clone(device),
+            units,
+            mapper: Mapper::default(),
+            planned: AtomicBool::new(false),
+            homes: Mutex::new(homes),
+            streams: OnceLock::new(),
+            queue: Mutex::default(),
+            asked: Condvar::new(),
+            parted: Condvar::new(),
+            loader: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn homes(&self) -> MutexGuard<'_, Homes> {
+        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a unit is kept, if it is.
+    pub(super) fn home(&self, unit: usize) -> Option<Arc<Home>> {
+        self.homes().home(unit).cloned()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a loader work for `streams` from now on.
+    pub(super) fn begin(&self, streams: &[Arc<Shared>], loader: JoinHandle<()>) {
+        let _ = self.streams.set(streams.iter().map(Arc::downgrade).collect());
+        *self.handle() = Some(loader);
+    }
+
+    /// The streams that there still are.
+    pub(super) fn streams(&self) -> Vec<Arc<Shared>> {
+        self.streams.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Whether no other stream has these layers, or had them.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.streams.get().is_none_or(|streams| streams.len() <= 1)
+    }
+
+    /// Whether whoever asks is the first, and is to plan for all.
+    pub(super) fn is_to_plan(&self) -> bool {
+        !self.planned.swap(true, Ordering::Relaxed)
+    }
+
+    /// Counts a stream that has memory.
+    pub(super) fn join(&self) {
+        self.queue().alive += 1;
+    }
+
+    /// Counts it no more. Once there is none left, what layers were kept in is given back, unless
+    /// the copies of some stream did not settle.
+    pub(super) fn leave(&self, is_settled: bool) {
+        let is_last = {
+            let mut queue = self.queue();
+            queue.alive -= 1;
+            queue.alive == 0
+        };
+        let mut homes = self.homes();
+        homes.stuck |= !is_settled;
+        if is_last {
+            homes.give_back();
+            let stuck = homes.stuck;
+            drop(homes);
+            self.give_all_pages_back(stuck);
+            self.homes().maps.gone();
+        }
+    }
+
+    /// Says that a loader works for so many streams, or none any more.
+    pub(super) fn works(&self, streams: usize) {
+        self.queue().works = vec![true; streams];
+        self.parted.notify_all();
+    }
+
+    /// Says that the loader has nothing any more of a stream.
+    pub(super) fn parted(&self, seat: usize) {
+        self.queue().works[seat] = false;
+        self.parted.notify_all();
+    }
+
+    /// Asks for a layer.
+    pub(super) fn ask(&self, job: Job) {
+        self.queue().jobs.push_back(job);
+        self.asked.notify_one();
+    }
+
+    /// What was asked for since the last call, after at most `bound` where that is nothing.
+    pub(super) fn take_jobs(&self, bound: Duration) -> VecDeque<Job> {
+        let mut queue = self.queue();
+        if queue.jobs.is_empty() && !queue.rung && !bound.is_zero() {
+            let waited = self.asked.wait_timeout(queue, bound);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        queue.rung = false;
+        std::mem::take(&mut queue.jobs)
+    }
+
+    /// Has the loader see that a stream is closing.
+    pub(super) fn ring(&self) {
+        self.queue().rung = true;
+        self.asked.notify_all();
+    }
+
+    /// Waits until the loader has nothing any more of a stream that is closing, and has ended where
+    /// it was the last.
+    pub(super) fn wait_for_loader(&self, seat: usize) {
+        let mut queue = self.queue();
+        while queue.works.get(seat) == Some(&true) {
+            queue = self.parted.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        let is_last = !queue.works.contains(&true);
+        drop(queue);
+        if is_last {
+            // Whoever else closes it returns when it has ended.
+            let mut loader = self.handle();
+            if let Some(loader) = loader.take() {
+                let _ = loader.join();
+            }
+        }
+    }
+
+    /// Whether no stream is to bring anything any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.streams().iter().all(|stream| stream.is_closing())
+    }
+
+    /// Ends all streams: some GPU fails.
+    pub(super) fn lose(&self, error: &Error) {
+        self.streams().iter().for_each(|stream| stream.lose(error.clone()));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.engine.home().is_here() {
+            // The parent's: a child has no such thread.
+            let loader = self.loader.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(loader.take());
+        }
+    }
+}
+
+/// Takes pinned memory for units, from the first on, as far as the budget goes.
+///
+/// # Errors
+/// The host's or a GPU's.
+fn pin_first(homes: &mut Homes, engine: &Engine, units: &[Unit], budget: u64) -> Result<()> {
+    let mut left = budget;
+    for (number, unit) in units.iter().enumerate() {
+        let shelf = Shelf::new(&unit.packing);
+        if shelf.len > 0 && shelf.len <= left {
+            left -= shelf.len;
+            let _ = homes.keep(number, Home::in_memory(engine, shelf)?);
+        }
+    }
+    Ok(())
+}
