@@ -231,33 +231,41 @@ fn serve(mut device: File, shared: &Shared) {
         let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
         let mut ready = [PollFd::new(&device, PollFlags::IN)];
         let came = poll(&mut ready, Some(&moment)).is_ok_and(|count| count > 0);
-        let mut due = std::mem::take(&mut shared.lock().parked);
         if shared.lock().stopping {
             return;
         }
+        let mut new = None;
         if came {
             match device.read(&mut room) {
-                Ok(len) => due.push(Request::read(&room[..len])),
+                Ok(len) => new = Some(Request::read(&room[..len])),
                 // Unmounted by somebody else.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
                 // A request that was taken back before it was read.
                 Err(_) => {}
             }
         }
-        for request in due {
-            answer(&mut device, shared, request);
+        for (unique, reply) in replies(shared, new) {
+            send(&mut device, unique, reply);
         }
     }
 }
 
-fn answer(device: &mut File, shared: &Shared, request: Request) {
+/// What can be answered now of what hangs, and of a `new` request. At no moment is what goes on
+/// hanging counted as if it did not.
+fn replies(shared: &Shared, new: Option<Request>) -> Vec<(u64, Reply)> {
     let mut state = shared.lock();
-    let Some(reply) = state.interrupt(&request).or_else(|| state.reply(&request)) else {
-        state.parked.push(request);
-        shared.parked.notify_all();
-        return;
-    };
-    drop(state);
+    let mut replies = Vec::new();
+    for request in std::mem::take(&mut state.parked).into_iter().chain(new) {
+        match state.interrupt(&request).or_else(|| state.reply(&request)) {
+            Some(reply) => replies.push((request.unique, reply)),
+            None => state.parked.push(request),
+        }
+    }
+    shared.parked.notify_all();
+    replies
+}
+
+fn send(device: &mut File, unique: u64, reply: Reply) {
     let (error, body) = match reply {
         Reply::None => return,
         Reply::Error(errno) => (-errno, Vec::new()),
@@ -267,7 +275,7 @@ fn answer(device: &mut File, shared: &Shared, request: Request) {
     let mut out = Vec::with_capacity(16 + body.len());
     out.extend_from_slice(&len.to_ne_bytes());
     out.extend_from_slice(&error.to_ne_bytes());
-    out.extend_from_slice(&request.unique.to_ne_bytes());
+    out.extend_from_slice(&unique.to_ne_bytes());
     out.extend_from_slice(&body);
     // Nobody waits any more where this fails.
     let _ = device.write_all(&out);
