@@ -48,8 +48,6 @@ struct Queue {
     rung: bool,
     /// For each stream whether the loader works for it.
     works: Vec<bool>,
-    /// How many streams have memory of theirs.
-    alive: usize,
 }
 
 /// A layer that the loader is to bring for a stream.
@@ -134,22 +132,28 @@ impl Group {
         !self.planned.swap(true, Ordering::Relaxed)
     }
 
+    /// Whether some stream plans for all, or has.
+    pub(super) fn is_planned(&self) -> bool {
+        self.planned.load(Ordering::Relaxed)
+    }
+
+    /// Says that whoever was to plan cannot.
+    pub(super) fn is_not_planned(&self) {
+        self.planned.store(false, Ordering::Relaxed);
+    }
+
     /// Counts a stream that has memory.
     pub(super) fn join(&self) {
-        self.queue().alive += 1;
+        self.homes().streams += 1;
     }
 
     /// Counts it no more. Once there is none left, what layers were kept in is given back, unless
     /// the copies of some stream did not settle.
     pub(super) fn leave(&self, is_settled: bool) {
-        let is_last = {
-            let mut queue = self.queue();
-            queue.alive -= 1;
-            queue.alive == 0
-        };
         let mut homes = self.homes();
         homes.stuck |= !is_settled;
-        if is_last {
+        homes.streams -= 1;
+        if homes.streams == 0 {
             homes.give_back();
             let stuck = homes.stuck;
             drop(homes);
@@ -183,7 +187,8 @@ impl Group {
             let waited = self.asked.wait_timeout(queue, bound);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        queue.rung = false;
+        // Who has time to wait looks at all there is.
+        queue.rung &= bound.is_zero();
         std::mem::take(&mut queue.jobs)
     }
 

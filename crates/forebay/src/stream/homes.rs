@@ -18,8 +18,12 @@ pub(super) struct Homes {
     /// For each unit.
     places: Vec<Place>,
     pub(super) maps: Maps,
+    /// How many streams copy from there.
+    pub(super) streams: usize,
     /// Whether a copy may still read them, although its stream has ended.
     pub(super) stuck: bool,
+    /// Whether all streams have ended.
+    gone: bool,
 }
 
 /// Where a unit is kept, if it is, and whether its bytes are there.
@@ -49,13 +53,15 @@ enum Kept {
 impl Homes {
     /// For so many units, none of which is kept anywhere.
     pub(super) fn new(units: usize, maps: Maps) -> Self {
-        Self { places: vec![Place::default(); units], maps, stuck: false }
+        let places = vec![Place::default(); units];
+        Self { places, maps, streams: 0, stuck: false, gone: false }
     }
 
-    /// Has a unit kept there, unless it is kept somewhere else by now: then what was to keep it.
+    /// Has a unit kept there, unless it is kept somewhere else by now, or by nobody any more: then
+    /// what was to keep it.
     pub(super) fn keep(&mut self, unit: usize, home: Home) -> std::result::Result<(), Arc<Home>> {
         let (place, home) = (&mut self.places[unit], Arc::new(home));
-        if place.home.is_some() {
+        if place.home.is_some() || self.gone {
             return Err(home);
         }
         // Pages have what is in them.
@@ -93,9 +99,11 @@ impl Homes {
 
     /// Gives back what nothing reads any more; keeps for ever what a copy may.
     pub(super) fn give_back(&mut self) {
-        let places = std::mem::take(&mut self.places);
-        if self.stuck {
-            std::mem::forget(places);
+        self.gone = true;
+        for place in self.places.iter_mut().map(std::mem::take) {
+            if self.stuck {
+                std::mem::forget(place);
+            }
         }
     }
 }

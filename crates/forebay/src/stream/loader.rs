@@ -16,17 +16,17 @@ use super::mapper::Pinned;
 use super::reading::{Opened, Reading, Target};
 use super::refuse;
 use super::ring::{Ring, SLOTS, are_passed};
-use super::shared::{Kept, Shared};
+use super::shared::Shared;
 use super::store::Store;
-use super::together::{Ask, Progress, pick};
+use super::together::{Apart, Ask, Progress, pick};
 use crate::error::Result;
 use crate::plan::SKEW;
 
 /// How long it sleeps while bytes come, whose arrival wakes it, before it looks for other work.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// The same while a slot is wanted too, of which only looking tells whether it is free: one is
-/// copied in 150 µs.
+/// The same while a slot is wanted too, or a block waits for the next, of which only looking tells
+/// whether it is free, and whether the link is done: one is copied in 150 µs.
 const PATIENCE_FOR_SLOT: Duration = Duration::from_micros(50);
 
 /// Time between two looks where only a slot is wanted, at least and at most: where the GPU computes
@@ -39,8 +39,9 @@ const REST: Duration = Duration::from_secs(1);
 /// See the module's own text.
 pub(super) struct Loader {
     group: Arc<Group>,
-    /// The streams that it works for.
+    /// The streams that it works for, and those that it has worked for.
     seats: Vec<Option<Seat>>,
+    gone: Vec<Arc<Shared>>,
     ring: Ring,
     /// Jobs that have not begun.
     jobs: VecDeque<Job>,
@@ -55,8 +56,7 @@ pub(super) struct Loader {
 struct Seat {
     shared: Arc<Shared>,
     store: Arc<Store>,
-    /// Where it was when others went on without it.
-    apart: Option<u64>,
+    apart: Apart,
 }
 
 /// A unit whose pages are being pinned, and who wants it.
@@ -68,6 +68,8 @@ struct Pinning {
 
 /// How layers come from files.
 enum Way {
+    /// A slice that has no bytes does not come.
+    Nothing,
     /// Through slots.
     Slots,
     /// By way of pinned memory that keeps them.
@@ -83,14 +85,19 @@ impl Loader {
         let passes = (0..group.units.len()).any(|unit| group.home(unit).is_none());
         let slots = passes.then(|| group.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
         let seat = |shared: &Arc<Shared>| {
-            Ok(Some(Seat { shared: Arc::clone(shared), store: shared.store()?, apart: None }))
+            Ok(Some(Seat {
+                shared: Arc::clone(shared),
+                store: shared.store()?,
+                apart: Apart::default(),
+            }))
         };
         let seats = streams.iter().map(seat).collect::<Result<Vec<Option<Seat>>>>()?;
         let of = Arc::clone(group);
         let run = move || {
             let (group, ring, jobs) = (of, Ring::new(slots, slot_len), VecDeque::new());
             let (readings, pinning, waiting) = (VecDeque::new(), VecDeque::new(), None);
-            Self { group, seats, ring, jobs, readings, pinning, waiting }.run();
+            let gone = Vec::new();
+            Self { group, seats, gone, ring, jobs, readings, pinning, waiting }.run();
         };
         group.works(streams.len());
         let started = thread::Builder::new().name("forebay-layers".into()).spawn(run);
@@ -141,7 +148,8 @@ impl Loader {
             let pinning = self.pinning.iter_mut();
             pinning.for_each(|pinning| pinning.jobs.retain(|job| job.seat != number));
             self.readings.iter_mut().for_each(|reading| reading.leave(number));
-            self.seats[number] = None;
+            let seat = self.seats[number].take();
+            self.gone.extend(seat.map(|seat| seat.shared)); // slots may be copied on its lane
             self.group.parted(number);
         }
         true
@@ -157,13 +165,15 @@ impl Loader {
             return Ok(None);
         }
         let is_flying = self.readings.iter().any(Reading::is_flying);
-        if opened == Opened::Slot && !is_flying {
-            // Only the GPU can give one back; the longer it takes, the rarer the looks.
+        if opened == Opened::Look && !is_flying {
+            // Only a GPU, or another stream, can change that: the longer it takes, the rarer the
+            // looks.
             let since = *self.waiting.get_or_insert_with(Instant::now);
             return Ok(Some((since.elapsed() / 16).clamp(NAPS[0], NAPS[1])));
         }
         self.waiting = None;
-        let nap = if opened == Opened::Slot { PATIENCE_FOR_SLOT } else { PATIENCE };
+        let looks = opened == Opened::Look || self.readings.iter().any(Reading::is_held);
+        let nap = if looks { PATIENCE_FOR_SLOT } else { PATIENCE };
         Ok((!self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
     }
 
@@ -179,10 +189,15 @@ impl Loader {
             let jobs = self.pick()?;
             if jobs.is_empty() {
                 let is_all = self.jobs.is_empty();
-                return Ok(if is_all { Opened::Whole } else { Opened::Slot });
+                return Ok(if is_all { Opened::Whole } else { Opened::Look });
             }
             self.begin_layer(jobs)?;
         }
+    }
+
+    /// Whether it works for one stream only.
+    fn is_alone(&self) -> bool {
+        self.seats.iter().flatten().count() == 1
     }
 
     /// Jobs for the same layer that are begun now.
@@ -190,13 +205,13 @@ impl Loader {
     /// # Errors
     /// A GPU's.
     fn pick(&mut self) -> Result<Vec<Job>> {
-        if self.seats.len() == 1 {
+        if self.is_alone() {
             return Ok(self.jobs.pop_front().into_iter().collect());
         }
         let progress = |seat: &Option<Seat>| {
             let Seat { shared, apart, .. } = seat.as_ref()?;
             let (next, missing) = shared.progress();
-            Some(Progress { next, missing, buffers: shared.buffers as u64, apart: *apart })
+            Some(Progress { missing, is_with: apart.is_over(next), next })
         };
         let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
         self.hear(Duration::ZERO); // what is not missing any more was asked for before
@@ -211,16 +226,19 @@ impl Loader {
             // What is being brought to where all copy it from is copied from there.
             if !is_kept(job.load.unit) {
                 let (seat, free) = (job.seat, are_passed(&job.frees)?);
-                let (unit, position, waited) =
-                    (job.load.unit, job.load.position, job.since.elapsed());
-                asks.push(Ask { seat, unit, position, free, waited });
+                let (unit, waited) = (job.load.unit, job.since.elapsed());
+                asks.push(Ask { seat, unit, free, waited });
                 places.push(place);
             }
         }
         let Some(picked) = pick(&asks, &streams) else { return Ok(Vec::new()) };
-        for late in picked.without {
-            if let (Some(seat), Some(stream)) = (&mut self.seats[late], streams[late]) {
-                seat.apart = Some(stream.next);
+        for (number, seat) in self.seats.iter_mut().enumerate() {
+            let (Some(seat), Some(stream)) = (seat, &streams[number]) else { continue };
+            if picked.without.contains(&number) {
+                seat.apart.leave(stream.next);
+            } else if picked.asks.len() > 1 && picked.asks.iter().any(|&at| asks[at].seat == number)
+            {
+                seat.apart = Apart::default();
             }
         }
         let places = picked.asks.into_iter().rev().map(|ask| places[ask]);
@@ -231,8 +249,14 @@ impl Loader {
     fn begin_layer(&mut self, jobs: Vec<Job>) -> Result<()> {
         let Some(jobs) = self.copy_kept(jobs)? else { return Ok(()) };
         let unit = jobs[0].load.unit;
-        let way = self.way(unit, jobs.iter().any(|job| job.unpinned));
-        let home = match way {
+        let home = match self.way(unit, &jobs) {
+            Way::Nothing => {
+                for target in jobs.into_iter().map(|job| self.target(job)) {
+                    let shared = Arc::clone(&target.shared);
+                    target.arrive().map_err(|source| shared.failed(0, source))?;
+                }
+                return Ok(());
+            }
             Way::Pages => {
                 let answer = self.group.pin_pages(&self.group.units[unit]);
                 self.pinning.push_back(Pinning { unit, jobs, answer });
@@ -241,17 +265,19 @@ impl Loader {
             Way::Memory(home) => Some(home),
             Way::Slots => None,
         };
-        let seats = &self.seats;
-        let target = |job: Job| {
-            let Seat { shared, store, .. } = seats[job.seat].as_ref().expect("it works for it");
-            Target::new(job, shared, store)
-        };
-        let mut targets = jobs.into_iter().map(target);
+        let targets: Vec<Target> = jobs.into_iter().map(|job| self.target(job)).collect();
         match Reading::start(&self.group, &self.ring, (unit, home.as_deref())) {
-            Ok(reading) => self.readings.push_back(reading.to(targets.collect())),
-            Err(error) => targets.try_for_each(|target| target.give_up(error.clone()))?,
+            Ok(reading) => self.readings.push_back(reading.to(targets)),
+            Err(error) => {
+                targets.into_iter().try_for_each(|target| target.give_up(error.clone()))?;
+            }
         }
         Ok(())
+    }
+
+    fn target(&self, job: Job) -> Target {
+        let Seat { shared, store, .. } = self.seats[job.seat].as_ref().expect("it works for it");
+        Target::new(job, shared, store)
     }
 
     /// Copies a layer that is kept on the host by now, if it is; else the jobs.
@@ -263,7 +289,7 @@ impl Loader {
             let copied = shared.copy_kept(&seat.store, load, (shared.file_lane, &job.frees));
             let failed = |source| shared.failed(self.group.units[load.unit].len, source);
             match copied.map_err(failed)? {
-                Some(Kept { marks, from }) => shared.arrived(load, marks, from),
+                Some(kept) => shared.arrived(load, kept),
                 None => left.push(job),
             }
         }
@@ -271,12 +297,17 @@ impl Loader {
     }
 
     /// How a unit is brought that cannot be copied from where it is kept.
-    fn way(&self, unit: usize, is_unpinned: bool) -> Way {
+    fn way(&self, unit: usize, jobs: &[Job]) -> Way {
+        if self.group.units[unit].packing.blocks() == 0 {
+            return Way::Nothing;
+        }
         let mut homes = self.group.homes();
         if let Some(home) = homes.home(unit) {
             return Way::Memory(Arc::clone(home));
         }
-        let pins = !is_unpinned && homes.maps.claim(unit, &self.group.units[unit]);
+        let seats = jobs.iter().map(|job| job.seat);
+        let pins = !jobs.iter().any(|job| job.unpinned)
+            && homes.maps.claim(unit, &self.group.units[unit], seats);
         if pins { Way::Pages } else { Way::Slots }
     }
 
@@ -312,7 +343,7 @@ impl Loader {
         let (mut now, mut later) = (Vec::new(), Vec::new());
         for job in jobs {
             // Of one stream of several no copy may wait for its GPU: others would wait behind it.
-            let is_free = self.seats.len() == 1 || are_passed(&job.frees)?;
+            let is_free = self.is_alone() || are_passed(&job.frees)?;
             if is_free { now.push(job) } else { later.push(job) }
         }
         // Pages may be gone again.
@@ -326,8 +357,7 @@ impl Drop for Loader {
     fn drop(&mut self) {
         // Dropped they are cancelled; what hangs has its memory until it answers.
         self.readings.clear();
-        let until = Instant::now() + self.group.engine.options().watchdog;
-        let mut is_settled = true;
+        let mut is_settled = self.gone.iter().all(|shared| shared.settle().is_ok());
         for seat in self.seats.iter().flatten() {
             if !seat.shared.is_closing() {
                 let unit = &self.group.units[0];
@@ -338,9 +368,10 @@ impl Drop for Loader {
                 std::mem::forget(Arc::clone(&seat.store)); // a copy may still write to it
             }
         }
-        if !is_settled || !self.ring.settle(until) {
+        if !is_settled {
             self.ring.lose(); // a copy may still read it
         }
+        self.gone.clear();
         self.seats.clear();
         self.group.works(0);
     }

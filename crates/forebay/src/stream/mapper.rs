@@ -34,8 +34,9 @@ pub(super) struct Maps {
     /// Bytes that may be pinned, and those that are.
     budget: u64,
     used: u64,
-    /// For each unit whether it has come from files before, and whether its pages can be used.
-    came: Vec<bool>,
+    /// For each unit the streams to which it has come from files before, each a bit, and whether
+    /// its pages can be used.
+    came: Vec<u64>,
     can: Vec<bool>,
     /// For each how often it is claimed: again before what was let go is gone.
     claims: Vec<u32>,
@@ -96,7 +97,7 @@ impl Maps {
         let of_machine = || System::live().memory_left().map_or(0, half);
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
-        let (came, can) = (vec![false; units.len()], vec![true; units.len()]);
+        let (came, can) = (vec![0; units.len()], vec![true; units.len()]);
         let claims = vec![0; units.len()];
         Self { budget, used: 0, came, can, claims, refused: None, waits: None }
     }
@@ -106,9 +107,18 @@ impl Maps {
         self.budget > 0
     }
 
-    /// Whether a unit's pages are to be pinned now that it is brought again, and counts them.
-    pub(super) fn claim(&mut self, number: usize, unit: &Unit) -> bool {
-        let again = std::mem::replace(&mut self.came[number], true);
+    /// Whether a unit's pages are to be pinned now that it is brought again to one of the streams
+    /// with these seats, and counts them.
+    pub(super) fn claim(
+        &mut self,
+        number: usize,
+        unit: &Unit,
+        seats: impl Iterator<Item = usize>,
+    ) -> bool {
+        // Streams beyond the last bit share it, and have pages pinned the sooner.
+        let to = seats.fold(0, |all, seat| all | 1 << seat.min(63));
+        let again = self.came[number] & to != 0;
+        self.came[number] |= to;
         let len = unit.bytes();
         if !again || !self.can[number] || len == 0 || self.budget.saturating_sub(self.used) < len {
             return false;
@@ -135,7 +145,7 @@ impl Maps {
         match refusal {
             Refusal::Now(reason) => {
                 self.waits = Some(reason);
-                self.came[number] = false; // it is asked about later
+                self.came[number] = 0; // it is asked about later
             }
             Refusal::Ever(reason) => self.refuse(number, reason),
         }
@@ -205,7 +215,7 @@ impl Group {
         let streams = self.streams();
         let mut homes = self.homes();
         let Some(home) = homes.take_pages(number) else { return };
-        homes.maps.came[number] = false;
+        homes.maps.came[number] = 0;
         let lanes = streams.iter().flat_map(|stream| {
             [stream.memory_lane, stream.file_lane].map(|lane| stream.marks.put(lane)) //
         });

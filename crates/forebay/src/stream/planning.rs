@@ -16,7 +16,7 @@ use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Rates, Tier, place, predict_kept,
 };
 use super::ring::SLOTS;
-use super::shared::{Shared, State, stuck};
+use super::shared::{Shared, State, closed, stuck};
 use super::statistics::{LayerTimes, REMEMBERED};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceId, DeviceResult};
@@ -118,21 +118,28 @@ impl Shared {
             state.plan = Plan::Not(reason);
             return;
         }
+        if self.group.is_planned() {
+            state.plan = Plan::Making; // by another stream, which tells
+            return;
+        }
         let Some(seen) = self.seen(state, from..from + pass) else { return };
         if !self.group.is_to_plan() {
-            return; // another stream does
+            return;
         }
         let shared = Arc::downgrade(self);
+        let group = Arc::downgrade(&self.group);
         let begun = thread::Builder::new().name("forebay-planner".into()).spawn(move || {
-            if let Some(shared) = shared.upgrade() {
-                let plan = shared.plan(seen);
-                let streams = shared.group.streams();
-                streams.iter().for_each(|stream| stream.follow(plan.clone()));
-            }
+            let plan = match shared.upgrade() {
+                Some(shared) => shared.plan(seen),
+                None => Plan::Not(Unplanned::Ended { source: closed() }),
+            };
+            let streams = group.upgrade().map(|group| group.streams());
+            streams.iter().flatten().for_each(|stream| stream.follow(plan.clone()));
         });
         state.plan = match begun {
             Ok(_) => Plan::Making,
             Err(error) => {
+                self.group.is_not_planned();
                 let source = crate::engine::resource("planner of layers", &error);
                 Plan::Not(Unplanned::Thread { source })
             }
@@ -255,7 +262,8 @@ impl Shared {
     /// Why it cannot.
     fn pin_one(&self, number: usize, left: &mut u64) -> Result<bool, String> {
         // Closed meanwhile it is to end.
-        if self.is_closing() {
+        // Closed meanwhile it is to end.
+        if self.group.is_over() {
             return Err("the stream was closed".into());
         }
         if self.group.home(number).is_some() {

@@ -9,7 +9,7 @@ use super::group::{Group, Job};
 use super::homes::{Home, host};
 use super::marks::Mark;
 use super::ring::{Ring, SLOTS};
-use super::shared::{From, Shared};
+use super::shared::{From, Kept, Shared};
 use super::store::Store;
 use crate::engine::{BlockRead, Piece};
 use crate::error::{Error, Result};
@@ -28,6 +28,8 @@ pub(super) struct Reading {
     count: u64,
     opened: u64,
     landed: u64,
+    /// Those that have landed and are not copied yet.
+    held: Vec<u64>,
     /// Whether it reads no more.
     failed: bool,
 }
@@ -56,8 +58,8 @@ pub(super) enum Opened {
     Whole,
     /// More of it once some of it has landed.
     Landing,
-    /// More of it once a slot is free, or more is asked for: who wants to know has to look.
-    Slot,
+    /// More of it once a slot is free, or another stream has asked: only looking tells.
+    Look,
 }
 
 impl Target {
@@ -75,29 +77,31 @@ impl Target {
         Ok(())
     }
 
-    /// Queues the copies of a block that is at `address`, behind what the buffer waits for.
-    fn copy(&mut self, parts: &[Packed], address: u64) -> DeviceResult<Mark> {
+    /// Queues copies of parts of blocks, each with the address of its block, behind what the
+    /// buffer waits for.
+    fn copy(&mut self, parts: &[(u64, Packed)]) -> DeviceResult<Mark> {
         self.begin()?;
         let (shared, lane) = (&self.shared, self.shared.file_lane);
         let to = self.store.buffers[self.job.load.buffer].address();
-        let of = |part: &Packed| DeviceCopy {
-            host: host(address + part.at),
+        let of = |&(block, part): &(u64, Packed)| DeviceCopy {
+            host: host(block + part.at),
             device: to + part.address,
             len: usize::try_from(part.len).expect("a slot fits memory"),
         };
         let copies: Vec<DeviceCopy> = parts.iter().map(of).collect();
-        // SAFETY: the slot, or the pinned memory, is not written to before the mark behind the
+        // SAFETY: the slots, or the pinned memory, are not written to before the mark behind the
         // copies is passed; the buffer is the stream's and as large as the largest unit.
         unsafe { shared.device.copy_batch_to_device(lane, &copies) }?;
         shared.marks.put(lane)
     }
 
     /// Says that all of it is copied.
-    fn arrive(mut self) -> DeviceResult<()> {
+    pub(super) fn arrive(mut self) -> DeviceResult<()> {
         self.begin()?;
         let ready = self.shared.marks.put(self.shared.file_lane)?;
         let begun = self.begun.take().expect("put just before");
-        self.shared.arrived(self.job.load, (begun, ready), From::Files);
+        let kept = Kept { marks: (begun, ready), from: From::Files, pages: None };
+        self.shared.arrived(self.job.load, kept);
         Ok(())
     }
 
@@ -155,8 +159,9 @@ impl Reading {
             counts.push(parts.len());
         }
         let blocks = group.engine.prepare_read_blocks(&pieces, &counts, target)?;
-        let (targets, opened, landed, failed) = (Vec::new(), 0, 0, false);
-        Ok(Self { unit: number, blocks, place, targets, count, opened, landed, failed })
+        let (targets, held) = (Vec::new(), Vec::new());
+        let (opened, landed, failed) = (0, 0, false);
+        Ok(Self { unit: number, blocks, place, targets, count, opened, landed, held, failed })
     }
 
     /// Has it go there.
@@ -180,7 +185,7 @@ impl Reading {
             if self.is_kept() && self.opened - self.landed >= SLOTS {
                 found = Opened::Landing;
             } else if !self.is_kept() && !ring.take()? {
-                found = Opened::Slot;
+                found = Opened::Look;
             }
             if found != Opened::Whole {
                 break;
@@ -211,7 +216,8 @@ impl Reading {
         self.blocks.cancel();
     }
 
-    /// Copies what has come; how many blocks that were.
+    /// Copies what has come; how many blocks that were. One alone waits for the next as long as the
+    /// link has two copies before it: each costs time of its own.
     ///
     /// # Errors
     /// A GPU's.
@@ -220,33 +226,52 @@ impl Reading {
         if !self.failed && self.blocks.has_failed() {
             self.fail();
         }
-        for &block in &arrived {
-            let block = block as u64;
-            let address = match &self.place {
-                Place::Slots(first) => {
-                    let slots = ring.memory().expect("it passes through them");
-                    slots.address() + ring.place(first + block)
-                }
-                Place::Home(starts) => starts[index(block)],
-            };
-            let parts = group.units[self.unit].packing.parts_of(block);
-            let targets = self.targets.iter_mut().filter(|_| !self.failed);
-            let marks = targets.map(|target| {
-                target.copy(parts, address).map_err(|source| target.failed(source)) //
-            });
-            let marks = marks.collect::<Result<Vec<Mark>>>()?;
-            if let Place::Slots(first) = self.place {
-                ring.give(first + block, marks);
-            }
-            self.landed += 1;
+        self.landed += arrived.len() as u64;
+        self.held.extend(arrived.iter().map(|&block| block as u64));
+        let waits = self.held.len() == 1 && self.is_flying() && !self.failed;
+        if self.held.is_empty() || waits && ring.is_ahead()? {
+            return Ok(arrived.len());
         }
-        Ok(arrived.len())
+        let blocks = std::mem::take(&mut self.held);
+        let marks = if self.failed { Vec::new() } else { self.copy(group, ring, &blocks)? };
+        ring.queued(&marks);
+        if let Place::Slots(first) = self.place {
+            blocks.iter().for_each(|block| ring.give(first + block, marks.clone()));
+        }
+        Ok(blocks.len())
+    }
+
+    /// Whether some of it has landed and is not copied yet.
+    pub(super) fn is_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Queues the copies of blocks that have landed, to all targets.
+    fn copy(&mut self, group: &Group, ring: &Ring, blocks: &[u64]) -> Result<Vec<Mark>> {
+        let packing = &group.units[self.unit].packing;
+        let address = |block: u64| match &self.place {
+            Place::Slots(first) => {
+                let slots = ring.memory().expect("it passes through them");
+                slots.address() + ring.place(first + block)
+            }
+            Place::Home(starts) => starts[index(block)],
+        };
+        let of = |&block: &u64| {
+            let at = address(block);
+            packing.parts_of(block).iter().map(move |&part| (at, part))
+        };
+        let parts: Vec<(u64, Packed)> = blocks.iter().flat_map(of).collect();
+        let targets = self.targets.iter_mut();
+        let marks = targets.map(|target| {
+            target.copy(&parts).map_err(|source| target.failed(source)) //
+        });
+        marks.collect()
     }
 
     /// Whether all of it has landed, or what went wrong; `None`: it is on its way.
     pub(super) fn end(&self) -> Option<Result<()>> {
         if !self.failed {
-            return (self.landed == self.count).then_some(Ok(()));
+            return (self.landed == self.count && self.held.is_empty()).then_some(Ok(()));
         }
         self.blocks.is_done().then(|| Err(self.blocks.failure()))
     }

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Instant;
 
 use super::marks::Mark;
 use crate::error::Result;
@@ -24,12 +23,15 @@ pub(super) struct Ring {
     first: u64,
     /// Of each that was taken since: whether it was given back, and behind what.
     taken: VecDeque<Option<Vec<Mark>>>,
+    /// Behind what was copied last but one, and last.
+    last: [Vec<Mark>; 2],
 }
 
 impl Ring {
     /// Of slots of `slot_len` bytes in `memory`.
     pub(super) fn new(memory: Option<Buffer>, slot_len: u64) -> Self {
-        Self { memory, slot_len, first: 0, taken: VecDeque::new() }
+        let last = Default::default();
+        Self { memory, slot_len, first: 0, taken: VecDeque::new(), last }
     }
 
     /// The memory of all slots.
@@ -81,10 +83,17 @@ impl Ring {
         }
     }
 
-    /// Waits until nothing is copied from those that were given back; whether nothing is.
-    pub(super) fn settle(&self, until: Instant) -> bool {
-        let mut marks = self.taken.iter().flatten().flatten();
-        marks.all(|mark| mark.wait_while(&mut || Instant::now() < until).unwrap_or(false))
+    /// Notes copies that were queued last.
+    pub(super) fn queued(&mut self, marks: &[Mark]) {
+        self.last = [std::mem::take(&mut self.last[1]), marks.to_vec()];
+    }
+
+    /// Whether what was queued before the last copies is still to be done.
+    ///
+    /// # Errors
+    /// A GPU's.
+    pub(super) fn is_ahead(&self) -> Result<bool> {
+        Ok(!are_passed(&self.last[0])?)
     }
 
     /// Keeps the memory for ever: a copy may still read it.

@@ -126,6 +126,12 @@ impl Schedule {
         upcoming.find(|&(_, unit)| self.buffer_of(unit).is_none())
     }
 
+    /// The layers before `until` that are in no buffer and on their way to none.
+    pub(super) fn missing(&self, until: u64) -> Vec<usize> {
+        let upcoming = (self.next..until).map_while(|at| self.sequence.at(at));
+        upcoming.filter(|&unit| self.buffer_of(unit).is_none()).collect()
+    }
+
     fn buffer_of(&self, unit: usize) -> Option<usize> {
         self.places.get(unit).copied().flatten()
     }

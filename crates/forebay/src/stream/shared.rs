@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use super::group::Group;
+use super::homes::Home;
 use super::layer::Unit;
 use super::marks::{Mark, Marks};
 use super::order::Order;
@@ -49,6 +50,8 @@ pub(super) struct Kept {
     /// Passed when the first copy may begin, and when the last is done.
     pub(super) marks: (Mark, Mark),
     pub(super) from: From,
+    /// The pages that it came from.
+    pub(super) pages: Option<Weak<Home>>,
 }
 
 /// Where a layer's bytes were copied from.
@@ -95,6 +98,7 @@ pub(super) struct Loaded {
     pub(super) begun: Mark,
     pub(super) ready: Mark,
     pub(super) from: From,
+    pub(super) pages: Option<Weak<Home>>,
     /// Whether some visit counts it.
     pub(super) counted: bool,
 }
@@ -221,13 +225,13 @@ impl Shared {
         StreamStatistics { written_bytes, ..state.times.told() }
     }
 
-    /// The position that is taken next, and the first whose layer it has not asked for, where it
-    /// is about to.
-    pub(super) fn progress(&self) -> (u64, Option<u64>) {
+    /// The position that is taken next, and the layers that it is about to ask for.
+    pub(super) fn progress(&self) -> (u64, Vec<usize>) {
         let state = self.lock();
         let asks = !state.closing && state.lost.is_none() && state.failures.is_empty();
-        let missing = state.schedule.wanted().filter(|_| asks);
-        (state.schedule.position(), missing.map(|(position, _)| position))
+        let next = state.schedule.position();
+        let until = next.saturating_add(2 * self.buffers as u64);
+        (next, if asks { state.schedule.missing(until) } else { Vec::new() })
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -235,15 +239,16 @@ impl Shared {
     }
 
     /// Says that all copies of a layer are queued.
-    pub(super) fn arrived(&self, load: Load, marks: (Mark, Mark), from: From) {
-        self.arrived_in(&mut self.lock(), load, Kept { marks, from });
+    pub(super) fn arrived(&self, load: Load, kept: Kept) {
+        self.arrived_in(&mut self.lock(), load, kept);
     }
 
     /// The same, for who has the lock.
     pub(super) fn arrived_in(&self, state: &mut State, load: Load, kept: Kept) {
-        let Kept { marks: (begun, ready), from } = kept;
-        state.loads[load.buffer] = Some(Loaded { begun, ready, from, counted: false });
-        state.frees[load.buffer].clear();
+        let Kept { marks: (begun, ready), from, pages } = kept;
+        // Whoever comes to its place waits for its copies too: nobody may have taken it.
+        state.frees[load.buffer] = vec![ready.clone()];
+        state.loads[load.buffer] = Some(Loaded { begun, ready, from, pages, counted: false });
         state.schedule.arrived(load.buffer);
         self.came.notify_all();
     }
@@ -251,6 +256,7 @@ impl Shared {
     /// Says that a job came to nothing; what may still write to its buffer has to be passed.
     pub(super) fn gave_up(&self, load: Load, mark: Mark, error: Error) {
         let mut state = self.lock();
+        state.frees[load.buffer].retain(|mark| !matches!(mark.is_passed(), Ok(true)));
         state.frees[load.buffer].push(mark);
         state.schedule.failed(load.buffer);
         state.failures.entry(load.unit).or_insert(error);
@@ -364,7 +370,7 @@ pub(super) fn stuck() -> DeviceError {
     DeviceError { call, code: -1, name, detail }
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     refused("one that is closed", "one that is open")
 }
 

@@ -4,10 +4,11 @@
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
 
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::group::Job;
+use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::Mark;
@@ -212,8 +213,10 @@ impl Shared {
             // unit. All stay until the lane is quiet.
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
-        let from = if home.pages().is_some() { From::Pages } else { From::Memory };
-        Ok(Some(Kept { marks: (begun, self.marks.put(lane)?), from }))
+        let marks = (begun, self.marks.put(lane)?);
+        let pages = home.pages().map(|_| Arc::downgrade(home));
+        let from = if pages.is_some() { From::Pages } else { From::Memory };
+        Ok(Some(Kept { marks, from, pages }))
     }
 
     /// Whether what a buffer holds came from pages of files that have changed since; then it is to
@@ -224,13 +227,21 @@ impl Shared {
         let Some(unit) = unit.filter(|_| load.from == From::Pages && !load.counted) else {
             return false;
         };
+        // Another stream may have had the file's new pages pinned since.
+        let came_from = load.pages.as_ref().and_then(Weak::upgrade);
+        let is_there =
+            |home: &Arc<Home>| came_from.as_ref().is_some_and(|it| Arc::ptr_eq(it, home));
         let home = self.group.home(unit);
-        if home.is_some_and(|home| home.pages().is_some_and(Pages::is_current)) {
+        let is_current = home.as_ref().is_some_and(|home| {
+            home.pages().is_some_and(Pages::is_current) //
+        });
+        if is_current && home.as_ref().is_some_and(is_there) {
             return false;
         }
-        self.group.let_pages_go(unit);
+        if !is_current {
+            self.group.let_pages_go(unit);
+        }
         state.schedule.failed(buffer);
-        state.frees[buffer].push(load.ready); // the copy may still write to it
         state.loads[buffer] = None;
         true
     }

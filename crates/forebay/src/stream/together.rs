@@ -2,13 +2,14 @@
 //!
 //! Each stream asks for its layers by itself. A layer is read when all have asked for it that are
 //! about to, and whose buffer for it is free by then, so that nothing is held up on its way by a
-//! GPU that is busy. Whoever is late is waited for a while, and left behind then until it goes on.
+//! GPU that is busy. Whoever is late is waited for a while, and left behind then: it is waited for
+//! again when it has gone on, each time later, until it has a layer read with others.
 
 use std::time::Duration;
 
 /// How long a stream waits for others: longer than what keeps those apart that take the same layers
 /// in step, and short enough to be no hang. A guess, which no run has measured.
-const PATIENCE: Duration = Duration::from_millis(250);
+const WAITS_MAX: Duration = Duration::from_millis(250);
 
 /// A layer that a stream has asked for.
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +17,6 @@ pub(super) struct Ask {
     /// Which stream.
     pub(super) seat: usize,
     pub(super) unit: usize,
-    /// The position that it is brought for.
-    pub(super) position: u64,
     /// Whether its buffer may be written to.
     pub(super) free: bool,
     /// Since when it was asked for.
@@ -25,16 +24,35 @@ pub(super) struct Ask {
 }
 
 /// How far a stream is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Progress {
     /// The position that it takes next.
     pub(super) next: u64,
-    /// The first whose layer it has not asked for, as far as that is known.
-    pub(super) missing: Option<u64>,
-    /// How many layers its GPU has room for.
-    pub(super) buffers: u64,
-    /// Where it was when others went on without it.
-    pub(super) apart: Option<u64>,
+    /// The layers that it is about to ask for.
+    pub(super) missing: Vec<usize>,
+    /// Whether it is waited for.
+    pub(super) is_with: bool,
+}
+
+/// How long a stream that was late is not waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Apart {
+    /// The position from which on it is waited for again, and how often it was left behind.
+    until: u64,
+    times: u32,
+}
+
+impl Apart {
+    /// Leaves a stream behind that takes the layer at `next`.
+    pub(super) fn leave(&mut self, next: u64) {
+        self.until = next.saturating_add(1 << self.times);
+        self.times = (self.times + 1).min(20);
+    }
+
+    /// Whether it is waited for when it takes the layer at `next`.
+    pub(super) fn is_over(&self, next: u64) -> bool {
+        next >= self.until
+    }
 }
 
 /// What is begun.
@@ -48,11 +66,10 @@ pub(super) struct Pick {
 
 /// What is begun now of what was asked for; `None`: nothing yet.
 pub(super) fn pick(asks: &[Ask], streams: &[Option<Progress>]) -> Option<Pick> {
-    let is_first = |&(place, ask): &(usize, &Ask)| {
-        asks[..place].iter().all(|before| before.unit != ask.unit) //
-    };
-    let firsts = asks.iter().enumerate().filter(is_first);
-    firsts.into_iter().find_map(|(_, first)| pick_unit(asks, streams, first))
+    asks.iter().enumerate().find_map(|(place, first)| {
+        let is_first = asks[..place].iter().all(|before| before.unit != first.unit);
+        if is_first { pick_unit(asks, streams, first) } else { None }
+    })
 }
 
 fn pick_unit(asks: &[Ask], streams: &[Option<Progress>], first: &Ask) -> Option<Pick> {
@@ -61,43 +78,38 @@ fn pick_unit(asks: &[Ask], streams: &[Option<Progress>], first: &Ask) -> Option<
     if free.is_empty() {
         return None;
     }
-    let has_asked = |seat: usize| of_unit().any(|(_, ask)| ask.seat == seat);
-    let seats = streams.iter().enumerate();
-    let late = seats.filter(|&(seat, stream)| !has_asked(seat) && is_due(stream, first.position));
-    let late = late.map(|(seat, _)| seat).chain(busy.into_iter().map(|(_, ask)| ask.seat));
-    let late: Vec<usize> = late.filter(|&seat| is_with(streams[seat].as_ref())).collect();
-    if !late.is_empty() && first.waited < PATIENCE {
+    let is_late = |seat: usize, stream: &Progress| {
+        let is_busy = busy.iter().any(|(_, ask)| ask.seat == seat);
+        let has_asked = free.iter().any(|(_, ask)| ask.seat == seat);
+        stream.is_with && (is_busy || !has_asked && stream.missing.contains(&first.unit))
+    };
+    let late = streams.iter().enumerate().filter(|(seat, stream)| {
+        stream.as_ref().is_some_and(|stream| is_late(*seat, stream)) //
+    });
+    let without: Vec<usize> = late.map(|(seat, _)| seat).collect();
+    if !without.is_empty() && first.waited < WAITS_MAX {
         return None;
     }
-    Some(Pick { asks: free.into_iter().map(|(place, _)| place).collect(), without: late })
-}
-
-/// Whether a stream is about to ask for the layer at a position.
-fn is_due(stream: &Option<Progress>, position: u64) -> bool {
-    stream.is_some_and(|stream| {
-        let is_near = position < stream.next.saturating_add(2 * stream.buffers);
-        is_near && stream.missing.is_some_and(|missing| missing <= position)
-    })
-}
-
-/// Whether a stream was not left behind, or has gone on since.
-fn is_with(stream: Option<&Progress>) -> bool {
-    stream.is_some_and(|stream| stream.apart != Some(stream.next))
+    Some(Pick { asks: free.into_iter().map(|(place, _)| place).collect(), without })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LONG: Duration = PATIENCE;
+    const LONG: Duration = WAITS_MAX;
 
     fn ask(seat: usize, unit: usize, waited: Duration) -> Ask {
-        Ask { seat, unit, position: unit as u64, free: true, waited }
+        Ask { seat, unit, free: true, waited }
     }
 
-    /// A stream that takes the layer `next`, and has asked for all before `missing`.
-    fn at(next: u64, missing: u64) -> Option<Progress> {
-        Some(Progress { next, missing: Some(missing), buffers: 3, apart: None })
+    /// A stream that is about to ask for these layers.
+    fn at(missing: &[usize]) -> Option<Progress> {
+        Some(Progress { next: 4, missing: missing.to_vec(), is_with: true })
+    }
+
+    fn behind(missing: &[usize]) -> Option<Progress> {
+        at(missing).map(|stream| Progress { is_with: false, ..stream })
     }
 
     fn begun(asks: &[usize], without: &[usize]) -> Option<Pick> {
@@ -106,43 +118,55 @@ mod tests {
 
     #[test]
     fn a_layer_is_read_once_all_have_asked_for_it() {
-        let streams = [at(4, 8), at(4, 7)];
         let one = ask(0, 7, Duration::ZERO);
-        assert_eq!(pick(&[one], &streams), None, "the other is about to");
+        assert_eq!(pick(&[one], &[at(&[8]), at(&[7, 8])]), None, "the other is about to");
         let both = [one, ask(1, 7, Duration::ZERO)];
-        assert_eq!(pick(&both, &[at(4, 8), at(4, 8)]), begun(&[0, 1], &[]));
-        assert_eq!(pick(&[one], &[at(4, 8), None]), begun(&[0], &[]), "the other has ended");
-        assert_eq!(pick(&[one], &[at(4, 8), at(4, 9)]), begun(&[0], &[]), "it has it");
-        assert_eq!(pick(&[], &streams), None);
+        assert_eq!(pick(&both, &[at(&[8]), at(&[8])]), begun(&[0, 1], &[]));
+        assert_eq!(pick(&[one], &[at(&[8]), None]), begun(&[0], &[]), "the other has ended");
+        assert_eq!(pick(&[one], &[at(&[8]), at(&[9, 0])]), begun(&[0], &[]), "it does not want it");
+        assert_eq!(pick(&[], &[at(&[8]), at(&[8])]), None);
     }
 
     #[test]
-    fn whoever_is_late_is_left_behind_until_it_goes_on() {
-        let (one, streams) = (ask(0, 7, LONG), [at(4, 8), at(3, 7)]);
-        assert_eq!(pick(&[one], &streams), begun(&[0], &[1]));
-        let soon = ask(0, 8, Duration::ZERO);
-        let behind = |next| [at(5, 9), at(next, 7).map(|s| Progress { apart: Some(3), ..s })];
-        assert_eq!(pick(&[soon], &behind(3)), begun(&[0], &[]), "it is where it was");
-        assert_eq!(pick(&[soon], &behind(4)), None, "it goes on");
-        let far = [at(10, 14), at(4, 7)];
-        assert_eq!(pick(&[ask(0, 13, Duration::ZERO)], &far), begun(&[0], &[]), "too far behind");
+    fn whoever_is_late_is_left_behind() {
+        let (late, soon) = (ask(0, 7, LONG), ask(0, 8, Duration::ZERO));
+        assert_eq!(pick(&[late], &[at(&[8]), at(&[7])]), begun(&[0], &[1]));
+        assert_eq!(pick(&[soon], &[at(&[9]), behind(&[7, 8])]), begun(&[0], &[]));
+        assert_eq!(pick(&[soon], &[at(&[9]), at(&[7, 8])]), None, "it goes on");
     }
 
     #[test]
     fn what_is_behind_is_read_by_itself() {
         // The first waits for layer 8, the second for layer 7, which the first has.
         let asks = [ask(0, 8, Duration::ZERO), ask(1, 7, Duration::ZERO)];
-        assert_eq!(pick(&asks, &[at(6, 9), at(5, 8)]), begun(&[1], &[]));
+        assert_eq!(pick(&asks, &[at(&[9]), at(&[8, 9])]), begun(&[1], &[]));
     }
 
     #[test]
     fn a_buffer_that_is_busy_is_waited_for() {
         let busy = Ask { free: false, ..ask(1, 7, Duration::ZERO) };
-        let streams = [at(4, 8), at(4, 8)];
+        let streams = [at(&[8]), at(&[8])];
         assert_eq!(pick(&[ask(0, 7, Duration::ZERO), busy], &streams), None);
         assert_eq!(pick(&[ask(0, 7, LONG), busy], &streams), begun(&[0], &[1]));
         assert_eq!(pick(&[busy], &streams), None, "for ever, by itself");
-        let behind = [at(4, 8), at(4, 8).map(|s| Progress { apart: Some(4), ..s })];
-        assert_eq!(pick(&[ask(0, 7, Duration::ZERO), busy], &behind), begun(&[0], &[]));
+        let without = [at(&[8]), behind(&[8])];
+        assert_eq!(pick(&[ask(0, 7, Duration::ZERO), busy], &without), begun(&[0], &[]));
+    }
+
+    #[test]
+    fn whoever_was_late_often_is_waited_for_more_rarely() {
+        let mut apart = Apart::default();
+        assert!(apart.is_over(0));
+        let mut waits = 0;
+        for next in 0..1000 {
+            if apart.is_over(next) {
+                apart.leave(next);
+                waits += 1;
+            }
+            assert!(!apart.is_over(next), "it is where it was");
+        }
+        assert_eq!(waits, 10);
+        (0..100).for_each(|_| apart.leave(u64::MAX - 5));
+        assert!(!apart.is_over(0) && apart.is_over(u64::MAX));
     }
 }

@@ -191,6 +191,53 @@ fn whoever_falls_behind_holds_nobody_up_for_long() {
 }
 
 #[test]
+fn slices_without_bytes_come_at_once() {
+    let rigs = rigs(2);
+    let file = rigs[0].file("file", &vec![5; 3 << 20]);
+    // Cut in two, the first half of the second layer has nothing.
+    let layers = [
+        Layer::named("two parts").with(&file, 0, 1 << 20).with(&file, 1 << 20, 1 << 20),
+        Layer::named("one part").with(&file, 2 << 20, 1 << 20),
+    ];
+    let members = join(rigs, &layers, ordered(Order::Forward, Some(2 << 20)));
+    for _ in 0..2 {
+        for layer in [0, 0, 1, 1] {
+            members.iter().for_each(|member| member.pass_by(layer));
+        }
+        assert!(members.iter().all(|member| member.take(None, SHORT).is_none()));
+    }
+}
+
+#[test]
+fn one_thread_that_takes_in_turn_without_room_is_not_held_up_at_each_layer() {
+    let _watchdog = Watchdog::start();
+    let rigs = rigs(2);
+    let model = rigs[0].model(COUNT, LEN);
+    let members =
+        join(rigs, &model.layers, ordered(Order::Forward, Some(2 * model.layers[0].len())));
+    // One of the two buffers of each is kept.
+    let kept = members.iter().map(|member| {
+        let layer = member.rig.next(&member.stream).expect("it can be read").expect("a layer");
+        layer.keep().expect("it is held");
+        layer
+    });
+    let kept: Vec<_> = kept.collect();
+    let began = Instant::now();
+    for layer in 1..COUNT {
+        members.iter().for_each(|member| member.pass_by(layer));
+    }
+    for _ in 0..4 {
+        assert!(members.iter().all(|member| member.take(None, SHORT).is_none()));
+        for layer in 0..COUNT {
+            members.iter().for_each(|member| member.pass_by(layer));
+        }
+    }
+    // Of 29 layers it waits for at five.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    drop(kept);
+}
+
+#[test]
 fn one_that_ends_leaves_the_others_alone() {
     let _watchdog = Watchdog::start();
     each("layers one_that_ends", 12, |seed| {
