@@ -168,7 +168,7 @@ class LayerStream:
         layers: Sequence[Iterable[Part]],
         devices: Iterable[Device],
         *,
-        stream: Stream = "current",
+        streams: Sequence[Stream] | None = None,
         progress: Callable[[Layer], Any] | None = None,
         **options: Any,
     ) -> list[Self]:
@@ -176,16 +176,21 @@ class LayerStream:
 
         Where they are taken in step, by a thread for each GPU or in turn by one, each layer is read
         once for all. A stream waits for the others, as long as they are not far behind, for a
-        quarter of a second at most; whoever is later has the layer read again. ``options`` are
-        those of one stream; ``host_budget`` and ``mapped_budget`` are for all together. Each is
+        quarter of a second at most; whoever is later has the layer read again. ``streams`` are the
+        computes' own, one for each GPU: torch's current ones, or the default streams. ``options``
+        are those of one stream; ``host_budget`` and ``mapped_budget`` are for all together. Each is
         closed by itself. Layers are not written back.
         """
-        streams = []
-        for raw in _opened(layers, list(devices), **options):
+        devices = list(devices)
+        computes = ["current"] * len(devices) if streams is None else list(streams)
+        if len(computes) != len(devices):
+            raise ValueError(f"{len(computes)} streams for {len(devices)} GPUs")
+        group = []
+        for raw, compute in zip(_opened(layers, devices, **options), computes, strict=True):
             made = cls.__new__(cls)
-            made._compute, made._progress, made._stream = stream, progress, raw
-            streams.append(made)
-        return streams
+            made._compute, made._progress, made._stream = compute, progress, raw
+            group.append(made)
+        return group
 
     @property
     def device(self) -> str:

@@ -357,6 +357,8 @@ def test_streams_to_several_gpus_share_what_is_read(
     for stream in streams:
         assert len(stream.statistics()["passes"]) == 2
         stream.close()
+    with pytest.raises(ValueError, match="1 streams for 2 GPUs"):
+        LayerStream.group(layers, ["sim", "sim"], streams=[None], engine=engine)
     with pytest.raises(ValueError, match="one GPU at least"):
         LayerStream.group(layers, [], engine=engine)
     with pytest.raises(ValueError, match="cannot be the host"):

@@ -79,10 +79,10 @@ class LayerStream(forebay.stream.LayerStream):
     ) -> list[Self]:
         """As `forebay.stream.LayerStream.group`."""
         described = _described(layers)
-        streams = super().group(_parts(described), devices, **options)
-        for stream in streams:
+        group = super().group(_parts(described), devices, **options)
+        for stream in group:
             stream._described = described
-        return streams
+        return group
 
 
 def _described(

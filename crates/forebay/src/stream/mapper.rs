@@ -14,10 +14,11 @@ use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
 use crate::topology::{MemoryLeft, System};
 
-/// Passes that are worth pinning for. A layer's first copy from its pages is the slower one, by as
-/// much as no run that is kept says; from then on it takes 0.94 of the time through slots
-/// (`benches/runs/2026-11-22-h200-layers-b`, `large-mapped` beside `large-kvikio`).
-const WORTH_PASSES: u64 = 16;
+/// Passes that are worth pinning for. The pass that pins takes 2.2 to 2.8 times as long as one
+/// through slots (`benches/runs/2026-11-22-h200-layers-d/mapped.json`), and each one after it 0.94
+/// (`2026-11-22-h200-layers-b`, `large-mapped` beside `large-kvikio`): 20 to 30 passes bring that
+/// in.
+const WORTH_PASSES: u64 = 32;
 
 /// Time between two looks at the memory that is left, while pages are pinned.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
@@ -189,25 +190,19 @@ impl Group {
     /// Keeps a unit in its pages, which were pinned, or not.
     pub(super) fn keep_pages(self: &Arc<Self>, number: usize, pinned: Pinned) {
         let mut homes = self.homes();
-        let refusal = match pinned {
-            Err(refusal) => refusal,
-            Ok((pages, copies)) => {
-                let (kept, is_on) =
-                    (homes.keep(number, Home::in_pages(pages, copies)), homes.maps.is_on());
-                if is_on {
-                    homes.maps.waits = None;
-                }
-                drop(homes);
-                match kept {
-                    Ok(()) if is_on => {}
-                    Ok(()) => self.let_pages_go(number), // others need the memory
-                    // It has memory of the streams' own by now.
-                    Err(home) => self.let_go(number, home, Vec::new()),
-                }
-                return;
-            }
+        let (pages, copies) = match pinned {
+            Ok(pinned) => pinned,
+            Err(refusal) => return homes.maps.not_pinned(number, &self.units[number], refusal),
         };
-        homes.maps.not_pinned(number, &self.units[number], refusal);
+        homes.maps.waits = None;
+        let (kept, is_on) = (homes.keep(number, Home::in_pages(pages, copies)), homes.maps.is_on());
+        drop(homes);
+        match kept {
+            Ok(()) if is_on => {}
+            Ok(()) => self.let_pages_go(number), // others need the memory
+            // It has memory of the streams' own by now, or they have ended.
+            Err(home) => self.let_go(number, home, Vec::new()),
+        }
     }
 
     /// Lets the pages of a unit go, if it has any pinned; it is brought by other ways from now on.

@@ -8,10 +8,12 @@ use super::marks::Mark;
 use crate::error::Result;
 use crate::memory::Buffer;
 
-/// Slots: one is copied, one or two are ready behind it, and two or three are being filled. From
-/// the page cache layers came at 38, 45 and 52 GB/s through 3, 4 and 5, at 54 through 6, and no
-/// faster through more (H200, `benches/runs/2026-11-22-h200-layers-c`).
-pub(super) const SLOTS: u64 = 6;
+/// Slots: two are copied together, one or two are ready behind them, and the others are being
+/// filled. Where each was copied alone, layers came from the page cache at 38, 45 and 52 GB/s
+/// through 3, 4 and 5, at 54 through 6, and no faster through more
+/// (`benches/runs/2026-11-22-h200-layers-c`); two at a time, 55 through 6, and 57 through 8
+/// (`2026-11-22-h200-layers-d/together`).
+pub(super) const SLOTS: u64 = 8;
 
 /// See the module's own text.
 #[derive(Debug)]
