@@ -399,6 +399,22 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_to_a_layers_place_waits_for_its_copies() {
+        let stream = stream("sim", 0);
+        let until = Instant::now() + Duration::from_secs(10);
+        let came = || stream.shared.lock().loads.iter().all(Option::is_some);
+        while !came() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // Nobody has taken them, so nothing else would hold up what comes.
+        let state = stream.shared.lock();
+        for (load, frees) in state.loads.iter().zip(&state.frees) {
+            let ready = load.as_ref().expect("it has come").ready.event();
+            assert!(frees.iter().any(|mark| mark.event() == ready), "{frees:?}");
+        }
+    }
+
+    #[test]
     fn a_stream_that_ends_meanwhile_pins_nothing() {
         let stream = stream("sim", 8 * (LEN + 512));
         stream.close().unwrap();

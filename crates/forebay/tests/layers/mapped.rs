@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
-use forebay::stream::{Layer, LayerStream, Order, StreamOptions, Unplanned};
+use forebay::stream::{LayerStream, Order, StreamOptions, Unplanned};
 use forebay::{Error, Residency};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -331,54 +331,4 @@ fn a_stream_ends_at_any_moment_while_pages_are_pinned() {
         thread::sleep(Duration::from_millis(10)); // pages whose pinning nobody waited for
     }
     assert!(!is_left(), "{:?}, and {before:?} after the first", held());
-}
-
-#[test]
-fn what_was_not_taken_comes_over_nothing_that_comes_after_it() {
-    let _watchdog = Watchdog::start();
-    let rig = Rig::new();
-    let bytes: Vec<u8> = (0..6_u8).flat_map(|layer| vec![layer; LEN]).collect();
-    let file = rig.file("file", &bytes);
-    // Only the fourth can be copied from its pages: the others lie in many small parts.
-    let small = (LEN / 64) as u64;
-    let layer = |number: u64| {
-        let (first, named) = (number * LEN as u64, Layer::named(format!("layer {number}")));
-        match number {
-            3 => named.with(&file, first, LEN as u64),
-            _ => {
-                (0..64).fold(named, |made, part| made.with(&file, first + part * small, small - 1))
-            }
-        }
-    };
-    let layers: Vec<Layer> = (0..6).map(layer).collect();
-    let mut options = ordered(Order::Forward, Some(3 * layers[0].len().max(layers[3].len())));
-    options.mapped_budget = Some(u64::MAX);
-    let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers, options).expect("a stream");
-    thread::sleep(SETTLED);
-    let is_pinned = (0..200).any(|_| {
-        fs::read(rig.folder.path().join("file")).expect("it is there");
-        rig.pass(&stream, SHORT).expect("a pass");
-        stream.statistics().passes.last().is_some_and(|pass| pass.mapped_bytes > 0)
-    });
-    assert!(is_pinned, "{:?}", stream.mapped());
-    for _ in 0..4 {
-        for layer in 0..3 {
-            assert_eq!(rig.next(&stream).expect("it can be read").expect("one").layer(), layer);
-            rig.device.work(rig.compute(), Duration::from_millis(60)).expect("a stream");
-        }
-        // The fourth waits for the compute to come to the first one's place.
-        stream.rewind().expect("it has a first layer");
-        thread::sleep(Duration::from_millis(20));
-        let first = rig.next(&stream).expect("it can be read").expect("a layer");
-        rig.device.work(rig.compute(), Duration::from_millis(150)).expect("a stream");
-        let seen = rig.use_layer(&first, SHORT);
-        rig.device.synchronize(rig.stream).expect("the compute ends");
-        assert_eq!(first.layer(), 0);
-        for range in first.parts() {
-            let range = usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap();
-            assert!(seen.copy.as_slice().expect("host memory")[range].iter().all(|&b| b == 0));
-        }
-        stream.rewind().expect("it has a first layer");
-    }
-    stream.close().expect("an end");
 }
