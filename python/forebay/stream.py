@@ -174,8 +174,8 @@ class LayerStream:
     ) -> list[Self]:
         """Streams of the same layers, one to each GPU of ``devices``, that share what is read.
 
-        Where they are taken in step, by a thread for each GPU or in turn by one, each layer is read
-        once for all. A stream waits for the others, as long as they are not far behind, for a
+        Where they are taken in step, by a thread for each GPU, or in turn by one if each GPU has a
+        buffer to spare, each layer is read once for all. A stream waits for the others, as long as they are not far behind, for a
         quarter of a second at most; whoever is later has the layer read again. ``streams`` are the
         computes' own, one for each GPU: torch's current ones, or the default streams. ``options``
         are those of one stream; ``host_budget`` and ``mapped_budget`` are for all together. Each is

@@ -177,9 +177,10 @@ impl LayerStream {
     /// Streams of `layers`, one to each GPU of `devices`, in their order, which share what is read:
     /// where they are taken in step, each layer is read once for all. A stream that asks for a
     /// layer waits for the others, as long as they are not far behind, for a quarter of a second at
-    /// most; whoever is later has it read again. Layers that are kept on the host are kept once,
-    /// and `host_budget` and `mapped_budget` are for all streams together. Each is closed by
-    /// itself. Layers are not written back.
+    /// most; whoever is later has it read again. One thread that takes from all in turn needs a
+    /// buffer to spare on each GPU for that. Layers that are kept on the host are kept once, and
+    /// `host_budget` and `mapped_budget` are for all streams together. Each is closed by itself; a
+    /// GPU that fails ends all of them. Layers are not written back.
     ///
     /// # Errors
     /// Those of [`new`](Self::new); no GPU, or GPUs that cannot use the same pinned memory.

@@ -230,6 +230,7 @@ impl Shared {
         let state = self.lock();
         let asks = !state.closing && state.lost.is_none() && state.failures.is_empty();
         let next = state.schedule.position();
+        // Whoever has to take more than that before is too far behind to be waited for.
         let until = next.saturating_add(2 * self.buffers as u64);
         (next, if asks { state.schedule.missing(until) } else { Vec::new() })
     }
