@@ -63,7 +63,7 @@ class EndOfFile(Error, EOFError):
 
 
 class FileChanged(EndOfFile):
-    """The file became shorter while it was read."""
+    """The file became shorter, or was written to, while it was read."""
 
 
 class RouteUnavailable(Error):

@@ -90,18 +90,26 @@ class Layer:
         self._taken.keep()
         return self
 
-    def write_back(self, stream: Stream = "current") -> None:
+    def write_back(self, stream: Stream = ...) -> None:
         """Writes it to where it came from, once what is queued on ``stream`` now is done.
 
-        The call does not wait, and nothing may change the layer before it is written. It may be
-        released before, and taken again it is what was written; `LayerStream.flush` waits. Its
-        files are open for writing.
+        That is the stream for which the layer was taken, unless another one is given. The call does
+        not wait, and nothing may change the layer before it is written. It may be released before,
+        and taken again it is what was written; `LayerStream.flush` waits. Its files are open for
+        writing.
         """
-        self._taken.write_back(self._stream._named(stream))
+        self._taken.write_back(*self._given(stream))
 
-    def release(self, stream: Stream = "current") -> None:
-        """Gives its memory to another layer, which waits for what is queued on ``stream`` now."""
-        self._taken.release(self._stream._named(stream))
+    def release(self, stream: Stream = ...) -> None:
+        """Gives its memory to another layer, which waits for what is queued on ``stream`` now.
+
+        That is the stream for which the layer was taken, unless another one is given.
+        """
+        self._taken.release(*self._given(stream))
+
+    def _given(self, stream: Stream) -> list[Stream]:
+        """The stream that a call is given, if it is."""
+        return [] if stream is ... else [self._stream._named(stream)]
 
     def __repr__(self) -> str:
         return f"<forebay layer {self.name!r} at {self.position}>"

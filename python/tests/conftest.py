@@ -48,6 +48,17 @@ def slow_gpu(engine: forebay.Engine) -> forebay.Engine:
     return slow
 
 
+def waits_in_vain(*waits: Callable[[], object]) -> bool:
+    """Whether each of these ends since its time is over."""
+    for wait in waits:
+        try:
+            wait()
+            return False
+        except TimeoutError as error:
+            assert "goes on" in str(error)
+    return True
+
+
 def children_left() -> int:
     """Threads of this process."""
     return len(os.listdir("/proc/self/task"))

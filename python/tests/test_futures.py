@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import forebay
 import pytest
 from arrays import SimArray
+from conftest import waits_in_vain
 
 Data = tuple[Path, bytes]
 
@@ -62,16 +64,19 @@ def test_a_wait_that_is_too_short_leaves_the_transfer(
     data: Data, slow_gpu: forebay.Engine
 ) -> None:
     path, _ = data
-    target = SimArray(slow_gpu.allocate(500_000, "sim"))
-    with slow_gpu.open(path) as file:
-        transfer = file.start_read_into(target)
-        start = time.monotonic()
-        with pytest.raises(TimeoutError, match="goes on"):
-            transfer.result(0.01)
-        with pytest.raises(TimeoutError):
-            transfer.exception(0)
-        assert time.monotonic() - start < 0.4
-        assert transfer.result(60) == 500_000
+
+    def is_left(nbytes: int) -> bool:
+        """Whether waits end before the transfer does."""
+        target = SimArray(slow_gpu.allocate(nbytes, "sim"))
+        with slow_gpu.open(path) as file:
+            transfer = file.start_read_into(target)
+            in_vain = waits_in_vain(lambda: transfer.result(0.01), lambda: transfer.exception(0))
+            left = in_vain and not transfer.done()
+            assert transfer.result(60) == nbytes
+        return left
+
+    # A busy machine may stop a process for as long as a transfer takes.
+    assert any(is_left(nbytes) for nbytes in (500_000, 1_500_000, 3_000_000))
 
 
 def test_what_goes_wrong_is_kept(engine: forebay.Engine, data: Data) -> None:
@@ -218,43 +223,40 @@ def test_many_threads_wait_for_one(data: Data, slow_gpu: forebay.Engine) -> None
     assert results == [200_000] * 8
 
 
-def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
-    engine = forebay.Engine(remember=False)
-    engine.gpu("sim:bandwidth=1MB/s")
-    with engine.open(data[0]) as file:
-        file.start_read_into(engine.allocate(600_000, "sim"))
-    last, steps, done = [engine], 0, threading.Event()
-    del engine, file
+def steps_beside(work: Callable[[], object]) -> int:
+    """How often this thread comes to its turn while another one does this."""
+    steps, done = 0, threading.Event()
 
-    def end() -> None:
-        last.clear()  # which waits for what is in flight
+    def run() -> None:
+        work()
         done.set()
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=run)
     thread.start()
-    begin = time.monotonic()
     while not done.is_set():
         steps += 1
         time.sleep(0.001)
     thread.join()
-    assert steps > 50, f"the interpreter was held for {time.monotonic() - begin} s"
+    return steps
+
+
+def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
+    def steps(nbytes: int) -> int:
+        engine = forebay.Engine(remember=False)
+        engine.gpu("sim:bandwidth=1MB/s")
+        with engine.open(data[0]) as file:
+            file.start_read_into(engine.allocate(nbytes, "sim"))
+        last = [engine]
+        del engine, file
+        return steps_beside(last.clear)  # which waits for what is in flight
+
+    # Of some hundred steps a busy machine may take most, but not each time.
+    assert any(steps(nbytes) > 10 for nbytes in (600_000, 3_000_000)), "the interpreter was held"
 
 
 def test_other_threads_run_while_one_waits(data: Data, slow_gpu: forebay.Engine) -> None:
     path, _ = data
-    target = SimArray(slow_gpu.allocate(400_000, "sim"))
-    steps = 0
+    targets = [SimArray(slow_gpu.allocate(nbytes, "sim")) for nbytes in (400_000, 3_000_000)]
     with slow_gpu.open(path) as file:
-        done = threading.Event()
-
-        def wait() -> None:
-            file.read_into(target)
-            done.set()
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not done.is_set():
-            steps += 1
-            time.sleep(0.001)
-        thread.join()
-    assert steps > 50, "the interpreter was held"
+        steps = (steps_beside(lambda target=target: file.read_into(target)) for target in targets)
+        assert any(count > 10 for count in steps), "the interpreter was held"

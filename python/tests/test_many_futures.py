@@ -15,7 +15,7 @@ from typing import Any
 import forebay
 import pytest
 from arrays import SimArray
-from conftest import content
+from conftest import content, waits_in_vain
 
 Data = tuple[Path, bytes]
 Sim = Callable[[int], SimArray]
@@ -145,17 +145,23 @@ def test_a_wait_that_is_too_short_leaves_the_transfer(
     data: Data, slow_gpu: forebay.Engine
 ) -> None:
     path, bytes_ = data
-    target = SimArray(slow_gpu.allocate(500_000, "sim"))
-    with slow_gpu.open(path) as file:
-        transfer = slow_gpu.start_read_many(large(file, target, 500_000), device="sim")
-        assert "on its way" in repr(transfer) and transfer.running()
-        with pytest.raises(TimeoutError, match="goes on"):
-            transfer.result(0.01)
-        with pytest.raises(TimeoutError):
-            transfer.exception(0)
-        assert transfer.report()["seconds"]["elapsed"] is None
-        assert transfer.result(60).counts == [250_000, 250_000]
-    assert target.tobytes() == bytes_[:500_000]
+
+    def is_left(nbytes: int) -> bool:
+        """Whether waits end before the transfer does, which says that it runs."""
+        target = SimArray(slow_gpu.allocate(nbytes, "sim"))
+        with slow_gpu.open(path) as file:
+            transfer = slow_gpu.start_read_many(large(file, target, nbytes), device="sim")
+            left = "on its way" in repr(transfer) and transfer.running()
+            left = left and waits_in_vain(
+                lambda: transfer.result(0.01), lambda: transfer.exception(0)
+            )
+            left = left and transfer.report()["seconds"]["elapsed"] is None
+            assert transfer.result(60).counts == [nbytes // 2, nbytes // 2]
+        assert target.tobytes() == bytes_[:nbytes]
+        return left
+
+    # A busy machine may stop a process for as long as a transfer takes.
+    assert any(is_left(nbytes) for nbytes in (500_000, 1_500_000, 3_000_000))
 
 
 def test_a_cancelled_transfer_says_so_and_gives_all_back(

@@ -189,19 +189,28 @@ def test_a_fork_while_something_is_told_leaves_the_child_free(data: Data) -> Non
 
 @pytest.mark.parametrize("call", ["read_into", "result", "read_many", "many result", "ordered"])
 def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
+    # A busy machine may be late by as much as a transfer takes.
+    assert any(is_interrupted(data[0], call, seconds) for seconds in (3, 60))
+
+
+def is_interrupted(path: Path, call: str, seconds: int) -> bool:
+    """Whether a call ends before the transfer of so many seconds would."""
     done = run(
         """
         import signal, threading
         engine = forebay.Engine()
         engine.gpu("sim:bandwidth=1MB/s")
+        nbytes = 1_000_000 * int(sys.argv[3])
+        os.truncate(sys.argv[1], nbytes)
         file = engine.open(sys.argv[1])
-        target = engine.allocate(3_000_000, "sim")
+        target = engine.allocate(nbytes, "sim")
+        whole = [(file, 0, nbytes, target)]
         calls = {
             "read_into": lambda: file.read_into(target),
             "result": lambda: file.start_read_into(target).result(),
-            "read_many": lambda: engine.read_many([(file, 0, 3_000_000, target)]),
-            "ordered": lambda: engine.read_many([(file, 0, 3_000_000, target)], stream=0),
-            "many result": lambda: engine.start_read_many([(file, 0, 3_000_000, target)]).result(),
+            "read_many": lambda: engine.read_many(whole),
+            "ordered": lambda: engine.read_many(whole, stream=0),
+            "many result": lambda: engine.start_read_many(whole).result(),
         }
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()
@@ -212,32 +221,35 @@ def test_an_interrupt_ends_a_wait(data: Data, call: str) -> None:
         got = bytearray(1000)
         assert file.read_into(got) == 1000
         """,
-        str(data[0]),
+        str(path),
         call,
+        str(seconds),
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("interrupted after")
-    assert float(done.stdout.split()[-1]) < 2.5
+    words = done.stdout.split()
+    return words[:2] == ["interrupted", "after"] and float(words[2]) < 0.8 * seconds
 
 
 @pytest.mark.parametrize("call", ["result", "exception"])
 def test_an_interrupted_wait_cancels_its_transfer(data: Data, call: str) -> None:
-    done = run(
-        """
+    script = """
         import signal, threading
         engine = forebay.Engine()
         engine.gpu("sim:bandwidth=1MB/s")
-        moving = engine.open(sys.argv[1]).start_read_into(engine.allocate(3_000_000, "sim"))
+        nbytes = 1_000_000 * int(sys.argv[3])
+        os.truncate(sys.argv[1], nbytes)
+        moving = engine.open(sys.argv[1]).start_read_into(engine.allocate(nbytes, "sim"))
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             getattr(moving, sys.argv[2])(60)
         except KeyboardInterrupt:
             print("interrupted", isinstance(moving.exception(60), forebay.Cancelled))
-        """,
-        str(data[0]),
-        call,
-    )
-    assert done.stdout == "interrupted True\n", done
+        """
+    # A busy machine may be late by as much as a transfer takes.
+    done = [run(script, str(data[0]), call, "3")]
+    if done[0].stdout != "interrupted True\n":
+        done.append(run(script, str(data[0]), call, "60"))
+    assert done[-1].stdout == "interrupted True\n", done
 
 
 def test_a_handler_that_raises_nothing_lets_the_call_go_on(data: Data) -> None:
@@ -245,13 +257,23 @@ def test_a_handler_that_raises_nothing_lets_the_call_go_on(data: Data) -> None:
         """
         import signal, threading
         seen = []
-        signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+        signal.signal(signal.SIGUSR1, lambda *_: seen.append(time.monotonic()))
         engine = forebay.Engine()
         engine.gpu("sim:bandwidth=1MB/s")
-        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
-        target = engine.allocate(400_000, "sim")
-        assert engine.open(sys.argv[1]).read_into(target) == 400_000
-        assert seen == [1]
+        file = engine.open(sys.argv[1])
+        # A busy machine may be late with the signal, or with what follows it.
+        for nbytes in 400_000, 1_500_000, 3_000_000:
+            seen.clear()
+            target = engine.allocate(nbytes, "sim")
+            timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            timer.start()
+            assert file.read_into(target) == nbytes
+            end = time.monotonic()
+            timer.join()
+            assert len(seen) == 1
+            if seen[0] < end - 0.1:
+                sys.exit(0)
+        sys.exit("the handler never ran while the call did")
         """,
         str(data[0]),
     )

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+import weakref
 from itertools import islice
 from pathlib import Path
 
@@ -263,6 +264,63 @@ def test_what_was_changed_is_written_back(
             stream.write_trace(trace)
     names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
     assert {"layer 0", "layer 4", "thread_name"} <= names
+
+
+def test_a_layer_is_ordered_by_the_stream_for_which_it_was_taken(
+    engine: forebay.Engine,
+    model: tuple[list[Parts], list[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with engine.open(tmp_path / "model", "r+") as file:
+        layers = [[(file, layer * NBYTES, NBYTES)] for layer in range(LAYERS)]
+        with LayerStream(layers, "sim", engine=engine, stream=0) as stream:
+            first = next(stream).keep()
+            second = next(stream)
+            named = stream._named
+            # The stream that is current by now is none of the GPU's.
+            monkeypatch.setattr(
+                stream, "_named", lambda given: 1 << 40 if given == "current" else named(given)
+            )
+            for call in first.write_back, first.release:
+                with pytest.raises(forebay.Error, match="no stream of this device"):
+                    call("current")
+            first.write_back()
+            first.release()
+            second.write_back(stream=0)
+            second.release(stream=None)
+            stream.flush()
+            assert stream.statistics()["written_bytes"] == 2 * NBYTES
+
+
+class Compute:
+    """A stream as CUDA's own Python library shows it: the default one."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 0
+
+
+def test_streams_of_layers_that_are_held_stay(
+    engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LayerStream(model[0], "sim", engine=engine) as stream:
+        named: list[weakref.ref[Compute]] = []
+
+        def name(_: object) -> Compute:
+            compute = Compute()
+            named.append(weakref.ref(compute))
+            return compute
+
+        monkeypatch.setattr(stream, "_named", name)
+        layers = []
+        for _ in range(2):
+            layers.append(next(stream))
+        layers[1].keep()
+        layers.append(next(stream))
+        assert [ref() is not None for ref in named] == [False, True, True]
+        layers[1].release()
+        next(stream)
+        assert [ref() is not None for ref in named] == [False, False, False, True]
 
 
 def test_what_is_open_for_reading_is_not_written_back(

@@ -123,8 +123,9 @@ def test_what_a_backward_turn_computes_is_three_times_a_forward_one() -> None:
 
 
 def samples_of(walls: list[float], **more: Any) -> list[Sample]:
-    warm = Sample(-1, 100.0, 100.0)
-    return [warm, *(Sample(number, wall, 0.5, **more) for number, wall in enumerate(walls))]
+    """A turn of a pass each, behind one that only warms up."""
+    warm = Sample(-1, 0, 100.0, 100.0)
+    return [warm, *(Sample(number, 0, wall, 0.5, **more) for number, wall in enumerate(walls))]
 
 
 def point_of(tokens: int, ways: dict[str, list[float]], order: str = "forward") -> dict[str, Any]:
@@ -170,6 +171,25 @@ def test_samples_are_summed_up() -> None:
     assert len(point["samples"]["ours"]) == 4, "what only warmed up is told as well"
 
 
+def test_passes_from_rest_are_told_apart_where_others_follow() -> None:
+    samples = {
+        "compute": samples_of([0.12] * 3, forward_s=0.12),
+        "transfer": samples_of([0.06] * 3),
+        "ours": [
+            Sample(turn, place, wall, 0.5)
+            for turn, walls in enumerate([(9.0, 8.0), (0.3, 0.2, 0.22), (0.4, 0.21, 0.19)], -1)
+            for place, wall in enumerate(walls)
+        ],
+    }
+    point = summed_up(Point("forward", 3, 10**9, 4000), samples, {"ours": 3})
+    ours = point["ways"]["ours"]
+    assert ours["rested_s"] == 0.35 and ours["pass_s"] == pytest.approx(0.205)
+    assert (ours["pass_low_s"], ours["pass_high_s"]) == (0.19, 0.22)
+    assert [sample["place"] for sample in point["samples"]["ours"]] == [0, 1, 0, 1, 2, 0, 1, 2]
+    cells = table.drawn(result_of([point])).splitlines()[1].split()
+    assert cells[7:9] == ["+46.4%", "+150.0%"]
+
+
 def test_stall_is_the_streams_own_and_compute_is_measured_alike() -> None:
     told = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
     alone = samples_of([0.12] * 3, forward_s=0.12)
@@ -199,8 +219,8 @@ def test_the_table_says_from_how_many_tokens_on_each_way_is_free() -> None:
     for head in ("compute ms", "transfer ms", "overhead", "line ms", "stall ms", "compute beside"):
         assert head in drawn[0]
     assert drawn[3].split() == [
-        "4,000", "ours", "40.00", "20.00", "3", "141.4", "140.0", "+1.0%", "+17.8%", "4.0",
-        "1.000", "0.167",
+        "4,000", "ours", "40.00", "20.00", "3", "141.4", "140.0", "+1.0%", "-", "+17.8%",
+        "4.0", "1.000", "0.167",
     ]  # fmt: skip
     said = table.free_from(result).splitlines()
     assert said[0] == "ours: free from 4,000 tokens on; on its line from 1,000 tokens on"
@@ -297,6 +317,9 @@ WRONG = [
     ("--buffers 1", "--buffers: it has to be a whole number, 2 or more, not `1`"),
     ("--buffers 4", "--buffers: it has to be at most --layers, 3, since each pass begins with none "
      "of its layers on the GPU, not `4`"),
+    ("--from drive --passes 2", "--passes: it has to be 1 from a drive, since what comes before is "
+     "forgotten for each pass, not `2`"),
+    ("--passes 0", "--passes: it has to be a whole number, 1 or more, not `0`"),
     ("--rounds 1.5", "--rounds: it has to be a whole number, 1 or more, not `1.5`"),
     ("--seed -1", "--seed: it has to be a whole number, 0 or more, not `-1`"),
     ("--hidden 0", "--hidden: it has to be a whole number, 1 or more, not `0`"),
@@ -387,13 +410,15 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
     xml.parse(tmp_path / "out" / "stream_bench.svg")
     known = json.loads((tmp_path / "out" / "stream_bench.json").read_text())
     assert known["command"][-len(flags.split()) :] == flags.split()
-    assert known["layers_schema"] == 1 and not known["simulated"]
+    assert known["layers_schema"] == 2 and not known["simulated"]
     assert known["environment"]["gpu"] and known["environment"]["driver"]
     assert [point["tokens"] for point in known["points"]] == [128, 256]
     for point in known["points"]:
         assert {"forebay", "two-buffers", "mmap"} <= set(point["ways"])
         for name in ("compute", "transfer", *point["ways"]):
-            assert [sample["round"] for sample in point["samples"][name]] == [-1, 0, 1]
+            turns = [(sample["round"], sample["place"]) for sample in point["samples"][name]]
+            places = 1 if source == "drive" else 2
+            assert turns == [(turn, place) for turn in (-1, 0, 1) for place in range(places)]
         ours = point["ways"]["forebay"]
         route = "pinned_bytes" if source == "pinned" else "file_bytes"
         # Three of four are still there at the turn.

@@ -19,12 +19,12 @@ fn recording(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("recording, one request");
     let (mut latencies, mut times) = (Latencies::default(), spread());
     group.bench_function("the histogram alone", |bencher| {
-        bencher.iter(|| latencies.add(black_box(times.next().expect("it never ends"))));
+        bencher.iter(|| latencies.add(black_box(times.next().expect("it never ends")), 1));
     });
     group.bench_function("both looks at the clock and the histogram", |bencher| {
         bencher.iter(|| {
             let began = black_box(Instant::now());
-            latencies.add(black_box(Instant::now()).saturating_duration_since(began));
+            latencies.add(black_box(Instant::now()).saturating_duration_since(began), 1);
         });
     });
     group.finish();

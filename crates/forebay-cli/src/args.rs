@@ -55,7 +55,8 @@ Exit codes:
   1  something failed, or wrong data were found
   2  the command makes no sense
 
-Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
+Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
+(of two for `gdsio`).
 NO_COLOR switches colours off.";
 
 /// Moves bytes between files and GPU memory at the speed of the slowest link on the way

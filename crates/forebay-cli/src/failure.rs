@@ -89,6 +89,13 @@ impl Failure {
         parts.join(": ")
     }
 
+    /// Message, causes and what to do about it in one line.
+    #[must_use]
+    pub fn with_remedy(&self) -> String {
+        let text = self.in_one_line();
+        self.hint.as_ref().map_or_else(|| text.clone(), |remedy| format!("{text}; {remedy}"))
+    }
+
     /// The process's exit code.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

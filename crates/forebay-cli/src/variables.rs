@@ -1,6 +1,7 @@
 //! The `FOREBAY_` variables as the command knows them: those of the engine's limits, and those that
 //! only tests and builds read.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use forebay::Options;
@@ -54,6 +55,14 @@ pub(crate) fn help() -> String {
         let _ = write!(text, "\n  {name} [default: {default}]\n          {about}: {takes}");
     }
     text
+}
+
+/// The engine's variables that are set: what they limit belongs to whatever is measured.
+pub(crate) fn set() -> BTreeMap<String, String> {
+    let value =
+        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let set = Options::VARIABLES.iter().filter_map(|v| Some((v.name.to_owned(), value(v.name)?)));
+    set.collect()
 }
 
 /// Warns of variables that look like ours and are not: a limit that was meant does not hold.

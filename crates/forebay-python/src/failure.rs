@@ -72,7 +72,7 @@ fn hint(error: &Error) -> Option<String> {
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::EndOfFile { .. } => "end_of_file",
-        Error::FileChanged { .. } => "file_changed",
+        Error::FileChanged { .. } | Error::FileOverwritten { .. } => "file_changed",
         Error::RouteUnavailable { .. } => "route",
         Error::NoDevice { .. } => "no_device",
         Error::NotAFile { kind: "folder", .. } => "folder",
@@ -100,6 +100,7 @@ fn place(error: &Error) -> Option<&Place> {
         Error::Io { place, .. }
         | Error::EndOfFile { place, .. }
         | Error::FileChanged { place, .. }
+        | Error::FileOverwritten { place }
         | Error::NoProgress { place, .. }
         | Error::RouteUnavailable { place, .. }
         | Error::TimedOut { place, .. }

@@ -2,6 +2,9 @@
 
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
+use std::sync::{Mutex, PoisonError};
+
+use forebay::gpu::CallerStream;
 use forebay::stream::{
     self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
 };
@@ -13,7 +16,7 @@ use crate::buffer::Buffer;
 use crate::engine::Engine;
 use crate::failure::{message, raised};
 use crate::file::File;
-use crate::stream::number;
+use crate::stream::{Given, number};
 use crate::waiting::{Apart, interruptible};
 
 /// A name, and files with offsets and lengths.
@@ -23,6 +26,9 @@ type Described<'py> = (String, Vec<(Bound<'py, File>, u64, u64)>);
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct LayerStream {
     stream: Apart<stream::LayerStream>,
+    /// The streams of layers that are held, by their positions: the end waits for what is queued
+    /// there, so it comes before theirs.
+    computes: Mutex<Vec<(u64, Py<PyAny>)>>,
     /// Whose files are read.
     _engine: Py<Engine>,
 }
@@ -73,17 +79,27 @@ impl LayerStream {
         }
         let own = &engine.get().engine;
         let made = py.detach(|| stream::LayerStream::group(own, &gpus, &described, options));
-        let of = |stream| Self { stream: Apart::new(stream), _engine: engine.clone_ref(py) };
+        let of = |stream| Self {
+            stream: Apart::new(stream),
+            computes: Mutex::default(),
+            _engine: engine.clone_ref(py),
+        };
         Ok(raised(py, made)?.into_iter().map(of).collect())
     }
 
     /// Releases what was taken before, and takes the next layer for what is queued on a stream from
     /// now on; `None` at the end of a pass.
     fn take(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<Option<TakenLayer>> {
-        let compute = number(compute)?;
-        // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's.
-        let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(compute, go_on) })?;
-        match raised(py, taken)? {
+        let named = number(compute)?;
+        // SAFETY: whoever names a stream has promised that it is alive, and one of the GPU's; its
+        // object is kept as long as the layer is held.
+        let taken = interruptible(py, |go_on| unsafe { self.stream.next_while(named, go_on) });
+        let position = match &taken {
+            Ok(Ok(Step::Taken(taken))) => Some(taken.position()),
+            _ => None,
+        };
+        self.keep_computes(py, position.map(|position| (position, compute.clone().unbind())));
+        match raised(py, taken?)? {
             Step::Taken(taken) => Ok(Some(TakenLayer { taken: Apart::new(taken) })),
             Step::End => Ok(None),
             // What a signal's handler raised is raised above.
@@ -177,6 +193,19 @@ impl LayerStream {
     }
 }
 
+impl LayerStream {
+    /// Keeps the streams of layers that are held, with one more, and no others.
+    fn keep_computes(&self, py: Python<'_>, more: Option<(u64, Py<PyAny>)>) {
+        let held = py.detach(|| self.stream.held());
+        let mut computes = self.computes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, gone) = computes.drain(..).chain(more).partition(|(at, _)| held.contains(at));
+        *computes = kept;
+        drop(computes);
+        let gone: Vec<(u64, Py<PyAny>)> = gone;
+        drop(gone); // which may run anybody's code
+    }
+}
+
 #[pymethods]
 impl TakenLayer {
     /// Where it stands in the order, from 0.
@@ -234,18 +263,31 @@ impl TakenLayer {
         raised(py, self.taken.keep())
     }
 
-    /// Has it written to its files behind what is queued on a stream.
-    fn write_back(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<()> {
-        let compute = number(compute)?;
+    /// Has it written to its files behind what is queued on a stream: where none is given, on the
+    /// one for which it was taken.
+    #[pyo3(signature = (compute = Given::Current))]
+    fn write_back(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
+        let compute = self.ordered_by(py, &compute)?;
         // SAFETY: as in `LayerStream::take`.
         raised(py, py.detach(|| unsafe { self.taken.write_back(compute) }))
     }
 
-    /// Releases it behind what is queued on a stream.
-    fn release(&self, py: Python<'_>, compute: &Bound<'_, PyAny>) -> PyResult<()> {
-        let compute = number(compute)?;
+    /// Releases it behind what is queued on a stream, which is the same where none is given.
+    #[pyo3(signature = (compute = Given::Current))]
+    fn release(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
+        let compute = self.ordered_by(py, &compute)?;
         // SAFETY: as in `LayerStream::take`.
         raised(py, py.detach(|| unsafe { self.taken.release(compute) }))
+    }
+}
+
+impl TakenLayer {
+    /// The stream that was given, or for which the layer was taken.
+    fn ordered_by(&self, py: Python<'_>, given: &Given<'_>) -> PyResult<CallerStream> {
+        match given {
+            Given::Current => raised(py, py.detach(|| self.taken.compute())),
+            Given::Stream(stream) => number(stream),
+        }
     }
 }
 

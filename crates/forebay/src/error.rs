@@ -122,6 +122,13 @@ pub enum Error {
         /// How many of them arrived.
         got: u64,
     },
+    /// The file was written to, or cut, while a GPU copied its pages, or right after that:
+    /// what came may be of before and of after.
+    #[error("cannot read {place}: the file changed while a GPU copied its pages")]
+    FileOverwritten {
+        /// The bytes asked for.
+        place: Place,
+    },
     /// A file moves no more bytes without saying why: it changed meanwhile, or its file system says
     /// what is not so.
     #[error("cannot {operation} {place}: {}", stall(*.operation))]
@@ -309,6 +316,11 @@ impl Error {
             }
             Self::FileChanged { .. } => {
                 "read it again once nobody cuts it; a writer should write a new file and rename it"
+                    .into()
+            }
+            Self::FileOverwritten { .. } => {
+                "what was computed since may be wrong: compute it again once nobody writes to it; \
+                 a writer should write a new file and rename it"
                     .into()
             }
             Self::NoProgress { .. } => {

@@ -111,7 +111,7 @@
 //! - `stream/mapper.rs`: takes layers for a stream that it names, in tests
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
-//! - `stream/planning.rs`: copies between memory of its own, to see how fast that is
+//! - `stream/rates.rs`: copies between memory of its own, to see how fast that is
 //! - `stream/reading.rs`: queues copies to the stream's own memory
 //! - `stream/taken.rs`: orders work on streams that a caller names
 //! - `stream/taking.rs`: orders work on streams that a caller names, and queues copies
@@ -134,6 +134,7 @@
 //! - `tests/cuda/ordered.rs`: queues work on a real GPU's streams
 //! - `tests/fork.rs`: lends memory, as a caller would
 //! - `tests/interrupt.rs`: lends memory, as a caller would
+//! - `tests/layers/computes.rs`: queues work on streams of its own, as a caller would
 //! - `tests/layers/ends.rs`: queues work on streams of its own, as a caller would
 //! - `tests/layers/faults.rs`: queues work on streams, as a caller would
 //! - `tests/layers/main.rs`: queues work on streams, as a caller would

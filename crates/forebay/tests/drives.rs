@@ -258,11 +258,11 @@ fn bounds_hold_over_all_drives_through_the_page_cache() {
     }
 }
 
-/// Counts again while it is more than `most`: a thread is still seen for a moment after it gave its
-/// place to another.
-fn at_most(most: usize, count: impl Fn() -> usize) -> bool {
+/// Looks again while it is not so: a thread is still seen for a moment after it gave its place to
+/// another.
+fn becomes_so(is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
-    while count() > most {
+    while !is_so() {
         if start.elapsed() > BOUND {
             return false;
         }
@@ -307,10 +307,12 @@ fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
     let is_bounded = !engine.notes().iter().any(|note| note.contains("does not bound"));
     let bounded = is_bounded.then_some(kernel).ok_or_else(|| engine.notes().join("; "));
     let all = if or_skip(bounded).is_some() { &["forebay-", "iou-wrk"][..] } else { &["forebay-"] };
-    assert!(at_most(most, || threads(all)), "{own} threads and {kernel} of the kernel's");
+    let is_bound = becomes_so(|| threads(all) <= most);
+    assert!(is_bound, "{own} threads and {kernel} of the kernel's");
     let is_ring = (ring, direct_io) == WAYS[0] && lab::has_uring();
-    let right = !waits || !is_ring || parked == kernel || !is_bounded;
-    assert!(right, "{parked} requests wait for {kernel} threads");
+    let has_one_each = || fuses.iter().map(Fuse::parked).sum::<usize>() == threads(&["iou-wrk"]);
+    let right = !waits || !is_ring || !is_bounded || becomes_so(has_one_each);
+    assert!(right, "{parked} requests waited for {kernel} threads");
     for fuse in &fuses {
         fuse.set(|faults| faults.hang_from = None);
     }
@@ -362,7 +364,7 @@ fn a_hundred_drives() {
             }
         }
         let own = || threads(&["forebay-"]);
-        assert!(at_most(most, own), "{} threads, not {most} at most", own());
+        assert!(becomes_so(|| own() <= most), "{} threads, not {most} at most", own());
         for (drive, part, transfer) in under_way {
             let end = transfer.wait_for(BOUND);
             assert!(matches!(end, Some(Ok(_))), "drive {drive} with {most} threads: {end:?}");

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 #: Grows when a key of what is written changes its meaning or goes away.
-SCHEMA = 1
+SCHEMA = 2
 
 # A mapped layer's pages are registered when it comes for the second time.
 _WARM = {"mapped": 3}
@@ -137,9 +137,8 @@ def _sweep(
         try:
             compute = Compute(shape, tokens, device, backward=backward)
             all_ways = rounds.Rounds(model, compute, link, ways, given.order)
-            samples = all_ways.run(
-                given.rounds, warm=_WARM.get(given.source, 1), cold=given.source == "drive"
-            )
+            warm, cold = _WARM.get(given.source, 1), given.source == "drive"
+            samples = all_ways.run(given.rounds, given.passes, warm=warm, cold=cold)
         except (OSError, RuntimeError) as error:
             result["failed"] = f"at {tokens:,} tokens: {error}"
             _write(result, given.out)

@@ -32,6 +32,8 @@ def given(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     found.layer_bytes = found.layer_mb * 1_000_000 // _PAGE * _PAGE
     if found.buffers is None:
         found.buffers = min(3, found.layers)
+    if found.passes is None:
+        found.passes = 1 if found.source == "drive" else 2
     if wrong := _wrong(found):
         parser.error(wrong)
     return found
@@ -57,7 +59,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--ways", type=_list(_one_of(ALL)), default=list(ALL), metavar="NAME,…",
         help=f"only these beside compute and transfer alone ({','.join(ALL)})")  # fmt: skip
     add("--buffers", type=_number(2), metavar="N", help="layers on the GPU at once, ours (3)")
-    add("--rounds", type=count, default=5, metavar="N", help="passes of each way (5)")
+    add("--rounds", type=count, default=5, metavar="N", help="turns of each way (5)")
+    add("--passes", type=count, metavar="N",
+        help="passes of a turn, one behind the other; the first, which begins from rest, is told "
+        "apart where others follow (2, from a drive 1)")  # fmt: skip
     add("--file", type=Path, default=Path("layers.bin"), help="made where it is not there")
     add("--seed", type=_number(0), default=1, metavar="N", help="of the file's bytes (1)")
     add("--hidden", type=count, default=5120, metavar="N", help="hidden size (5120)")
@@ -104,6 +109,11 @@ def _wrong(found: argparse.Namespace) -> str | None:
         return (
             f"--buffers: it has to be at most --layers, {found.layers}, since each pass begins "
             f"with none of its layers on the GPU, not `{found.buffers}`"
+        )
+    if found.source == "drive" and found.passes > 1:
+        return (
+            "--passes: it has to be 1 from a drive, since what comes before is forgotten for each "
+            f"pass, not `{found.passes}`"
         )
     if found.query_heads % found.key_heads:
         return (

@@ -67,30 +67,41 @@ class Rounds:
         back = model.layers if order == "train" else turns
         self._compute, self._clock = compute, Clock(compute, turns, back)
         self._end = torch.cuda.Event(blocking=True)
+        self._told: dict[str, dict[str, float]] = {}
 
-    def run(self, rounds: int, *, warm: int, cold: bool) -> dict[str, list[Sample]]:
-        """``rounds`` passes of each, behind ``warm`` more that only warm up.
+    def run(
+        self, rounds: int, passes: int, *, warm: int, cold: bool
+    ) -> dict[str, list[Sample]]:
+        """``rounds`` turns of each, behind ``warm`` more that only warm up.
 
-        The files' bytes are forgotten before each where they are to come ``cold``.
+        A turn is ``passes``, one behind the other. The files' bytes are forgotten before each where
+        they are to come ``cold``.
         """
         names = ["compute", "transfer", *self._ways]
         samples: dict[str, list[Sample]] = {name: [] for name in names}
         for number in range(-warm, rounds):
-            layers = self._model.passes(self._order, number)
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                if cold and name not in ("compute", "transfer"):
-                    for way in self._ways.values():
-                        way.forget()
-                    files.evict(self._model.path)
-                samples[name].append(self._measured(name, layers, number))
+                for place in range(passes):
+                    if cold and name not in ("compute", "transfer"):
+                        self._forget()
+                    layers = self._model.passes(self._order, number * passes + place)
+                    samples[name].append(self._measured(name, layers, (number, place)))
         return samples
 
-    def _measured(self, name: str, layers: list[int], number: int) -> Sample:
+    def _forget(self) -> None:
+        """Has nobody hold the files' bytes."""
+        for way in self._ways.values():
+            way.forget()
+        files.evict(self._model.path)
+
+    def _measured(self, name: str, layers: list[int], turn: tuple[int, int]) -> Sample:
         """A pass, from the first call to the end of all that it queued."""
+        number, place = turn
         way = self._ways.get(name)
         work = self._work(name, layers)
-        told = way.told() if way else {}
+        # Asked once for each pass, so that the next one follows soon.
+        told = self._told.get(name) or (way.told() if way else {})
         torch.cuda.synchronize()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         work()
@@ -101,10 +112,10 @@ class Rounds:
         wall = time.perf_counter() - started
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        known = way.told() if way else {}
+        known = self._told[name] = way.told() if way else {}
         told = {key: value - told.get(key, 0) for key, value in known.items()}
         times = {} if name == "transfer" else self._clock.times()
-        return Sample(number, wall, cpu, told=told, **times)
+        return Sample(number, place, wall, cpu, told=told, **times)
 
     def _work(self, name: str, layers: list[int]) -> Callable[[], None]:
         clock = self._clock

@@ -20,6 +20,8 @@ class Sample:
 
     #: Which round; those before round 0 only warm up.
     round: int
+    #: Which pass of its turn: before the first the way had nothing to do.
+    place: int
     #: From the first call to the end of all that was queued.
     wall_s: float
     #: Of the processor, all threads together.
@@ -53,9 +55,15 @@ def counted(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.round >= 0]
 
 
+def following(samples: Sequence[Sample]) -> list[Sample]:
+    """Those that count and follow another, or all that count where none does."""
+    own = counted(samples)
+    return [sample for sample in own if sample.place] or own
+
+
 def middle(samples: Sequence[Sample], of: Callable[[Sample], float]) -> float:
-    """The median of those that count."""
-    return median(of(sample) for sample in counted(samples))
+    """The median of those that follow another."""
+    return median(of(sample) for sample in following(samples))
 
 
 def summed_up(
@@ -100,7 +108,8 @@ def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
 def _way(
     point: Point, samples: Sequence[Sample], alone: Sequence[Sample], line: theory.Pass
 ) -> dict[str, Any]:
-    own = counted(samples)
+    own = following(samples)
+    rested = [sample.wall_s for sample in counted(samples) if sample not in own]
     walls = [sample.wall_s for sample in own]
     bytes_ = {
         name: round(median(sample.told[name] for sample in own))
@@ -113,6 +122,7 @@ def _way(
         "pass_s": median(walls),
         "pass_low_s": min(walls),
         "pass_high_s": max(walls),
+        "rested_s": median(rested) if rested else None,
         "line_s": line.time,
         "line_stall_s": line.stall,
         "line_reads": line.reads,

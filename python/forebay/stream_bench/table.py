@@ -22,6 +22,7 @@ COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
     ("pass ms", lambda point, way, found: f"{found['pass_s'] * 1e3:.1f}"),
     ("line ms", lambda point, way, found: f"{found['line_s'] * 1e3:.1f}"),
     ("overhead", lambda point, way, found: f"{over_line(found) - 1:+.1%}"),
+    ("from rest", lambda point, way, found: _from_rest(found)),
     ("over compute", lambda point, way, found: f"{found['pass_s'] / point['compute_s'] - 1:+.1%}"),
     ("stall ms", lambda point, way, found: f"{found['stall_s'] * 1e3:.1f}"),
     ("compute beside", lambda point, way, found: f"{found['compute_beside']:.3f}"),
@@ -33,8 +34,15 @@ compute, transfer: of a layer, each alone in this run; over all turns of a pass 
 reads: layers that come in a pass; what is on the GPU at the turn is not read again
 line: what a pass takes at best with this compute, this link and the way's buffers
 overhead: a pass beyond its line; over compute: beyond compute alone
+from rest: the overhead of a turn's first pass, before which the way had nothing to do
 stall: what the compute waits in a pass
 compute beside: the compute's time while layers come, to the same alone"""
+
+
+def _from_rest(found: Found) -> str:
+    if found["rested_s"] is None:
+        return "-"
+    return f"{found['rested_s'] / found['line_s'] - 1:+.1%}"
 
 
 def over_line(found: Found) -> float:

@@ -43,9 +43,14 @@ pub struct StreamArgs {
     #[arg(long, value_name = "N")]
     pub buffers: Option<OsString>,
 
-    /// Passes of each way (5)
+    /// Turns of each way (5)
     #[arg(long, value_name = "N")]
     pub rounds: Option<OsString>,
+
+    /// Passes of a turn, one behind the other; the first, which begins from rest, is told apart
+    /// where others follow (2, from a drive 1)
+    #[arg(long, value_name = "N")]
+    pub passes: Option<OsString>,
 
     /// The file with the layers, made where it is not there (layers.bin)
     #[arg(long, value_name = "FILE")]
@@ -97,6 +102,7 @@ impl StreamArgs {
             ("--ways", self.ways.clone()),
             ("--buffers", self.buffers.clone()),
             ("--rounds", self.rounds.clone()),
+            ("--passes", self.passes.clone()),
             ("--file", path(&self.file)),
             ("--seed", self.seed.clone()),
             ("--hidden", self.hidden.clone()),

@@ -3,6 +3,7 @@
 //! Everything is read from files of the kernel's, as far as they are there; what is not stays
 //! empty, for no measurement fails because its machine has no name.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -20,6 +21,7 @@ use super::parallel::cores;
 use crate::report::drives::DriveFacts;
 use crate::report::json::{Cpu, Drive, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
 use crate::steps::Step;
+use crate::variables;
 
 /// Collects what is known about this machine and the place of `path`.
 #[must_use]
@@ -58,6 +60,7 @@ pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
         drive: None,
         drives,
         versions: versions(),
+        variables: variables::set(),
         command: command.into(),
         unix_time: since.as_secs(),
     }
@@ -76,6 +79,7 @@ pub fn unknown(command: &str, unix_time: u64) -> Environment {
         drive: None,
         drives: Vec::new(),
         versions: versions(),
+        variables: BTreeMap::new(),
         command: command.into(),
         unix_time,
     }

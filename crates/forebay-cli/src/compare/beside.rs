@@ -8,11 +8,11 @@ use forebay::Engine;
 use super::compute::{Beside, Compute, MemoryLimit};
 use super::json::{CompareRow, ComputeFacts};
 use super::run::Runner;
-use super::runs::Runs;
 use crate::bench::data::Pattern;
 use crate::bench::stats::rate;
 use crate::bench::target::Target;
 use crate::failure::Result;
+use crate::report::compared::runs::Runs;
 use crate::report::json::{Direction, MethodName};
 
 /// What one turn came to, for its line.

@@ -1,18 +1,16 @@
-//! A comparison as text for people: what is compared, a line for each run, then the table.
+//! A comparison as text for people: what is compared, a line for each run, then the table. What a
+//! report repeats is in the words of `report/compared/said.rs`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
-use forebay::units::format_size;
-
 use super::beside::Turn;
-use super::json::{CompareReport, CompareRow, ComputeFacts};
+use super::json::{CompareReport, CompareRow};
 use super::run::Told;
-use super::runs::faster;
 use super::sockets::Sockets;
-use crate::report::json::{Cache, Direction, Environment, MethodName, Row};
+use crate::report::compared::said;
+use crate::report::json::{Cache, Direction, Environment, MethodName};
 use crate::report::plain::plain;
-use crate::report::proof::{self, VerdictFacts};
+use crate::report::proof;
 use crate::report::table::{self, rate};
 
 const HEADINGS: [&str; 11] = [
@@ -45,17 +43,11 @@ impl Head<'_> {
     pub(super) fn text(&self, simulated: bool) -> String {
         let path = self.path.display().to_string();
         let mut text = table::header(self.environment, Some(&path), false);
-        // Writing to a string cannot fail.
-        for drive in self.sockets.iter().flat_map(|sockets| sockets.lines()) {
-            let _ = writeln!(text, "distance {}", plain(&drive));
+        for (about, distance) in self.sockets.into_iter().flat_map(said::distances) {
+            text.push_str(&said::line(&(about, plain(&distance))));
         }
-        let how = match self.cache {
-            Cache::Cold => "writes end on the drive, reads begin there",
-            Cache::Resident => "writes end in the page cache, reads begin there",
-        };
-        let played = if simulated { ", simulated GPU" } else { "" };
-        let len = format_size(self.len);
-        let _ = writeln!(text, "each run {len} written and read; {how}{played}\n");
+        text.push_str(&said::line(&said::each_run(self.len, self.cache, simulated)));
+        text.push('\n');
         text
     }
 }
@@ -103,65 +95,12 @@ pub(super) fn summary(report: &CompareReport) -> String {
     let mut text = String::from("\n");
     text.push_str(&table(&report.results));
     text.push('\n');
-    for direction in [Direction::Write, Direction::Read] {
-        text.push_str(&dma(&report.results, direction));
-    }
-    if let Some(facts) = &report.compare.compute {
-        text.push_str(&compute(facts));
-    }
+    let rows = || report.results.iter().map(|found| &found.row);
+    let directions = [Direction::Write, Direction::Read].into_iter();
+    let dma = directions.filter_map(|direction| said::dma(rows(), direction));
+    let compute = report.compare.compute.iter().flat_map(said::compute);
+    text.extend(dma.chain(compute).map(|sentence| said::line(&sentence)));
     text
-}
-
-/// Whether our bytes went by DMA between drive and GPU, as their verdicts alone say.
-fn dma(rows: &[CompareRow], direction: Direction) -> String {
-    let ours = rows.iter().map(|found| &found.row).filter(|row| {
-        row.method == MethodName::Forebay && row.direction == direction && row.verdict.is_some()
-    });
-    let ours: Vec<&Row> = ours.collect();
-    let of = |is_so: fn(&VerdictFacts) -> bool| -> Vec<&Row> {
-        ours.iter().copied().filter(|row| row.verdict.as_ref().is_some_and(is_so)).collect()
-    };
-    let answers = [
-        ("yes", of(VerdictFacts::is_direct)),
-        ("in part", of(VerdictFacts::is_partly_direct)),
-        ("not proven", of(|verdict| verdict.shares.is_empty())),
-        ("no", ours.clone()),
-    ];
-    let Some((answer, rows)) = answers.into_iter().find(|(_, rows)| !rows.is_empty()) else {
-        return String::new();
-    };
-    let said = rows.iter().map(|row| {
-        let verdict = row.verdict.as_ref().map_or("", |verdict| &verdict.text);
-        format!("{}: {verdict}", method(row))
-    });
-    let said: Vec<String> = said.collect();
-    let played = if rows.iter().any(|row| row.simulated) { ", simulated" } else { "" };
-    format!("DMA      {}: {answer}: {}{played}\n", direction.name(), said.join("; "))
-}
-
-/// The kernel beside the memory's limit and beside a read.
-fn compute(facts: &ComputeFacts) -> String {
-    let by = match facts.limit_by.as_str() {
-        "filling" => "that filling it reaches",
-        _ => "that its clock and width give",
-    };
-    let share = |share: f64| format!("{:.0} %", share * 100.0);
-    let read = facts.share_of_read.map(|of| format!(", {} of what it is alone", share(of)));
-    let data = if facts.verified { "right" } else { "WRONG" };
-    let played = if facts.simulated { ", simulated" } else { "" };
-    format!(
-        "xor      {} of the GPU's memory, read and written: {} GB/s, {} of the {} GB/s {by}; \
-         data {data}{played}\n\
-         beside   a read: {} GB/s, {} of what it is alone; that read {} GB/s{}{played}\n",
-        format_size(facts.bytes),
-        rate(facts.alone.median),
-        share(facts.share_of_limit),
-        rate(facts.limit),
-        rate(facts.beside.median),
-        share(facts.beside.median / facts.alone.median),
-        rate(facts.read.median),
-        read.unwrap_or_default(),
-    )
 }
 
 fn table(rows: &[CompareRow]) -> String {
@@ -170,31 +109,18 @@ fn table(rows: &[CompareRow]) -> String {
     table::drawn(HEADINGS, rows, |index| NUMBERS.contains(&index)) + &table::footnotes(&reasons)
 }
 
-/// A way, with the route that was demanded of it.
-fn method(row: &Row) -> String {
-    match &row.demanded {
-        Some(route) => format!("{}, by `{route}`", row.method.name()),
-        None => row.method.name().to_owned(),
-    }
-}
-
 fn cells<'a>(CompareRow { row, runs }: &'a CompareRow, reasons: &mut Vec<&'a str>) -> [String; 11] {
     let none = || "–".to_owned();
-    let variation = runs.judgement.zip(runs.variation);
-    let ratio = row.speed_up.filter(|_| {
-        // The speed of wrong data means nothing.
-        row.method != MethodName::Standard && row.verified != Some(false)
-    });
+    let variation = runs.variation.zip(runs.judgement);
+    let is_standard = row.method == MethodName::Standard;
     [
-        method(row),
+        said::method(row.method.name(), row.demanded.as_deref()),
         row.direction.name().to_owned(),
         rate(runs.first),
         rate(runs.mean),
         table::rates(row),
-        variation.map_or_else(none, |(judgement, share)| {
-            format!("{:.0} %, {}", share * 100.0, judgement.name())
-        }),
-        ratio.map_or_else(none, faster),
+        variation.map_or_else(none, |(share, judgement)| said::variation(share, judgement)),
+        said::against(row.speed_up, is_standard, row.verified).unwrap_or_else(none),
         row.cpu_s_per_gb.map_or_else(none, |seconds| format!("{seconds:.3}")),
         table::data(row).to_owned(),
         table::route(row, reasons),
@@ -205,9 +131,9 @@ fn cells<'a>(CompareRow { row, runs }: &'a CompareRow, reasons: &mut Vec<&'a str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::json::Compared;
-    use crate::compare::runs::Runs;
+    use crate::compare::json::{Compared, ComputeFacts, Runs};
     use crate::compare::sockets::Away;
+    use crate::report::json::Row;
     use crate::report::json::tests::report as bench;
 
     /// A report of fixed data.
@@ -302,27 +228,6 @@ mod tests {
         report.compare.compute.as_mut().unwrap().verified = false;
         let text = summary(&report);
         assert_eq!((text.matches("faster").count(), text.matches("WRONG").count()), (0, 2));
-    }
-
-    #[test]
-    fn dma_is_what_the_verdict_says() {
-        let said = |word: &str, shares: &[&str]| {
-            let mut report = report(false);
-            let verdict = report.results[1].row.verdict.as_mut().unwrap();
-            (verdict.word, verdict.text) = (word.into(), word.into());
-            let of =
-                |way: &&str| crate::report::proof::ShareFacts { way: (*way).into(), share: 0.5 };
-            verdict.shares = shares.iter().map(of).collect();
-            dma(&report.results, Direction::Read)
-        };
-        let direct = "direct (p2pdma)";
-        assert_eq!(said(direct, &[direct]), "DMA      read: yes: forebay: direct (p2pdma)\n");
-        assert_eq!(said("mixed", &["staged", direct]), "DMA      read: in part: forebay: mixed\n");
-        assert_eq!(said("staged", &["staged"]), "DMA      read: no: forebay: staged\n");
-        for word in ["unproven", "contradictory"] {
-            assert_eq!(said(word, &[]), format!("DMA      read: not proven: forebay: {word}\n"));
-        }
-        assert_eq!(dma(&report(false).results, Direction::Write), "", "nothing was written");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::runs::Runs;
-use super::sockets::Sockets;
+pub use crate::report::compared::facts::{ComputeFacts, Sockets};
+pub use crate::report::compared::runs::Runs;
 use crate::report::json::{Environment, Row};
 
 /// One run of `forebay compare`.
@@ -47,35 +47,6 @@ pub struct Compared {
     /// not.
     #[serde(default)]
     pub compute_wrong: bool,
-}
-
-/// A kernel on the GPU's memory, alone and beside a read of ours. Rates are bytes per second.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ComputeFacts {
-    /// `xor`: each word of its memory is read, changed and written.
-    pub kernel: String,
-    /// Bytes of that memory.
-    pub bytes: u64,
-    /// What that memory can do, reads and writes together.
-    pub limit: f64,
-    /// Where that is from: `clock_and_width`, as the driver tells them, or `filling`, the best of
-    /// some fills, for want of better.
-    pub limit_by: String,
-    /// What the kernel reads and writes by itself.
-    pub alone: Runs,
-    /// The median of that as a share of the limit.
-    pub share_of_limit: f64,
-    /// The same while a file is read.
-    pub beside: Runs,
-    /// That read.
-    pub read: Runs,
-    /// Its median as a share of that of our reads without a kernel; null where data of either
-    /// were wrong.
-    pub share_of_read: Option<f64>,
-    /// Whether every byte that the kernel changed, and every byte of the reads, was right.
-    pub verified: bool,
-    /// Whether host memory played the GPU.
-    pub simulated: bool,
 }
 
 /// One way in one direction.

@@ -1,8 +1,8 @@
 //! `forebay compare`: the GPU file benchmark. The standard way, ours and the direct path write a
 //! file from the GPU and read it back, run by run, and every byte is checked.
 //!
-//! `file` finds or makes the file, `run` takes the samples, `runs` says what they come to, `draw`
-//! shows it. Whether bytes went by DMA is what the verdict says, never a speed.
+//! `file` finds or makes the file, `run` takes the samples, `draw` shows what they come to, in the
+//! words of `report/compared`. Whether bytes went by DMA is what the verdict says, never a speed.
 
 mod beside;
 mod compute;
@@ -11,7 +11,6 @@ mod file;
 pub mod json;
 mod notes;
 mod run;
-pub mod runs;
 pub mod sockets;
 
 use std::io::Write as _;

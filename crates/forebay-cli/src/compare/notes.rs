@@ -1,7 +1,7 @@
 //! What the rows of a comparison give reason to say, each with the next thing to try.
 
 use super::json::CompareRow;
-use super::runs::Judgement;
+use crate::report::compared::runs::Judgement;
 use crate::report::json::Row;
 use crate::report::warnings::{SECONDS_MIN, Warning, name_of};
 
@@ -35,7 +35,7 @@ pub(super) fn about(rows: &[CompareRow], runs: u32) -> Vec<Warning> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::runs::Runs;
+    use crate::report::compared::runs::Runs;
     use crate::report::json::tests::report;
 
     fn rows() -> Vec<CompareRow> {

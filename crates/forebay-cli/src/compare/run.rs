@@ -9,7 +9,6 @@ use std::time::Duration;
 use forebay::{Engine, Route};
 
 use super::file::TestFile;
-use super::runs::{Runs, counted};
 use crate::bench::data::{Expected, Pattern};
 use crate::bench::line::{Line, RowPlace, row_of};
 use crate::bench::make;
@@ -22,6 +21,7 @@ use crate::bench::proof::Prover;
 use crate::bench::stats::{cpu_per_gb, rate};
 use crate::compare::json::CompareRow;
 use crate::failure::{Failure, Result};
+use crate::report::compared::runs::{Runs, counted};
 use crate::report::json::{Cache, Direction, MethodName, Row};
 use crate::steps;
 

@@ -4,35 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use forebay::topology::{Distance, Drive, PciDevice, Resolver, gpu_at};
-use serde::{Deserialize, Serialize};
 
-/// A GPU and the drives of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sockets {
-    /// The GPU's PCI address.
-    pub gpu: String,
-    /// The NUMA node that it hangs on.
-    pub numa_node: Option<u32>,
-    /// How far each drive is.
-    pub drives: Vec<Away>,
-}
-
-/// A drive, as seen from the GPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Away {
-    /// The drive's id, as in the environment.
-    pub drive: String,
-    /// The kernel's name of it.
-    pub name: String,
-    /// The NUMA node of the path that serves it.
-    pub numa_node: Option<u32>,
-    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
-    pub distance: String,
-    /// The same in words.
-    pub text: String,
-    /// How far the nodes are from each other, where 10 is a node's own memory.
-    pub node_distance: Option<u32>,
-}
+pub use crate::report::compared::facts::{Away, Sockets};
 
 impl Sockets {
     /// Looks at the drives under `path` from the GPU at a PCI address; `None` where there is no
@@ -43,20 +16,6 @@ impl Sockets {
         let map = resolver.resolve(path);
         let drives = map.drives.iter().map(|drive| away(&gpu, drive)).collect();
         Some(Self { numa_node: gpu.numa_node, gpu: gpu.address, drives })
-    }
-
-    /// How far each drive is from the GPU, in a line.
-    pub fn lines(&self) -> impl Iterator<Item = String> {
-        self.drives.iter().map(|drive| {
-            let Away { name, text, .. } = drive;
-            let nodes = self.numa_node.zip(drive.numa_node).filter(|(one, other)| one != other);
-            match nodes.zip(drive.node_distance) {
-                Some(((one, other), far)) => {
-                    format!("{name}: {text}, NUMA nodes {one} and {other}, distance {far}")
-                }
-                None => format!("{name}: {text}"),
-            }
-        })
     }
 
     /// The drives on another socket than the GPU, in a sentence with what to do; none where there

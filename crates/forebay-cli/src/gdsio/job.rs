@@ -5,14 +5,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::options::{self, Asked, GdsioArgs, Job, Where};
+use super::options::{self, Asked, GdsioArgs, Where};
+use super::own::{JOBS_MAX, Own};
 use super::words::{self, Io, Sizes, Transfer};
 use crate::failure::{Failure, Result};
+use crate::import::near::near;
 use crate::steps::Step;
 
-/// A file with more bytes, or more jobs, is none that anybody wrote.
+/// A file with more bytes is none that anybody wrote.
 const BYTES_MAX: u64 = 1 << 20;
-const JOBS_MAX: usize = 64;
 
 /// What stands in `[global]`, and is known of one job.
 #[derive(Debug, Clone, Default)]
@@ -22,19 +23,12 @@ struct Global {
     size: Option<u64>,
     time: Option<Duration>,
     verify: bool,
+    seed: Option<u64>,
+    unaligned: bool,
+    refill: bool,
     /// For jobs that have none of their own.
     of_jobs: Own,
     notes: Vec<String>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Own {
-    at: Option<Where>,
-    node: Option<u32>,
-    device: Option<u32>,
-    threads: Option<u32>,
-    start: Option<u64>,
-    sizes: Option<Sizes>,
 }
 
 /// Reads the job file `path`.
@@ -86,8 +80,21 @@ fn wrong(line: usize, what: impl Into<String>, hint: impl Into<String>) -> Wrong
     Wrong { line, what: what.into(), hint: hint.into() }
 }
 
-const KEYS_OF_ALL: [&str; 8] =
-    ["name", "xfer_type", "rw", "bs", "size", "runtime", "do_verify", "enable_nvlinks"];
+const KEYS_OF_ALL: [&str; 13] = [
+    "name",
+    "xfer_type",
+    "rw",
+    "bs",
+    "size",
+    "runtime",
+    "do_verify",
+    "enable_nvlinks",
+    "skip_bufregister",
+    "random_seed",
+    "fill_random",
+    "refill_buffer",
+    "unaligned_random",
+];
 const KEYS_OF_JOBS: [&str; 7] =
     ["numa_node", "gpu_dev_id", "num_threads", "directory", "filename", "start_offset", "io_size"];
 
@@ -166,15 +173,11 @@ fn section(
 }
 
 fn unknown(line: usize, key: &str, in_job: bool) -> Wrong {
-    let near = |known: &&&str| {
-        let (known, key) = (known.replace('_', ""), key.replace(['_', '-'], "").to_lowercase());
-        known.starts_with(&key) || key.starts_with(&known)
-    };
-    let hint = match KEYS_OF_ALL.iter().chain(&KEYS_OF_JOBS).find(near) {
-        Some(known) if in_job && KEYS_OF_ALL.contains(known) => {
+    let hint = match near(key, KEYS_OF_ALL.into_iter().chain(KEYS_OF_JOBS)) {
+        Some(known) if in_job && KEYS_OF_ALL.contains(&known) => {
             format!("`{known}` stands in `[global]`, and is the same for all jobs")
         }
-        Some(known) if !key.is_empty() => format!("perhaps `{known}` was meant"),
+        Some(known) => format!("perhaps `{known}` was meant"),
         _ if in_job => format!("a job has {}", listed(&KEYS_OF_JOBS)),
         _ => format!("`[global]` has {}", listed(&KEYS_OF_ALL)),
     };
@@ -210,10 +213,23 @@ impl Global {
                 self.time = seconds.map(Duration::from_secs);
             }
             "do_verify" => self.verify = flag(value)?,
+            "random_seed" => {
+                let seed = value.parse().map_err(|_| "it takes a number from 0 on")?;
+                self.seed = Some(seed);
+            }
+            "unaligned_random" => self.unaligned = flag(value)?,
+            "refill_buffer" => self.refill = flag(value)?,
             "enable_nvlinks" if flag(value)? => {
                 let note = "`enable_nvlinks` has no effect: the driver finds the way between GPUs";
                 self.notes.push(note.into());
             }
+            "skip_bufregister" if flag(value)? => {
+                let note = "`skip_bufregister` has no effect: the engine registers memory \
+                            where that helps";
+                self.notes.push(note.into());
+            }
+            // Memory has random bytes, whatever is asked for.
+            "fill_random" => drop(flag(value)?),
             // A name is for people.
             _ => {}
         }
@@ -251,20 +267,16 @@ fn asked(
         return Err(wrong(0, "it has no job", "begin one by `[job1]`"));
     }
     let one = |(line, own): (usize, Own)| {
-        let at = own.at.or_else(|| of_jobs.at.clone()).ok_or_else(|| {
+        own.job(of_jobs).ok_or_else(|| {
             wrong(line, "the job has no `directory`", "say where its files are to be")
-        })?;
-        Ok(Job {
-            at,
-            device: own.device.or(of_jobs.device).unwrap_or(0),
-            node: own.node.or(of_jobs.node),
-            threads: own.threads.or(of_jobs.threads).unwrap_or(1),
-            start: own.start.or(of_jobs.start).unwrap_or(0),
-            sizes: own.sizes.or(of_jobs.sizes).unwrap_or(Sizes::one(forebay::units::MIB)),
         })
     };
     let jobs = jobs.into_iter().map(one).collect::<std::result::Result<Vec<_>, _>>()?;
     let io = global.io.unwrap_or(Io::Read);
+    let mut notes = global.notes;
+    if global.refill && io.writes() {
+        notes.push("`refill_buffer` is not done: the same bytes are written again".into());
+    }
     let asked = Asked {
         transfer: global.transfer.unwrap_or(Transfer::Direct),
         io,
@@ -274,34 +286,18 @@ fn asked(
         jobs,
         in_host_memory: false,
         batch: 1,
-        seed: args.seed,
-        shift: 0,
+        seed: args.seed.or(global.seed).unwrap_or(0),
+        shift: options::shift(global.unaligned, io),
         read_percent: if io.writes() { 0 } else { 100 },
         cached: args.cached == 1,
         each_job: args.each_job,
-        notes: global.notes,
+        notes,
     };
     asked.check(None).map_err(|failure| {
         let hint = failure.hint.unwrap_or_default();
         wrong(0, in_keys(&failure.message), in_keys(&hint))
     })?;
-    // Whether files of different names are the same is known when they are there.
-    let end = |job: &Job| job.start.saturating_add(asked.size * parts(&asked, job));
-    let meet = |a: &Job, b: &Job| a.at == b.at && a.start < end(b) && b.start < end(a);
-    let jobs = &asked.jobs;
-    if io.writes() && (1..jobs.len()).any(|at| jobs[..at].iter().any(|one| meet(one, &jobs[at]))) {
-        let hint = "give each job a folder of its own, or parts apart by `start_offset`";
-        return Err(wrong(0, "two jobs write to the same files", hint));
-    }
     Ok(asked)
-}
-
-/// Into how many parts of its size a job's one file goes.
-fn parts(asked: &Asked, job: &Job) -> u64 {
-    match job.at {
-        Where::File(_) if !asked.transfer.is_batch() => u64::from(job.threads),
-        _ => 1,
-    }
 }
 
 /// What is said of options, in the words of job files.
@@ -345,6 +341,38 @@ mod tests {
         assert_eq!((two.node, two.device, two.threads), (None, 0, 2));
         assert_eq!((two.start, two.sizes), (MIB, Sizes::one(64 * KIB)));
         assert_eq!(two.at, Where::Folder("/b".into()));
+    }
+
+    #[test]
+    fn flags_have_their_keys() {
+        let keys = "[global]\nrw=randwrite\nbs=1MB\nsize=2GB\nskip_bufregister=1\nrandom_seed=9\n\
+                    fill_random=1\nrefill_buffer=1\nunaligned_random=1\n[job0]\ndirectory=/a\n";
+        let asked = parse(keys, &args()).unwrap();
+        assert_eq!((asked.size, asked.jobs[0].sizes), (2 << 30, Sizes::one(MIB)));
+        assert_eq!((asked.seed, asked.shift), (9, 512));
+        let notes = asked.notes.join("\n");
+        assert!(notes.contains("`skip_bufregister` has no effect"), "{notes}");
+        assert!(notes.contains("`refill_buffer` is not done"), "{notes}");
+        assert_eq!(asked.notes.len(), 2);
+        // What is not wanted, or has nothing to do here, is nothing to speak of.
+        let off = parse(&keys.replace("=1\n", "=0\n"), &args()).unwrap();
+        assert_eq!((off.seed, off.shift, off.notes.len()), (9, 0, 0));
+        let read = parse(&keys.replace("randwrite", "read"), &args()).unwrap();
+        assert_eq!((read.shift, read.notes.len()), (0, 1), "{:?}", read.notes);
+        // The command line goes before.
+        let seeded = GdsioArgs { seed: Some(3), ..args() };
+        assert_eq!(parse(keys, &seeded).unwrap().seed, 3);
+        for (from, to, says) in [
+            ("fill_random=1", "fill_random=yes", "it takes 0 or 1"),
+            ("random_seed=9", "random_seed=-1", "it takes a number from 0 on"),
+            ("random_seed=9", "random_seeds=9", "perhaps `random_seed` was meant"),
+            ("fill_random=1", "fillrandom=1", "perhaps `fill_random` was meant"),
+            ("fill_random=1", "fill_rnadom=1", "perhaps `fill_random` was meant"),
+            ("fill_random=1", "colour=1", "`[global]` has `name`, "),
+        ] {
+            let wrong = parse(&keys.replacen(from, to, 1), &args()).unwrap_err();
+            assert!(wrong.hint.starts_with(says), "{to}: {wrong:?}");
+        }
     }
 
     /// What is said of the published file with one line changed.
@@ -402,7 +430,7 @@ mod tests {
         line 10 of `x.gdsio`: the job has no `directory`
           say where its files are to be
         `x.gdsio`: two jobs write to the same files
-          give each job a folder of its own, or parts apart by `start_offset`
+          give each job a folder of its own, or in a job file parts apart by `start_offset`
         line 15 of `x.gdsio`: `directory` is there twice
           leave one of them out
         line 15 of `x.gdsio`: `filename` cannot be `/c`

@@ -1,8 +1,9 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
-//! [`options`] and `job` read what is asked for, in gdsio's own `words`; `place` finds and makes
-//! files, which carry a `mark`; `direct` looks whether bytes go straight to a GPU here; `run` runs
-//! the jobs by [`crate::workload`], each kept to its `node`, and `line` is what scripts read.
+//! [`options`] and `job` read what is asked for, in gdsio's own `words`; `own` is what is said of
+//! one job; `place` finds and makes files, which carry a `mark`; `direct` looks whether bytes go
+//! straight to a GPU here; `run` runs the jobs by [`crate::workload`], each kept to its `node`, and
+//! `line` is what scripts read.
 
 mod direct;
 mod job;
@@ -10,6 +11,7 @@ mod line;
 mod mark;
 mod node;
 pub mod options;
+mod own;
 mod place;
 mod run;
 pub(crate) mod words;

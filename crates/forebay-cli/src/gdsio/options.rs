@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use forebay::gpu::GpuSelector;
 
+use super::own::{Own, Words};
 use super::words::{self, Io, Sizes, Transfer};
 use crate::args::gpu;
 use crate::failure::{Failure, Result};
@@ -49,6 +50,7 @@ const NOT_WITH_JOBS: [&str; 22] = [
     forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 0 -I 1      write /data/gdsio.0 to gdsio.7\n  \
     forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 0 -I 0 -T 60   read them for a minute\n  \
     forebay gdsio -D /data -d 0 -w 8 -s 1G -i 1M -x 2 -I 0 -T 60   the usual way beside it\n  \
+    forebay gdsio -D /a -d 0 -w 8 -D /b -d 1 -w 8 -s 1G -x 0       two jobs, each with its GPU\n  \
     forebay gdsio jobs.gdsio                                       as a job file says\n\n\
     docs/gdsio.md tells what is the same as in gdsio, and what is not.")]
 pub struct GdsioArgs {
@@ -56,23 +58,8 @@ pub struct GdsioArgs {
     #[arg(value_name = "JOBS", conflicts_with_all = NOT_WITH_JOBS)]
     pub jobs: Option<PathBuf>,
 
-    /// One file, or block device, for all threads
-    #[arg(short = 'f', value_name = "FILE", conflicts_with = "folder")]
-    pub file: Option<PathBuf>,
-
-    /// The folder of `gdsio.0`, `gdsio.1` and so on, one for each thread
-    ///
-    /// What is missing for a read is made before and removed after; writes leave their files.
-    #[arg(short = 'D', value_name = "DIR")]
-    pub folder: Option<PathBuf>,
-
-    /// The GPU's index; host memory where the machine has no GPU at all [default: 0]
-    #[arg(short = 'd', value_name = "INDEX", allow_negative_numbers = true)]
-    pub device: Option<u32>,
-
-    /// The NUMA node whose processors the threads keep to
-    #[arg(short = 'n', value_name = "NODE", allow_negative_numbers = true)]
-    pub node: Option<u32>,
+    #[command(flatten)]
+    pub(crate) words: Words,
 
     /// Memory: 0 and 1 the GPU's, 2, 3 and 4 the host's (only with `-x` 0, 5, 6 and 7)
     #[arg(
@@ -80,13 +67,6 @@ pub struct GdsioArgs {
         value_parser = clap::value_parser!(u8).range(0..=4), allow_negative_numbers = true
     )]
     pub memory: u8,
-
-    /// Threads; with `-x` 6 and 7 the requests that one thread has in flight
-    #[arg(
-        short = 'w', value_name = "N", default_value_t = 1,
-        value_parser = count, allow_negative_numbers = true
-    )]
-    pub threads: u32,
 
     /// Bytes for each thread
     #[arg(
@@ -153,9 +133,9 @@ pub struct GdsioArgs {
     )]
     pub seconds: Option<u64>,
 
-    /// What random places follow from
-    #[arg(short = 'k', value_name = "SEED", default_value_t = 0, allow_negative_numbers = true)]
-    pub seed: u64,
+    /// What random places follow from; goes before a job file's `random_seed` [default: 0]
+    #[arg(short = 'k', value_name = "SEED", allow_negative_numbers = true)]
+    pub seed: Option<u64>,
 
     /// Random places that are no multiples of 4 KiB: they lie 512 bytes behind such
     #[arg(short = 'U')]
@@ -259,25 +239,24 @@ pub(crate) struct Asked {
 /// cache too.
 const UNALIGNED: u64 = 512;
 
+pub(super) fn shift(unaligned: bool, io: Io) -> u64 {
+    if unaligned && io.is_random() { UNALIGNED } else { 0 }
+}
+
+pub(super) const WRITTEN_TWICE: &str =
+    "give each job a folder of its own, or in a job file parts apart by `start_offset`";
+
 impl Asked {
     /// What the options ask for; no job file is among them.
     ///
     /// # Errors
     /// They make no sense together.
     pub(crate) fn of_options(args: &GdsioArgs) -> Result<Self> {
-        let at = match (&args.file, &args.folder) {
-            (Some(file), _) => Where::File(file.clone()),
-            (None, Some(folder)) => Where::Folder(folder.clone()),
-            (None, None) => return Err(missing("`-f`, `-D` or a job file")),
-        };
-        let job = Job {
-            at,
-            device: args.device.unwrap_or(0),
-            node: args.node,
-            threads: args.threads,
-            start: args.start,
-            sizes: args.sizes,
-        };
+        let of_all = Own { start: Some(args.start), sizes: Some(args.sizes), ..Own::default() };
+        let (jobs, mut of_jobs) = args.words.jobs(of_all)?;
+        if jobs.is_empty() {
+            return Err(missing("`-f`, `-D` or a job file"));
+        }
         let host = args.memory >= 2;
         if host && !args.transfer.is_direct() {
             let (memory, number) = (args.memory, args.transfer.number());
@@ -295,15 +274,18 @@ impl Asked {
             size: args.size.ok_or_else(|| missing("`-s`"))?,
             time: args.seconds.map(Duration::from_secs),
             verify: args.verify,
-            jobs: vec![job],
+            jobs,
             in_host_memory: host,
             batch: if args.transfer.is_batch() { args.batch } else { 1 },
-            seed: args.seed,
-            shift: if args.unaligned && args.io.is_random() { UNALIGNED } else { 0 },
+            seed: args.seed.unwrap_or(0),
+            shift: shift(args.unaligned, args.io),
             read_percent: read_percent(args)?,
             cached: args.cached == 1,
             each_job: args.each_job,
-            notes: notes(args),
+            notes: {
+                of_jobs.extend(notes(args));
+                of_jobs
+            },
         };
         asked.check(args.alignment)?;
         Ok(asked)
@@ -354,7 +336,25 @@ impl Asked {
             ))
             .hint("give the jobs fewer threads"));
         }
+        // Whether files of different names are the same is known when they are there.
+        let jobs = &self.jobs;
+        let meets = |at: usize| jobs[..at].iter().any(|one| self.meet(one, &jobs[at]));
+        if self.writes() && (1..jobs.len()).any(meets) {
+            return Err(wrong("two jobs write to the same files").hint(WRITTEN_TWICE));
+        }
         Ok(())
+    }
+
+    /// Whether two jobs have bytes of the same file, by its name.
+    fn meet(&self, one: &Job, other: &Job) -> bool {
+        let end = |job: &Job| {
+            let parts = match job.at {
+                Where::File(_) if !self.transfer.is_batch() => u64::from(job.threads),
+                _ => 1,
+            };
+            job.start.saturating_add(self.size * parts)
+        };
+        one.at == other.at && one.start < end(other) && other.start < end(one)
     }
 
     /// Whether files are written.

@@ -14,7 +14,7 @@ use forebay::units::{align_down, format_size};
 use rustix::fs::SeekFrom;
 
 use super::mark;
-use super::options::{Asked, GdsioArgs, Job, Where};
+use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 use crate::bench::data::Pattern;
 use crate::bench::make::{self, Room};
 use crate::bench::scratch;
@@ -361,7 +361,7 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
                 let (one, two) = (other.display(), path.display());
                 return Err(Failure::usage("two jobs write to the same bytes")
                     .because(format!("`{one}` and `{two}` are the same file"))
-                    .hint("give each job a folder of its own, or parts apart by `start_offset`"));
+                    .hint(WRITTEN_TWICE));
             }
             seen.push((job, number, path, *region));
         }

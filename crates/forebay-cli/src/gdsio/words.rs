@@ -124,9 +124,11 @@ impl Io {
     }
 }
 
-/// A size: a whole number, with K, M or G behind it in either case, all powers of two.
+/// A size: a whole number, with K, M or G behind it, and perhaps a B behind that, in either case,
+/// all powers of two.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let units = [('K', KIB), ('M', MIB), ('G', GIB)];
+    let text = text.strip_suffix(['B', 'b']).unwrap_or(text);
     let last = text.chars().next_back().map(|last| last.to_ascii_uppercase());
     let unit = units.into_iter().find(|(name, _)| Some(*name) == last);
     let (digits, unit) = unit.map_or((text, 1), |(_, unit)| (&text[..text.len() - 1], unit));
@@ -236,8 +238,28 @@ mod tests {
         assert_eq!(size("512M"), Ok(512 * MIB));
         assert_eq!(size("2G"), Ok(2 * GIB));
         assert_eq!(size("4096"), Ok(4096));
+        for (text, bytes) in [("1KB", KIB), ("1MB", MIB), ("2gb", 2 * GIB), ("512B", 512)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
         assert_eq!(positive_size("0").unwrap_err(), "it has to be above 0");
-        for wrong in ["", "k", "1.5G", "-1", "+1", "1 M", "1KB", "1T", "99999999999G", "1M:2M"] {
+        for wrong in [
+            "",
+            "k",
+            "1.5G",
+            "-1",
+            "+1",
+            "1 M",
+            "1 MB",
+            "B",
+            "MB",
+            "1BB",
+            "1BK",
+            "1KiB",
+            "1TB",
+            "1T",
+            "99999999999G",
+            "1M:2M",
+        ] {
             assert!(size(wrong).is_err(), "{wrong}");
         }
         let range = Sizes::parse("4k:16K:4K").unwrap();

@@ -10,7 +10,7 @@ mod fio;
 mod found;
 mod gdsio;
 mod kind;
-mod near;
+pub(crate) mod near;
 mod nixlbench;
 mod said;
 

@@ -4,7 +4,7 @@
 const LETTERS_MAX: usize = 100;
 
 /// The one of `names` that is nearest to `name`, if any is near.
-pub(super) fn near<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn near<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| -> Vec<char> {
         let letters = text.chars().filter(|c| c.is_alphanumeric());
         letters.flat_map(char::to_lowercase).take(LETTERS_MAX).collect()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::result::{Power, Source, Temperature, Throttled};
+use super::result::{Power, RISE_MAX, Source, Temperature, Throttled};
 use super::sensor::{Channel, Kind, Value};
 use super::series::{Average, Series};
 
@@ -17,8 +17,6 @@ const READINGS_MIN: u64 = 5;
 const STUCK: u64 = 3;
 /// Less of a span than this that is known is worth a word.
 const COVERED_MIN: f64 = 0.9;
-/// Degrees by which something may warm before that is worth a word.
-const RISE_MAX: f64 = 10.0;
 
 /// The readings of all channels.
 #[derive(Debug, Default)]

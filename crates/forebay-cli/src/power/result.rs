@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Degrees by which something may warm before that is worth a word.
+pub(crate) const RISE_MAX: f64 = 10.0;
+
 /// What was measured over one span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

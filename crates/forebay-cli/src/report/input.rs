@@ -9,6 +9,7 @@ use std::path::Path;
 use forebay::units::{KIB, MIB, format_size};
 use serde_json::Value;
 
+use super::compared::{Comparison, Told, read as compared};
 use super::json::{Report, SCHEMA};
 use super::layers::Layers;
 use super::layers::read as layers;
@@ -27,6 +28,8 @@ pub enum Source {
     Records(Vec<Record>),
     /// What a verb printed as one object.
     Table(Box<Report>),
+    /// What `forebay compare` printed: the same, what it found besides, and the runs of each row.
+    Compared(Box<Report>, Box<Comparison>, Vec<Told>),
     /// What was measured of layers behind compute.
     Layers(Box<Layers>),
 }
@@ -74,11 +77,11 @@ fn object(bytes: &[u8]) -> Result<Source, String> {
     if layers::is_layers(bytes)? {
         return Ok(Source::Layers(Box::new(layers::layers(bytes)?)));
     }
-    Ok(Source::Table(Box::new(table(bytes)?)))
+    table(bytes)
 }
 
 /// The report that was printed, or why it is none.
-fn table(bytes: &[u8]) -> Result<Report, String> {
+fn table(bytes: &[u8]) -> Result<Source, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let schema = value.get("schema").and_then(Value::as_u64);
     if value.get("results").is_none() {
@@ -86,7 +89,13 @@ fn table(bytes: &[u8]) -> Result<Report, String> {
     }
     match schema {
         Some(schema) if schema == u64::from(SCHEMA) => {
-            serde_json::from_value(value).map_err(|error| error.to_string())
+            let found = compared::is_comparison(&value)
+                .then(|| (Box::new(compared::comparison(&value)), compared::runs(&value)));
+            let report: Report = serde_json::from_value(value).map_err(|why| why.to_string())?;
+            Ok(match found {
+                Some((comparison, runs)) => Source::Compared(Box::new(report), comparison, runs),
+                None => Source::Table(Box::new(report)),
+            })
         }
         Some(schema) => Err(format!("it has version {schema}, and this program reads {SCHEMA}")),
         None => Err("it has no version (`schema`)".into()),
@@ -119,7 +128,10 @@ mod tests {
         let mut value = serde_json::to_value(&report).unwrap();
         value["compare"] = "all".into();
         value["results"][0]["runs"] = serde_json::json!({"first": 1.0});
-        assert_eq!(read_text(&value.to_string()).unwrap(), Source::Table(Box::new(report)));
+        let mut runs = vec![Told::default(); report.results.len()];
+        runs[0].first = Some(1.0);
+        let expected = Source::Compared(Box::new(report), Box::default(), runs);
+        assert_eq!(read_text(&value.to_string()).unwrap(), expected);
         let layers = read_text(MAPPED).unwrap();
         assert!(matches!(layers, Source::Layers(layers) if layers.points.len() == 3));
         // On one line as well.

@@ -54,6 +54,9 @@ pub struct Environment {
     pub drives: Vec<DriveFacts>,
     /// Versions of the programs that measured.
     pub versions: Versions,
+    /// Limits of the engine that were set: the variables by their names. Absent where none was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
     /// The command, as it may be typed again.
     pub command: String,
     /// When the run began, in seconds since 1970.

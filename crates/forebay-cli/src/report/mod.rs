@@ -3,10 +3,12 @@
 //! say what things are called in all of them, [`proof`] which way bytes took.
 //!
 //! `forebay report` makes one of results that were written down: [`input`] reads them, [`digest`]
-//! is what they say ([`layers`] what they say of layers behind compute), [`grid`] has it as tables,
-//! [`html`] and [`forms`] write it down, and [`command`] is the verb.
+//! is what they say ([`compared`] what they say of a comparison, [`layers`] of layers behind
+//! compute), [`grid`] has it as tables, [`html`] and [`forms`] write it down, and [`command`] is
+//! the verb.
 
 pub mod command;
+pub mod compared;
 pub mod digest;
 pub mod drives;
 pub mod forms;

@@ -161,11 +161,12 @@ fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
     let cannot = cannot_read(path);
     let facts = file.metadata().map_err(|error| cannot.io(&error))?;
     if !facts.is_file() {
-        return Err(cannot.because("it is no regular file"));
+        return Err(cannot.because("it is no regular file").hint(HOW_MADE));
     }
     if facts.len() > FILE_MAX {
         let (len, most) = (format_size(facts.len()), format_size(FILE_MAX));
-        return Err(cannot.because(format!("it has {len}, and no run writes more than {most}")));
+        let why = format!("it has {len}, and no run writes more than {most}");
+        return Err(cannot.because(why).hint(HOW_MADE));
     }
     let mut reader = BufReader::new(file);
     let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
@@ -180,32 +181,49 @@ fn records(file: &File, path: &Path) -> Result<(Vec<Record>, u64)> {
         if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
             break; // it was being written
         }
-        records.push(record(&line, number).map_err(|why| hinted(cannot.because(why)))?);
+        records.push(record(&line, number).map_err(|why| why.failure(&cannot))?);
         whole += len;
     }
     if !matches!(records.first(), Some(Record::Run(_))) {
         let why = if records.is_empty() { "it is empty" } else { "it does not begin with a run" };
-        return Err(hinted(cannot.because(why)));
+        return Err(cannot.because(why).hint(HOW_MADE));
     }
     Ok((records, whole))
 }
 
-fn hinted(failure: Failure) -> Failure {
-    failure.hint(
-        "a results file is made by `forebay sweep -o FILE` or `forebay import`, one record of JSON \
-         to a line",
-    )
+const HOW_MADE: &str = "a results file is made by `forebay sweep -o FILE` or `forebay import`, \
+                        one record of JSON to a line";
+
+/// Why a line is no record.
+enum NoRecord {
+    /// It is none of ours.
+    Foreign(String),
+    /// It is of another version.
+    Version(String),
 }
 
-/// A record, or why the line is none.
-fn record(line: &[u8], number: u64) -> Result<Record, String> {
+impl NoRecord {
+    fn failure(self, cannot: &Cannot<'_>) -> Failure {
+        match self {
+            Self::Foreign(why) => cannot.because(why).hint(HOW_MADE),
+            Self::Version(why) => cannot
+                .because(why)
+                .hint("read it with the `forebay` that wrote it, or with a newer one"),
+        }
+    }
+}
+
+/// The record of a line.
+fn record(line: &[u8], number: u64) -> Result<Record, NoRecord> {
     let at = |why: String| format!("line {number}: {why}");
-    let value: Value = serde_json::from_slice(line).map_err(|error| at(error.to_string()))?;
+    let foreign = |error: serde_json::Error| NoRecord::Foreign(at(error.to_string()));
+    let value: Value = serde_json::from_slice(line).map_err(foreign)?;
     let schema = value.get("schema").and_then(Value::as_u64);
     if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
-        return Err(at(format!("it has version {schema}, and this program reads {SCHEMA}")));
+        let why = at(format!("it has version {schema}, and this program reads {SCHEMA}"));
+        return Err(NoRecord::Version(why));
     }
-    serde_json::from_value(value).map_err(|error| at(error.to_string()))
+    serde_json::from_value(value).map_err(foreign)
 }
 
 /// The records of runs of ours: without what was imported from other tools.
@@ -314,6 +332,9 @@ mod tests {
         let mut newer = serde_json::to_value(run("sweep")).unwrap();
         newer["schema"] = 7.into();
         assert!(why(&newer.to_string()).contains("version 7, and this program reads 1"));
+        let hint = || read(&path).unwrap_err().hint.unwrap();
+        assert!(hint().contains("`forebay` that wrote it, or with a newer one"), "{}", hint());
+        assert!(why("hello\n").starts_with("line 1") && hint().contains("is made by"));
         let middle = format!("{}\n{{\n{}\n", serde_json::to_string(&run("a")).unwrap(), "{}");
         assert!(why(&middle).starts_with("line 2: "));
         let failure = read(folder.path()).unwrap_err();

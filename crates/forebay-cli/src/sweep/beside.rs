@@ -8,7 +8,6 @@ use crate::diff::{self, draw};
 use crate::failure::{Failure, Result};
 use crate::report::digest::{Axis, Metric, gather};
 use crate::report::input::Source;
-use crate::report::warnings::say;
 use crate::results::Record;
 
 /// The arguments with the second path among the others.
@@ -43,21 +42,15 @@ pub(super) fn in_turn(points: usize) -> Vec<usize> {
     (0..half).flat_map(|point| [point, half + point]).collect()
 }
 
-/// Both paths side by side; nothing where no point was measured on both, which the sweep itself
-/// has told.
-pub(super) fn text(args: &SweepArgs, records: &[Record]) -> String {
-    let Some(first) = args.paths.first() else { return String::new() };
+/// Both paths side by side, and what that gives reason to warn of; nothing where no point was
+/// measured on both, which the sweep itself has told.
+pub(super) fn text(args: &SweepArgs, records: &[Record]) -> (String, Vec<String>) {
+    let Some(first) = args.paths.first() else { return (String::new(), Vec::new()) };
     let digest = gather::digest(&[("sweep".into(), Source::Records(records.to_vec()))]);
     let base = first.display().to_string();
     match diff::diff(&digest, &[], (By::Axis(Axis::Path), Some(&base)), Metric::Rate) {
-        Ok(found) => {
-            found.warnings.iter().for_each(|warning| say(warning));
-            format!("\n{}", draw::text(&found, Metric::Rate))
-        }
-        Err(failure) => {
-            say(&failure.in_one_line());
-            String::new()
-        }
+        Ok(found) => (format!("\n{}", draw::text(&found, Metric::Rate)), found.warnings),
+        Err(failure) => (String::new(), vec![failure.in_one_line()]),
     }
 }
 

@@ -18,6 +18,12 @@ use crate::usage;
 
 /// Bytes of a job file at most.
 const LEN_MAX: u64 = MIB;
+/// What to do about a file that is none.
+const IS_TEXT: &str = "`--job` takes a text of flags by their long names, as docs/sweep.md shows \
+                       it; files and folders to measure are given without `--job`";
+/// What to do about lines that are none.
+const IS_TOML: &str =
+    "each line is a flag's long name and what it takes: `depth = [1, 8]`, `request-size = \"64K\"`";
 /// What a job file cannot say.
 const COMMAND_LINE_ONLY: [&str; 6] =
     ["job", "help", "overwrite", "overwrite-device", "power-command", "set-queues"];
@@ -28,10 +34,15 @@ const COMMAND_LINE_ONLY: [&str; 6] =
 /// It cannot be read, is no TOML, or names what there is not.
 pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     let failed = |error| Failure::io(format!("cannot read the job `{}`", path.display()), &error);
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
-    file.take(LEN_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    parse(&text).map_err(|failure| {
+    let parsed = if file.metadata().map_err(failed)?.is_dir() {
+        Err(Failure::usage("it is a folder").hint(IS_TEXT))
+    } else {
+        file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        text(&bytes).and_then(parse)
+    };
+    parsed.map_err(|failure| {
         let message = format!("the job `{}` makes no sense", path.display());
         let mut whole = Failure::usage(message).because(failure.message);
         whole.causes.extend(failure.causes);
@@ -40,14 +51,19 @@ pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     })
 }
 
-fn parse(text: &str) -> Result<SweepArgs> {
-    if text.len() as u64 > LEN_MAX {
-        return Err(Failure::usage(format!("it has more than {}", format_size(LEN_MAX))));
+fn text(bytes: &[u8]) -> Result<&str> {
+    if bytes.len() as u64 > LEN_MAX {
+        let text = format!("it has more than {}", format_size(LEN_MAX));
+        return Err(Failure::usage(text).hint(IS_TEXT));
     }
+    str::from_utf8(bytes).map_err(|_| Failure::usage("it is no text in UTF-8").hint(IS_TEXT))
+}
+
+fn parse(text: &str) -> Result<SweepArgs> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count());
         let line = line.map_or_else(String::new, |line| format!("line {}: ", line.max(1)));
-        Failure::usage(format!("{line}{}", error.message().trim()))
+        Failure::usage(format!("{line}{}", error.message().trim())).hint(IS_TOML)
     })?;
     let mut words: Vec<OsString> = vec!["forebay sweep".into()];
     for (key, value) in &table {
@@ -66,7 +82,9 @@ fn parse(text: &str) -> Result<SweepArgs> {
 
 /// Adds the words of one key.
 fn add(words: &mut Vec<OsString>, key: &str, value: &Value) -> Result<()> {
-    let wrong = |what: &str| Err(Failure::usage(format!("`{key}` cannot be {what}")));
+    let wrong = |what: &str, hint: &str| {
+        Err(Failure::usage(format!("`{key}` cannot be {what}")).hint(hint))
+    };
     let scalar = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Integer(number) => Some(number.to_string()),
@@ -79,11 +97,11 @@ fn add(words: &mut Vec<OsString>, key: &str, value: &Value) -> Result<()> {
             return Ok(());
         }
         Value::Boolean(false) => return Ok(()),
-        Value::Table(_) => return wrong("a table"),
-        Value::Datetime(_) => return wrong("a date"),
+        Value::Table(_) => return wrong("a table", IS_TOML),
+        Value::Datetime(_) => return wrong("a date", "put it in quotes, if it is meant as text"),
         Value::Array(values) => match values.iter().map(scalar).collect() {
             Some(values) => values,
-            None => return wrong("a list of anything but text and numbers"),
+            None => return wrong("a list of anything but text and numbers", IS_TOML),
         },
         other => scalar(other).into_iter().collect(),
     };
@@ -199,7 +217,35 @@ mod tests {
         assert!(why("set-queues = \"reboot {}\"").contains("on the command line"));
         assert!(why("io-queues = [0]").contains("from 1 to 4096"));
         assert!(why("job = \"other\"").contains("takes no `job`"));
-        assert!(why(&format!("label = \"{}\"", "x".repeat(2 << 20))).contains("more than 1 MiB"));
+    }
+
+    #[test]
+    fn what_is_no_job_is_told_with_its_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job");
+        let told = |bytes: &[u8], what: &str, remedy: &str| {
+            std::fs::write(&path, bytes).unwrap();
+            let failure = read(&path).unwrap_err();
+            assert!(failure.usage && failure.message.contains("makes no sense"), "{failure:?}");
+            assert!(failure.causes.concat().contains(what), "{failure:?}");
+            assert!(failure.hint.as_ref().unwrap().contains(remedy), "{failure:?}");
+        };
+        let long = format!("label = \"{}\"", "x".repeat(2 << 20));
+        for (bytes, what, remedy) in [
+            (&b"depth = { a = 1 }"[..], "`depth` cannot be a table", "`depth = [1, 8]`"),
+            (b"[depth]\na = 1", "`depth` cannot be a table", "`depth = [1, 8]`"),
+            (b"label = 2026-01-01", "`label` cannot be a date", "in quotes"),
+            (b"depth = [[1], [2]]", "a list of anything but", "`depth = [1, 8]`"),
+            (b"depth = [1,", "line 1: ", "`depth = [1, 8]`"),
+            (b"depth: 8", "line 1: ", "`request-size = \"64K\"`"),
+            (long.as_bytes(), "more than 1 MiB", "without `--job`"),
+            (b"label = \"\xff\"", "no text in UTF-8", "without `--job`"),
+        ] {
+            told(bytes, what, remedy);
+        }
+        let failure = read(folder.path()).unwrap_err();
+        assert_eq!((failure.usage, failure.causes), (true, vec!["it is a folder".to_owned()]));
+        assert!(failure.hint.unwrap().contains("without `--job`"));
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
 //! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what
-//! could be reached, `beside` has a second path in turn. [`workload`](crate::workload) measures,
-//! [`results`](crate::results) keeps what was measured as soon as it was, `pace` says how long it
-//! will take, `draw` shows it.
+//! could be reached, `beside` has a second path in turn, `cold` sees what does not stay so.
+//! [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was measured as
+//! soon as it was, `pace` says how long it will take, `show` prints it.
 
 mod beside;
 pub mod ceilings;
+mod cold;
 mod files;
 mod job;
 pub mod kv;
@@ -15,24 +16,23 @@ mod pace;
 mod plan;
 mod practice;
 pub mod queues;
+mod show;
 mod state;
 mod switch;
 mod targets;
 
-use std::collections::HashMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::topology::{Drive, DriveKind, Resolver, StorageMap};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use self::ceilings::{Found, parts};
 use self::files::Place;
 use self::plan::Planned;
+use self::show::{progress, tell};
 use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
@@ -42,16 +42,13 @@ use crate::compare::sockets;
 use crate::failure::{Failure, Result};
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
-use crate::report::digest::gather;
-use crate::report::forms::terminal;
-use crate::report::json::{Direction, Gpu};
-use crate::report::table;
+use crate::report::json::Gpu;
 use crate::report::warnings::{Warning, say};
-use crate::results::file::{Ledger, samples};
+use crate::results::file::Ledger;
 use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::steps::Step;
 use crate::workload::measure::Measurer;
-use crate::{interrupt, limits, log};
+use crate::{interrupt, limits};
 
 /// How often a spinner turns.
 const TICK: Duration = Duration::from_millis(100);
@@ -67,8 +64,8 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
     switch::check(&args)?;
     let engine = Engine::new(limits::limits(program)?)?;
     let records = Sweep::new(&args, engine, command)?.run()?;
-    show(&args, &records)?;
-    let failed = failures(&records);
+    let failed = show::failures(&records);
+    show::print(&args, &records, &failed)?;
     match failed.first() {
         None => Ok(()),
         Some(first) => {
@@ -79,51 +76,6 @@ pub(crate) fn command(args: &SweepArgs, command: &str, program: &Program) -> Res
             Err(Failure::new(text).because(*first))
         }
     }
-}
-
-/// Why samples are missing, or that their bytes were wrong: of those that were taken more than once
-/// what came last.
-fn failures(records: &[Record]) -> Vec<&str> {
-    let mut last = HashMap::new();
-    for (_, sample) in samples(records) {
-        last.insert((&sample.point, sample.repeat), sample);
-    }
-    let failed = samples(records).map(|(_, sample)| sample);
-    let failed = failed.filter(|sample| {
-        last.get(&(&sample.point, sample.repeat)).is_some_and(|last| std::ptr::eq(*last, *sample))
-    });
-    failed.filter_map(failure_of).collect()
-}
-
-fn failure_of(sample: &Sample) -> Option<&str> {
-    let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
-    sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
-}
-
-fn show(args: &SweepArgs, records: &[Record]) -> Result<()> {
-    let mut out = anstream::stdout();
-    let shown = if args.json {
-        records.iter().try_for_each(|record| {
-            let line = serde_json::to_string(record).map_err(std::io::Error::other)?;
-            writeln!(out, "{line}")
-        })
-    } else {
-        let mut text = text(args, records);
-        if args.vs.is_some() {
-            text.push_str(&beside::text(args, records));
-        }
-        out.write_all(text.as_bytes())
-    };
-    shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))
-}
-
-/// What a report shows where there is no browser, below the machine.
-fn text(args: &SweepArgs, records: &[Record]) -> String {
-    let digest = gather::of_records("this sweep", records);
-    let Some(run) = digest.runs.last() else { return String::new() };
-    let path = args.paths.first().map_or_else(|| ".".into(), |path| path.display().to_string());
-    let head = table::header(&run.environment, Some(&path), args.paths.len() > 1);
-    head + &terminal::body(&digest)
 }
 
 /// A sweep that is under way.
@@ -244,7 +196,7 @@ impl<'a> Sweep<'a> {
             Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, None),
         }
         let (ceilings, table) = self.ceilings()?;
-        let mut pace = self.practise(&todo);
+        let mut pace = self.practise(&todo)?;
         let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
         let kept = points * repeats as usize - todo.len();
         let kept =
@@ -265,7 +217,7 @@ impl<'a> Sweep<'a> {
             bar.tick();
             self.turn(&planned, repeat, Some(&bar));
             let start = Instant::now();
-            let sample = self.sample(&planned, repeat, &ceilings);
+            let sample = self.sample(index, repeat, &ceilings)?;
             let measured = sample.measured.clone();
             self.note(Record::Sample(Box::new(sample)))?;
             let took = start.elapsed();
@@ -296,7 +248,7 @@ impl<'a> Sweep<'a> {
 
     /// Says that a ceiling could not be measured; the points can be all the same.
     fn warn(&mut self, failure: &Failure) -> Result<()> {
-        let text = format!("a ceiling is not known: {}", failure.in_one_line());
+        let text = format!("a ceiling is not known: {}", failure.with_remedy());
         say(&text);
         self.note(Record::Warning { text })
     }
@@ -314,11 +266,10 @@ impl<'a> Sweep<'a> {
         let mut all: Vec<Drive> = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
             let mut drives = self.drives(index);
-            // What is measured by writing would leave bytes that no check knows; and what storage
-            // gives with some queues is no ceiling of what it gives with others.
-            if directions.contains(&Direction::Read) && self.switch.is_none() {
-                let (path, direction) = (self.path(index), Direction::Read);
-                match ceilings::storage(&self.engine, place, &path, direction) {
+            // What storage gives with some queues is no ceiling of what it gives with others.
+            let of = directions.iter().filter(|_| self.switch.is_none());
+            for &direction in of {
+                match ceilings::storage(&self.engine, place, &self.path(index), direction) {
                     Ok(ceiling) => ceilings.extend(ceiling.map(|mut ceiling| {
                         ceilings::with_drives(&mut ceiling, &mut drives);
                         ceiling
@@ -372,14 +323,21 @@ impl<'a> Sweep<'a> {
         Ok(measured)
     }
 
-    fn sample(&self, planned: &Planned, repeat: u32, ceilings: &[Ceiling]) -> Sample {
+    fn sample(&mut self, index: usize, repeat: u32, ceilings: &[Ceiling]) -> Result<Sample> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let result = self.measure(planned).map(|mut measured| {
+        let mut result = self.measure(&self.planned[index]);
+        if let Ok(measured) = &result
+            && self.goes_once(index, measured)?
+        {
+            result = self.measure(&self.planned[index]);
+        }
+        let planned = &self.planned[index];
+        let result = result.map(|mut measured| {
             measured.bound = ceilings::bound(planned, &measured, ceilings);
             measured
         });
-        let error = result.as_ref().err().map(Failure::in_one_line);
-        Sample {
+        let error = result.as_ref().err().map(Failure::with_remedy);
+        Ok(Sample {
             point: planned.point.clone(),
             repeat,
             unix_time: since.as_secs_f64(),
@@ -387,7 +345,7 @@ impl<'a> Sweep<'a> {
             line: None,
             measured: result.ok(),
             error,
-        }
+        })
     }
 }
 
@@ -464,18 +422,4 @@ fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
         resolver.resolve(path)
     };
     paths.iter().map(map).collect()
-}
-
-fn tell(text: &str) {
-    let _ = writeln!(anstream::stderr(), "{text}");
-}
-
-fn progress(steps: u64) -> ProgressBar {
-    if log::is_on() {
-        return ProgressBar::hidden();
-    }
-    ProgressBar::new(steps).with_style(
-        ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
 }

@@ -12,6 +12,7 @@ use crate::args::sweep::{WayName, direction_name};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::Point;
+use crate::variables;
 use crate::workload::issuer::Way;
 use crate::workload::pattern::Pattern;
 use crate::workload::{End, Load};
@@ -151,13 +152,8 @@ fn load(
     request: &Requests,
     (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
 ) -> Load {
-    let end = args.bytes.map_or_else(|| End::Time(args.time.unwrap_or(TIME)), End::Bytes);
     // What a warm-up leaves in the page cache would be written, or found, in the span that counts.
     let once = cache == Cache::Cold && (read_percent < 100 || is_cached(way));
-    let usual = match end {
-        End::Time(time) if !once => time / 10,
-        _ => Duration::ZERO,
-    };
     Load {
         way,
         read_percent,
@@ -166,12 +162,24 @@ fn load(
         depth,
         batch,
         cache,
-        warm_up: if once { Duration::ZERO } else { args.warm_up.unwrap_or(usual) },
-        end,
+        warm_up: if once { Duration::ZERO } else { warm_up(args) },
+        end: end(args),
         once,
         rate: args.rate,
         seed: args.seed.unwrap_or(1),
     }
+}
+
+fn end(args: &SweepArgs) -> End {
+    args.bytes.map_or_else(|| End::Time(args.time.unwrap_or(TIME)), End::Bytes)
+}
+
+/// The warm-up of all points that may have one.
+fn warm_up(args: &SweepArgs) -> Duration {
+    args.warm_up.unwrap_or(match end(args) {
+        End::Time(time) => time / 10,
+        End::Bytes(_) => Duration::ZERO,
+    })
 }
 
 /// Whether all that a way moves goes through the page cache.
@@ -238,7 +246,6 @@ pub(super) fn asked(
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
     let seconds = |time: Duration| time.as_secs_f64();
-    let load = planned.first().map(|planned| &planned.load);
     json!({
         "points": points,
         "host": host,
@@ -246,12 +253,16 @@ pub(super) fn asked(
         "targets": targets,
         "label": args.label,
         "repeats": repeats(args),
-        "time_s": load.and_then(|load| match load.end {
+        // Another program, or one that is limited otherwise, measures something else.
+        "version": env!("CARGO_PKG_VERSION"),
+        "variables": variables::set(),
+        "power_command": args.power_command,
+        "time_s": match end(args) {
             End::Time(time) => Some(seconds(time)),
             End::Bytes(_) => None,
-        }),
+        },
         "bytes": args.bytes,
-        "warm_up_s": load.map(|load| seconds(load.warm_up)),
+        "warm_up_s": seconds(warm_up(args)),
         "size": args.size,
         "rate": args.rate,
         "seed": args.seed.unwrap_or(1),
@@ -383,6 +394,8 @@ mod tests {
             SweepArgs { seed: Some(2), ..SweepArgs::default() },
             SweepArgs { batch: vec![4], ..SweepArgs::default() },
             SweepArgs { label: Some("after".into()), ..SweepArgs::default() },
+            SweepArgs { warm_up: Some(Duration::ZERO), ..SweepArgs::default() },
+            SweepArgs { power_command: Some("true".into()), ..SweepArgs::default() },
         ] {
             assert_ne!(usual, asked_of(&other), "{other:?}");
         }

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 
 use super::pace::{Pace, Seen, Shape, words};
 use super::plan::Planned;
-use super::{Sweep, TICK, tell};
+use super::{Sweep, TICK, cold, tell};
 use crate::failure::Result;
 use crate::log;
 use crate::report::json::Cache;
@@ -62,24 +62,22 @@ impl Sweep<'_> {
 
     /// Takes short samples that nobody keeps: they start what the engine starts with its first
     /// transfer, and show what samples take.
-    pub(super) fn practise(&self, todo: &[(usize, u32)]) -> Pace {
+    ///
+    /// # Errors
+    /// The results' file cannot be written.
+    pub(super) fn practise(&mut self, todo: &[(usize, u32)]) -> Result<Pace> {
+        let started = self.start(todo)?;
         let mut ways = Vec::new();
         let shapes = self.planned.iter().map(|planned| self.shape(planned, &mut ways)).collect();
         let mut pace = Pace::new(shapes, todo.iter().map(|(index, _)| *index).collect());
         // Where the first number of queues cannot be set, nothing can be tried out.
         if self.places.is_empty() {
             pace.settle();
-            return pace;
+            return Ok(pace);
         }
+        started.into_iter().for_each(|index| pace.turned(index, None));
         let bar = spinner();
         bar.set_message("looking how long samples take");
-        for index in to_start(todo.iter().map(|(index, _)| (*index, self.names(*index)))) {
-            // What is wrong with it the sample itself will say.
-            let mut first = self.planned[index].clone();
-            (first.load.warm_up, first.load.end) = (Duration::ZERO, End::Bytes(1));
-            let _ = self.measure(&first);
-            pace.turned(index, None);
-        }
         let start = Instant::now();
         let (order, must) = pace.to_practise();
         for (number, index) in order.into_iter().enumerate() {
@@ -106,12 +104,42 @@ impl Sweep<'_> {
         }
         bar.finish_and_clear();
         pace.settle();
-        pace
+        Ok(pace)
     }
 
-    /// The targets of a point.
-    fn names(&self, index: usize) -> &[String] {
-        &self.planned[index].point.targets
+    /// A call each of so many points that every target and every way of cold reads has had one; the
+    /// points' numbers.
+    fn start(&mut self, todo: &[(usize, u32)]) -> Result<Vec<usize>> {
+        if self.places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<Vec<String>> = todo.iter().map(|(index, _)| self.names(*index)).collect();
+        let all = todo.iter().zip(&names).map(|((index, _), names)| (*index, names.as_slice()));
+        let first = to_start(all);
+        for &index in &first {
+            let mut one = self.planned[index].clone();
+            (one.load.warm_up, one.load.end) = (Duration::ZERO, End::Bytes(1));
+            let bar = spinner();
+            bar.set_message("making a first call of each way");
+            // What is wrong with it the sample itself will say.
+            let measured = self.measure(&one);
+            bar.finish_and_clear();
+            if let Ok(measured) = measured {
+                self.goes_once(index, &measured)?;
+            }
+        }
+        Ok(first)
+    }
+
+    /// What the first call of a point is the first call of: its targets, and where they are to stay
+    /// cold the reads of a path in one way.
+    fn names(&self, index: usize) -> Vec<String> {
+        let planned = &self.planned[index];
+        let mut names = planned.point.targets.clone();
+        if cold::is_to_stay_cold(planned) {
+            names.push(format!("{}: {:?}", planned.path, planned.load.way));
+        }
+        names
     }
 
     /// A short sample; one that failed tells how long that took.
@@ -152,9 +180,9 @@ impl Sweep<'_> {
     }
 }
 
-/// The points, by their numbers, whose transfers reach every target at least once: those with most
-/// targets that none before has. With its first transfer to a target the engine starts what it
-/// needs for that, which no sample is to measure.
+/// The points, by their numbers, whose transfers reach every target, or whatever else the names
+/// stand for, at least once: those with most that none before has. With its first transfer to a
+/// target the engine starts what it needs for that, which no sample is to measure.
 fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> {
     let mut groups: Vec<(usize, &[String])> = Vec::new();
     for (index, names) in all {

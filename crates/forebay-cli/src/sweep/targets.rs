@@ -40,7 +40,8 @@ pub(super) fn find(engine: &Engine, args: &SweepArgs) -> Result<(Vec<Together>, 
             let mut all: Together = Vec::new();
             for wanted in named {
                 let Some(device) = engine.device(wanted)? else {
-                    return Err(Failure::new("`--gpus` takes GPUs, and host memory is none"));
+                    return Err(Failure::usage("`--gpus` takes GPUs, and host memory is none")
+                        .hint("leave it out of `--gpus`; `--gpu none` alone measures it"));
                 };
                 all.push(Some(device));
             }
@@ -65,4 +66,17 @@ fn simulated(engine: &Engine, count: u32, config: &SimConfig) -> Result<Together
         all.push(Some(device));
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_among_gpus_is_told_with_its_remedy() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let gpus = Some(GpuList::Named(vec![GpuSelector::None]));
+        let failure = find(&engine, &SweepArgs { gpus, ..SweepArgs::default() }).unwrap_err();
+        assert!(failure.usage && failure.hint.unwrap().contains("`--gpu none`"));
+    }
 }

@@ -22,13 +22,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one.
-    pub fn add(&mut self, latency: Duration) {
-        self.0.saturating_record(nanoseconds(latency));
-    }
-
     /// Counts `count` of the same length.
-    pub fn add_many(&mut self, latency: Duration, count: u64) {
+    pub fn add(&mut self, latency: Duration, count: u64) {
         let longest = nanoseconds(MAX);
         self.0.record_n(nanoseconds(latency).min(longest), count).expect("it is in the range");
     }
@@ -70,7 +65,7 @@ mod tests {
         let mut odd = Latencies::default();
         for micros in 1..=10_000 {
             let half = if micros % 2 == 0 { &mut all } else { &mut odd };
-            half.add(Duration::from_micros(micros));
+            half.add(Duration::from_micros(micros), 1);
         }
         all.add_all(&odd);
         let told = all.summary(true).unwrap();
@@ -85,13 +80,13 @@ mod tests {
     #[test]
     fn what_takes_for_ever_counts_as_an_hour() {
         let mut all = Latencies::default();
-        all.add(Duration::from_secs(1 << 40));
-        all.add(Duration::ZERO);
+        all.add(Duration::from_secs(1 << 40), 1);
+        all.add(Duration::ZERO, 3);
         let told = all.summary(false).unwrap();
         assert!(
             told.max_ns.unwrap().abs_diff(nanoseconds(MAX)) <= nanoseconds(MAX) / 500,
             "{told:?}"
         );
-        assert_eq!((told.count, told.p50_ns), (Some(2), Some(0)));
+        assert_eq!((told.count, told.p50_ns), (Some(4), Some(0)));
     }
 }

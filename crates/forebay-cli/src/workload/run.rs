@@ -42,7 +42,7 @@ pub struct Ran {
     pub read: u64,
     /// All that were written.
     pub written: u64,
-    /// How long calls took that ended in the span.
+    /// How long requests took that ended in the span: all of a call as long as that.
     pub latencies: Latencies,
     /// What the span cost the processors.
     pub cpu: CpuCost,

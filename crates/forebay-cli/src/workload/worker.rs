@@ -209,7 +209,8 @@ impl Worker {
             // Those that were due first have waited longest.
             let longest = waited.mul_f64(1.0 - ratio(group, groups));
             let count = missed / groups + u128::from(group < missed % groups);
-            progress.latencies.add_many(longest, u64::try_from(count).unwrap_or(u64::MAX));
+            let requests = count.saturating_mul(self.batch as u128);
+            progress.latencies.add(longest, u64::try_from(requests).unwrap_or(u64::MAX));
         }
     }
 
@@ -249,7 +250,8 @@ impl Worker {
         progress.ended += 1;
         // One that was due while it counted counts whenever it ends.
         if self.phase.counts() || (self.due.is_some() && self.phase.is_over()) {
-            progress.latencies.add(at.saturating_duration_since(progress.since[place]));
+            let took = at.saturating_duration_since(progress.since[place]);
+            progress.latencies.add(took, self.batch as u64);
         }
         // The memory of an old call is used again for its place's next.
         progress.last.push_back(call);

@@ -167,7 +167,7 @@ fn a_sweep_measures_a_second_path_turn_by_turn() {
             "--gpu=none",
             "--request-size=4K,64K",
             "--depth=1",
-            "--time=20ms",
+            "--bytes=1M",
             "--repeats=2",
             "--size=1M",
             "--cache=resident",

@@ -95,7 +95,8 @@ fn long_help_of_the_command() {
           1  something failed, or wrong data were found
           2  the command makes no sense
 
-        Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten.
+        Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
+        (of two for `gdsio`).
         NO_COLOR switches colours off.
         ");
 }

@@ -135,12 +135,16 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
         // What was said before is kept; nothing is before the initialiser.
         assert_eq!(seen.version.is_some(), does == "open-crash", "{does}");
     }
-    let bound = Duration::from_millis(700);
-    for does in ["init-spin", "open-spin"] {
+    let spins = |does: &str, bound| {
         let (seen, end) = played.ask_with(&[&format!("{DOES}={does}")], bound);
         assert_eq!((end, seen.opened), (End::TimedOut(bound), false), "{does}");
-        assert!(does == "init-spin" || seen.version.as_deref() == Some("1.19"), "{seen:?}");
-    }
+        seen.version
+    };
+    let [short, longer, longest] = [700, 3000, 15_000].map(Duration::from_millis);
+    spins("init-spin", short);
+    // On a busy machine it may not come to its version at first.
+    let version = [short, longer, longest].into_iter().find_map(|bound| spins("open-spin", bound));
+    assert_eq!(version.as_deref(), Some("1.19"));
 }
 
 /// A library that spins would do so for ever where nobody is left to end its process, also within
@@ -258,10 +262,16 @@ fn a_program_that_is_not_ours_is_no_danger() {
     let script = b"#!/bin/sh\necho library /x\necho opened\necho storage nvme p2pdma\nexit 7\n";
     let (seen, end) = says(script, 0o755, LONG);
     assert_eq!((end, seen.opened, seen.storage.len()), (End::Exited(7), true, 1));
-    // A process that it leaves behind keeps its output open for longer than it has.
-    let bound = Duration::from_millis(500);
-    let (seen, end) = says(b"#!/bin/sh\necho opened\nsleep 5 &\n", 0o755, bound);
-    assert_eq!((end, seen.opened), (End::Exited(0), true));
+    // A process that it leaves behind keeps its output open for longer than it has; on a busy
+    // machine it may need more than that to end.
+    let bounds = [500, 3000, 15_000].map(Duration::from_millis);
+    let mut left = bounds.map(|bound| (bound, b"#!/bin/sh\necho opened\nsleep 30 &\n")).into_iter();
+    let ended = left.find_map(|(bound, script)| {
+        let (seen, end) = says(script, 0o755, bound);
+        (end != End::TimedOut(bound)).then_some((end, seen.opened))
+    });
+    assert_eq!(ended, Some((End::Exited(0), true)));
+    let [bound, ..] = bounds;
     let (seen, end) = says(b"#!/bin/sh\nexec cat /dev/zero\n", 0o755, bound);
     assert_eq!((end, seen), (End::TimedOut(bound), Seen::default()));
     let mut elf = vec![0; 4096];
@@ -287,9 +297,12 @@ fn the_real_library_has_what_is_asked_of_it() {
     };
     for library in [oldest, newest] {
         let text = library.to_str().unwrap();
-        let (seen, end) = ask(&[], &["--library", text], Duration::from_secs(2));
-        assert!(matches!(end, End::Exited(0) | End::TimedOut(_)), "{text}: {end:?}, {seen:?}");
-        let version = seen.version.expect(text);
+        let version = [2, 10, 40].into_iter().find_map(|seconds| {
+            let (seen, end) = ask(&[], &["--library", text], Duration::from_secs(seconds));
+            assert!(matches!(end, End::Exited(0) | End::TimedOut(_)), "{text}: {end:?}, {seen:?}");
+            seen.version
+        });
+        let version = version.expect(text);
         let folder = library.parent().unwrap().file_name().unwrap().to_str().unwrap();
         assert!(folder.starts_with(&format!("{version}.")), "{text}: {version}");
     }

@@ -48,6 +48,9 @@ pub(crate) struct Stamp {
     size: i64,
     /// Seconds and nanoseconds.
     changed: (i64, i64),
+    /// The same of its bytes alone.
+    written: (i64, i64),
+    links: u64,
 }
 
 impl FilePages {
@@ -143,14 +146,24 @@ impl Handle {
     /// The kernel's.
     pub(crate) fn stamp(&self) -> io::Result<Stamp> {
         let stat = rustix::fs::fstat(&self.fd)?;
-        // One system interface has it with a sign, another without.
-        let nanoseconds = i64::try_from(stat.st_ctime_nsec).unwrap_or(0);
-        let changed = (stat.st_ctime, nanoseconds);
-        Ok(Stamp { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed })
+        // One system interface has them with a sign, another without.
+        let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
+        let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        let (identity, size) = ((stat.st_dev, stat.st_ino), stat.st_size);
+        #[allow(clippy::unnecessary_cast, reason = "it has 32 bits on some machines")]
+        let links = stat.st_nlink as u64;
+        Ok(Stamp { identity, size, changed, written, links })
     }
 }
 
 impl Stamp {
+    /// Whether its bytes may be others by `now`. Who has removed it, or put another file in its
+    /// place, has changed the number of its links and no byte of it.
+    pub(crate) fn is_outdated(&self, now: &Self) -> bool {
+        let bytes = |of: &Self| (of.identity, of.size, of.written);
+        bytes(self) != bytes(now) || (self.changed != now.changed && self.links == now.links)
+    }
+
     /// Whether nobody can be in the middle of a change that began before.
     pub(crate) fn is_settled(&self) -> bool {
         let now = rustix::time::clock_gettime(ClockId::Realtime);

@@ -25,6 +25,11 @@ impl DeviceError {
         self.name == NONSENSE
     }
 
+    /// Whether the GPU has no room.
+    pub(crate) fn is_want_of_memory(&self) -> bool {
+        self.name.ends_with("_ERROR_OUT_OF_MEMORY")
+    }
+
     /// Whether the GPU will answer this process with nothing but errors from now on, as the
     /// driver's reference says of these numbers (`CUresult`).
     pub(crate) fn is_loss(&self) -> bool {

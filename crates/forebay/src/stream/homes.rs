@@ -102,7 +102,7 @@ impl Homes {
         self.gone = true;
         for place in self.places.iter_mut().map(std::mem::take) {
             if self.stuck {
-                std::mem::forget(place);
+                Box::leak(Box::new(place)); // so that whoever looks for leaks sees who did it
             }
         }
     }

@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use super::refuse;
+use super::slices::PART_ALIGNMENT;
+use super::{refuse, slices};
 use crate::engine::{Engine, File};
 use crate::error::{Error, Result};
 use crate::file::Residency;
 use crate::plan::{Packed, Packing, Wanted};
 use crate::units::{ByteRange, align_up};
-
-/// Each part of a layer begins at a multiple of this on the GPU, as an allocation does.
-const PART_ALIGNMENT: u64 = 256;
 
 /// Bytes of one copy from pinned memory at most: the link's own cost of a copy is 0.2 % of that
 /// (2.7 µs of 1.2 ms on an H200), and what others copy waits no longer.
@@ -64,9 +62,12 @@ impl Layer {
     /// Bytes that it takes on the GPU: each part begins at a multiple of 256.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.parts
-            .iter()
-            .fold(0, |all, part| align_up(all, PART_ALIGNMENT).saturating_add(part.len))
+        slices::length(self.lens()).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of each part.
+    fn lens(&self) -> impl Iterator<Item = u64> {
+        self.parts.iter().map(|part| part.len)
     }
 
     /// Whether it has no bytes.
@@ -99,7 +100,7 @@ impl Layer {
                 return Err(refuse(part, reason));
             }
         }
-        if self.len() == u64::MAX {
+        if slices::length(self.lens()).is_none() {
             return Err(refuse(first, format!("the layer `{name}` is larger than memory")));
         }
         Ok(())
@@ -187,15 +188,16 @@ pub(super) fn slot_len(engine: &Engine) -> u64 {
     engine.options().slot_size / 2
 }
 
-/// The layers, each cut in so many slices that `room` of them at once fit `budget` bytes; in one
-/// where there is no budget. How many slices there are of each, and the units in order.
+/// The layers, each cut in so many slices that two of them at once fit `budget` bytes and a GPU of
+/// `room` bytes; in one where there is no budget. How many slices there are of each, and the units
+/// in order.
 ///
 /// # Errors
-/// What is wrong with a layer; a budget that is too small for any slices.
+/// What is wrong with a layer; a budget, or a GPU, that is too small for any slices.
 pub(super) fn cut(
     engine: &Engine,
     layers: &[Layer],
-    budget: Option<u64>,
+    (budget, room): (Option<u64>, u64),
 ) -> Result<(usize, Vec<Unit>)> {
     let slot = slot_len(engine);
     if layers.is_empty() {
@@ -203,47 +205,62 @@ pub(super) fn cut(
         return Err(Error::BadOption { name, value, expected: "one at least".into() });
     }
     layers.iter().enumerate().try_for_each(|(number, layer)| layer.check(number, engine))?;
-    let largest = layers.iter().map(Layer::len).max().unwrap_or(0);
-    let most = budget.map_or(largest, |budget| budget / 2);
-    let deepest = layers.iter().map(|layer| layer.parts.len()).max().unwrap_or(1);
-    let mut needed = 0;
-    for slices in 1..=deepest {
-        let numbered = layers.iter().enumerate();
-        let cut = numbered.flat_map(|(number, layer)| slices_of(number, layer, slices, slot));
-        let units: Vec<Unit> = cut.collect();
-        needed = units.iter().map(|unit| unit.len).max().unwrap_or(0);
-        if needed <= most {
-            return Ok((slices, units));
+    let most = budget.unwrap_or(u64::MAX).min(room) / 2;
+    let lens: Vec<Vec<u64>> = layers.iter().map(|layer| layer.lens().collect()).collect();
+    let fits = layers.iter().all(|layer| layer.len() <= most);
+    let count = match budget {
+        _ if fits => Some(1),
+        None => None,
+        // As many of each as one of them needs.
+        Some(_) => lens
+            .iter()
+            .map(|lens| slices::count(lens, most))
+            .try_fold(1, |all, count| count.map(|count| all.max(count))),
+    };
+    let Some(count) = count else { return Err(too_large(layers, (budget, room))) };
+    let mut units = Vec::new();
+    for (number, (layer, lens)) in layers.iter().zip(&lens).enumerate() {
+        for (slice, range) in slices::cut(lens, count).into_iter().enumerate() {
+            units.push(Unit::new(layer, number, (slice, count), range, slot));
         }
     }
-    Err(Error::BadOption {
-        name: "gpu_budget".into(),
-        value: format!("{} bytes", budget.unwrap_or(0)),
-        expected: format!(
-            "{} bytes at least, for two layers, or {} for two slices of a layer, which is cut \
-             between its parts",
-            largest.saturating_mul(2),
-            needed.saturating_mul(2),
-        ),
-    })
+    Ok((count, units))
 }
 
-/// A layer in `count` slices of about the same length, cut between its parts; some may be empty.
-fn slices_of(number: usize, layer: &Layer, count: usize, slot: u64) -> Vec<Unit> {
-    let all: u64 = layer.parts.iter().map(|part| part.len).sum();
-    let (mut first, mut before) = (0, 0);
-    let cut = |slice: usize| {
-        let goal = u128::from(all) * (slice as u128 + 1) / count as u128;
-        let start = first;
-        while let Some(next) = layer.parts.get(first)
-            && (slice + 1 == count || u128::from(before + next.len / 2) < goal)
-        {
-            before += next.len;
-            first += 1;
-        }
-        Unit::new(layer, number, (slice, count), start..first, slot)
-    };
-    (0..count).map(cut).collect()
+/// Says what is too large for a budget, or for a GPU of `room` bytes.
+fn too_large(layers: &[Layer], (budget, room): (Option<u64>, u64)) -> Error {
+    let numbered = layers.iter().enumerate();
+    let (number, whole) = numbered.max_by_key(|(_, layer)| layer.len()).expect("one at least");
+    let of_part = |part: &&LayerPart| part.len;
+    let parts = layers.iter().flat_map(Layer::parts);
+    let part = parts.max_by_key(of_part).expect("a layer has bytes");
+    let name = whole.called(number);
+    match budget {
+        _ if part.len > room / 2 => refuse(
+            part,
+            format!(
+                "the GPU has {room} bytes, and two slices have to fit of layers that are cut \
+                 between their parts: cut this part in smaller ones"
+            ),
+        ),
+        None => refuse(
+            whole.parts.iter().find(|part| part.len > 0).unwrap_or(part),
+            format!(
+                "the GPU has {room} bytes, and two layers as large as `{name}` have to fit: give \
+                 `gpu_budget`, so that they come in slices"
+            ),
+        ),
+        Some(budget) => Error::BadOption {
+            name: "gpu_budget".into(),
+            value: format!("{budget} bytes"),
+            expected: format!(
+                "{} bytes at least, for two layers, or {} for two slices of a layer, which is cut \
+                 between its parts",
+                whole.len().saturating_mul(2),
+                part.len.saturating_mul(2),
+            ),
+        },
+    }
 }
 
 /// A copy: from where, to where in a buffer, how many bytes.

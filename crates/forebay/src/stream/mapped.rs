@@ -3,7 +3,7 @@
 //!
 //! Pinned pages stay what they were when somebody overwrites the file past the page cache, or cuts
 //! it. So a layer is only taken from there while the file is the one, of the size and the time of
-//! change, that it was before its pages were mapped.
+//! change, that it was before its pages were mapped; and `after` looks again when it is copied.
 
 #![expect(unsafe_code, reason = "pins what it has mapped")]
 
@@ -36,8 +36,12 @@ struct Window {
 pub(super) struct Pages {
     device: Arc<dyn Device>,
     pinned: Vec<FilePages>,
-    files: Vec<(File, Stamp)>,
+    stamps: Stamps,
 }
+
+/// Files, each with what tells that it was not changed since.
+#[derive(Debug, Clone)]
+pub(super) struct Stamps(Arc<[(File, Stamp)]>);
 
 /// Why pages are not pinned.
 #[derive(Debug, Clone)]
@@ -108,8 +112,8 @@ impl Windows {
         if !self.0.iter().all(is_resident) {
             return Err(Refusal::Now("layers are not in the page cache"));
         }
-        let device = Arc::clone(device);
-        let mut pages = Pages { device, pinned: Vec::new(), files };
+        let (device, stamps) = (Arc::clone(device), Stamps(files.into()));
+        let mut pages = Pages { device, pinned: Vec::new(), stamps };
         let mut all = Vec::new();
         for window in self.0 {
             let mapped = window.file.map_pages(window.range);
@@ -138,8 +142,27 @@ const CHANGED: Refusal = Refusal::Now("a file was changed meanwhile");
 impl Pages {
     /// Whether its files are what they were before it was mapped.
     pub(super) fn is_current(&self) -> bool {
-        let same = |(file, stamp): &(File, Stamp)| file.stamp().is_ok_and(|now| now == *stamp);
-        self.files.iter().all(same)
+        self.stamps.hold()
+    }
+
+    /// What its files were before it was mapped.
+    pub(super) fn stamps(&self) -> Stamps {
+        self.stamps.clone()
+    }
+}
+
+impl Stamps {
+    /// Whether all files are what they were.
+    fn hold(&self) -> bool {
+        self.0.iter().all(|(file, stamp)| file.stamp().is_ok_and(|now| now == *stamp))
+    }
+
+    /// A file whose bytes may be others than they were.
+    pub(super) fn outdated(&self) -> Option<&File> {
+        let is_same = |stamp: &Stamp, now: &Stamp| !stamp.is_outdated(now);
+        let same =
+            |(file, stamp): &&(File, Stamp)| file.stamp().is_ok_and(|now| is_same(stamp, &now));
+        self.0.iter().find(|one| !same(one)).map(|(file, _)| file)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which layers are copied from the page cache where they lie, and the thread that pins their pages
 //! and lets them go: both take as long as the driver likes, and neither may hold up who queues
-//! copies.
+//! copies. It looks again at files when their pages were copied (`after`).
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -33,7 +33,7 @@ const LEFT: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Maps {
     /// Bytes that may be pinned, and those that are.
-    budget: u64,
+    pub(super) budget: u64,
     used: u64,
     /// For each unit the streams to which it has come from files before, each a bit, and whether
     /// its pages can be used.
@@ -50,10 +50,10 @@ pub(super) struct Maps {
 const NO_THREAD: &str = "no thread can be had that pins pages and lets them go";
 
 /// What the thread is asked for.
-enum Wish {
+pub(super) enum Wish {
     Pin(Windows, Sender<Pinned>),
-    /// What is leaving is to be looked at.
-    LetGo,
+    /// What is leaving, or was copied, is to be looked at.
+    Look,
 }
 
 /// A unit's pages on their way out: given back once these are passed, and else never.
@@ -226,7 +226,7 @@ impl Group {
     /// Has the thread give pages back. Where there is none they go when the last stream ends.
     pub(super) fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, marks: Vec<Mark>) {
         self.mapper.leaving().push(Leaving { unit, home: Some(home), marks });
-        self.wish(Wish::LetGo);
+        self.wish(Wish::Look);
     }
 
     /// What is pinned, or about to be, and why not more.
@@ -285,7 +285,7 @@ impl Group {
     }
 
     /// Asks the thread, and starts it where there is none.
-    fn wish(self: &Arc<Self>, wish: Wish) {
+    pub(super) fn wish(self: &Arc<Self>, wish: Wish) {
         let mut asked = self.mapper.wishes();
         let wish = match &*asked {
             Some(thread) => match thread.send(wish) {
@@ -303,7 +303,7 @@ impl Group {
             (Some(thread), wish) => drop(thread.send(wish)),
             // Later there may be one.
             (None, Wish::Pin(_, answer)) => drop(answer.send(Err(Refusal::Now(NO_THREAD)))),
-            (None, Wish::LetGo) => {}
+            (None, Wish::Look) => {}
         }
     }
 }
@@ -320,7 +320,7 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
     let mut look = Instant::now();
     loop {
         let Some(group) = streams.upgrade() else { return };
-        let goes_on = group.give_pages_back();
+        let goes_on = group.give_pages_back() | group.look_again();
         if look.elapsed() >= LOOKS_EVERY {
             group.look_at_memory();
             look = Instant::now();
@@ -333,7 +333,7 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
                 // Whoever asked may be gone; then the pages go with the answer.
                 drop(answer.send(windows.pin(&device)));
             }
-            Ok(Wish::LetGo) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Wish::Look) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }

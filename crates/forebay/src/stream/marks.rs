@@ -110,6 +110,12 @@ impl Mark {
     }
 }
 
+/// Lets go of marks that are passed, the oldest first, up to the first that is not.
+pub(super) fn forget_passed(marks: &mut Vec<Mark>) {
+    let passed = marks.iter().take_while(|mark| matches!(mark.is_passed(), Ok(true))).count();
+    marks.drain(..passed);
+}
+
 impl Drop for Used {
     fn drop(&mut self) {
         if self.of.device.home().is_here() {

@@ -4,14 +4,16 @@
 //! ```text
 //! order      what is taken when; known in advance, or told
 //! layer      ranges of files; how they lie on the GPU, in slots and in pinned memory
+//!   slices     pure: where layers are cut
 //! placement  pure: where layers are kept, and how long a pass takes then
 //! schedule   pure: which layer is brought into which buffer
-//!   planning   places layers by what the first pass took
+//!   planning   places layers by what the first pass took; `rates`: how fast they come
 //!   taking     the caller's side: take, keep, release; copies of what is kept on the host
 //!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
 //!     together   pure: which streams have a layer read at once
 //!     reading    one layer on that way; `ring` is the slots
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
+//!     after      whether the files stayed what they were while their pages were copied
 //! shared     what both know: who has which layer; `store` is their memory on the GPU
 //! group      what streams of the same layers to several GPUs share; `homes`: where on the host
 //!            layers are kept
@@ -28,6 +30,7 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
+mod after;
 mod group;
 mod homes;
 mod layer;
@@ -38,10 +41,12 @@ mod marks;
 mod order;
 mod placement;
 mod planning;
+mod rates;
 mod reading;
 mod ring;
 mod schedule;
 mod shared;
+mod slices;
 mod statistics;
 mod store;
 mod taken;
@@ -192,7 +197,8 @@ impl LayerStream {
     ) -> Result<Vec<Self>> {
         let first = check_devices(devices)?;
         devices.iter().try_for_each(|device| engine.add_device(device))?;
-        let (slices, units) = layer::cut(engine, layers, options.gpu_budget)?;
+        let room = devices.iter().map(|device| device.info().memory).min().unwrap_or(0);
+        let (slices, units) = layer::cut(engine, layers, (options.gpu_budget, room))?;
         let sequence = sequence_of(&options, layers.len(), slices)?;
         let largest = units.iter().map(|unit| unit.len).max().unwrap_or(0);
         let count = options.gpu_budget.map_or(BUFFERS, |budget| budget / largest.max(1));
@@ -214,11 +220,15 @@ impl LayerStream {
     /// Releases the layer that was taken before, unless it is kept, and takes the next one, for
     /// work that is queued on `compute` from now on. The call returns when the last copy of the
     /// layer has been queued, and `compute` waits for that copy; `None`: a pass is over, and with
-    /// it the last layer is released.
+    /// it the last layer is released. What comes to the place of the layer before waits for what is
+    /// queued by now on the stream for which that was taken, which may be another one.
     ///
     /// # Safety
     /// `compute` is alive and one of the GPU, and so is the stream that was named when the layer
-    /// before was taken, on which all that uses that layer has been queued.
+    /// before was taken, on which all that uses that layer has been queued. Where another stream
+    /// uses it too, the layer is released by [`Taken::release`] on that one, once that waits for
+    /// the first. `compute` stays alive until this layer is released, or the stream is closed or
+    /// dropped, which waits for what uses the layer.
     ///
     /// # Errors
     /// What went wrong with this layer, as [`Error::Layer`]: it is tried again by the next call.
@@ -291,6 +301,16 @@ impl LayerStream {
         Some(self.shared.lock().schedule.sequence().pass_len()).filter(|&len| len > 0)
     }
 
+    /// Where layers stand in the order that were taken and not released: their streams are to stay
+    /// alive.
+    #[must_use]
+    pub fn held(&self) -> Vec<u64> {
+        if self.shared.check_home().is_err() {
+            return Vec::new();
+        }
+        self.shared.lock().taken.iter().map(|held| held.position).collect()
+    }
+
     /// The GPU.
     #[must_use]
     pub fn device(&self) -> DeviceId {
@@ -361,11 +381,14 @@ impl LayerStream {
     }
 
     /// Ends it: what comes is given up, what is to be written is, and all copies are over when the
-    /// call returns. The names of layers whose memory somebody still has; that stays valid as long.
+    /// call returns, and so is what was queued by now on the streams for which layers were taken
+    /// that are not released. The names of layers whose memory somebody still has; that stays valid
+    /// as long.
     ///
     /// # Errors
-    /// A layer that could not be written back, if nobody was told before. A copy that does not end;
-    /// what it may touch is never given back then.
+    /// A layer that could not be written back, if nobody was told before. A copy, or compute with
+    /// a layer, that does not end; what it may touch is never given back then. A file that changed
+    /// while its pages were copied.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.ask_to_close();
@@ -375,7 +398,10 @@ impl LayerStream {
         let written = self.shared.flush(&mut || true);
         let settled = self.shared.give_back();
         written?; // which says more, where it is the same copy
-        settled.map(|()| exports)
+        settled?;
+        let mut state = self.shared.lock();
+        self.shared.look_again(&mut state);
+        state.copied.told().map(|()| exports)
     }
 }
 

@@ -1,30 +1,25 @@
 //! Places layers by what the first pass took: which stay on the GPU, which come to be pinned, and
 //! how long a pass is to take then.
 
-#![expect(unsafe_code, reason = "copies between memory of its own, to see how fast that is")]
-
 use std::error::Error as _;
 use std::iter::successors;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::homes::{Home, host};
+use super::homes::Home;
 use super::layer::{Shelf, Unit, is_resident, slot_len};
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Rates, Tier, place, predict_kept,
 };
+use super::rates::file_rate;
 use super::ring::SLOTS;
-use super::shared::{Shared, State, closed, stuck};
-use super::statistics::{LayerTimes, REMEMBERED};
+use super::shared::{Shared, State, closed};
+use super::statistics::REMEMBERED;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceId, DeviceResult};
+use crate::gpu::DeviceId;
 use crate::units::ByteRange;
-
-/// Bytes that are copied to see how fast the link is, so many times: the best counts.
-const PROBE_LEN: u64 = 16 << 20;
-const PROBES: usize = 3;
 
 /// How far the planning is.
 #[derive(Debug, Clone)]
@@ -207,8 +202,7 @@ impl Shared {
                 parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)));
         }
         let rate = seen.file_rate.min(link);
-        // What is pinned where it lies crosses the link as fast as it can.
-        let page_cache = if self.group.homes().maps.is_on() { link } else { rate };
+        let page_cache = self.page_cache_rate(&seen.costs, (link, rate));
         let rates = Rates { link, page_cache, drive: rate };
         let mut budget = Budget { gpu: self.budget_of_gpu(), host: self.host_budget };
         let mut placement = place(&self.order, &seen.costs, &rates, &budget)?;
@@ -262,7 +256,6 @@ impl Shared {
     /// Why it cannot.
     fn pin_one(&self, number: usize, left: &mut u64) -> Result<bool, String> {
         // Closed meanwhile it is to end.
-        // Closed meanwhile it is to end.
         if self.group.is_over() {
             return Err("the stream was closed".into());
         }
@@ -281,38 +274,6 @@ impl Shared {
         *left -= if is_new { len } else { 0 };
         Ok(is_new)
     }
-
-    /// Bytes per second that the link carries.
-    fn link_rate(&self) -> Result<f64> {
-        let from = self.engine.allocate_pinned(PROBE_LEN)?;
-        let to = self.engine.allocate(self.device.id(), PROBE_LEN)?;
-        let failed = |source| self.failed(PROBE_LEN, source);
-        let stream = self.device.create_stream().map_err(failed)?;
-        let len = usize::try_from(PROBE_LEN).expect("small");
-        let until = Instant::now() + self.engine.options().watchdog;
-        let copy = || {
-            let begun = self.marks.put(stream)?;
-            // SAFETY: both are this function's own, and kept until the copy is over, or for ever.
-            unsafe { self.device.copy_to_device(stream, to.address(), host(from.address()), len) }?;
-            let ended = self.marks.put(stream)?;
-            match ended.wait_while(&mut || Instant::now() < until)? {
-                true => Ok(ended.since(&begun)),
-                false => Err(stuck()),
-            }
-        };
-        let times: DeviceResult<Vec<Duration>> = (0..PROBES).map(|_| copy()).collect();
-        let _ = self.device.destroy_stream(stream);
-        match times {
-            Ok(times) => {
-                let best = times.into_iter().min().unwrap_or(Duration::MAX);
-                Ok(PROBE_LEN as f64 / best.as_secs_f64().max(1e-9))
-            }
-            Err(source) => {
-                std::mem::forget((from, to)); // a copy may be under way
-                Err(self.not_over(source))
-            }
-        }
-    }
 }
 
 /// An error and what lies behind it.
@@ -321,30 +282,12 @@ fn whole(error: &Error) -> String {
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
-/// How fast layers come from files, by those that came in a pass: from one to the next, where the
-/// compute waited for them, or each alone, without the `ahead` bytes that may have lain in slots
-/// before its buffer was free. Whichever is more: the other had to wait.
-fn file_rate(layers: &[&LayerTimes], ahead: u64) -> f64 {
-    let from_file = |times: &&&LayerTimes| times.bytes > 0 && !times.pinned;
-    let mut came: Vec<&LayerTimes> = layers.iter().filter(from_file).copied().collect();
-    came.sort_by_key(|times| times.began + times.transfer);
-    let rate = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
-    let [first, rest @ ..] = &came[..] else { return 0.0 };
-    let Some(last) = rest.last() else { return rate(first.bytes, first.transfer) };
-    let ready = |times: &LayerTimes| times.began + times.transfer;
-    let bytes = rest.iter().map(|times| times.bytes).sum();
-    let in_turn = rate(bytes, ready(last).saturating_sub(ready(first)));
-    let alone = |times: &&LayerTimes| rate(times.bytes.saturating_sub(ahead), times.transfer);
-    let mut alone: Vec<f64> = came.iter().map(alone).collect();
-    alone.sort_by(f64::total_cmp);
-    in_turn.max(alone[alone.len() / 2])
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
-    use super::super::shared::From;
+    use super::super::mapper::Maps;
     use super::super::{Layer, LayerStream, Order, StreamOptions};
     use super::*;
     use crate::clock::SystemClock;
@@ -356,16 +299,22 @@ mod tests {
 
     /// A stream of eight layers from odd places of a file, whose planning nothing has begun.
     fn stream(gpu: &str, host_budget: u64) -> LayerStream {
+        stream_of(gpu, host_budget, (8, LEN))
+    }
+
+    /// The same of so many layers of so many bytes.
+    fn stream_of(gpu: &str, host_budget: u64, (count, len): (u64, u64)) -> LayerStream {
         let engine = Engine::new(Options::default()).unwrap();
         let clock = Arc::new(SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, gpu.parse().unwrap(), clock));
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("file"), vec![7; 1 << 20]).unwrap();
         let file = engine.open(folder.path().join("file")).unwrap();
-        let layers: Vec<Layer> =
-            (0..8).map(|n| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN)).collect();
+        let layers: Vec<Layer> = (0..count)
+            .map(|n| Layer::named(format!("layer {n}")).with(&file, n * len, len))
+            .collect();
         let mut options = StreamOptions::ordered(Order::Forward);
-        (options.gpu_budget, options.host_budget) = (Some(2 * LEN), host_budget);
+        (options.gpu_budget, options.host_budget) = (Some(2 * len), host_budget);
         options.mapped_budget = Some(0);
         LayerStream::new(&engine, &device, &layers, options).unwrap()
     }
@@ -442,31 +391,28 @@ mod tests {
         assert_eq!(text(refused), "the speed of the link to sim:0 could not be measured");
     }
 
-    /// Layers of 100 MB that come in so many ms each, and could begin so many ms apart.
-    fn came(milliseconds: u64, apart: u64) -> Vec<LayerTimes> {
-        let made = (0..6).map(|number| {
-            let mut times = LayerTimes::of((number, 0, 0), 100_000_000, From::Files);
-            times.began = Duration::from_millis(number * apart);
-            times.transfer = Duration::from_millis(milliseconds);
-            times
-        });
-        made.collect()
-    }
-
-    fn rate(times: &[LayerTimes], ahead: u64) -> f64 {
-        file_rate(&times.iter().collect::<Vec<_>>(), ahead) / 1e9
+    #[test]
+    fn a_gpu_that_is_full_is_planned_for_as_well() {
+        // Room for the buffers, and for nothing beside them.
+        let full = stream("sim:memory=600K", 8 * (LEN + 512));
+        assert_eq!(full.shared.place(slow()).unwrap().tiers, [Tier::Pinned; 8]);
     }
 
     #[test]
-    fn a_drive_is_no_faster_than_layers_came() {
-        // One behind the other, the last part of each out of slots.
-        assert_eq!(rate(&came(40, 50), 40_000_000), 2.0);
-        // Each waited for the compute, with nearly half of it in slots before.
-        assert_eq!(rate(&came(20, 500), 40_000_000), 3.0);
-        // Of little layers all of it was: then it is not known better.
-        assert_eq!(rate(&came(20, 50), 100_000_000), 2.0);
-        assert_eq!(rate(&came(50, 0)[..1], 0), 2.0);
-        let pinned = LayerTimes::of((0, 0, 0), 5, From::Memory);
-        assert_eq!(rate(&[pinned], 0), 0.0);
+    fn only_what_can_be_pinned_where_it_lies_comes_as_fast_as_the_link() {
+        let resident = LayerCost { resident: true, ..slow().costs[0] };
+        let rate = |stream: &LayerStream, costs: &[LayerCost]| {
+            stream.shared.page_cache_rate(costs, (4e9, 1e9))
+        };
+        let is = |told: f64, expected: f64| (told / expected - 1.0).abs() < 1e-9;
+        assert!(is(rate(&stream("sim", 0), &[resident; 8]), 1e9), "none may be pinned");
+        // Of four two may be.
+        let half = stream_of("sim", 0, (4, 1 << 18));
+        half.shared.group.homes().maps = Maps::new(half.shared.units(), Some(2 << 18), None);
+        let told = rate(&half, &[resident; 4]);
+        let why = half.shared.units()[0].files[0].no_pages();
+        let expected = if why.is_some() { 1e9 } else { 1.6e9 };
+        assert!(is(told, expected), "{told}: {why:?}");
+        assert!(is(rate(&half, &slow().costs[..4]), 1e9), "none is resident");
     }
 }

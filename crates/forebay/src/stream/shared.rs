@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
+use super::after::Copied;
 use super::group::Group;
 use super::homes::Home;
 use super::layer::Unit;
@@ -18,7 +19,7 @@ use super::writing::{Writer, Writes};
 use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
-use crate::gpu::{Device, DeviceError, DeviceResult, Stream};
+use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
 
 /// See the module's own text.
 pub(super) struct Shared {
@@ -79,16 +80,30 @@ pub(super) struct State {
     /// Since when.
     pub(super) closed: Option<Instant>,
     pub(super) writes: Writes,
+    pub(super) copied: Copied,
     /// Whether the end of a pass was told, so that the next call goes on behind it.
     pub(super) turned: bool,
     /// Whether somebody waits for a layer.
     pub(super) taking: bool,
-    /// What was taken and not released: position and buffer. The last of them is the current one.
-    pub(super) taken: Vec<(u64, usize)>,
+    /// What was taken and not released.
+    pub(super) taken: Vec<Held>,
+    /// Why it is not known when the compute is over with what was held as the stream was closed.
+    pub(super) unmarked: Option<DeviceError>,
+    /// The position of what is released when the next is taken.
     pub(super) current: Option<u64>,
     pub(super) times: Times,
     pub(super) exports: Vec<(usize, Weak<()>)>,
     pub(super) plan: Plan,
+}
+
+/// What was taken and not released.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub(super) position: u64,
+    pub(super) buffer: usize,
+    pub(super) unit: usize,
+    /// The stream for which it was taken.
+    pub(super) compute: CallerStream,
 }
 
 /// How a unit came to its buffer.
@@ -130,9 +145,11 @@ impl Shared {
             closing: false,
             closed: None,
             writes: Writes::default(),
+            copied: Copied::default(),
             turned: false,
             taking: false,
             taken: Vec::new(),
+            unmarked: None,
             current: None,
             times: Times::default(),
             exports: Vec::new(),
@@ -221,6 +238,7 @@ impl Shared {
 
     pub(super) fn statistics(&self) -> StreamStatistics {
         let mut state = self.lock();
+        self.look_again(&mut state);
         let written_bytes = state.writes.bytes;
         StreamStatistics { written_bytes, ..state.times.told() }
     }
@@ -273,6 +291,9 @@ impl Shared {
 
     pub(super) fn ask_to_close(&self) {
         let mut state = self.lock();
+        if !state.closing {
+            self.mark_held(&mut state); // nothing more is taken
+        }
         state.closing = true;
         state.closed.get_or_insert_with(Instant::now);
         drop(state);
@@ -280,7 +301,7 @@ impl Shared {
         self.came.notify_all();
     }
 
-    /// Waits until no copy of the stream runs, and nobody computes with what was released.
+    /// Waits until no copy of the stream runs, and nobody computes with what was taken.
     pub(super) fn settle(&self) -> Result<()> {
         let until = Instant::now() + self.engine.options().watchdog;
         for lane in [self.memory_lane, self.file_lane] {
@@ -292,14 +313,34 @@ impl Shared {
                 Err(source) => return Err(self.not_over(source)),
             }
         }
-        let frees: Vec<Mark> = self.lock().frees.iter().flatten().cloned().collect();
-        for mark in frees {
+        let (frees, unmarked) = {
+            let state = self.lock();
+            (state.frees.clone(), state.unmarked.clone())
+        };
+        for (buffer, marks) in frees.iter().enumerate() {
             // What failed is over.
-            if !mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) {
-                return Err(self.not_over(stuck()));
+            let mut ends = marks.iter().map(|mark| {
+                mark.wait_while(&mut || Instant::now() < until).unwrap_or(true) //
+            });
+            if !ends.all(|is_over| is_over) {
+                return Err(self.not_over(self.stuck_in(buffer)));
             }
         }
-        Ok(())
+        unmarked.map_or(Ok(()), |source| Err(self.not_over(source)))
+    }
+
+    /// What stands for a buffer that somebody computes with for ever.
+    fn stuck_in(&self, buffer: usize) -> DeviceError {
+        let state = self.lock();
+        let held = state.taken.iter().find(|held| held.buffer == buffer);
+        held.map_or_else(stuck, |held| self.unknown_end("cuEventQuery", "NO_ANSWER", held.unit))
+    }
+
+    /// What stands for a unit with which somebody may compute for ever.
+    pub(super) fn unknown_end(&self, call: &'static str, name: &str, unit: usize) -> DeviceError {
+        let unit = &self.units()[unit].name;
+        let detail = format!("nothing says when the stream is done for which `{unit}` was taken");
+        DeviceError { call, code: -1, name: name.into(), detail }
     }
 
     /// Waits until all that is queued on a lane is done; whether it is.
@@ -333,6 +374,12 @@ impl State {
     /// Its memory.
     pub(super) fn store(&self) -> Result<Arc<Store>> {
         self.store.clone().ok_or_else(closed)
+    }
+
+    /// What was taken at `position`, unless it was released.
+    pub(super) fn held(&self, position: u64) -> Result<Held> {
+        let held = self.taken.iter().find(|held| held.position == position);
+        held.copied().ok_or_else(released)
     }
 
     /// Refuses a stream that has ended, or from which somebody else takes a layer.

@@ -182,7 +182,8 @@ impl Origin {
 #[derive(Debug, Default)]
 pub(super) struct Times {
     origin: Option<Origin>,
-    visits: Vec<Visit>,
+    /// In the order in which they began.
+    visits: VecDeque<Visit>,
     layers: VecDeque<LayerTimes>,
     passes: VecDeque<PassTimes>,
 }
@@ -197,29 +198,39 @@ impl Times {
     pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
         self.gather();
         let number = visit.times.position.checked_div(pass).unwrap_or(0);
-        self.visits.push(Visit { pass: number, ..visit });
+        self.visits.push_back(Visit { pass: number, ..visit });
     }
 
     /// Notes that it was released.
     pub(super) fn leave(&mut self, position: u64, freed: Mark) {
-        if let Some(visit) = self.visits.iter_mut().find(|visit| visit.times.position == position) {
+        // It is one of those that began last.
+        let mut visits = self.visits.iter_mut().rev();
+        if let Some(visit) = visits.find(|visit| visit.times.position == position) {
             visit.freed = Some(freed);
         }
     }
 
+    /// Notes what the GPU is done with, in the order in which it was taken, up to the first that it
+    /// is not: whoever runs far ahead of it asks no more for that. What is kept holds up nothing.
     fn gather(&mut self) {
         let (layers, passes, origin) = (&mut self.layers, &mut self.passes, &mut self.origin);
-        self.visits.retain(|visit| {
-            let Some(times) = visit.done(origin) else { return true };
+        let mut place = 0;
+        while let Some(visit) = self.visits.get(place) {
+            if visit.freed.is_none() {
+                place += 1;
+                continue;
+            }
+            let Some(times) = visit.done(origin) else { break };
             layers.push_back(times);
-            let place = passes.iter().rposition(|pass| pass.pass == visit.pass);
-            let place = place.unwrap_or_else(|| {
-                passes.push_back(PassTimes { pass: visit.pass, ..PassTimes::default() });
+            let number = visit.pass;
+            let found = passes.iter().rposition(|pass| pass.pass == number);
+            let found = found.unwrap_or_else(|| {
+                passes.push_back(PassTimes { pass: number, ..PassTimes::default() });
                 passes.len() - 1
             });
-            passes[place].add(&times);
-            false
-        });
+            passes[found].add(&times);
+            self.visits.remove(place);
+        }
         layers.drain(..layers.len().saturating_sub(REMEMBERED));
         passes.drain(..passes.len().saturating_sub(REMEMBERED));
     }

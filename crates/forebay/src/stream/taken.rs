@@ -164,6 +164,15 @@ impl Taken {
         Ok(LayerMemory { buffer, ready, _alive: alive })
     }
 
+    /// The stream for which it was taken.
+    ///
+    /// # Errors
+    /// For a layer that was released.
+    pub fn compute(&self) -> Result<CallerStream> {
+        self.shared.check_home()?;
+        Ok(self.shared.lock().held(self.position)?.compute)
+    }
+
     /// Keeps it beyond the next one, until it is [released](Self::release). While it is kept its
     /// buffer serves no other layer.
     ///
@@ -191,10 +200,12 @@ impl Taken {
         unsafe { self.shared.write_back(self.position, self.unit, compute) }
     }
 
-    /// Releases it: what comes to its buffer waits for what is queued on `compute` now.
+    /// Releases it: what comes to its buffer waits for what is queued on `compute` now, which is
+    /// [the stream for which it was taken](Self::compute) unless another one used it last.
     ///
     /// # Safety
-    /// `compute` is alive and one of the GPU, and all that uses the layer is queued on it.
+    /// `compute` is alive and one of the GPU, and all that uses the layer is queued on it, or on
+    /// what it waits for.
     ///
     /// # Errors
     /// For a layer that was released before; the GPU's, and the layer stays held then.

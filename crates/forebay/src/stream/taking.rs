@@ -11,10 +11,10 @@ use super::group::Job;
 use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Pages;
-use super::marks::Mark;
+use super::marks::{Mark, forget_passed};
 use super::planning::Plan;
 use super::schedule::{Load, Next};
-use super::shared::{From, Kept, Shared, State, refused, released};
+use super::shared::{From, Held, Kept, Shared, State, refused};
 use super::statistics::Visit;
 use super::store::Store;
 use super::{LayerTimes, Step, Taken, refuse};
@@ -55,9 +55,16 @@ impl Shared {
         let asked =
             unsafe { self.marks.put_on(compute) }.map_err(|source| self.failed(0, source))?;
         if let Some(current) = state.current {
+            // What uses it was queued where it was taken, which may be another stream.
+            let of_it = state.held(current)?.compute;
             // SAFETY: the caller's promise.
-            unsafe { self.release_locked(&mut state, current, compute) }?;
+            unsafe {
+                self.check_stream(of_it)?;
+                self.release_locked(&mut state, current, of_it)?;
+            }
         }
+        self.look_again(&mut state);
+        state.copied.told()?;
         let pass = state.schedule.sequence().pass_len();
         if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
             state.turned = true;
@@ -84,9 +91,12 @@ impl Shared {
         let unit = state.schedule.sequence().at(position).expect("it is there");
         state.schedule.take(buffer);
         state.turned = false;
-        state.taken.push((position, buffer));
+        state.taken.push(Held { position, buffer, unit, compute });
         state.current = Some(position);
         let load = (!loaded.counted).then(|| (loaded.begun.clone(), loaded.ready.clone()));
+        if load.is_some() {
+            self.look_after(&mut state, unit, &loaded);
+        }
         if let Some(loaded) = &mut state.loads[buffer] {
             loaded.counted = true;
         }
@@ -268,36 +278,62 @@ impl Shared {
         position: u64,
         compute: CallerStream,
     ) -> Result<()> {
-        let place = state.taken.iter().position(|&(taken, _)| taken == position);
-        let Some(place) = place else { return Err(released()) };
-        let (_, buffer) = state.taken[place];
-        let memory = &state.store()?.buffers[buffer];
-        let (address, len) = (memory.address(), memory.len());
-        let is_last = state.taken.iter().filter(|taken| taken.1 == buffer).count() == 1;
-        let is_used = !is_last || state.writes.of(buffer);
-        let fills = self.checks && !is_used && !state.closing && state.lost.is_none();
-        let release = || {
-            // SAFETY: the caller's promise.
-            let freed = unsafe { self.marks.put_on(compute) }?;
-            if !fills {
-                return Ok((freed.clone(), freed));
-            }
-            self.device.wait_event(self.memory_lane, freed.event())?;
-            // SAFETY: the buffer stays until the lane is quiet.
-            unsafe { self.device.fill(self.memory_lane, address, NAN, len) }?;
-            Ok((freed, self.marks.put(self.memory_lane)?))
-        };
-        let (freed, free) = release().map_err(|source| self.failed(len, source))?;
-        state.taken.remove(place);
-        state.current = state.current.filter(|&current| current != position);
+        let Held { buffer, .. } = state.held(position)?;
+        let len = state.store()?.buffers[buffer].len();
+        let failed = |source| self.failed(len, source);
+        // SAFETY: the caller's promise.
+        let freed = unsafe { self.marks.put_on(compute) }.map_err(failed)?;
         // What is passed is waited for no more: a layer that stays has nobody who would.
-        state.frees[buffer].retain(|mark| !matches!(mark.is_passed(), Ok(true)));
-        state.frees[buffer].push(free);
-        state.schedule.release(buffer);
-        if fills {
-            state.schedule.failed(buffer); // its bytes are gone
+        forget_passed(&mut state.frees[buffer]);
+        state.frees[buffer].push(freed.clone());
+        let mut others = state.taken.iter().filter(|held| held.position != position);
+        if others.all(|held| held.buffer != buffer) {
+            self.fill_unused(state, buffer).map_err(failed)?;
         }
+        state.taken.retain(|held| held.position != position);
+        state.current = state.current.filter(|&current| current != position);
+        state.schedule.release(buffer);
         state.times.leave(position, freed);
+        Ok(())
+    }
+
+    /// Marks what is queued on the streams of all that is held, so that the stream's end is none of
+    /// that.
+    pub(super) fn mark_held(&self, state: &mut State) {
+        for Held { buffer, unit, compute, .. } in state.taken.clone() {
+            let mark = || {
+                // SAFETY: whoever named the stream keeps it alive until the layer is released, or
+                // this is closed.
+                unsafe {
+                    if self.device.is_capturing(compute)? {
+                        return Err(self.unknown_end("cuStreamIsCapturing", "CAPTURING", unit));
+                    }
+                    self.marks.put_on(compute)
+                }
+            };
+            match mark() {
+                Ok(mark) => state.frees[buffer].push(mark),
+                Err(source) => drop(state.unmarked.get_or_insert(source)),
+            }
+        }
+    }
+
+    /// Fills a buffer that no caller holds any more with what is no number, if that is to be done
+    /// and it is not being written back: behind all that copies to it or has used it.
+    pub(super) fn fill_unused(&self, state: &mut State, buffer: usize) -> DeviceResult<()> {
+        let goes_on = !state.closing && state.lost.is_none();
+        let Some(store) = state.store.clone().filter(|_| self.checks && goes_on) else {
+            return Ok(());
+        };
+        if state.writes.of(buffer) {
+            return Ok(()); // whoever writes it comes back here
+        }
+        let memory = &store.buffers[buffer];
+        self.wait_for(self.memory_lane, &state.frees[buffer])?;
+        // SAFETY: the buffer stays until the lane is quiet.
+        unsafe { self.device.fill(self.memory_lane, memory.address(), NAN, memory.len()) }?;
+        state.frees[buffer] = vec![self.marks.put(self.memory_lane)?];
+        state.schedule.failed(buffer); // its bytes are gone
         Ok(())
     }
 
@@ -328,8 +364,7 @@ impl Shared {
     /// Keeps what was taken at `position` until it is released by itself.
     pub(super) fn keep(&self, position: u64) -> Result<()> {
         let mut state = self.lock();
-        let taken = state.taken.iter().find(|taken| taken.0 == position);
-        let &(_, buffer) = taken.ok_or_else(released)?;
+        let Held { buffer, .. } = state.held(position)?;
         state.schedule.keep(buffer);
         state.current = state.current.filter(|&current| current != position);
         Ok(())
@@ -344,8 +379,7 @@ impl Shared {
         alive: &Arc<()>,
     ) -> Result<(Buffer, Mark)> {
         let mut state = self.lock();
-        let taken = state.taken.iter().find(|taken| taken.0 == position);
-        let &(_, buffer) = taken.ok_or_else(released)?;
+        let Held { buffer, .. } = state.held(position)?;
         state.exports.retain(|(_, export)| export.strong_count() > 0);
         state.exports.push((unit, Arc::downgrade(alive)));
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::layer::LayerPart;
 use super::marks::Mark;
-use super::shared::{Shared, State, released, stuck};
+use super::shared::{Held, Shared, State, stuck};
 use super::store::Store;
 use super::ties::Ties;
 use crate::engine::RequestOptions;
@@ -27,8 +27,9 @@ struct Write {
     unit: usize,
     buffer: usize,
     store: Arc<Store>,
-    /// Passed when all that changes it is done.
-    computed: Mark,
+    /// Passed when all of it has come, and when all that changes it is done. The latter may be on a
+    /// stream that does not wait for the former.
+    marks: [Mark; 2],
 }
 
 /// See the module's own text.
@@ -75,8 +76,7 @@ impl Shared {
         let ties = self.ties();
         let mut state = self.lock();
         state.check_open()?;
-        let taken = state.taken.iter().find(|taken| taken.0 == position);
-        let &(_, buffer) = taken.ok_or_else(released)?;
+        let Held { buffer, .. } = state.held(position)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
             let reason = "the file was opened for reading: open it for writing";
             return Err(of_it(refused(part, reason.into())));
@@ -96,12 +96,15 @@ impl Shared {
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
         let computed = computed.map_err(|source| of_it(self.failed(unit.len, source)))?;
+        let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
         // Where it is kept on the host there are old bytes.
         self.group.homes().outdate(number);
         self.let_written_pages_go(ties, number);
-        let write = Write { unit: number, buffer, store, computed };
+        self.look_again(&mut state);
+        state.copied.forget(ties.beside(number));
+        let write = Write { unit: number, buffer, store, marks: [ready, computed] };
         if let Err(SendError(write)) = self.writer().send(write) {
             let error = refused(&unit.first, "no thread can be had that writes it".into());
             self.written(&mut state, &write, Err(error));
@@ -176,8 +179,10 @@ impl Shared {
         let failed = |source| self.failed(unit.len, source);
         let bound = self.engine.options().watchdog;
         let waits = || self.closed_for().is_none_or(|closed| closed < bound);
-        if !write.computed.wait_while(&mut || waits()).map_err(failed)? {
-            return Err(self.not_over(stuck()));
+        for mark in &write.marks {
+            if !mark.wait_while(&mut || waits()).map_err(failed)? {
+                return Err(self.not_over(stuck()));
+            }
         }
         let memory = &write.store.buffers[write.buffer];
         let (mut transfers, mut error) = (Vec::with_capacity(unit.parts.len()), None);
@@ -269,12 +274,21 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
     for write in writes {
         let Some(shared) = shared.upgrade() else { return };
         let ended = catch_unwind(AssertUnwindSafe(|| shared.write(&write)));
+        let is_known = ended.is_ok();
         let ended = ended.unwrap_or_else(|_| {
             std::mem::forget(Arc::clone(&write.store)); // nobody knows what reads the buffer
             Err(refused(&shared.units()[write.unit].first, "what writes it has panicked".into()))
         });
         let mut state = shared.lock();
         shared.written(&mut state, &write, ended);
+        let is_held = state.taken.iter().any(|held| held.buffer == write.buffer);
+        if is_known && !is_held {
+            let filled = shared.fill_unused(&mut state, write.buffer);
+            let len = write.store.buffers[write.buffer].len();
+            if let Err(source) = filled {
+                state.lost.get_or_insert(shared.failed(len, source));
+            }
+        }
         // What failed is told by who takes the next layer.
         let _ = shared.pump(&mut state);
         drop(state);

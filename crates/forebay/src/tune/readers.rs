@@ -4,7 +4,9 @@
 //! the page cache, while all threads have work. The other is as many as the link keeps at work,
 //! and a quarter more: where readers run dry because every slot waits for the link, their rate says
 //! nothing, and fewer of them are woken less often. As soon as they do not run dry any more, the
-//! link is no bound. An application that asks for little changes neither.
+//! link is no bound. An application that asks for little changes neither, and the climb passes over
+//! what comes after a pause: what readers write to has left the processor's cache meanwhile, and
+//! for a while they are slow, however many they are.
 
 use super::climb::{Aim, Climb};
 use super::epoch::{Care, Epoch, Finding};
@@ -21,6 +23,14 @@ const PLENTY: u64 = 64;
 /// Threads where nothing is known and nothing else limits them: 8 fill 56 GB/s where the link
 /// takes 55.5.
 const START: usize = 10;
+
+/// A pause from which on readers are slow at first. After 3 ms they are as fast as before, after 10
+/// no more in one run of two, after 30 in neither (`benches/runs/2026-11-22-h200-layers-e`).
+const PAUSE_NS: u64 = 5_000_000;
+
+/// How long they are slow: a piece takes twice as long at first, and 1.1 to 1.3 times as long 12 to
+/// 20 ms later, with 10 and 14 readers; six take 40 ms.
+const SLOW_NS: u64 = 20_000_000;
 
 /// There are never fewer: two keep a window's planning beside the copying even on one core, and
 /// where a caller helps, one reader is left for everybody else.
@@ -103,6 +113,11 @@ pub(crate) struct ReaderTuner {
     /// As many as the link needs, where it is the bound.
     needed: Option<usize>,
     tally: Tally,
+    /// When the latest piece was done, and until when readers are slow after a pause.
+    latest_ns: u64,
+    slow_until_ns: u64,
+    /// Whether any piece counted since then.
+    has_counted: bool,
 }
 
 /// The completions of a while in which there was enough to do.
@@ -145,7 +160,9 @@ impl ReaderTuner {
         let max = limits.max.max(1);
         let climb = Climb::hold(Aim::ROUGH, LEAST.min(max), max, limits.start, None);
         let epoch = Epoch::new(climb.level(), piece, Care::Careful);
-        Self { piece, climb, epoch, needed: None, tally: Tally::default() }
+        let (latest_ns, slow_until_ns, has_counted) = (0, 0, true);
+        let (needed, tally) = (None, Tally::default());
+        Self { piece, climb, epoch, needed, tally, latest_ns, slow_until_ns, has_counted }
     }
 
     /// Readers that may work at once.
@@ -159,6 +176,12 @@ impl ReaderTuner {
         self.climb.found().map(|found| found.1)
     }
 
+    /// Whether no other number is being looked at.
+    #[cfg(test)]
+    pub(crate) fn climb_holds(&self) -> bool {
+        self.climb.is_holding()
+    }
+
     /// Takes in a piece of `len` bytes that took `took_ns`. `busy`: readers that had work
     /// meanwhile, this one among them.
     pub(crate) fn completed(
@@ -170,6 +193,7 @@ impl ReaderTuner {
         ahead: Ahead,
     ) {
         let before = self.count();
+        let is_slow = self.is_slow(now_ns, took_ns);
         if let Some(finding) = self.epoch.finding(now_ns) {
             match finding {
                 Finding::Rate(rate, ns) => self.climb.measured(rate, ns, now_ns),
@@ -185,10 +209,30 @@ impl ReaderTuner {
             self.epoch.restart(count, self.piece, self.climb.care(), in_flight);
         }
         self.epoch.set_floor(self.climb.floor());
+        if is_slow {
+            return;
+        }
+        self.has_counted = true;
         // With many readers, one of them is now and then between two pieces. More than there should
         // be are callers who help, or were begun before the number fell.
         let full = busy * 8 >= count * 7 && busy <= count && ahead == Ahead::Pieces;
         self.epoch.add(now_ns, len, took_ns, full && self.needed.is_none());
+    }
+
+    /// Whether there was a pause a short while ago. What comes then tells of the pause, not of the
+    /// number of readers, and a number that is measured later would seem better. Where nothing
+    /// counted between two pauses there is too little to do, and a search goes back to what it
+    /// knows.
+    fn is_slow(&mut self, now_ns: u64, took_ns: u64) -> bool {
+        let begun_ns = now_ns.saturating_sub(took_ns);
+        if begun_ns.saturating_sub(self.latest_ns) > PAUSE_NS {
+            self.slow_until_ns = now_ns.saturating_add(SLOW_NS);
+            if !std::mem::take(&mut self.has_counted) {
+                self.climb.starved();
+            }
+        }
+        self.latest_ns = self.latest_ns.max(now_ns);
+        now_ns < self.slow_until_ns
     }
 
     /// Finds out now and then whether the link binds, and how many readers it keeps at work.

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay::{Engine, Error, OpenOptions, Operation, RequestOptions, RingChoice, Route, SyncMode};
 use rustix::io::Errno;
@@ -102,8 +103,10 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
         let written = AtomicU64::new(0);
         let error = thread::scope(|scope| {
             let writing = scope.spawn(|| {
-                // A drive of 512 MiB is not filled by this.
-                (0..100_u64).find_map(|turn| {
+                // A drive of 512 MiB is not filled by this, which only has to last until the abort.
+                let begun = Instant::now();
+                let lasts = |_: &u64| begun.elapsed() < Duration::from_secs(60);
+                (0..).take_while(lasts).find_map(|turn| {
                     let offset = turn % 40 * 4 * MIB as u64 + 1;
                     let result = file.write_with(offset, &buffer, &options.synced(SyncMode::Data));
                     written.fetch_add(1, Ordering::Relaxed);

@@ -22,6 +22,7 @@ pub(crate) mod child;
 pub(crate) mod fork;
 pub(crate) mod fuse;
 pub(crate) mod hanging;
+pub(crate) mod pages;
 pub(crate) mod seeds;
 pub(crate) mod watchdog;
 

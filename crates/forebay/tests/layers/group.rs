@@ -169,25 +169,35 @@ fn whoever_falls_behind_holds_nobody_up_for_long() {
     let model = rigs[0].model(COUNT, LEN);
     let members =
         join(rigs, &model.layers, ordered(Order::Forward, Some(3 * model.layers[0].len())));
-    let began = Instant::now();
-    (0..3).for_each(|_| members[0].pass(&model));
-    // It waits once: the other does not go on.
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    (0..3).for_each(|_| members[1].pass(&model));
+    // It waits once: the other does not go on. A busy machine may take as long, but not each time.
+    let mut passes = 0;
+    assert!((0..4).any(|_| {
+        let began = Instant::now();
+        (0..3).for_each(|_| members[0].pass(&model));
+        passes += 3;
+        began.elapsed() < Duration::from_secs(5)
+    }));
+    (0..passes).for_each(|_| members[1].pass(&model));
     pass_in_step(&members, &model);
-    // One whose compute is not done has its buffers for itself.
-    let began = Instant::now();
-    members[1].rig.device.work(members[1].rig.compute(), Duration::from_secs(4)).expect("a stream");
-    let late: Vec<_> = (0..2).map(|layer| members[1].take(Some(layer), SHORT)).collect();
-    (0..3).for_each(|_| members[0].pass(&model));
-    assert!(began.elapsed() < Duration::from_millis(3500), "{:?}", began.elapsed());
-    members[1].settle();
-    late.iter().flatten().for_each(|seen| model.check(seen));
-    for layer in 2..COUNT {
-        let seen = members[1].take(Some(layer), SHORT).expect("a layer");
+    // One whose compute is not done has its buffers for itself. A busy machine may need as long
+    // for what is not held up: its compute takes longer then.
+    assert!([4, 12, 30].into_iter().any(|seconds| {
+        let (began, work) = (Instant::now(), Duration::from_secs(seconds));
+        members[1].rig.device.work(members[1].rig.compute(), work).expect("a stream");
+        let late: Vec<_> = (0..2).map(|layer| members[1].take(Some(layer), SHORT)).collect();
+        (0..3).for_each(|_| members[0].pass(&model));
+        let is_ahead = began.elapsed() < work - Duration::from_millis(500);
         members[1].settle();
-        model.check(&seen);
-    }
+        late.iter().flatten().for_each(|seen| model.check(seen));
+        for layer in 2..COUNT {
+            let seen = members[1].take(Some(layer), SHORT).expect("a layer");
+            members[1].settle();
+            model.check(&seen);
+        }
+        assert!(members[1].take(None, SHORT).is_none());
+        (0..2).for_each(|_| members[1].pass(&model));
+        is_ahead
+    }));
 }
 
 #[test]
@@ -222,18 +232,21 @@ fn one_thread_that_takes_in_turn_without_room_is_not_held_up_at_each_layer() {
         layer
     });
     let kept: Vec<_> = kept.collect();
-    let began = Instant::now();
     for layer in 1..COUNT {
         members.iter().for_each(|member| member.pass_by(layer));
     }
-    for _ in 0..4 {
-        assert!(members.iter().all(|member| member.take(None, SHORT).is_none()));
-        for layer in 0..COUNT {
-            members.iter().for_each(|member| member.pass_by(layer));
+    // Of 24 layers it waits for at a few. A busy machine may take as long as waits at each of them
+    // would, but not each time.
+    assert!((0..4).any(|_| {
+        let began = Instant::now();
+        for _ in 0..4 {
+            assert!(members.iter().all(|member| member.take(None, SHORT).is_none()));
+            for layer in 0..COUNT {
+                members.iter().for_each(|member| member.pass_by(layer));
+            }
         }
-    }
-    // Of 29 layers it waits for at five.
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        began.elapsed() < Duration::from_secs(5)
+    }));
     drop(kept);
 }
 
@@ -321,6 +334,11 @@ fn pages_are_pinned_once_for_all_and_let_go_when_a_file_changes() {
     assert_eq!(members[1].stream.mapped(), (bytes, None));
     // Three parts of each layer, and what the streams and the engine pass layers through.
     assert!(members[0].rig.device.registrations() <= 3 * COUNT + 4);
+    // Of what was copied before the change nothing is said.
+    members.iter().for_each(|member| {
+        member.settle();
+        drop(member.stream.statistics());
+    });
     for part in &mut model.bytes[2] {
         part.fill(9);
     }

@@ -3,6 +3,7 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod computes;
 mod ends;
 mod faults;
 mod group;
@@ -11,6 +12,7 @@ mod rig;
 mod scheduled;
 mod writing;
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use forebay::gpu::Device;
@@ -308,4 +310,45 @@ fn what_cannot_be_streamed_is_refused() {
     assert_eq!(refused(&[good()], ordered(Order::List(vec![0, 1]), None)), error);
     let error = "`order` cannot be `an empty list`: it takes one layer at least";
     assert_eq!(refused(&[good()], ordered(Order::List(vec![]), None)), error);
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused_at_once() {
+    let rig = Rig::new();
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let sparse = rustix::fs::memfd_create("sparse", flags).expect("memory");
+    let most = i64::MAX.unsigned_abs();
+    rustix::fs::ftruncate(&sparse, most).expect("a file without bytes");
+    let file = rig.engine.open(format!("/proc/self/fd/{}", sparse.as_raw_fd()));
+    let file = file.expect("the file opens");
+    let refused = |layer: Layer, budget: Option<u64>| {
+        let options = ordered(Order::Forward, budget);
+        let stream = LayerStream::new(&rig.engine, &rig.gpu(), &[layer], options);
+        stream.expect_err("refused").to_string()
+    };
+    let part = "cut this part in smaller ones";
+    let whole = || Layer::named("pebibyte").with(&file, 5, 1 << 50);
+    for budget in [None, Some(1 << 30), Some(1 << 40), Some(u64::MAX)] {
+        assert!(refused(whole(), budget).ends_with(part), "{budget:?}");
+    }
+    // Its parts would fit.
+    let pieces =
+        || (0..1024).fold(Layer::named("many"), |all, n| all.with(&file, n << 30, 1 << 30));
+    let error = refused(pieces(), None);
+    assert!(error.contains("two layers as large as `many`") && error.contains("`gpu_budget`"));
+    let error = refused(pieces(), Some((2 << 30) - 1));
+    assert!(error.contains("for two layers, or 2147483648 for two slices"), "{error}");
+    // Sums of these are more than a number holds.
+    let over = [[most, most, 10], [most, most, 300], [most, 10, most]];
+    for lens in over {
+        let layer = lens.iter().fold(Layer::named("over"), |all, &len| all.with(&file, 0, len));
+        for budget in [None, Some(u64::MAX)] {
+            let error = refused(layer.clone(), budget);
+            assert!(error.ends_with("the layer `over` is larger than memory"), "{error}");
+        }
+    }
+    // Many parts, of which one does not fit.
+    let small = (0..50_000).fold(Layer::named("small"), |all, n| all.with(&file, n * 8192, 4096));
+    let error = refused(small.with(&file, 0, 1 << 20), Some(1 << 20));
+    assert!(error.contains("or 2097152 for two slices"), "{error}");
 }

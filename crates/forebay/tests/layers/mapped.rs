@@ -51,6 +51,16 @@ pub(crate) fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
     panic!("not all pages are pinned: {:?}, {:?}", stream.mapped(), stream.statistics().passes);
 }
 
+/// Layers whose pages are all pinned, of a model that nobody has changed since.
+fn pinned() -> (Rig, Model, LayerStream) {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    settle(&rig, &model, &stream);
+    (rig, model, stream)
+}
+
 fn tail(rig: &Rig, number: usize) -> std::path::PathBuf {
     rig.folder.path().join(format!("file {number}"))
 }
@@ -155,13 +165,73 @@ fn what_is_overwritten_is_read_anew() {
     }
 }
 
+/// Far longer than a layer takes to come.
+const BUSY: Duration = Duration::from_millis(300);
+
+/// Takes three layers and computes with each for so long that copies of others wait, and changes
+/// a file meanwhile.
+fn change_meanwhile(rig: &Rig, stream: &LayerStream, change: impl FnOnce(&Path)) {
+    for _ in 0..3 {
+        rig.next(stream).expect("it is there").expect("a layer");
+        rig.device.work(rig.compute(), BUSY).expect("a stream");
+    }
+    change(&tail(rig, 1));
+}
+
+fn is_overwritten(error: &Error) -> bool {
+    let is = matches!(error.without_layer(), Error::FileOverwritten { .. });
+    is && error.to_string().starts_with("cannot read the layer `layer ")
+}
+
+#[test]
+fn what_changes_while_its_pages_are_copied_fails_a_layer() {
+    type Change = fn(&Path);
+    let changes: [Change; 2] = [
+        |path| overwrite(path, 0, &[1; 9000]),
+        |path| OpenOptions::new().write(true).open(path).expect("it is").set_len(9).expect("a cut"),
+    ];
+    for change in changes {
+        let (rig, _, stream) = pinned();
+        change_meanwhile(&rig, &stream, change);
+        // Whoever runs ahead of the copies is told when they are over.
+        let until = Instant::now() + 20 * BUSY;
+        let error = loop {
+            match rig.next(&stream) {
+                Ok(_) => thread::sleep(SHORT),
+                Err(error) if is_overwritten(&error) => break error,
+                // What was cut cannot be read again either.
+                Err(error) => assert!(error.to_string().contains("layer"), "{error:?}"),
+            }
+            assert!(Instant::now() < until, "nobody was told");
+        };
+        let cause = error.without_layer().to_string();
+        assert!(cause.contains("file 1") && cause.contains("changed while a GPU"), "{cause}");
+    }
+}
+
+#[test]
+fn what_changes_while_its_pages_are_copied_fails_the_end() {
+    let (rig, _, stream) = pinned();
+    change_meanwhile(&rig, &stream, |path| overwrite(path, 0, &[1; 9000]));
+    let error = stream.close().expect_err("a file was changed");
+    assert!(is_overwritten(&error), "{error:?}");
+}
+
+#[test]
+fn what_is_replaced_while_its_pages_are_copied_is_right() {
+    let (rig, _, stream) = pinned();
+    change_meanwhile(&rig, &stream, |path| {
+        let other = path.with_extension("new");
+        fs::write(&other, [1; 100]).expect("room");
+        fs::rename(&other, path).expect("one folder");
+    });
+    while rig.next(&stream).expect("no byte of it has changed").is_some() {}
+    stream.close().expect("an end");
+}
+
 #[test]
 fn what_is_replaced_stays_what_was_opened() {
-    let rig = Rig::new();
-    let model = rig.model(COUNT, LEN);
-    thread::sleep(SETTLED);
-    let stream = rig.stream(&model, options(&model, u64::MAX));
-    settle(&rig, &model, &stream);
+    let (rig, model, stream) = pinned();
     let other = rig.folder.path().join("other");
     fs::write(&other, vec![1; COUNT * (LEN + 1000)]).expect("room");
     fs::rename(&other, tail(&rig, 0)).expect("one folder");
@@ -172,11 +242,7 @@ fn what_is_replaced_stays_what_was_opened() {
 
 #[test]
 fn what_is_cut_fails_its_layer() {
-    let rig = Rig::new();
-    let model = rig.model(COUNT, LEN);
-    thread::sleep(SETTLED);
-    let stream = rig.stream(&model, options(&model, u64::MAX));
-    settle(&rig, &model, &stream);
+    let (rig, _, stream) = pinned();
     let file = OpenOptions::new().write(true).open(tail(&rig, 1)).expect("it is there");
     file.set_len(100).expect("a cut");
     let error = rig.next(&stream).expect_err("its bytes are gone");

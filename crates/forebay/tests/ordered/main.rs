@@ -112,7 +112,14 @@ fn a_file_that_shrinks_and_a_cancel_let_the_stream_go_on() {
 fn a_drive_that_hangs_is_given_up_after_a_while() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = or_skip(Fuse::new(pattern(4, OFFSET + LEN))) else { return };
-    let rig = Rig::with(Duration::from_millis(400));
+    // On a busy machine a drive that answers may take as long as one that hangs.
+    let mut limits = [400, 3000, 20_000].map(Duration::from_millis).into_iter();
+    assert!(limits.any(|limit| only_what_hangs_is_given_up(&fuse, limit)));
+}
+
+/// Whether the transfers behind one that hangs are not given up with it, as its `limit` has it.
+fn only_what_hangs_is_given_up(fuse: &Fuse, limit: Duration) -> bool {
+    let rig = Rig::with(limit);
     let file = rig.engine.open(fuse.path()).expect("the file opens");
     fuse.set(|faults| faults.hang_from = Some(5 * SLOT as u64));
     let start = Instant::now();
@@ -120,7 +127,7 @@ fn a_drive_that_hangs_is_given_up_after_a_while() {
     rig.device.synchronize(rig.stream).expect("the stream goes on");
     let end = transfer.wait_for(BOUND).expect("it ends");
     assert!(matches!(end, Err(Error::TimedOut { .. })), "{end:?}");
-    assert!(start.elapsed() >= Duration::from_millis(400));
+    assert!(start.elapsed() >= limit);
     // Reads that hang still have the slots, so that the next transfer has others.
     let bytes = pattern(5, OFFSET + LEN);
     let other = rig.file(&bytes);
@@ -130,9 +137,13 @@ fn a_drive_that_hangs_is_given_up_after_a_while() {
         let transfer = rig.read(&other, buffer).expect("a start");
         let fetched = rig.fetch(address, LEN);
         fuse.set(|faults| faults.hang_from = None);
+        match transfer.wait().0 {
+            Err(Error::TimedOut { .. }) => return false,
+            end => drop(end.expect("a read")),
+        }
         assert!(fetched.bytes() == bytes[OFFSET..], "bytes of the file that hung");
-        transfer.wait().0.expect("a read");
     }
+    true
 }
 
 #[test]

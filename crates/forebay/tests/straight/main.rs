@@ -17,6 +17,7 @@ use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Options, Outcome, Reason, RequestOptions, Residency,
     Route,
 };
+use lab::pages::held;
 use lab::watchdog::Watchdog;
 use lab::{pattern, skip};
 
@@ -58,6 +59,17 @@ impl Rig {
         let file = self.engine.open(self.path()).expect("it opens");
         file.evict().expect("advice");
         file
+    }
+
+    /// What `turn` comes to while the whole file is in memory, from before it until after it.
+    fn in_memory<T>(&self, file: &File, mut turn: impl FnMut() -> T) -> T {
+        let all = Residency::Known { resident: LEN as u64, len: LEN as u64 };
+        let is_there = || file.residency(0, LEN as u64).expect("a length") == all;
+        held(|| {
+            fs::read(self.path()).expect("it is read");
+            let come = is_there().then(&mut turn);
+            come.filter(|_| is_there())
+        })
     }
 
     fn buffer(&self, len: usize) -> Buffer {
@@ -142,8 +154,9 @@ fn what_is_in_memory_comes_from_there() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
     let file = rig.engine.open(rig.path()).expect("it opens");
-    fs::read(rig.path()).expect("it is read");
-    let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let outcome = rig.in_memory(&file, || {
+        rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read")
+    });
     assert_eq!(bytes_by(&outcome, Route::Direct), 0, "{outcome:?}");
     let outcome = rig.read(&file, (0, LEN, 0), &demanded()).expect("a read");
     assert!(bytes_by(&outcome, Route::Direct) > 0, "demanded: {outcome:?}");

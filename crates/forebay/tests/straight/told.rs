@@ -1,7 +1,5 @@
 //! Whether the result of a transfer says why its bytes did not go straight.
 
-use std::fs;
-
 use forebay::{OpenOptions, Outcome, Piece, Reason, RequestOptions, Route};
 
 use super::lab::{skip, watchdog::Watchdog};
@@ -24,12 +22,13 @@ fn can_go_straight(rig: &Rig) -> bool {
 /// Reads, writes and pieces that go through slots, small ones among them, and what each says.
 fn by_slots(rig: &Rig) -> [Outcome; 7] {
     let open = rig.engine.open_with(rig.path(), &OpenOptions::writing()).expect("it opens");
-    fs::read(rig.path()).expect("it is in memory");
     let mut buffer = rig.buffer(2 << 20);
     let mut small = rig.buffer(4096);
-    let resident = open.read(0, &mut buffer).expect("a read");
-    let crooked = open.read(512, &mut buffer).expect("a read");
-    let small_read = open.read(0, &mut small).expect("a small read");
+    let (resident, crooked, small_read) = rig.in_memory(&open, || {
+        let resident = open.read(0, &mut buffer).expect("a read");
+        let crooked = open.read(512, &mut buffer).expect("a read");
+        (resident, crooked, open.read(0, &mut small).expect("a small read"))
+    });
     let small_written = open.write(0, &small).expect("a small write");
     let written = open.write(0, &buffer).expect("a write");
     let piece = [Piece::new(&open, 0, 1 << 20, 0)];

@@ -108,15 +108,18 @@ const DAMAGES: [Damage; 11] = [
 ];
 
 impl Damage {
-    fn put(self, path: &Path) {
+    /// Damages what stands at `path` in the tree at `root`.
+    fn put(self, root: &Path, path: &Path) {
+        // What lay below a folder that was damaged before is gone, and a link that stands there
+        // now may lead out of the tree: nothing is touched behind one.
+        let mut above = path.ancestors().skip(1).take_while(|above| *above != root);
+        if !above.all(|folder| folder.symlink_metadata().is_ok_and(|it| it.is_dir())) {
+            return;
+        }
         if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
             fs::remove_dir_all(path).expect("a folder of ours");
         } else {
             let _ = fs::remove_file(path);
-        }
-        // What lay below a folder that was damaged before is gone.
-        if !path.parent().is_some_and(Path::is_dir) {
-            return;
         }
         match self {
             Self::Missing => {}
@@ -135,6 +138,20 @@ impl Damage {
             Self::LinkOut => symlink("/proc/self/environ", path).expect("a link"),
             Self::LinkUp => symlink("../../../..", path).expect("a link"),
         }
+    }
+}
+
+#[test]
+fn nothing_behind_a_link_is_damaged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
+    fs::create_dir(&root).expect("a folder");
+    fs::create_dir_all(outside.join("kept")).expect("a folder");
+    symlink(&outside, root.join("sys")).expect("a link");
+    for damage in DAMAGES {
+        damage.put(&root, &root.join("sys/kept"));
+        damage.put(&root, &root.join("sys/new"));
+        assert!(outside.join("kept").is_dir() && !outside.join("new").exists(), "{damage:?}");
     }
 }
 
@@ -174,7 +191,7 @@ proptest! {
         entries(&tree.root(), &mut all);
         all.sort();
         for (index, damage) in places {
-            damage.put(&all[index.index(all.len())]);
+            damage.put(&tree.root(), &all[index.index(all.len())]);
         }
         if tree.root().join("proc").is_dir() {
             let resolver = tree.resolver();

@@ -7,12 +7,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::alike::Alike;
-use super::marks::{marks, marks_of_row, queues};
-use super::{Axis, Bound, Digest, Limit, Line, Mark, Metric, Raw, RunFacts, TargetShare, UNPROVEN};
-use crate::bench::stats::{Spread, rate};
+use super::marks::{marks, queues};
+use super::{Axis, Bound, Digest, Line, Mark, Metric, Raw, RunFacts, TargetShare, UNPROVEN, heat};
 use crate::power::result::Part;
 use crate::report::input::Source;
-use crate::report::json::{Report, Row};
 use crate::report::layers::Layers;
 use crate::report::proof::VerdictFacts;
 use crate::results::summary::{Estimate, Group, groups};
@@ -34,6 +32,9 @@ pub fn digest(sources: &[(String, Source)]) -> Digest {
         match source {
             Source::Records(records) => digest.take_records(name, records, &mut alike),
             Source::Table(report) => digest.take_report(name, report),
+            Source::Compared(report, found, runs) => {
+                digest.take_comparison(name, report, found, runs);
+            }
             Source::Layers(layers) => digest.take_layers(name, layers),
         }
         digest.runs[before..].iter_mut().for_each(|run| run.source = number);
@@ -84,6 +85,7 @@ impl Digest {
                 }),
             }
         }
+        self.warmed.extend(heat::of_runs(&samples));
         for group in groups(samples) {
             self.take_group(&group, alike);
         }
@@ -112,7 +114,7 @@ impl Digest {
         self.runs.len() - 1
     }
 
-    fn warn(&mut self, text: &str) {
+    pub(super) fn warn(&mut self, text: &str) {
         if self.warnings.len() < KEPT_MAX && !self.warnings.iter().any(|other| other == text) {
             self.warnings.push(text.to_owned());
         }
@@ -178,87 +180,13 @@ impl Digest {
             estimates.filter_map(|(metric, list)| Some((metric, Estimate::of(list)?))).collect();
         words.tell(&mut line);
         line.targets = target_shares(&samples);
+        (line.heat, line.throttled) = (heat::of_point(&samples), heat::throttled(&samples));
         line.limit = self.limit(group.run, &samples);
         self.lines.push(line);
     }
 
     fn take_layers(&mut self, name: &str, layers: &Layers) {
         self.layers.push(Layers { name: name.to_owned(), ..layers.clone() });
-    }
-
-    fn take_report(&mut self, name: &str, report: &Report) {
-        let run = self.runs.len();
-        self.runs.push(RunFacts {
-            name: name.to_owned(),
-            given: name.to_owned(),
-            labelled: false,
-            source: 0,
-            verb: "bench".into(),
-            environment: report.environment.clone(),
-            gpus: report.environment.gpu.iter().cloned().collect(),
-            unmetered: Vec::new(),
-            asked: serde_json::Value::Null,
-            imported: None,
-        });
-        for text in &report.warnings {
-            self.warn(text);
-        }
-        for row in &report.results {
-            if row.method.is_ceiling() {
-                self.take_ceiling(Bound {
-                    run,
-                    name: row.method.name().into(),
-                    of: row.paths.as_ref().map_or_else(|| row.target.clone(), |p| p.join(", ")),
-                    direction: Some(row.direction),
-                    theory: false,
-                    rate: row.bytes_per_second.max,
-                    in_theory: None,
-                    limits: None,
-                    shared_by: Vec::new(),
-                    how: "the best sample".into(),
-                });
-            } else {
-                self.take_row(run, row);
-            }
-        }
-    }
-
-    fn take_row(&mut self, run: usize, row: &Row) {
-        let number = self.lines.len();
-        let mut line = Line { run, marks: marks_of_row(row), ..Line::default() };
-        let Spread { median, min, max } = row.bytes_per_second;
-        // A comparison leaves its first run out of what it says of the others.
-        let counted = [0, 1].into_iter().filter_map(|from| row.seconds.get(from..)).find(|some| {
-            Spread::of_rates(row.bytes, some).is_some_and(|spread| near(spread.median, median))
-        });
-        let estimate = Estimate::of(counted.into_iter().flatten().map(|s| rate(row.bytes, *s)));
-        let interval = estimate.and_then(|estimate| estimate.interval);
-        let confidence = estimate.and_then(|estimate| estimate.confidence);
-        let count = counted.map_or(row.seconds.len(), <[f64]>::len);
-        let estimate = Estimate { count, median, min, max, interval, confidence };
-        line.metrics.insert(Metric::Rate, estimate);
-        if let Some(cost) = row.cpu_s_per_gb.and_then(|cost| Estimate::of([cost])) {
-            line.metrics.insert(Metric::CpuPerGb, cost);
-        }
-        line.bytes = row.bytes.saturating_mul(row.seconds.len() as u64);
-        line.route.clone_from(&row.route);
-        line.verified = row.verified;
-        line.simulated = row.simulated;
-        line.bound = row.limit.map(|limit| limit.name.name().into());
-        line.limit = row
-            .limit
-            .map(|limit| Limit { name: limit.name.name().into(), rate: limit.bytes_per_second });
-        let bytes = line.bytes;
-        line.verdict = row.verdict.as_ref().map(|verdict| verdict.text.clone());
-        add_verdict(&mut line, row.verdict.as_ref(), bytes);
-        for (repeat, seconds) in row.seconds.iter().enumerate() {
-            let values = BTreeMap::from([(Metric::Rate.key(), rate(row.bytes, *seconds))]);
-            let (seconds, bytes) = (Some(*seconds), Some(row.bytes));
-            let apart = repeat < row.seconds.len().saturating_sub(count);
-            let raw = Raw { line: number, repeat, seconds, bytes, values, ..Raw::default() };
-            self.raw.push(Raw { apart, ..raw });
-        }
-        self.lines.push(line);
     }
 
     /// Gives each run a name of its own, and each line its run's where there are several.
@@ -282,10 +210,6 @@ impl Digest {
     }
 }
 
-fn near(a: f64, b: f64) -> bool {
-    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
-}
-
 /// Each quantity of a sample.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a request")]
 fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
@@ -306,7 +230,13 @@ fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
     if let Some(cpu) = &measured.cpu {
         found.push((Metric::Cores, cpu.cores));
         found.extend(cpu.s_per_gb.map(|cost| (Metric::CpuPerGb, cost)));
+        found.extend([(Metric::CpuUser, cpu.user_s), (Metric::CpuSystem, cpu.system_s)]);
     }
+    if let Some(share) = &measured.page_cache {
+        found.extend(share.before.map(|before| (Metric::CachedBefore, before)));
+        found.extend(share.after.map(|after| (Metric::CachedAfter, after)));
+    }
+    found.extend(measured.steady.iter().map(|steady| (Metric::Slope, steady.slope)));
     found.extend(powers(measured));
     found.retain(|(_, value)| value.is_finite());
     found
@@ -350,8 +280,9 @@ fn add_measured(line: &mut Line, measured: &Measured) {
     };
     line.simulated |= measured.simulated;
     line.since_due |= measured.latency.as_ref().is_some_and(|latency| latency.since_due);
-    if measured.steady.as_ref().is_some_and(|steady| !steady.reached) {
-        line.unsteady += 1;
+    if let Some(steady) = &measured.steady {
+        line.judged += 1;
+        line.unsteady += usize::from(!steady.reached);
     }
     if measured.bytes.is_some() {
         add_verdict(line, measured.verdict.as_ref(), bytes);
@@ -412,7 +343,7 @@ fn joined(texts: &[&str]) -> Option<String> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
-fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes: u64) {
+pub(super) fn add_verdict(line: &mut Line, verdict: Option<&VerdictFacts>, bytes: u64) {
     let bytes = bytes as f64;
     let mut proven = 0.0;
     for share in verdict.iter().flat_map(|verdict| &verdict.shares) {

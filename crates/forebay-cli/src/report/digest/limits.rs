@@ -11,6 +11,9 @@ use crate::workload::issuer::Plain;
 /// Ceilings that are kept at most: a machine has some dozens.
 const KEPT_MAX: usize = 1000;
 
+/// What binds by its own name.
+const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "memory"];
+
 impl Bound {
     /// What was measured as a share of what theory gives.
     #[must_use]
@@ -49,15 +52,24 @@ impl Digest {
             return Some(Limit { name: self.name_of(run, point, bound, rate), rate });
         }
         let drive = point.cache == Some(Cache::Cold) || past_the_page_cache(&point.way);
-        let ceilings = self.on_the_way(run, point).into_iter();
-        let binding = ceilings
-            .filter(|limit| drive || matches!(limit.name.as_str(), "link" | "uplink" | "shared"));
-        binding.min_by(|a, b| a.rate.total_cmp(&b.rate))
+        let is_of_drives = |limit: &Limit| matches!(limit.name.as_str(), "storage" | "network");
+        let mut ceilings = self.on_the_way(run, point);
+        // The drive may be at its limit, which nobody knows; of one that reads and writes at once
+        // nobody does.
+        let is_mixed = !matches!(point.read_percent, 0 | 100);
+        if drive && (is_mixed || !ceilings.iter().any(is_of_drives)) {
+            return None;
+        }
+        ceilings.retain(|limit| match limit.name.as_str() {
+            "memory" => !drive,
+            _ => drive || !is_of_drives(limit),
+        });
+        ceilings.into_iter().min_by(|a, b| a.rate.total_cmp(&b.rate))
     }
 
     /// The name of the ceiling of this rate, of which a sample may tell only that it is far.
     fn name_of(&self, run: usize, point: &Point, bound: &results::Bound, rate: f64) -> String {
-        if matches!(bound.name.as_str(), "link" | "uplink" | "shared" | "storage" | "network") {
+        if BINDING.contains(&bound.name.as_str()) {
             return bound.name.clone();
         }
         let near = |other: f64| (other - rate).abs() <= 1e-9 * rate;
@@ -97,6 +109,7 @@ impl Digest {
         let links: Option<Vec<f64>> =
             point.targets.iter().map(|target| of("link", target)).collect();
         let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
+        let is_gpus = point.targets.iter().any(|target| target != "host");
         // What several do at once may be less than what each does alone.
         let all = point.targets.join("+");
         let found = [
@@ -106,6 +119,7 @@ impl Digest {
             ("link", links),
             ("storage", of("storage", &point.path)),
             ("network", of("network", &point.path)),
+            ("memory", of("memory", "host").filter(|_| is_gpus && direction == Direction::Read)),
         ];
         let known = found.into_iter().filter_map(|(name, rate)| Some((name, rate?)));
         known.map(|(name, rate)| Limit { name: name.into(), rate }).collect()
@@ -189,10 +203,17 @@ mod tests {
         records.extend(targets.iter().map(|of| made::ceiling("link", of, false, 25e9)));
         let limit = |more: &[serde_json::Value]| {
             let all = [&records, more, &made::samples(&sweep)].concat();
-            let digest = digest_of(&[("a", &made::text(&all))]);
-            digest.lines[0].limit.clone().map(|limit| (limit.name, limit.rate))
+            let text = made::text(&all);
+            let of = |text: &str| {
+                let limit = digest_of(&[("a", text)]).lines[0].limit.clone();
+                limit.map(|limit| (limit.name, limit.rate))
+            };
+            assert_eq!(of(&text), None, "what a drive gives that must be asked is not known");
+            of(&text.replace("\"cold\"", "\"resident\""))
         };
         assert_eq!(limit(&[]), Some(("link".into(), 50e9)));
+        let memory = limit(&[made::ceiling("memory", "host", false, 40e9)]);
+        assert_eq!(memory, Some(("memory".into(), 40e9)));
         let of = "cuda:0+cuda:1";
         let both = limit(&[made::ceiling("uplink", of, false, 28e9)]);
         assert_eq!(both, Some(("uplink".into(), 28e9)));

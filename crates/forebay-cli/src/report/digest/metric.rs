@@ -23,6 +23,16 @@ pub enum Metric {
     Cores,
     /// Processor seconds for 1e9 bytes.
     CpuPerGb,
+    /// Processor seconds in the program.
+    CpuUser,
+    /// In the kernel.
+    CpuSystem,
+    /// The share of the files that was in the page cache before the span.
+    CachedBefore,
+    /// After it.
+    CachedAfter,
+    /// How much the rate rose over the span, as a share of its mean.
+    Slope,
     /// Watts of all GPUs.
     GpuWatts,
     /// Of all processors' packages.
@@ -51,7 +61,7 @@ pub enum Metric {
 
 impl Metric {
     /// All, in the order of columns.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 27] = [
         Self::Rate,
         Self::Requests,
         Self::Mean,
@@ -62,6 +72,11 @@ impl Metric {
         Self::Slowest,
         Self::Cores,
         Self::CpuPerGb,
+        Self::CpuUser,
+        Self::CpuSystem,
+        Self::CachedBefore,
+        Self::CachedAfter,
+        Self::Slope,
         Self::GpuWatts,
         Self::PackageWatts,
         Self::DramWatts,
@@ -90,6 +105,11 @@ impl Metric {
             Self::Slowest => "longest latency",
             Self::Cores => "busy cores",
             Self::CpuPerGb => "CPU cost",
+            Self::CpuUser => "CPU time in the program",
+            Self::CpuSystem => "CPU time in the kernel",
+            Self::CachedBefore => "share in the page cache before",
+            Self::CachedAfter => "share in the page cache after",
+            Self::Slope => "rise of the rate",
             Self::GpuWatts => "GPU power",
             Self::PackageWatts => "package power",
             Self::DramWatts => "memory power",
@@ -112,8 +132,9 @@ impl Metric {
             Self::Rate => "GB/s",
             Self::Requests => "1/s",
             Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => "µs",
-            Self::Cores => "",
+            Self::Cores | Self::CachedBefore | Self::CachedAfter | Self::Slope => "",
             Self::CpuPerGb => "s/GB",
+            Self::CpuUser | Self::CpuSystem => "s",
             Self::GpuWatts
             | Self::PackageWatts
             | Self::DramWatts
@@ -153,6 +174,11 @@ impl Metric {
             Self::Slowest => "latency_max_s",
             Self::Cores => "cpu_cores",
             Self::CpuPerGb => "cpu_s_per_gb",
+            Self::CpuUser => "cpu_user_s",
+            Self::CpuSystem => "cpu_system_s",
+            Self::CachedBefore => "page_cache_before",
+            Self::CachedAfter => "page_cache_after",
+            Self::Slope => "slope",
             Self::GpuWatts => "gpu_watts",
             Self::PackageWatts => "package_watts",
             Self::DramWatts => "dram_watts",

@@ -6,21 +6,25 @@
 mod alike;
 pub mod answer;
 pub mod gather;
+mod heat;
 mod limits;
 mod marks;
 mod metric;
 mod names;
 pub mod notes;
+mod rows;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 
+pub use self::heat::{Heat, Warmed};
 pub use self::metric::Metric;
+use super::compared::{Comparison, Told};
 use super::json::{Direction, Environment, Gpu};
 use super::layers::Layers;
-use crate::power::result::Absent;
+use crate::power::result::{Absent, Throttled};
 use crate::results::summary::Estimate;
 use crate::results::{DriveBytes, Imported};
 use crate::workload::issuer::Plain;
@@ -40,6 +44,10 @@ pub struct Digest {
     pub raw: Vec<Raw>,
     /// What was measured of layers behind compute, in the order of the files.
     pub layers: Vec<Layers>,
+    /// What grew warmer over whole runs.
+    pub warmed: Vec<Warmed>,
+    /// What comparisons found besides their lines, in the order of the files.
+    pub comparisons: Vec<Comparison>,
 }
 
 /// A run.
@@ -219,7 +227,9 @@ pub struct Line {
     pub ways: BTreeMap<String, f64>,
     /// Whether the bytes that were compared were right.
     pub verified: Option<bool>,
-    /// Samples without a steady rate.
+    /// Samples of which it is told whether their rate was steady.
+    pub judged: usize,
+    /// Those whose was not.
     pub unsteady: usize,
     /// Whether latencies count from when requests were due, not from when they were sent.
     pub since_due: bool,
@@ -239,6 +249,14 @@ pub struct Line {
     pub targets: Vec<TargetShare>,
     /// The tool of others that measured it.
     pub imported: Option<String>,
+    /// How warm GPUs and drives were.
+    pub heat: Vec<Heat>,
+    /// What was held back, and why.
+    pub throttled: Vec<Throttled>,
+    /// Of a comparison: the first run, and how far the others are apart.
+    pub runs: Option<Told>,
+    /// The median over that of the standard way.
+    pub speed_up: Option<f64>,
 }
 
 /// The name of the way of bytes of which nothing is proven.
@@ -282,6 +300,16 @@ impl Line {
                 .iter()
                 .any(|way| way.stays_in_host() && self.mark(Axis::Way) == Some(way.name()))
             || (proven.peek().is_some() && proven.all(|way| way.starts_with("host (")))
+    }
+
+    /// Whether the bytes were right, in a word; nothing where nobody looked.
+    #[must_use]
+    pub const fn data(&self) -> &'static str {
+        match self.verified {
+            None => "",
+            Some(true) => "right",
+            Some(false) => "WRONG",
+        }
     }
 
     /// The value on an axis, as it is shown.

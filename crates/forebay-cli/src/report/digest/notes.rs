@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Axis, Digest, Line, Metric};
+use super::{Axis, Digest, Line, Metric, heat};
 use crate::report::plain::plain;
 use crate::results::Imported;
 
@@ -32,15 +32,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
     let lines = &digest.lines;
     let count = |fits: &dyn Fn(&Line) -> bool| lines.iter().filter(|line| fits(line)).count();
     let all = lines.len();
-    // The run itself may have said so.
-    let told = digest.warnings.iter().any(|text| text.contains("simulated"));
-    if digest.simulated() && !told {
-        found.push(
-            "a simulated GPU took part: its numbers say nothing about hardware; measure again on \
-             a machine with a GPU"
-                .to_owned(),
-        );
-    }
+    found.extend(simulated(digest));
     let failed: Vec<&Line> = lines.iter().filter(|line| line.failed > 0).collect();
     if let Some(first) = failed.first() {
         let why = first.error.as_deref().unwrap_or("no reason was written down");
@@ -59,6 +51,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
              file changed meanwhile, and at the kernel's log"
         ));
     }
+    found.extend(compared(digest));
     found.extend(queues(lines));
     found.extend(paced(lines));
     let unsteady = count(&|line| line.unsteady > 0);
@@ -68,6 +61,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
              on the machine"
         ));
     }
+    found.extend(heat::warnings(digest));
     let apart = count(&is_apart);
     if apart > 0 {
         found.push(format!(
@@ -98,6 +92,16 @@ pub fn of(digest: &Digest) -> Vec<String> {
     found
 }
 
+/// That a GPU was simulated, unless the run itself has said so.
+fn simulated(digest: &Digest) -> Option<String> {
+    let told = digest.warnings.iter().any(|text| text.contains("simulated"));
+    (digest.simulated() && !told).then(|| {
+        "a simulated GPU took part: its numbers say nothing about hardware; measure again on a \
+         machine with a GPU"
+            .to_owned()
+    })
+}
+
 /// Which measurements of layers ended before they were done.
 fn ended(digest: &Digest) -> Vec<String> {
     let told = digest.layers.iter().filter_map(|layers| {
@@ -106,6 +110,25 @@ fn ended(digest: &Digest) -> Vec<String> {
         Some(format!("{name} ended early, {why}; remove the cause, and measure again"))
     });
     told.collect()
+}
+
+/// Which comparisons found wrong data beside their rows, and what of them makes no sense.
+fn compared(digest: &Digest) -> Vec<String> {
+    let mut found = Vec::new();
+    for compared in &digest.comparisons {
+        let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
+        if compared.compute_wrong {
+            found.push(format!(
+                "the GPU's own work of {name}, or a read beside it, found wrong data: its speed \
+                 means nothing; measure again, and look at the kernel's log"
+            ));
+        }
+        found.extend(compared.refused.iter().map(|why| {
+            let why = plain(why);
+            format!("a part of {name} makes no sense and is left out, {why}; measure again")
+        }));
+    }
+    found
 }
 
 /// That latencies hold what a request waited for before it was sent.

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::report::compared::said as comparison;
 use crate::report::digest::{Axis, Digest, Line, answer, digits, rate_text};
-use crate::report::grid::{Cell, Column, Grid, layers, people};
+use crate::report::grid::{Cell, Column, Grid, compared, layers, people};
 use crate::report::layers::{Layers, said};
 use crate::report::plain::{cut, plain};
 use crate::report::table;
@@ -30,8 +31,28 @@ pub fn text(digest: &Digest) -> String {
     if !digest.runs.is_empty() || digest.layers.is_empty() {
         text.push_str(&body(digest));
     }
+    comparisons(&mut text, digest);
     behind_compute(&mut text, &digest.layers);
     text
+}
+
+/// What comparisons found: of each a table, and what it shows.
+fn comparisons(text: &mut String, digest: &Digest) {
+    for compared in &digest.comparisons {
+        let name = digest.runs.get(compared.run).map_or_else(String::new, |run| plain(&run.name));
+        let _ = writeln!(text, "\n{name}: compare");
+        let grid = compared::people(digest, compared, ROWS_MAX);
+        if !grid.rows.is_empty() {
+            let _ = writeln!(text, "\n{}", rows(&grid));
+        }
+        for (about, sentence) in compared.sentences() {
+            text.push_str(&comparison::line(&(about, plain(&sentence))));
+        }
+    }
+    if !digest.comparisons.is_empty() {
+        text.push('\n');
+        comparison::LEGEND.iter().for_each(|(name, is)| text.push_str(&format!("{name}: {is}\n")));
+    }
 }
 
 /// What was measured of layers behind compute: of each run a table, and what it shows.
@@ -301,7 +322,7 @@ mod tests {
         forebay: free from 32,768 tokens on; on its line from 1,024 tokens on
         two-buffers: free from 32,768 tokens on; on its line from 1,024 tokens on
         ");
-        assert_eq!(legend.lines().count(), 9);
+        assert_eq!(legend.lines().count(), said::LEGEND.len());
         let results = made::file(&Sweep { repeats: 1, ..Sweep::default() });
         let both = self::text(&digest_of(&[("l", MAPPED), ("a", &results)]));
         assert!(both.starts_with("a: forebay sweep") && both.contains("\nAt best, forebay"));

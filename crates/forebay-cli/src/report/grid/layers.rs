@@ -16,6 +16,7 @@ pub fn people(layers: &Layers, most: usize) -> Grid {
         Column::number("pass_s", "pass, ms"),
         Column::number("line_s", "line, ms"),
         Column::number("over_line", "overhead, %"),
+        Column::number("rested_over_line", "from rest, %"),
         Column::number("over_compute", "over compute, %"),
         Column::number("stall_s", "stall, ms"),
         Column::number("compute_beside", "compute beside"),
@@ -45,6 +46,7 @@ fn row(point: &Point, name: &str, way: &Way) -> Vec<Cell> {
         millis(way.pass_s, 1),
         millis(way.line_s, 1),
         beyond(way.over_line()),
+        maybe(way.rested_over_line(), &beyond),
         beyond(way.over_compute(point)),
         maybe(way.stall_s, &|stall| millis(stall, 1)),
         maybe(way.compute_beside, &ratio),
@@ -104,6 +106,16 @@ mod tests {
     use super::*;
     use crate::report::layers::read;
     use crate::report::layers::tests::MAPPED;
+
+    #[test]
+    fn passes_from_rest_have_a_column_where_they_were_told() {
+        let json = include_str!("../../../../../benches/runs/2026-11-22-h200-layers-e/mid-1.json");
+        let grid = people(&read::layers(json.as_bytes()).unwrap(), 99);
+        let at = grid.columns.iter().position(|column| column.key == "rested_over_line").unwrap();
+        assert_eq!(grid.rows[0][at].text, "+3.6");
+        let before = people(&read::layers(MAPPED.as_bytes()).unwrap(), 99);
+        assert!(before.columns.iter().all(|column| column.key != "rested_over_line"));
+    }
 
     #[test]
     fn the_table_has_the_numbers_of_the_runs_own() {

@@ -1,5 +1,6 @@
 //! Tables before they have a form: headings, and cells with their text and their number.
 
+pub mod compared;
 pub mod full;
 pub mod layers;
 pub mod people;

@@ -5,7 +5,7 @@ use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text};
 use crate::results::summary::Estimate;
 
 /// The quantities that people read; the others are in the full table.
-const METRICS: [Metric; 7] = [
+const METRICS: [Metric; 19] = [
     Metric::Rate,
     Metric::Requests,
     Metric::Mean,
@@ -13,6 +13,18 @@ const METRICS: [Metric; 7] = [
     Metric::P99,
     Metric::P999,
     Metric::CpuPerGb,
+    Metric::GpuWatts,
+    Metric::GpuJoules,
+    Metric::PackageWatts,
+    Metric::PackageJoules,
+    Metric::DramWatts,
+    Metric::DramJoules,
+    Metric::PlatformWatts,
+    Metric::PlatformJoules,
+    Metric::ServerWatts,
+    Metric::ServerJoules,
+    Metric::CommandWatts,
+    Metric::CommandJoules,
 ];
 
 /// What stands in place of a verdict on what was imported.
@@ -46,6 +58,7 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
         .collect();
     columns.extend(metrics.iter().map(|metric| Column::number(metric.key(), heading(*metric))));
     columns.extend([
+        Column::number("slope", "steady"),
         Column::number("share_of_limit", "of ceiling, %"),
         Column::text("limit", "bound by"),
         Column::text("verified", "data"),
@@ -56,6 +69,7 @@ pub fn results(digest: &Digest, most: usize) -> Grid {
     let row = |line: &Line| {
         let mut cells: Vec<Cell> = axes.iter().map(|axis| mark(line, *axis)).collect();
         cells.extend(metrics.iter().map(|metric| quantity(*metric, line.metric(*metric))));
+        cells.push(steady(line));
         cells.extend(ending(line));
         cells
     };
@@ -93,6 +107,20 @@ fn quantity(metric: Metric, estimate: Option<Estimate>) -> Cell {
     Cell::number(estimate.median, text)
 }
 
+/// That some rate of a point was not steady, and how much it rose or fell; of the others nothing,
+/// so that there is no column where all were.
+fn steady(line: &Line) -> Cell {
+    if line.unsteady == 0 {
+        return Cell::empty();
+    }
+    let slope = line.metric(Metric::Slope).map(|slope| slope.median);
+    let told = slope.map_or_else(String::new, |slope| {
+        let sign = if slope > 0.0 { "+" } else { "" };
+        format!(", {sign}{} %", digits(slope * 100.0))
+    });
+    Cell { text: format!("no{told}"), number: slope }
+}
+
 /// What stands behind the quantities.
 fn ending(line: &Line) -> [Cell; 6] {
     let text = |text: Option<&str>| Cell::text(text.unwrap_or_default());
@@ -102,15 +130,10 @@ fn ending(line: &Line) -> [Cell; 6] {
         (route, false) => route.clone().unwrap_or_default(),
     };
     let not_proved = (line.imported.is_some() && line.rate().is_some()).then_some(NOT_PROVED);
-    let data = match line.verified {
-        None => "",
-        Some(true) => "right",
-        Some(false) => "WRONG",
-    };
     [
         line.share().map_or_else(Cell::empty, |share| Cell::number(share, digits(share * 100.0))),
         text(line.bound_by()),
-        Cell::text(data),
+        Cell::text(line.data()),
         Cell::text(route),
         text(line.verdict.as_deref().or(not_proved)),
         text(line.error.as_deref()),
@@ -285,6 +308,41 @@ mod tests {
         assert!(grid.rows.iter().all(|row| row.len() == grid.columns.len()));
         let failed = digest_of(&[("a", &made::file(&Sweep { fails: 2, ..Sweep::default() }))]);
         assert!(self::keys(&results(&failed, 99)).contains(&"error"));
+    }
+
+    #[test]
+    fn power_and_what_was_not_steady_have_columns_where_they_were_told() {
+        let sweep = Sweep { request_sizes: vec![4096], repeats: 1, ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(made::samples(&sweep));
+        let of = |records: &[serde_json::Value]| {
+            let grid = results(&digest_of(&[("a", &made::text(records))]), 9);
+            let told = ["slope", "watts", "joules"];
+            let is_told =
+                |(_, column): &(usize, &Column)| told.iter().any(|word| column.key.contains(word));
+            let kept: Vec<_> = grid.columns.iter().enumerate().filter(is_told).collect();
+            let texts = |row: &Vec<Cell>| -> Vec<String> {
+                kept.iter().map(|(at, _)| row[*at].text.clone()).collect()
+            };
+            let heads: Vec<String> = kept.iter().map(|(_, one)| one.heading.clone()).collect();
+            (heads, grid.rows.iter().map(texts).collect::<Vec<_>>())
+        };
+        let (heads, rows) = of(&records);
+        assert_eq!((heads, rows[0][0].as_str()), (vec!["GPU energy, J/GB".to_owned()], "20.5"));
+        records[1]["measured"]["power"] = serde_json::json!({"seconds": 2.0,
+            "sources": [{"part": "server", "joules": 1300.0}]});
+        let steady = |slope: f64| serde_json::json!({"slope": slope, "reached": false});
+        for (record, slope) in records[1..].iter_mut().zip([0.12, -0.07]) {
+            let told = &mut record["measured"]["steady"];
+            let (rates, part_s) = (told["rates"].clone(), told["part_s"].clone());
+            *told = steady(slope);
+            (told["rates"], told["part_s"], told["deviation"]) = (rates, part_s, 0.into());
+        }
+        let (heads, rows) = of(&records);
+        assert_eq!(heads, ["GPU energy, J/GB", "server power, W", "steady"]);
+        assert_eq!(rows[0], ["20.5", "650", "no, +12.0 %"]);
+        assert_eq!((rows[1][1].as_str(), rows[1][2].as_str()), ("", "no, -7.00 %"));
+        assert_eq!(rows[2][2], "");
     }
 
     #[test]

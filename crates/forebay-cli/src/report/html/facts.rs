@@ -120,6 +120,8 @@ pub(crate) fn environment(markup: &mut Markup, run: &RunFacts) {
         [("fio", &versions.fio), ("KvikIO", &versions.kvikio), ("cuFile", &versions.cufile)];
     let others = others.into_iter().filter_map(|(name, text)| Some((name, text.as_ref()?)));
     found.extend(others.map(|(name, text)| (name.to_owned(), text.clone())));
+    let variables = facts.variables.iter().take(SETTINGS_MAX);
+    found.extend(variables.map(|(name, value)| (name.clone(), value.clone())));
     found.extend(run.unmetered.iter().take(DEVICES_MAX).map(|absent| {
         let remedy = absent.remedy.as_ref().map_or_else(String::new, |text| format!("; {text}"));
         ("not metered".into(), format!("{}: {}{remedy}", absent.name, absent.why))

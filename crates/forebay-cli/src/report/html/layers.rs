@@ -33,6 +33,7 @@ pub(crate) fn asked(markup: &mut Markup, layers: &Layers) {
         ("from", Some(layers.from.clone())),
         ("buffers", count(layers.buffers)),
         ("rounds", count(layers.rounds)),
+        ("passes of a turn", count(layers.passes)),
         ("file", layers.file.clone()),
     ];
     let told = told.into_iter().filter_map(|(name, text)| Some((name, text?)));

@@ -2,10 +2,11 @@
 //!
 //! Everything in it has a bound, whatever the results hold. `markup` lets no text of theirs act;
 //! besides, the page forbids itself to load anything. `plots` says what is drawn, `lines`, `heat`,
-//! `bars` and `flow` draw it, `side` has runs beside each other, `layers` what `forebay stream`
-//! measured.
+//! `bars` and `flow` draw it, `side` has runs beside each other, `compared` what `forebay compare`
+//! found, `layers` what `forebay stream` measured.
 
 mod bars;
+mod compared;
 mod facts;
 mod flow;
 mod heat;
@@ -90,6 +91,9 @@ fn body(markup: &mut Markup, digest: &Digest) {
     let drawn = drawings(markup, digest);
     if !digest.lines.is_empty() {
         section(markup, "Results", |markup| results(markup, digest));
+    }
+    if !digest.comparisons.is_empty() {
+        section(markup, "Comparison", |markup| compared::draw(markup, digest));
     }
     if let Some(diff) = side::of(digest) {
         section(markup, "Side by side", |markup| side::draw(markup, &diff));

@@ -72,6 +72,7 @@ pub(crate) fn report() -> Report {
                 kvikio: None,
                 cufile: None,
             },
+            variables: [("FOREBAY_DEPTH".to_owned(), "8".to_owned())].into(),
             command: "forebay bench model.safetensors".into(),
             unix_time: 1_700_000_000,
         },
@@ -132,6 +133,9 @@ fn keys_of_the_environment_are_those_of_the_schema() {
         "fio": "fio-3.33",
         "kvikio": null,
         "cufile": null
+      },
+      "variables": {
+        "FOREBAY_DEPTH": "8"
       },
       "command": "forebay bench model.safetensors",
       "unix_time": 1700000000

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::digest::grouped;
 
 /// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
-pub const SCHEMA: u64 = 1;
+pub const SCHEMA: u64 = 2;
 
 /// What one run of `forebay stream` measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,8 +33,10 @@ pub struct Layers {
     pub from: String,
     /// Layers that the GPU holds at once, of Forebay.
     pub buffers: Option<u64>,
-    /// Passes of each way that count.
+    /// Turns of each way that count.
     pub rounds: Option<u64>,
+    /// Passes of a turn, one behind the other.
+    pub passes: Option<u64>,
     /// The file that held them.
     pub file: Option<String>,
     /// What computed.
@@ -98,6 +100,8 @@ pub struct Way {
     pub line_reads: Option<f64>,
     /// Layers that came.
     pub reads: Option<f64>,
+    /// Seconds of the median pass that begins from rest.
+    pub rested_s: Option<f64>,
     /// Seconds that the compute waited.
     pub stall_s: Option<f64>,
     /// How many times as long the compute took as alone.
@@ -177,6 +181,12 @@ impl Way {
         Some((self.pass_low_s? / self.line_s, self.pass_high_s? / self.line_s))
     }
 
+    /// How many times its line a pass takes that begins from rest.
+    #[must_use]
+    pub fn rested_over_line(&self) -> Option<f64> {
+        Some(self.rested_s? / self.line_s)
+    }
+
     /// How many times compute alone a pass takes.
     #[must_use]
     pub fn over_compute(&self, point: &Point) -> f64 {
@@ -214,7 +224,7 @@ const fn way(key: &'static str, is: &'static str, of: fn(&Point, &Way) -> Option
 
 /// All, in the order of columns. Counts are exact to 52 bits.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes and turns")]
-pub const QUANTITIES: [Quantity; 21] = [
+pub const QUANTITIES: [Quantity; 22] = [
     point("turns", "layers that a pass takes", |point| Some(point.turns as f64)),
     point("compute_s", "compute of a pass alone", |point| Some(point.compute_s)),
     point("forward_layer_s", "compute of a layer forward", |point| point.forward_layer_s),
@@ -224,6 +234,7 @@ pub const QUANTITIES: [Quantity; 21] = [
     way("pass_s", "the median pass", |_, way| Some(way.pass_s)),
     way("pass_low_s", "the shortest pass", |_, way| way.pass_low_s),
     way("pass_high_s", "the longest pass", |_, way| way.pass_high_s),
+    way("rested_s", "the median pass that begins from rest", |_, way| way.rested_s),
     way("line_s", "a pass in theory", |_, way| Some(way.line_s)),
     way("line_stall_s", "what the compute waits in theory", |_, way| way.line_stall_s),
     way("line_reads", "layers that come in a pass in theory", |_, way| way.line_reads),

@@ -64,8 +64,9 @@ pub fn layers(json: &[u8]) -> Result<Layers, String> {
         return Err(format!("it has {len}, and no measurement of layers has more than {most}"));
     }
     let told: Version = serde_json::from_slice(json).map_err(|error| error.to_string())?;
-    if let Some(version) = told.layers_schema.filter(|version| version.as_u64() != Some(SCHEMA)) {
-        return Err(format!("it has version {version}, and this program reads {SCHEMA}"));
+    let is_known = |version: &Number| matches!(version.as_u64(), Some(1..=SCHEMA));
+    if let Some(version) = told.layers_schema.filter(|version| !is_known(version)) {
+        return Err(format!("it has version {version}, and this program reads 1 to {SCHEMA}"));
     }
     let told: Told = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     told.checked()
@@ -103,6 +104,7 @@ struct Told {
 struct Flags {
     buffers: Option<u64>,
     rounds: Option<u64>,
+    passes: Option<u64>,
     file: Option<String>,
 }
 
@@ -234,6 +236,7 @@ impl Told {
             from: cut(&self.from, NAME_MAX),
             buffers: self.flags.buffers,
             rounds: self.flags.rounds,
+            passes: self.flags.passes,
             file: self.flags.file.map(|file| cut(&file, COMMAND_MAX)),
             machine: self.environment.machine(),
             simulated: self.simulated,
@@ -286,6 +289,7 @@ fn check(way: &Way) -> Result<(), String> {
     seconds("line_s", way.line_s)?;
     within("pass_low_s", way.pass_low_s, SECONDS)?;
     within("pass_high_s", way.pass_high_s, SECONDS)?;
+    within("rested_s", way.rested_s, SECONDS)?;
     // What a clock tells of nothing may be a little less.
     within("line_stall_s", way.line_stall_s, (-SECONDS.1, SECONDS.1))?;
     within("stall_s", way.stall_s, (-SECONDS.1, SECONDS.1))?;

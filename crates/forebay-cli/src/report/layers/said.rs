@@ -9,11 +9,12 @@ pub const AS_LONG: f64 = 1.015;
 const ANSWER_MAX: usize = 8;
 
 /// What the columns of the table and the words of the sentences mean.
-pub const LEGEND: [(&str, &str); 9] = [
+pub const LEGEND: [(&str, &str); 10] = [
     ("compute, transfer", "of a layer, each alone in this run; compute over all turns of a pass"),
     ("reads", "layers that come in a pass; what is on the GPU at the turn is not read again"),
     ("line", "what a pass takes at best with this compute, this link and the way's buffers"),
     ("overhead, over compute", "a pass beyond its line, and beyond compute alone"),
+    ("from rest", "the overhead of a turn's first pass, before which the way had nothing to do"),
     ("stall", "what the compute waits in a pass"),
     ("compute beside", "the compute's time while layers come, to the same alone"),
     ("free", "a pass takes at most 1.5 % more than compute alone and its first transfer"),

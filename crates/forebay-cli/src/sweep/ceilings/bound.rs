@@ -35,20 +35,22 @@ pub(in crate::sweep) fn bound(
     let drive = point.cache == Some(Cache::Cold) || past;
     let on_way = directions(point.read_percent).flat_map(|direction| {
         let links = links(planned, direction, ceilings);
-        // What was measured by reading says nothing of writes.
-        let storage = rate_of(ceilings, direction, "storage", &point.path);
-        let storage = storage.filter(|_| drive && point.read_percent == 100);
+        let storage = rate_of(ceilings, direction, "storage", &point.path).filter(|_| drive);
+        let memory = memory(planned, direction, ceilings).filter(|_| !drive);
         // Each direction's part has its own ceiling: as much as that is of all it lets through.
         let whole = 1.0 / point.part(direction);
-        let both = [links, storage.map(|rate| ("storage", rate))];
-        both.into_iter().flatten().map(move |(name, rate)| (name, rate * whole))
+        let others = [storage.map(|rate| ("storage", rate)), memory.map(|rate| ("memory", rate))];
+        let all = links.into_iter().chain(others.into_iter().flatten());
+        all.map(move |(name, rate)| (name, rate * whole))
     });
     let on_way: Vec<(&str, f64)> = on_way.collect();
     let lowest = on_way.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
     let share = lowest.map(|(_, ceiling)| measured.bytes_per_second / ceiling.max(1.0));
     let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * core_count());
     let asked = planned.load.rate.zip(measured.requests_per_second);
-    let knows_storage = on_way.iter().any(|(name, _)| *name == "storage");
+    // What a drive gives that reads and writes at once was not measured.
+    let is_mixed = !matches!(point.read_percent, 0 | 100);
+    let knows_storage = !is_mixed && on_way.iter().any(|(name, _)| *name == "storage");
     let (name, advice) = match (lowest, share) {
         _ if asked.is_some_and(|(asked, had)| had >= AS_ASKED * asked) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
@@ -63,6 +65,14 @@ pub(in crate::sweep) fn bound(
         share,
         advice: advice.map(Into::into),
     })
+}
+
+/// What memory lets through of bytes that come from the page cache and leave it: to a GPU by way of
+/// processors' caches.
+fn memory(planned: &Planned, direction: Direction, ceilings: &[Ceiling]) -> Option<f64> {
+    let is_gpus = planned.point.targets.iter().any(|target| target != "host");
+    let memory = ceilings.iter().find(|ceiling| ceiling.name == "memory" && !ceiling.theory)?;
+    (is_gpus && direction == Direction::Read).then_some(memory.bytes_per_second)
 }
 
 fn rate_of(ceilings: &[Ceiling], direction: Direction, name: &str, of: &str) -> Option<f64> {
@@ -147,6 +157,40 @@ mod tests {
             assert!((full.bytes_per_second.unwrap() / most - 1.0).abs() < 1e-9, "{full:?}");
             assert_eq!(told(read_percent, None, 0.5 * most).name, "in-flight");
         }
+    }
+
+    /// What binds such bytes at this rate, where links, memory and storage were measured.
+    fn bound_of(cache: Cache, read_percent: u8, rate: f64) -> Option<Bound> {
+        let args = SweepArgs {
+            direction: vec![read_percent],
+            cache: vec![cache],
+            request_size: vec![1 << 20],
+            depth: vec![1],
+            ..SweepArgs::default()
+        };
+        let planned = points(&args, &["/data".into()], &[vec!["sim:0".into()]]).unwrap();
+        let measured = Measured { bytes_per_second: rate, ..Measured::default() };
+        let mut memory = ceiling("memory", Direction::Read, 6e9);
+        (memory.of, memory.direction) = ("host".into(), None);
+        let all = [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
+            [ceiling("link", direction, 10e9), ceiling("storage", direction, 2e9)]
+        });
+        bound(&planned[0], &measured, &all.chain([memory]).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn memory_binds_what_is_read_from_the_page_cache_and_storage_what_is_not() {
+        let name =
+            |cache, read_percent, rate| bound_of(cache, read_percent, rate).map(|bound| bound.name);
+        assert_eq!(name(Cache::Resident, 100, 5.9e9).as_deref(), Some("memory"));
+        assert_eq!(name(Cache::Resident, 0, 9.9e9).as_deref(), Some("link"));
+        for read_percent in [0, 100] {
+            assert_eq!(name(Cache::Cold, read_percent, 1.9e9).as_deref(), Some("storage"));
+            assert_eq!(name(Cache::Cold, read_percent, 1e9).as_deref(), Some("in-flight"));
+        }
+        // What a drive gives that does both at once was not measured.
+        assert_eq!(name(Cache::Cold, 50, 3.9e9).as_deref(), Some("storage"));
+        assert_eq!(name(Cache::Cold, 50, 1e9), None);
     }
 
     #[test]

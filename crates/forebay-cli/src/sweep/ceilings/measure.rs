@@ -208,7 +208,9 @@ fn in_common(all: &[Steps]) -> f64 {
     bytes.sum::<f64>() / (end - start).as_secs_f64()
 }
 
-/// Measures the storage below a place past the page cache; `None` where it cannot be had so.
+/// Measures the storage below a place past the page cache; `None` where it cannot be had so. What
+/// writes leave there, in files that points write to as well, is compared with nothing: a check of
+/// reads looks at what the file has then.
 ///
 /// # Errors
 /// The system's.
@@ -218,7 +220,6 @@ pub(in crate::sweep) fn storage(
     path: &str,
     direction: Direction,
 ) -> Result<Option<Ceiling>> {
-    // What writes leave there no check knows, so they end with what was there.
     let Some(file) = place.files.first() else { return Ok(None) };
     let Ok(mut storage) = Storage::open(file, direction, place.len.min(STORAGE_LEN))? else {
         return Ok(None);

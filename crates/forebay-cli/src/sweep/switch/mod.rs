@@ -147,7 +147,15 @@ impl Switch {
         let line = self.line.replace(NUMBER, &number.to_string());
         if let Err(why) = shell::run(&line, self.command_max) {
             self.leaves(half("has failed"));
-            return Err(cannot().because(format!("`{}`: {why}", shortened(&line))));
+            let hint = if why.starts_with(shell::NO_SHELL) {
+                "install a shell, and have `PATH` lead to it by the name `sh`".into()
+            } else {
+                format!(
+                    "run it by hand until it works: it has to succeed within {} s",
+                    self.command_max.as_secs_f64()
+                )
+            };
+            return Err(cannot().because(format!("`{}`: {why}", shortened(&line))).hint(hint));
         }
         self.leaves(format!(
             "`{}` is left with the {} that `--set-queues` has set",
@@ -161,7 +169,9 @@ impl Switch {
                 self.away_max.as_secs_f64(),
                 shortened(&line)
             );
-            cannot().because(away).because(why)
+            cannot().because(away).because(why).hint(
+                "have the command end when the path is mounted again, in the place where it was",
+            )
         })
     }
 
@@ -205,7 +215,7 @@ impl Sweep<'_> {
             Err(failure) => {
                 // Without files nothing of the state in between is measured.
                 self.places.clear();
-                let text = failure.in_one_line();
+                let text = failure.with_remedy();
                 self.switch.as_mut().expect("it was there").failed = Some(failure);
                 Some(text)
             }

@@ -23,6 +23,9 @@ const TAIL: usize = 4 << 10;
 /// How long is waited for one that was killed: what waits for a server may not be ended.
 const END_MAX: Duration = Duration::from_secs(2);
 
+/// What begins the reason where there is no shell.
+pub(super) const NO_SHELL: &str = "`sh` cannot be started";
+
 /// Runs `line` in a shell, for `limit` at most.
 ///
 /// # Errors
@@ -34,8 +37,8 @@ pub(super) fn run(line: &str, limit: Duration) -> Result<(), String> {
     let stderr = said.as_ref().and_then(|said| said.try_clone().ok());
     shell.stderr(stderr.map_or_else(Stdio::null, Stdio::from));
     shell.process_group(0);
-    let mut child = interrupt::spawn_group(&mut shell)
-        .map_err(|error| format!("`sh` cannot be started: {error}"))?;
+    let mut child =
+        interrupt::spawn_group(&mut shell).map_err(|error| format!("{NO_SHELL}: {error}"))?;
     let begun = Instant::now();
     let is_well = loop {
         match ended(&child) {
@@ -101,6 +104,7 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+    use crate::power::command::tests::is_alive;
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -121,14 +125,22 @@ mod tests {
     #[test]
     fn one_that_hangs_is_ended_with_all_that_it_has_started() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("alive");
-        // Whoever lives on would make the file.
-        let line = format!("(sleep 1; touch {}) & sleep 100", path.display());
-        let begun = Instant::now();
-        let why = run(&line, Duration::from_millis(100)).unwrap_err();
-        assert_eq!(why, "it takes more than 0.1 s");
-        std::thread::sleep(Duration::from_millis(1500).saturating_sub(begun.elapsed()));
-        assert!(!path.exists());
+        let path = folder.path().join("pid");
+        let inner = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", path.display());
+        let line = format!("sh -c '{inner}' & sleep 1000");
+        // On a busy machine it may not come to its name at first.
+        let mut limits = [100, 1000, 5000, 20_000].map(Duration::from_millis).into_iter();
+        let begins = limits.any(|limit| {
+            let why = run(&line, limit).unwrap_err();
+            assert_eq!(why, format!("it takes more than {} s", limit.as_secs_f64()));
+            path.exists()
+        });
+        assert!(begins);
+        let (process, begun) = (std::fs::read_to_string(path).unwrap(), Instant::now());
+        while is_alive(&process) {
+            assert!(begun.elapsed() < LONG);
+            std::thread::sleep(LOOK);
+        }
     }
 
     proptest::proptest! {

@@ -268,7 +268,10 @@ pub(super) fn open(plain: Plain, means: &Means<'_>) -> Result<File> {
 }
 
 fn refused(error: &DeviceError) -> Failure {
-    Failure::new("the GPU refused a copy").because(error.to_string())
+    Failure::new("the GPU refused a copy").because(error.to_string()).hint(
+        "look at the kernel's log (`dmesg`) for what became of the GPU, and whether `nvidia-smi` \
+         still shows it; then measure again",
+    )
 }
 
 impl Issuer for PlainIssuer {
@@ -305,5 +308,18 @@ impl Issuer for PlainIssuer {
 
     fn routes(&self) -> Vec<Taken> {
         self.plain.taken(self.moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_was_refused_is_told_with_its_remedy() {
+        let (name, detail) = ("CUDA_ERROR_ILLEGAL_ADDRESS".into(), String::new());
+        let failure = refused(&DeviceError { call: "cuMemcpyHtoDAsync", code: 700, name, detail });
+        assert!(failure.causes[0].contains("ILLEGAL_ADDRESS"), "{failure:?}");
+        assert!(failure.hint.unwrap().contains("`dmesg`"));
     }
 }

@@ -13,16 +13,17 @@ fn short_help_of_gdsio() {
           [JOBS]  A job file, in the place of all options of gdsio
 
         Options:
-          -f <FILE>               One file, or block device, for all threads
+          -f <FILE>               One file, or block device, for all threads; each further `-f`
+                                  begins a further job
           -D <DIR>                The folder of `gdsio.0`, `gdsio.1` and so on, one for each
-                                  thread
+                                  thread; each further `-D` begins a further job
           -d <INDEX>              The GPU's index; host memory where the machine has no GPU at all
                                   [default: 0]
           -n <NODE>               The NUMA node whose processors the threads keep to
-          -m <TYPE>               Memory: 0 and 1 the GPU's, 2, 3 and 4 the host's (only with `-x`
-                                  0, 5, 6 and 7) [default: 0]
           -w <N>                  Threads; with `-x` 6 and 7 the requests that one thread has in
                                   flight [default: 1]
+          -m <TYPE>               Memory: 0 and 1 the GPU's, 2, 3 and 4 the host's (only with `-x`
+                                  0, 5, 6 and 7) [default: 0]
           -s <SIZE>               Bytes for each thread
           -o <SIZE>               Where they begin in the file [default: 0]
           -i <SIZE>               Bytes of one request, or a range of sizes, `MIN:MAX:STEP`
@@ -38,7 +39,8 @@ fn short_help_of_gdsio() {
                                   [default: 0]
           -T <SECONDS>            For how many seconds, over the same bytes again and again;
                                   without it one pass
-          -k <SEED>               What random places follow from [default: 0]
+          -k <SEED>               What random places follow from; goes before a job file's
+                                  `random_seed` [default: 0]
           -U                      Random places that are no multiples of 4 KiB: they lie 512 bytes
                                   behind such
           -R                      Fill memory with random bytes, as always

@@ -230,17 +230,17 @@ fn the_page_s_examples_run() {
     let folder = folder();
     let lines = PAGE.lines().filter_map(|line| line.strip_prefix("$ forebay gdsio "));
     let mut count = 0;
+    fs::create_dir(folder.path().join("other")).unwrap();
     for line in lines.filter(|line| !line.starts_with("-T 45 ")) {
         let past_the_cache = line.contains("sim:cufile");
         if !past_the_cache || has_direct_io(folder.path()) {
-            good(folder.path(), line);
+            good(folder.path(), &line.replace("/tmp", "other"));
         }
         count += 1;
     }
-    assert_eq!(count, 4);
+    assert_eq!(count, 5);
     let (_, jobs) = PAGE.split_once("```ini\n").unwrap();
     let (jobs, _) = jobs.split_once("```").unwrap();
-    fs::create_dir(folder.path().join("other")).unwrap();
     let jobs = jobs.replace("directory=/tmp", "directory=other").replace("runtime=1", "runtime=0");
     fs::write(folder.path().join("jobs"), jobs).unwrap();
     let (text, _) = good(folder.path(), "jobs --gpu sim");
@@ -313,12 +313,47 @@ fn a_job_file_runs_its_jobs_at_once() {
     fs::write(folder.path().join("bad"), "[global]\nsize=1M\nbz=3\n").unwrap();
     let (code, talk) = bad(folder.path(), "bad");
     assert!(code == 2 && talk.contains("line 3 of `bad`") && talk.contains("`bz`"), "{talk}");
+    assert!(talk.contains("perhaps `bs` was meant"), "{talk}");
     for arguments in ["two.gdsio -w 3", "two.gdsio -D a"] {
         let (code, talk) = bad(folder.path(), arguments);
         assert!(code == 2 && talk.contains("cannot stand beside"), "{talk}");
     }
     assert_eq!(bad(folder.path(), ".").0, 2);
     assert_eq!(bad(folder.path(), "missing").0, 1);
+}
+
+#[test]
+fn a_line_may_have_several_jobs() {
+    let folder = folder();
+    for name in ["a", "b"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let threads =
+        |text: &str| text.lines().map(|line| number_of(line, " Threads: ")).collect::<Vec<_>>();
+    let rest = "-s 256K -i 64k -x 4 --gpu sim -J";
+    let line = format!("-D a -d 0 -n 0 -w 2 -D b -d 0 -n 0 -w 1 {rest} -I 1");
+    let (text, talk) = good(folder.path(), &line);
+    assert_eq!((threads(&text), talk.as_str()), (vec![2, 1, 3], ""), "{text}");
+    assert!(text.ends_with(" secs\n") && text.contains(" DataSetSize: 768/768(KiB) "), "{text}");
+    let files = |name| {
+        let mut names = names(&folder.path().join(name));
+        names.retain(|name| !name.starts_with('.'));
+        names
+    };
+    assert_eq!(
+        (files("a"), files("b")),
+        (vec!["gdsio.0".into(), "gdsio.1".into()], vec!["gdsio.0".to_owned()])
+    );
+    // What stands before all is for all, and files are jobs like folders.
+    let line = format!("-w 2 -f a/gdsio.0 -f b/gdsio.0 -w 1 {rest} -I 0 -s 128K");
+    let (text, _) = good(folder.path(), &line.replacen("-s 256K", "", 1));
+    assert_eq!(threads(&text), [2, 1, 3], "{text}");
+    // Two jobs may read the same files, also what is made for them.
+    let (text, _) = good(folder.path(), &format!("-D . -w 2 {rest} -D ."));
+    assert_eq!(threads(&text), [2, 1, 3], "{text}");
+    assert_eq!(names(folder.path()), ["a", "b"]);
+    let (_, talk) = good(folder.path(), &format!("-D a -D b -w 1 {rest}"));
+    assert!(talk.contains("`-w` behind `-D b` is for that job alone"), "{talk}");
 }
 
 #[test]
@@ -352,7 +387,12 @@ fn words_that_make_no_sense_are_exit_code_2() {
         "-D . -s 1M -x 6 -w 1024 -B 5",
         "-D . -s 1M -I 2 -a 3K",
         "-D . -s 1M -P rdma://server",
-        "-D . -s 1M -D .",
+        "-D . -s 1M -D . -I 1",
+        "-D . -s 1M -s 1M",
+        "-D . -d 0 -s 1M -D x -d 1 -d 2",
+        "-d 0 -D . -d 0 -s 1M",
+        "-w 1 -D . -w 2 -D x -s 1M",
+        "-D . -w 1000 -D x -w 1000 -s 1M",
         "-D . -s 1M -Z",
         "-D . -s 1M --stric",
     ] {

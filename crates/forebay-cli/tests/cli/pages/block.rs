@@ -1,7 +1,7 @@
 //! The fenced blocks of a page, and the commands that stand in them. Pure.
 
 /// What stands between two fences.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block {
     /// Where the first fence stands, from 1 on.
     pub(super) line: usize,

@@ -2,8 +2,10 @@
 //! are those of the archived runs that they name, and the checks that they name exist.
 //!
 //! A block that begins with `sh` is run by the shell, whole, in one fresh folder for the page, and
-//! has to end with 0, or as `exit-N` beside `sh` says. What needs hardware is marked `needs-…`: of
-//! such a block, and of blocks that begin with `console`, each command is parsed and no more.
+//! has to end with 0, or as `exit-N` beside `sh` says. What needs hardware is marked `needs-…`:
+//! each command of such a block is parsed as it is printed, and in the slow tests runs with a
+//! simulated GPU and little to do. Of blocks that begin with `console` each command is parsed and
+//! no more.
 
 mod archived;
 mod block;
@@ -19,6 +21,7 @@ use forebay_cli::args::Arguments;
 use tempfile::TempDir;
 
 use crate::program::program;
+use crate::proof::stays_in_memory;
 use crate::report::layers::LARGE;
 use crate::report::made::{self, Sweep};
 
@@ -91,6 +94,27 @@ fn parse(folder: &TempDir, page: &str, block: &Block) -> usize {
     commands.len()
 }
 
+/// Has what follows run on the simulated GPU, with little to do, in this folder.
+const SMALL: &str = "
+forebay() {
+  verb=$1; shift
+  case $verb in
+    bench) set -- --gpu sim --size 4M --repeats 3 \"$@\" ;;
+    compare) set -- --gpu sim:cufile -s 2 -r 1 \"$@\" ;;
+    sweep) set -- --gpu sim:cufile --size 4M --bytes 64K --depth 1 --repeats 1 \"$@\" ;;
+    tune) set -- --duration 2 \"$@\" ;;
+  esac
+  command forebay $verb \"$@\"
+}
+";
+
+/// Runs a block that names `/data` and takes hardware, with as much less as it takes to run here.
+fn run_small(folder: &TempDir, page: &str, block: &Block) {
+    let mut small = block.clone();
+    small.text = format!("{SMALL}{}", block.text.replace("/data", "."));
+    run(folder, page, &small);
+}
+
 #[test]
 fn every_example_of_the_guide_runs() {
     let folder = folder();
@@ -114,6 +138,20 @@ fn every_example_of_the_guide_runs() {
         left.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
     let scratch = left.iter().filter(|name| name.starts_with(".forebay") || *name == "gdsio.0");
     assert_eq!(scratch.count(), 0, "{left:?}");
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn the_examples_of_the_guide_for_hardware_run_on_a_simulated_gpu() {
+    let folder = folder();
+    let probe = folder.path().join("probe");
+    fs::write(&probe, vec![7; 1 << 20]).unwrap();
+    if let Some(reason) = stays_in_memory(&probe) {
+        return println!("skipped: the guide's examples for drives: {reason}");
+    }
+    let needing = blocks(GUIDE).into_iter().filter(|block| block.needs().is_some());
+    let ran = needing.map(|block| run_small(&folder, "guide.md", &block));
+    assert!(ran.count() >= 3, "there are some");
 }
 
 #[test]

@@ -36,15 +36,47 @@ fn is_quiet(browser: &Browser, page: &Path) {
     }
 }
 
-/// The numbers of a column, from the top.
+/// The numbers of a column of the results, from the top.
 fn column(browser: &mut Browser, key: &str) -> Vec<f64> {
+    column_of(browser, "results", key)
+}
+
+/// The numbers of a column of a table, from the top.
+fn column_of(browser: &mut Browser, table: &str, key: &str) -> Vec<f64> {
     let found = browser.is(&format!(
-        "(() => {{ const t = document.getElementById('results');
+        "(() => {{ const t = document.getElementById('{table}');
          const at = [...t.tHead.rows[0].cells].findIndex((h) => h.dataset.key === '{key}');
          return [...t.tBodies[0].rows].map((r) => r.cells[at].dataset.value ?? ''); }})()"
     ));
     let numbers = found.as_array().unwrap().iter().filter_map(|text| text.as_str()?.parse().ok());
     numbers.collect()
+}
+
+/// Holds all columns of numbers of a table against what they should be, in their order.
+fn check_numbers(browser: &mut Browser, table: &str, expected: &[(&str, Vec<f64>)]) {
+    let found = browser.is(&format!(
+        "[...document.querySelectorAll('#{table} th.number')].map((h) => h.dataset.key)"
+    ));
+    let keys: Vec<&str> = expected.iter().map(|(key, _)| *key).collect();
+    assert_eq!(found, json!(keys), "{table}");
+    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b.abs();
+    for (key, expected) in expected {
+        let found = column_of(browser, table, key);
+        let same = found.len() == expected.len() && found.iter().zip(expected).all(near);
+        assert!(same && !found.is_empty(), "{table}, {key}: {found:?}, not {expected:?}");
+    }
+}
+
+/// The numbers of an axis in the order of the points, those that failed among them.
+fn places(text: &str, axis: &str) -> Vec<f64> {
+    let mut points: Vec<Value> = Vec::new();
+    for line in text.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        if record["record"] == "sample" && !points.contains(&record["point"]) {
+            points.push(record["point"].clone());
+        }
+    }
+    points.iter().map(|point| point[axis].as_f64().unwrap()).collect()
 }
 
 fn head(key: &str) -> String {
@@ -92,12 +124,28 @@ fn a_page_works_in_a_browser() {
     browser.load(&page);
     is_quiet(&browser, &page);
 
-    let rates = column(&mut browser, "bytes_per_second");
-    assert_eq!(rates, medians(&text, |m| m["bytes_per_second"].as_f64()));
-    let expected = medians(&text, |m| Some(m["latency"]["p50_ns"].as_f64()? * 1e-9));
-    let latencies = column(&mut browser, "latency_p50_s");
-    let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b.abs();
-    assert!(latencies.len() == expected.len() && latencies.iter().zip(&expected).all(near));
+    let of = |of: &dyn Fn(&Value) -> Option<f64>| medians(&text, of);
+    let rates = of(&|measured| measured["bytes_per_second"].as_f64());
+    let latency = |key: &str| of(&|measured| Some(measured["latency"][key].as_f64()? * 1e-9));
+    // What the ceilings of the file allow; the storage binds.
+    let ceilings = [25e9, 7e9, 7.9e9];
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    let results = [
+        ("request_size", places(&text, "request_size")),
+        ("depth", places(&text, "depth")),
+        ("bytes_per_second", rates.clone()),
+        ("requests_per_second", of(&|measured| measured["requests_per_second"].as_f64())),
+        ("latency_p50_s", latency("p50_ns")),
+        ("latency_p99_s", latency("p99_ns")),
+        ("latency_p99_9_s", latency("p99_9_ns")),
+        ("cpu_s_per_gb", of(&|measured| measured["cpu"]["s_per_gb"].as_f64())),
+        ("gpu_joules_per_gb", of(&|measured| measured["joules_per_gb"][0]["per_gb"].as_f64())),
+        ("share_of_limit", rates.iter().map(|rate| rate / 7e9).collect()),
+    ];
+    check_numbers(&mut browser, "results", &results);
+    let reached = ceilings.map(|ceiling| best / ceiling).into();
+    let expected = [("bytes_per_second", ceilings.into()), ("reached", reached)];
+    check_numbers(&mut browser, "ceilings", &expected);
 
     browser.click(&head("bytes_per_second"));
     let mut sorted = rates.clone();

@@ -1,6 +1,7 @@
 //! `forebay report`: its forms, what it refuses, and its page in a browser.
 
 mod browser;
+mod compared;
 mod devtools;
 pub(crate) mod layers;
 #[path = "../../results/made.rs"]

@@ -53,10 +53,16 @@ fn what_is_over_before_its_time_is_not_announced_with_all_of_it() {
     // Each of 75 samples may take a second, and has gone over its files long before.
     let arguments = ["--gpu=none", "--way=cpu-cached-gpu", "--time=1s", "-o", "results"];
     let axes = ["--request-size=64K,128K,256K,512K,1M", "--threads=1,2,4,6,8", "--size=8M"];
-    let (announced, taken) = announced(&[&arguments[..], &axes].concat());
-    // Whatever else a busy machine does meanwhile.
-    let slack = taken / 10 + Duration::from_secs(10);
-    assert!(announced.abs_diff(taken) < slack, "announced {announced:?}, took {taken:?}");
+    let mut seen = Vec::new();
+    // Whatever else a busy machine does meanwhile, and before.
+    let is_true = (0..3).any(|_| {
+        let (announced, taken) = announced(&[&arguments[..], &axes].concat());
+        seen.push((announced, taken));
+        let slack = Duration::from_secs(10);
+        assert!(announced < (taken + slack).max(Duration::from_secs(40)), "{seen:?}");
+        announced.abs_diff(taken) < taken / 10 + slack
+    });
+    assert!(is_true, "announced and taken: {seen:?}");
 }
 
 #[test]

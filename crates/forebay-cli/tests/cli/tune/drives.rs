@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::units::{KIB, MIB};
 use forebay_cli::tune::json::Searched;
@@ -80,7 +80,10 @@ fn the_knee_of_a_drive_that_needs_depth_is_found() {
     inside("tune::drives::the_knee_of_a_drive_that_needs_depth_is_found", |folder| {
         let (_slow, path) = mounted(KIND, folder)?;
         // Where this machine is too busy to answer in time the drive is another one for a while.
-        let mut tries = (0..6).map(|_| report(folder, &[&path, "--duration", "3"]));
+        let begun = Instant::now();
+        let mut tries = (0..20)
+            .take_while(|_| begun.elapsed() < Duration::from_secs(90))
+            .map(|_| report(folder, &[&path, "--duration", "3"]));
         let mut seen = Vec::new();
         let found = tries.any(|report| {
             let searched = &report.searches[0];
@@ -126,9 +129,14 @@ fn a_drive_that_does_not_answer_ends_the_search() {
             }
         }
         assert_eq!(child.wait().unwrap().code(), Some(1));
+        // How far the search had come when the drive fell silent depends on the machine.
+        let (before, rest) = told.split_once("caused by: ").unwrap();
+        let (asked, after) = rest.split_once(" brought").unwrap();
+        assert!(asked.contains(" request") && asked.contains(" of "), "{asked}");
+        let told = format!("{before}caused by: N requests of SIZE brought{after}");
         insta::assert_snapshot!(told.replace(&path, "PATH"), @"
         error: cannot tune on `PATH`: its drive does not answer
-          caused by: 8 requests of 1 MiB brought nothing for 10 s
+          caused by: N requests of SIZE brought nothing for 10 s
         hint: look at the kernel's log (`dmesg`); `forebay map` shows which drive it is
         ");
         Ok(())

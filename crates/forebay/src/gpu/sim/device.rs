@@ -104,15 +104,21 @@ impl SimDevice {
         lock(&self.timeline).events.len()
     }
 
+    /// How often somebody asked whether an event is passed.
+    pub fn asked(&self) -> u64 {
+        lock(&self.timeline).asked
+    }
+
     /// How many ranges of host memory are registered with it and those beside it.
     pub fn registrations(&self) -> usize {
         lock(&self.registered).count()
     }
 
-    /// How often somebody wanted to unregister memory that copies were queued on, which a real GPU
-    /// may take for granted.
+    /// How often somebody wanted to give back memory of its own, or to unregister the host's, that
+    /// work was queued on, which a real GPU may take for granted.
     pub fn misused(&self) -> usize {
-        lock(&self.registered).misused()
+        let unregistered = lock(&self.registered).misused();
+        unregistered + lock(&self.timeline).memory.misused()
     }
 
     /// Has a stream of a caller busy for `time`, as by a kernel.
@@ -252,7 +258,9 @@ impl Device for SimDevice {
     }
 
     unsafe fn free(&self, address: u64) -> DeviceResult<()> {
-        self.timeline("free")?.memory.release(address)
+        let (now, mut timeline) = (self.clock.now(), self.timeline("free")?);
+        timeline.run_due(now); // what is over by now is not in the way
+        timeline.memory.release(address)
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {

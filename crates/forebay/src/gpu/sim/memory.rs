@@ -85,11 +85,13 @@ pub(super) struct DeviceMemory {
     allocations: BTreeMap<u64, Allocation>,
     capacity: u64,
     used: u64,
+    /// How often somebody wanted to give back what work was queued on.
+    misused: usize,
 }
 
 impl DeviceMemory {
     pub(super) const fn new(capacity: u64) -> Self {
-        Self { allocations: BTreeMap::new(), capacity, used: 0 }
+        Self { allocations: BTreeMap::new(), capacity, used: 0, misused: 0 }
     }
 
     pub(super) const fn free_bytes(&self) -> u64 {
@@ -98,6 +100,10 @@ impl DeviceMemory {
 
     pub(super) const fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    pub(super) const fn misused(&self) -> usize {
+        self.misused
     }
 
     pub(super) fn allocate(&mut self, len: u64) -> DeviceResult<u64> {
@@ -126,6 +132,7 @@ impl DeviceMemory {
             None => failed(Fault::UnknownAddress, format!("no allocation at {address:#x}")),
             Some(allocation) if allocation.queued > 0 => {
                 let queued = allocation.queued;
+                self.misused += 1;
                 failed(Fault::InUse, format!("{queued} copies are queued on {address:#x}"))
             }
             Some(allocation) => {

@@ -192,7 +192,7 @@ fn a_batch_pays_the_latency_once_for_each_group() {
 
 #[test]
 fn what_stands_before_a_refused_copy_of_a_batch_stays_queued() {
-    let (device, _) = stepped("sim");
+    let (device, _) = stepped("sim:latency=1us");
     let mut bytes = Pinned::new(&device, vec![1; 20]);
     let memory = device.allocate(20).unwrap();
     let stream = device.create_stream().unwrap();

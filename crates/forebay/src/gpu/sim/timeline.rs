@@ -112,6 +112,8 @@ pub(super) struct Timeline {
     /// Marks that were held back, by number, and when those are due that are no more.
     pub(super) records: BTreeMap<u64, Option<Duration>>,
     link_free: [Duration; 2],
+    /// How often somebody asked whether an event is passed.
+    pub(super) asked: u64,
     uplink: Option<Arc<Uplink>>,
     dice: Dice,
 }
@@ -138,6 +140,7 @@ impl Timeline {
             queued: 0,
             records: BTreeMap::new(),
             link_free: [Duration::ZERO; 2],
+            asked: 0,
             uplink,
         }
     }
@@ -335,6 +338,7 @@ impl Timeline {
     }
 
     pub(super) fn is_done(&mut self, now: Duration, event: u64) -> DeviceResult<bool> {
+        self.asked += 1;
         self.run_due(now);
         let state = self.events.get(&event).ok_or_else(|| unknown("is_done", "event"))?;
         let Some((number, error)) = &state.failure else {

@@ -1,6 +1,6 @@
 //! What went through host memory: out of the page cache, through it, or past it.
 
-use super::{Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
+use super::{Direction, Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
 use crate::proof::evidence::PageCache;
 
 /// How to be told what is in the page cache.
@@ -217,7 +217,10 @@ impl Judge<'_> {
                 "only {said} are said to have been {verb} past the page cache, but {seen} were"
             );
             let held = cache.before.max(cache.after);
-            if is_own {
+            let gone = past - staged - host;
+            if is_own && self.were_taken_back(bytes, gone, cache) {
+                return self.lacks_pages(gone);
+            } else if is_own {
                 self.contradict(text);
             } else if held.saturating_add(self.slack) < cached {
                 // Others' bytes may be among them, but nothing speaks for the page cache.
@@ -234,6 +237,25 @@ impl Judge<'_> {
         self.add(ways);
         let drive = past.saturating_sub(staged).min(host);
         self.add([(Way::HostDrive, drive), (Way::HostCache, host - drive)]);
+    }
+
+    /// Whether `bytes` may have been read through the page cache though `gone` of what came from
+    /// storage are not in it: others than those are, or were, so that the kernel took pages back
+    /// before they were counted. Where nothing came and nothing went, nothing was taken.
+    fn were_taken_back(&self, bytes: u64, gone: u64, cache: PageCache) -> bool {
+        let is_read = self.claim.direction == Direction::Read && self.claim.by(Route::Cached) > 0;
+        let absent = bytes.min(cache.len).saturating_sub(cache.after);
+        let moved = cache.after.abs_diff(cache.before);
+        is_read && moved > self.slack && gone <= absent.saturating_add(self.slack)
+    }
+
+    fn lacks_pages(&mut self, gone: u64) {
+        let why = format!(
+            "{} that came from storage are not in the page cache, of which the kernel took pages \
+             back meanwhile",
+            size(gone)
+        );
+        self.lacks(why, "read less than there is room for, or repeat it");
     }
 
     fn add(&mut self, ways: [(Way, u64); 2]) {

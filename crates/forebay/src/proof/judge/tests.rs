@@ -218,6 +218,20 @@ fn an_estimate_of_the_page_cache_needs_more_to_refute_it() {
 }
 
 #[test]
+fn pages_that_were_taken_back_refute_nobody() {
+    let cached = whole(Route::Cached);
+    for (fetched, before, after) in
+        [(GIB, 0, GIB / 4 * 3), (GIB / 4, GIB, GIB / 2), (GIB / 2, GIB / 2, GIB / 4)]
+    {
+        let text = missing(&evidence(fetched, 0, before, after), &cached);
+        assert!(text.contains("the kernel took pages back"), "{text}");
+    }
+    // More than is gone, and what came while nothing is gone.
+    contradiction(&evidence(GIB, 0, GIB / 2, GIB / 4 * 3), &cached);
+    contradiction(&evidence(GIB / 4, 0, GIB, GIB), &cached);
+}
+
+#[test]
 fn host_memory_is_its_own_end() {
     let host = |claim: Claim| Claim { memory: Memory::Host, ..claim };
     assert_eq!(text(&evidence(GIB, 0, 0, 0), &host(whole(Route::Host))), "host (drive)");

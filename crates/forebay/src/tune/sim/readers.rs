@@ -41,7 +41,12 @@ struct World {
     asked: u64,
     /// This many readers, whatever the tuner says.
     fixed: Option<usize>,
+    /// When readers began again after a pause.
+    woke_ns: Option<u64>,
 }
+
+/// How long readers are slow after a pause.
+const SLOW_NS: u64 = 15 * MS;
 
 impl World {
     fn new(machine: Machine, seed: u64) -> Self {
@@ -55,6 +60,7 @@ impl World {
             copying: VecDeque::new(),
             asked: 0,
             fixed: None,
+            woke_ns: None,
         }
     }
 
@@ -79,6 +85,9 @@ impl World {
             let busy = self.running.len() as u64 + 1;
             let share = all.min(one * cores.min(busy)) / busy;
             let took_ns = MIB * SECOND / share * (80 + self.dice.next() % 41) / 100;
+            // Twice as long at first, and ever less so.
+            let awake_ns = self.woke_ns.map_or(SLOW_NS, |woke_ns| self.now_ns - woke_ns);
+            let took_ns = took_ns + took_ns * SLOW_NS.saturating_sub(awake_ns) / SLOW_NS;
             self.running.push(Reverse((self.now_ns + took_ns, self.now_ns, slot)));
         }
     }
@@ -178,6 +187,50 @@ fn a_link_that_binds_no_more_is_noticed_at_once() {
             assert!(rate * 100 > best * 90, "seed {seed}: {rate} of {best}");
         }
     }
+}
+
+#[test]
+fn pauses_do_not_mislead() {
+    let limits = ReaderLimits { start: 10, max: 16 };
+    let pass = |world: &mut World, tuner: &mut ReaderTuner| {
+        world.now_ns += 100 * MS;
+        world.woke_ns = Some(world.now_ns);
+        world.run(tuner, world.machine.link * 9 / 100 / MIB) // 90 ms
+    };
+    for seed in seeds() {
+        for link in [45 * GB, 50 * GB, 55 * GB] {
+            let machine = Machine { cores: 16, one: 7 * GB, all: 100 * GB, link };
+            let (mut tuner, mut world) = (ReaderTuner::new(limits, MIB), World::new(machine, seed));
+            let mut rates = [(); 60].map(|()| pass(&mut world, &mut tuner));
+            rates.sort_unstable();
+            let mut fixed = World { fixed: Some(10), ..World::new(machine, seed) };
+            let mut best = [(); 60].map(|()| pass(&mut fixed, &mut tuner.clone()));
+            best.sort_unstable();
+            let (rate, best, count) = (rates[30], best[30], tuner.count());
+            let is_right = rate * 100 >= best * 98 && count <= 12;
+            assert!(is_right, "seed {seed}, {link}: {count} readers, {rate} of {best}");
+        }
+    }
+}
+
+#[test]
+fn a_search_that_pauses_interrupt_goes_back_to_what_it_knows() {
+    let machine = Machine { cores: 16, one: 4 * GB, all: 40 * GB, link: 2000 * GB };
+    let limits = ReaderLimits { start: 10, max: 16 };
+    let mut interrupted = 0;
+    for seed in seeds() {
+        for asked in (500..5000).step_by(250) {
+            let (mut tuner, mut world) = (ReaderTuner::new(limits, MIB), World::new(machine, seed));
+            world.run(&mut tuner, asked);
+            interrupted += u32::from(!tuner.climb_holds());
+            for _ in 0..3 {
+                world.now_ns += 50 * MS;
+                world.run(&mut tuner, 400); // 10 ms
+            }
+            assert!(tuner.climb_holds(), "seed {seed}, {asked}: {} readers", tuner.count());
+        }
+    }
+    assert!(interrupted > 0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What becomes of records and rows.
 
 use super::*;
+use crate::report::digest::Limit;
 use crate::report::input;
 use crate::report::made::{self, Sweep};
 
@@ -54,10 +55,14 @@ fn links_of_several_gpus_add_up_and_are_no_limit_where_one_is_not_known() {
     ];
     let mut records: Vec<_> = records.into();
     records.extend(made::samples(&sweep));
-    let digest = digest_of(&[("a", &made::text(&records))]);
-    assert_eq!(digest.lines[0].limit, Some(Limit { name: "link".into(), rate: 3e9 }));
+    // Of what drives are asked for nobody knows what they give.
+    let limit = |records: &[_]| {
+        let text = made::text(records).replace("\"cold\"", "\"resident\"");
+        digest_of(&[("a", &text)]).lines[0].limit.clone()
+    };
+    assert_eq!(limit(&records), Some(Limit { name: "link".into(), rate: 3e9 }));
     records.remove(2);
-    assert_eq!(digest_of(&[("a", &made::text(&records))]).lines[0].limit, None);
+    assert_eq!(limit(&records), None);
     sweep.targets.pop();
     assert!(digest_of(&[("a", &made::file(&sweep))]).lines[0].targets.is_empty());
 }

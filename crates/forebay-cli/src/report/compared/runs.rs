@@ -85,7 +85,7 @@ impl Runs {
 }
 
 /// The samples that count: all but the first, unless it is the only one.
-pub(super) fn counted<T>(samples: &[T]) -> &[T] {
+pub(crate) fn counted<T>(samples: &[T]) -> &[T] {
     if samples.len() > 1 { &samples[1..] } else { samples }
 }
 
@@ -95,7 +95,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 }
 
 /// A ratio of rates in words: `[+84 % faster]`, `[12 % slower]`, `[as fast]`.
-pub(super) fn faster(ratio: f64) -> String {
+pub(crate) fn faster(ratio: f64) -> String {
     match ratio {
         _ if (ratio - 1.0).abs() < EQUAL => "[as fast]".into(),
         _ if ratio > 1.0 => format!("[+{:.0} % faster]", (ratio - 1.0) * 100.0),

@@ -1,0 +1,79 @@
+//! What a comparison found besides the rates of its ways: the GPU's own work, and where the GPU and
+//! the file's drives hang. Plain data, as JSON has them.
+
+use serde::{Deserialize, Serialize};
+
+use super::runs::Runs;
+
+/// A kernel on the GPU's memory, alone and beside a read of ours. Rates are bytes per second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComputeFacts {
+    /// `xor`: each word of its memory is read, changed and written.
+    pub kernel: String,
+    /// Bytes of that memory.
+    pub bytes: u64,
+    /// What that memory can do, reads and writes together.
+    pub limit: f64,
+    /// Where that is from: `clock_and_width`, as the driver tells them, or `filling`, the best of
+    /// some fills, for want of better.
+    pub limit_by: String,
+    /// What the kernel reads and writes by itself.
+    pub alone: Runs,
+    /// The median of that as a share of the limit.
+    pub share_of_limit: f64,
+    /// The same while a file is read.
+    pub beside: Runs,
+    /// That read.
+    pub read: Runs,
+    /// Its median as a share of that of our reads without a kernel; null where data of either
+    /// were wrong.
+    pub share_of_read: Option<f64>,
+    /// Whether every byte that the kernel changed, and every byte of the reads, was right.
+    pub verified: bool,
+    /// Whether host memory played the GPU.
+    pub simulated: bool,
+}
+
+/// A GPU and the drives of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The GPU's PCI address.
+    pub gpu: String,
+    /// The NUMA node that it hangs on.
+    pub numa_node: Option<u32>,
+    /// How far each drive is.
+    pub drives: Vec<Away>,
+}
+
+/// A drive, as seen from the GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Away {
+    /// The drive's id, as in the environment.
+    pub drive: String,
+    /// The kernel's name of it.
+    pub name: String,
+    /// The NUMA node of the path that serves it.
+    pub numa_node: Option<u32>,
+    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
+    pub distance: String,
+    /// The same in words.
+    pub text: String,
+    /// How far the nodes are from each other, where 10 is a node's own memory.
+    pub node_distance: Option<u32>,
+}
+
+impl Sockets {
+    /// How far each drive is from the GPU, in a line.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.drives.iter().map(|drive| {
+            let Away { name, text, .. } = drive;
+            let nodes = self.numa_node.zip(drive.numa_node).filter(|(one, other)| one != other);
+            match nodes.zip(drive.node_distance) {
+                Some(((one, other), far)) => {
+                    format!("{name}: {text}, NUMA nodes {one} and {other}, distance {far}")
+                }
+                None => format!("{name}: {text}"),
+            }
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! What `forebay compare` found besides the rates of its ways: the first run apart, how far the
+//! others vary, whether bytes went by DMA, the GPU's own work, and where GPU and drives hang.
+//!
+//! [`facts`] and [`runs`] are its data, [`said`] its words, here and in `compare` itself; [`read`]
+//! has them from a file, whatever that says.
+
+pub mod facts;
+pub mod read;
+pub mod runs;
+pub mod said;
+
+use self::facts::{ComputeFacts, Sockets};
+use self::runs::Judgement;
+use self::said::Said;
+use super::json::{Direction, MethodName, Row};
+
+/// What one run of `forebay compare` found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Comparison {
+    /// Which of the runs of a digest, whose lines are its rows.
+    pub run: usize,
+    /// `compare`, `dma` or `all`.
+    pub mode: String,
+    /// How often each way was run.
+    pub runs: Option<u64>,
+    /// What each run moved.
+    pub each_run: Option<Said>,
+    /// Where GPU and drives hang.
+    pub topology: Option<Sockets>,
+    /// Drives that are left out there.
+    pub drives_left_out: usize,
+    /// Whether bytes went by DMA, in each direction.
+    pub dma: Vec<Said>,
+    /// The GPU's own work.
+    pub compute: Option<ComputeFacts>,
+    /// Whether that, or a read beside it, found wrong data.
+    pub compute_wrong: bool,
+    /// What of all this makes no sense, and why.
+    pub refused: Vec<String>,
+}
+
+/// The runs of one way in one direction, as far as they are told. Rates are bytes per second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Told {
+    /// The first run's rate.
+    pub first: Option<f64>,
+    /// The mean of the others.
+    pub mean: Option<f64>,
+    /// How far these are apart, as a share of their mean.
+    pub variation: Option<f64>,
+}
+
+impl Told {
+    /// How far the runs are apart, in a word.
+    #[must_use]
+    pub fn judgement(&self) -> Option<Judgement> {
+        self.variation.map(Judgement::of)
+    }
+
+    /// The same with its number.
+    #[must_use]
+    pub fn variation_text(&self) -> Option<String> {
+        Some(said::variation(self.variation?, self.judgement()?))
+    }
+}
+
+impl Comparison {
+    /// Takes what there is to say of its rows.
+    pub(crate) fn take(&mut self, rows: &[Row]) {
+        let ways = || rows.iter().filter(|row| !row.method.is_ceiling());
+        let first = ways().find_map(|row| Some((row, row.cache?)));
+        let simulated = ways().any(|row| row.simulated);
+        self.each_run = first.map(|(row, cache)| said::each_run(row.bytes, cache, simulated));
+        let directions = [Direction::Write, Direction::Read].into_iter();
+        self.dma = directions.filter_map(|direction| said::dma(rows, direction)).collect();
+    }
+
+    /// All that there is to say, in the order in which `compare` does.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<Said> {
+        let mut found: Vec<Said> = self.topology.iter().flat_map(said::distances).collect();
+        if self.drives_left_out > 0 {
+            found.push(("distance", format!("{} more drives are left out", self.drives_left_out)));
+        }
+        found.extend(self.each_run.clone());
+        found.extend(self.dma.iter().cloned());
+        found.extend(self.compute.iter().flat_map(said::compute));
+        found
+    }
+
+    /// Whether it says anything without a row.
+    #[must_use]
+    pub fn says_something(&self) -> bool {
+        self.compute.is_some() || self.compute_wrong
+    }
+}
+
+/// Whether a way is the one that others are held against.
+#[must_use]
+pub fn is_standard(way: Option<&str>) -> bool {
+    way == Some(MethodName::Standard.name())
+}

@@ -1,0 +1,82 @@
+//! Cold reads that come through the page cache: where a file system has no direct I/O, or does not
+//! keep to it, what was read once is in memory, and a second pass would measure that.
+//!
+//! Nobody says beforehand which path is of that kind, so it is seen: by the first sample of a way
+//! whose bytes are in the page cache afterwards. From then on its samples go over each part of the
+//! files once, as those do that ask for the page cache.
+
+use std::time::Duration;
+
+use super::Sweep;
+use super::plan::Planned;
+use crate::failure::Result;
+use crate::report::json::Cache;
+use crate::report::warnings::say;
+use crate::results::{Measured, Record};
+
+/// From this part of the bytes that were read on they came through the page cache; what direct I/O
+/// leaves there are edges of requests.
+const THROUGH: f64 = 0.5;
+
+/// Whether a point is measured as if what it reads stayed on the drive.
+pub(super) fn is_to_stay_cold(planned: &Planned) -> bool {
+    let load = &planned.load;
+    planned.point.cache == Some(Cache::Cold) && !load.writes() && !load.once
+}
+
+/// Whether what a sample read of files of `len` bytes is in the page cache since.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn came_through(measured: &Measured, len: u64) -> bool {
+    let rise = measured.page_cache.as_ref().and_then(|share| Some(share.after? - share.before?));
+    let read = measured.bytes.unwrap_or(0).min(len) as f64;
+    rise.is_some_and(|rise| read > 0.0 && rise * len as f64 >= THROUGH * read)
+}
+
+impl Sweep<'_> {
+    /// Has all points read each part once that read the same path the same way as the point of a
+    /// number, where a sample of that showed the need; says whether it did.
+    pub(super) fn goes_once(&mut self, index: usize, measured: &Measured) -> Result<bool> {
+        let planned = &self.planned[index];
+        let Some(place) = self.places.get(planned.path).filter(|_| is_to_stay_cold(planned)) else {
+            return Ok(false);
+        };
+        let files = u64::from(planned.point.files).min(place.files.len() as u64);
+        if !came_through(measured, place.len * files) {
+            return Ok(false);
+        }
+        let (path, way) = (planned.path, planned.load.way);
+        let alike = |one: &&mut Planned| (one.path, one.load.way) == (path, way);
+        for one in self.planned.iter_mut().filter(alike).filter(|one| is_to_stay_cold(one)) {
+            (one.load.once, one.load.warm_up) = (true, Duration::ZERO);
+        }
+        let text = format!(
+            "what `{}` reads of `{}` comes through the page cache, so a cold sample reads each \
+             part once and may end before its time; a larger `--size` makes it longer",
+            way.name(),
+            self.path(path)
+        );
+        say(&text);
+        self.note(Record::Warning { text })?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::PageCacheShare;
+
+    #[test]
+    fn what_is_in_memory_afterwards_came_through_it() {
+        let seen = |bytes: u64, before: f64, after: f64| {
+            let share = PageCacheShare { before: Some(before), after: Some(after) };
+            let measured =
+                Measured { bytes: Some(bytes), page_cache: Some(share), ..Measured::default() };
+            came_through(&measured, 1000)
+        };
+        assert!(seen(100, 0.0, 0.1) && seen(5000, 0.1, 1.0) && seen(10, 0.0, 0.2));
+        assert!(!seen(1000, 0.0, 0.02) && !seen(5000, 0.9, 0.9) && !seen(0, 0.0, 0.0));
+        let unknown = Measured { bytes: Some(10), ..Measured::default() };
+        assert!(!came_through(&unknown, 1000));
+    }
+}

@@ -1,0 +1,90 @@
+//! What a sweep prints: on stderr how far it is and what to be warned of, on stdout its results.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::beside;
+use crate::args::SweepArgs;
+use crate::failure::{Failure, Result};
+use crate::log;
+use crate::report::digest::{Digest, gather};
+use crate::report::forms::terminal;
+use crate::report::table;
+use crate::report::warnings::say;
+use crate::results::file::samples;
+use crate::results::{Record, Sample};
+
+/// Why samples are missing, or that their bytes were wrong: of those that were taken more than once
+/// what came last.
+pub(super) fn failures(records: &[Record]) -> Vec<&str> {
+    let mut last = HashMap::new();
+    for (_, sample) in samples(records) {
+        last.insert((&sample.point, sample.repeat), sample);
+    }
+    let failed = samples(records).map(|(_, sample)| sample);
+    let failed = failed.filter(|sample| {
+        last.get(&(&sample.point, sample.repeat)).is_some_and(|last| std::ptr::eq(*last, *sample))
+    });
+    failed.filter_map(failure_of).collect()
+}
+
+fn failure_of(sample: &Sample) -> Option<&str> {
+    let wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
+    sample.error.as_deref().or(wrong.then_some("wrong data were moved"))
+}
+
+/// Prints the results, and says what they give reason to warn of, but for what was said at the
+/// start and what the command ends with.
+pub(super) fn print(args: &SweepArgs, records: &[Record], failed: &[&str]) -> Result<()> {
+    let digest = gather::of_records("this sweep", records);
+    let mut warnings = digest.warnings.clone();
+    warnings.retain(|text| {
+        let is_same =
+            |record: &Record| matches!(record, Record::Warning { text: told } if told == text);
+        !records.iter().any(is_same) && !failed.iter().any(|why| text.contains(why))
+    });
+    let mut out = anstream::stdout();
+    let shown = if args.json {
+        records.iter().try_for_each(|record| {
+            let line = serde_json::to_string(record).map_err(std::io::Error::other)?;
+            writeln!(out, "{line}")
+        })
+    } else {
+        let mut text = text(args, &digest);
+        if args.vs.is_some() {
+            let (both, more) = beside::text(args, records);
+            text.push_str(&both);
+            warnings.extend(more.into_iter().filter(|more| !digest.warnings.contains(more)));
+        }
+        out.write_all(text.as_bytes())
+    };
+    shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error))?;
+    warnings.iter().for_each(|text| say(text));
+    Ok(())
+}
+
+/// What a report shows where there is no browser, below the machine.
+fn text(args: &SweepArgs, digest: &Digest) -> String {
+    let Some(run) = digest.runs.last() else { return String::new() };
+    let path = args.paths.first().map_or_else(|| ".".into(), |path| path.display().to_string());
+    let head = table::header(&run.environment, Some(&path), args.paths.len() > 1);
+    head + &terminal::body(digest)
+}
+
+/// A line about what is going on.
+pub(super) fn tell(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+/// How many samples there are, and how many are done.
+pub(super) fn progress(steps: u64) -> ProgressBar {
+    if log::is_on() {
+        return ProgressBar::hidden();
+    }
+    ProgressBar::new(steps).with_style(
+        ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    )
+}

@@ -1,0 +1,97 @@
+//! Whether files stayed what they were while a GPU copied their pages: looked at again when the
+//! copies are over, since whoever takes layers runs ahead of them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::group::Group;
+use super::mapped::Stamps;
+use super::mapper::Wish;
+use super::marks::Mark;
+use super::shared::{Loaded, Shared, State};
+use crate::engine::File;
+use crate::error::{Error, Operation, Result};
+
+/// Layers that were taken while copies of their pages may have been under way.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// In the order of their copies.
+    all: VecDeque<One>,
+    /// What was found, until somebody is told.
+    changed: Option<Error>,
+}
+
+#[derive(Debug)]
+struct One {
+    unit: usize,
+    /// Passed when its copies are over.
+    ready: Mark,
+    stamps: Stamps,
+}
+
+impl Copied {
+    /// Forgets layers whose files somebody is about to change by way of the stream itself.
+    pub(super) fn forget(&mut self, of: impl Iterator<Item = usize>) {
+        let changed: Vec<usize> = of.collect();
+        self.all.retain(|one| !changed.contains(&one.unit));
+    }
+
+    /// What was found since the last call.
+    ///
+    /// # Errors
+    /// A file that changed while its pages were copied.
+    pub(super) fn told(&mut self) -> Result<()> {
+        self.changed.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Shared {
+    /// Has the files of a layer that is taken looked at again, if it came from their pages.
+    pub(super) fn look_after(&self, state: &mut State, unit: usize, loaded: &Loaded) {
+        let home = loaded.pages.as_ref().and_then(Weak::upgrade);
+        let Some(pages) = home.as_ref().and_then(|home| home.pages()) else { return };
+        if state.copied.all.is_empty() {
+            self.group.wish(Wish::Look);
+        }
+        let (ready, stamps) = (loaded.ready.clone(), pages.stamps());
+        state.copied.all.push_back(One { unit, ready, stamps });
+    }
+
+    /// Looks at the files of layers whose copies are over by now. One that is another than before
+    /// is told with the layer, whose bytes may be of both; and its pages go.
+    pub(super) fn look_again(&self, state: &mut State) {
+        while let Some(first) = state.copied.all.front() {
+            match first.ready.is_passed() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => return state.copied.all.clear(), // the GPU fails, which others tell
+            }
+            let One { unit, stamps, .. } = state.copied.all.pop_front().expect("it is the first");
+            let Some(file) = stamps.outdated() else { continue };
+            self.group.let_pages_go(unit);
+            let error = self.overwritten(unit, file);
+            state.copied.changed.get_or_insert(error);
+        }
+    }
+
+    fn overwritten(&self, unit: usize, file: &File) -> Error {
+        let unit = &self.units()[unit];
+        let part = unit.parts.iter().find(|part| part.file.is_same(file)).unwrap_or(&unit.first);
+        let place = part.file.place(part.offset, part.len);
+        Error::FileOverwritten { place }.of_layer(Operation::Read, &unit.name)
+    }
+}
+
+impl Group {
+    /// Looks at the files of layers that were copied; whether copies of others are under way.
+    pub(super) fn look_again(&self) -> bool {
+        let look = |stream: &Arc<Shared>| {
+            let mut state = stream.lock();
+            stream.look_again(&mut state);
+            !state.copied.all.is_empty()
+        };
+        // Each is looked at, whatever the others say.
+        let still = self.streams().iter().filter(|stream| look(stream)).count();
+        still > 0
+    }
+}

@@ -1,0 +1,120 @@
+//! Where layers are cut, by the lengths of their parts alone: only what is known to fit the GPU is
+//! packed. Pure.
+
+use std::ops::Range;
+
+/// Each part of a layer begins at a multiple of this on the GPU, as an allocation does.
+pub(super) const PART_ALIGNMENT: u64 = 256;
+
+/// Bytes that parts take on the GPU; `None`: more than any memory has.
+pub(super) fn length(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
+    parts.into_iter().try_fold(0, append)
+}
+
+/// Bytes with one more part.
+fn append(before: u64, part: u64) -> Option<u64> {
+    before.checked_next_multiple_of(PART_ALIGNMENT)?.checked_add(part)
+}
+
+/// Slices of at most `most` bytes, as few as can be, of parts none of which is longer.
+fn within(parts: &[u64], most: u64) -> Vec<Range<usize>> {
+    let (mut slices, mut start, mut len) = (Vec::new(), 0, 0);
+    for (number, &part) in parts.iter().enumerate() {
+        match append(len, part).filter(|&longer| longer <= most) {
+            Some(longer) => len = longer,
+            None => {
+                slices.push(start..number);
+                (start, len) = (number, part);
+            }
+        }
+    }
+    slices.push(start..parts.len());
+    slices
+}
+
+/// How many slices of at most `most` bytes there have to be; `None`: a part is longer.
+pub(super) fn count(parts: &[u64], most: u64) -> Option<usize> {
+    let fits = parts.iter().all(|&part| part <= most);
+    fits.then(|| within(parts, most).len())
+}
+
+/// `count` slices, the longest of them as short as can be; the last may be empty.
+pub(super) fn cut(parts: &[u64], count: usize) -> Vec<Range<usize>> {
+    let mut least = parts.iter().copied().max().unwrap_or(0);
+    let mut most = length(parts.iter().copied()).unwrap_or(u64::MAX).max(least);
+    while least < most {
+        let middle = least + (most - least) / 2;
+        match within(parts, middle).len() <= count {
+            true => most = middle,
+            false => least = middle + 1,
+        }
+    }
+    let mut slices = within(parts, most);
+    slices.resize(count.max(slices.len()), parts.len()..parts.len());
+    slices
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The longest slice of the best of all ways to cut.
+    fn best(parts: &[u64], count: usize) -> u64 {
+        let of = |range: Range<usize>| length(parts[range].iter().copied()).expect("small");
+        if count == 1 {
+            return of(0..parts.len());
+        }
+        let last = |cut: usize| best(&parts[..cut], count - 1).max(of(cut..parts.len()));
+        (0..=parts.len()).map(last).min().expect("one way at least")
+    }
+
+    proptest! {
+        #[test]
+        fn no_way_to_cut_has_fewer_or_shorter_slices(
+            parts in prop::collection::vec(0..2000_u64, 1..8),
+            slices in 1..5_usize,
+            most in 1..6000_u64,
+        ) {
+            let found = cut(&parts, slices);
+            prop_assert_eq!(found.len(), slices);
+            let mut next = 0;
+            for slice in &found {
+                prop_assert_eq!(slice.start, next);
+                next = slice.end;
+            }
+            prop_assert_eq!(next, parts.len());
+            let of = |range: Range<usize>| length(parts[range].iter().copied()).unwrap();
+            let longest = found.into_iter().map(of).max().unwrap();
+            prop_assert_eq!(longest, best(&parts, slices));
+            match count(&parts, most) {
+                None => prop_assert!(parts.iter().any(|&part| part > most)),
+                Some(needed) => {
+                    prop_assert!(best(&parts, needed) <= most);
+                    prop_assert!(needed == 1 || best(&parts, needed - 1) > most);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_memory_has_has_no_length() {
+        let half = u64::MAX / 2;
+        assert_eq!(length([1, 1, 0]), Some(512));
+        assert_eq!(length([half, 1]), Some(half + 2));
+        assert_eq!(length([half, half, 10]), None);
+        assert_eq!(length([u64::MAX, 0]), None);
+        assert_eq!(length([u64::MAX]), Some(u64::MAX));
+        assert_eq!(count(&[half, half, 10], half), Some(3));
+        assert_eq!(cut(&[half, half, 10], 3), [0..1, 1..2, 2..3]);
+    }
+
+    #[test]
+    fn many_parts_are_cut_at_once() {
+        let parts: Vec<u64> = (0..200_000).map(|number| 2049 + number % 7).collect();
+        assert_eq!(count(&parts, 4000), Some(200_000));
+        assert_eq!(count(&parts, 2050), None);
+        assert!(cut(&parts, 100_000).iter().all(|slice| slice.len() == 2));
+    }
+}
