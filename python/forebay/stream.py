@@ -247,13 +247,19 @@ class LayerStream:
         self._stream.prefetch([layers] if isinstance(layers, int) else list(layers))
 
     def statistics(self) -> dict[str, Any]:
-        """What layers and passes took, in seconds of the GPU's clock: ``layers`` and ``passes``."""
+        """What layers and passes took so far.
+
+        ``layers`` and ``passes``, in seconds of the GPU's clock and bytes: of ``file_bytes``, which
+        came from files by way of slots, ``drive_bytes`` were not found in the page cache.
+        ``routes``: the same bytes by route and reason. ``written_bytes``: of layers that were
+        written back.
+        """
         return self._stream.statistics()
 
     def flush(self) -> None:
         """Waits until all layers are written whose `Layer.write_back` was called.
 
-        Raises what went wrong with one of them. Durable they are once their files are synced.
+        Raises what went wrong with one of them; called again, with the next. Durable they are once their files are synced.
         """
         self._stream.flush()
 

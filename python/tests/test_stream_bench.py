@@ -203,6 +203,29 @@ def test_stall_is_the_streams_own_and_compute_is_measured_alike() -> None:
     assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
+def test_what_came_from_elsewhere_than_was_asked_is_warned_of() -> None:
+    told = {"mapped_bytes": 0.0, "file_bytes": 3e9, "drive_bytes": 3e8}
+    samples = {
+        "compute": samples_of([0.12] * 3, forward_s=0.12),
+        "transfer": samples_of([0.06] * 3),
+        "ours": samples_of([0.3] * 3, forward_s=0.18, told=told),
+    }
+    point = summed_up(Point("forward", 3, 10**9, 1000), samples, {"ours": 3})
+    assert point["ways"]["ours"]["bytes"]["drive_bytes"] == 3 * 10**8
+    assert point["ways"]["ours"]["reads"] == 3, "they are among the files'"
+    result = result_of([point])
+    said = {
+        source: table.strays({**result, "from": source}) for source in ("drive", "page-cache")
+    }
+    of_it = "warning: ours at 1,000 tokens:"
+    assert said["drive"] == f"{of_it} 90.0% of its bytes came from the page cache"
+    assert said["page-cache"] == f"{of_it} 10.0% of its bytes came from the drive"
+    told["drive_bytes"] = 0.0
+    assert not table.strays({**result_of([summed_up(
+        Point("forward", 3, 10**9, 1000), samples, {"ours": 3}
+    )]), "from": "page-cache"})  # fmt: skip
+
+
 def test_training_is_held_against_both_ways_of_it() -> None:
     point = point_of(4000, {"ours": [0.5] * 3}, "train")
     assert point["forward_layer_s"] == pytest.approx(0.04)

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
-use crate::engine::Engine;
+use crate::engine::{Engine, routes};
 use crate::failure::{message, raised};
 use crate::file::File;
 use crate::stream::{Given, number};
@@ -188,6 +188,7 @@ impl LayerStream {
         let passes = told.passes.iter().map(|times| pass_times(py, times));
         known.set_item("layers", PyList::new(py, layers.collect::<PyResult<Vec<_>>>()?)?)?;
         known.set_item("passes", PyList::new(py, passes.collect::<PyResult<Vec<_>>>()?)?)?;
+        known.set_item("routes", routes(py, &told.routes)?)?;
         known.set_item("written_bytes", told.written_bytes)?;
         Ok(known)
     }
@@ -319,6 +320,7 @@ fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, 
     known.set_item("layer", times.layer)?;
     known.set_item("slice", times.slice)?;
     known.set_item("bytes", times.bytes)?;
+    known.set_item("drive_bytes", times.drive_bytes)?;
     known.set_item("pinned", times.pinned)?;
     known.set_item("mapped", times.mapped)?;
     known.set_item("began_s", times.began.as_secs_f64())?;
@@ -326,6 +328,7 @@ fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, 
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;
     known.set_item("stall_s", times.stall.as_secs_f64())?;
+    known.set_item("overhead_s", times.overhead().as_secs_f64())?;
     Ok(known)
 }
 
@@ -337,7 +340,9 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     known.set_item("pinned_bytes", times.pinned_bytes)?;
     known.set_item("mapped_bytes", times.mapped_bytes)?;
     known.set_item("file_bytes", times.file_bytes)?;
+    known.set_item("drive_bytes", times.drive_bytes)?;
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
+    known.set_item("file_transfer_s", times.file_transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;
     known.set_item("stall_s", times.stall.as_secs_f64())?;
     known.set_item("overhead_s", times.overhead().as_secs_f64())?;

@@ -168,6 +168,8 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
     for text in (table.drawn(result), table.LEGEND, table.free_from(result), plot.drawn(result)):
         print(text, end="\n\n")
+    if stray := table.strays(result):
+        _say(stray)
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The file with the layers, and what their bytes sum up to."""
+"""The file with the layers, and the sums by which their bytes are checked."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from . import theory
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+#: Words that are weighed at once, so that little memory is taken for it.
+_PART = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,14 @@ def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
     generator = torch.Generator(device).manual_seed(seed)
     words = torch.empty(nbytes // 8, dtype=torch.int64, device=device)
     words.random_(generator=generator)
-    first = int(words.sum())
-    # Each layer is the first with all its words changed alike.
+    first, count = int(weighed(words)), nbytes // 8
+    # Each layer is the first with all its words changed alike; the weights add up to a square.
     keys = [(0x9E3779B97F4A7C15 * (layer + 1)) % (1 << 62) for layer in range(2 * layers)]
-    count = nbytes // 8
-    sums = [_signed(first + count * key) for key in keys]
+    sums = [_signed(first + count**2 * key) for key in keys]
     model = Model(path, layers, nbytes, sums)
     if path.exists():
-        begin = torch.from_file(str(path), size=nbytes // 8, dtype=torch.int64)
-        if int(begin.to(device).sum()) != sums[0]:
+        begin = torch.from_file(str(path), size=count, dtype=torch.int64)
+        if int(weighed(begin.to(device))) != sums[0]:
             raise ValueError(f"`{path}` holds something else: give another file, or remove it")
         return model
     with forebay.open(path, "w") as file:
@@ -59,6 +62,17 @@ def made(path: Path, layers: int, nbytes: int, device: str, seed: int) -> Model:
             file.write_from(changed, offset=model.offset(layer))
         file.sync()
     return model
+
+
+def weighed(words: torch.Tensor) -> torch.Tensor:
+    """The sum of the words, each as often as two times its place and once more: other words, or
+    these in another order, have another one.
+    """
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    weights = torch.arange(1, 2 * _PART, 2, dtype=torch.int64, device=words.device)
+    for number, part in enumerate(words.split(_PART)):
+        total += (part * (weights[: len(part)] + 2 * _PART * number)).sum()
+    return total
 
 
 def _signed(number: int) -> int:

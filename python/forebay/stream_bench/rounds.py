@@ -135,7 +135,7 @@ class Rounds:
 
 
 def check(model: Model, way: Way, order: str, times: int) -> None:
-    """Passes of their own, in which the GPU sums up every layer's bytes, each ``times`` times.
+    """Passes of their own, in which the GPU weighs every layer's bytes, each ``times`` times.
 
     Raises an error for the first layer that is not what the file holds.
     """
@@ -144,7 +144,7 @@ def check(model: Model, way: Way, order: str, times: int) -> None:
 
     def use(layer: int, memory: torch.Tensor) -> None:
         with torch.cuda.stream(stream):
-            found.append((layer, memory.view(torch.int64).sum()))
+            found.append((layer, files.weighed(memory.view(torch.int64))))
 
     for number in range(2 * times):
         way.run(model.passes(order, number), stream, use)

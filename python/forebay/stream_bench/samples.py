@@ -105,6 +105,12 @@ def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
     return [forward] * point.layers + [backward] * point.layers
 
 
+def _from_drive(samples: Sequence[Sample]) -> dict[str, int]:
+    """The part of the files' bytes that was not found in the page cache, where that is told."""
+    told = [sample.told["drive_bytes"] for sample in samples if "drive_bytes" in sample.told]
+    return {"drive_bytes": round(median(told))} if len(told) == len(samples) else {}
+
+
 def _way(
     point: Point, samples: Sequence[Sample], alone: Sequence[Sample], line: theory.Pass
 ) -> dict[str, Any]:
@@ -130,5 +136,5 @@ def _way(
         "stall_s": middle(samples, lambda sample: sample.told.get("stall_s", sample.stall_s)),
         "compute_beside": beside / middle(alone, lambda sample: sample.compute_s),
         "cpu_s_per_gb": middle(samples, lambda sample: sample.cpu_s) / (read / 1e9),
-        "bytes": bytes_,
+        "bytes": bytes_ | _from_drive(own),
     }

@@ -106,6 +106,26 @@ def _from(tokens: int | None) -> str:
     return "none of these" if tokens is None else f"{tokens:,} tokens on"
 
 
+def strays(result: Found) -> str:
+    """A warning for each way some of whose bytes came from elsewhere than was asked."""
+    lines = []
+    for point in result["points"]:
+        for way, found in point["ways"].items():
+            known = found["bytes"]
+            if "drive_bytes" not in known:
+                continue
+            cached = known.get("file_bytes", 0) - known["drive_bytes"]
+            stray, place = {
+                "drive": (cached, "the page cache"),
+                "half": (cached, "the page cache"),
+            }.get(result["from"], (known["drive_bytes"], "the drive"))
+            whole = sum(bytes_ for name, bytes_ in known.items() if name != "drive_bytes")
+            if stray > 0:
+                at = f"{way} at {point['tokens']:,} tokens"
+                lines.append(f"warning: {at}: {stray / whole:.1%} of its bytes came from {place}")
+    return "\n".join(lines)
+
+
 def ways_of(result: Found) -> list[str]:
     """All ways that were measured anywhere, in their order."""
     return list(dict.fromkeys(way for point in result["points"] for way in point["ways"]))

@@ -253,7 +253,7 @@ impl Loader {
             Way::Nothing => {
                 for target in jobs.into_iter().map(|job| self.target(job)) {
                     let shared = Arc::clone(&target.shared);
-                    target.arrive().map_err(|source| shared.failed(0, source))?;
+                    target.arrive(Vec::new()).map_err(|source| shared.failed(0, source))?;
                 }
                 return Ok(());
             }

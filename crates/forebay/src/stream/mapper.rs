@@ -268,9 +268,9 @@ impl Group {
     }
 
     /// Lets all pages go where others need the memory.
-    fn look_at_memory(self: &Arc<Self>) {
+    fn look_at_memory(self: &Arc<Self>, system: &System) {
         let used = self.homes().maps.used;
-        let Some(left) = System::live().memory_left().filter(|_| used > 0) else { return };
+        let Some(left) = system.memory_left().filter(|_| used > 0) else { return };
         if is_short(left, used) {
             let reason =
                 format!("of {} MiB of memory too little was left to others", left.all >> 20);
@@ -322,7 +322,7 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
         let Some(group) = streams.upgrade() else { return };
         let goes_on = group.give_pages_back() | group.look_again();
         if look.elapsed() >= LOOKS_EVERY {
-            group.look_at_memory();
+            group.look_at_memory(&System::live());
             look = Instant::now();
         }
         drop(group);
@@ -354,145 +354,4 @@ impl Drop for Leaving {
 
 #[cfg(test)]
 #[expect(unsafe_code, reason = "takes layers for a stream that it names")]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use crate::clock::SystemClock;
-    use crate::gpu::sim::{SimConfig, SimDevice};
-    use crate::gpu::{CallerStream, Device};
-    use crate::stream::{Layer, LayerStream, Order, StreamOptions};
-    use crate::{Engine, Options};
-
-    /// Takes a pass, and says how many bytes of it came from pinned pages.
-    fn pass(stream: &LayerStream) -> u64 {
-        // SAFETY: the default stream is alive, and nothing is queued on it.
-        while unsafe { stream.next(CallerStream(0)) }.unwrap().is_some() {}
-        stream.statistics().passes.last().map_or(0, |pass| pass.mapped_bytes)
-    }
-
-    const LEN: u64 = 1 << 20;
-
-    /// A file of four layers, and a stream that may pin all of their pages.
-    struct Rig {
-        engine: Engine,
-        device: Arc<SimDevice>,
-        layers: Vec<Layer>,
-        folder: tempfile::TempDir,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            let engine = Engine::new(Options::default()).unwrap();
-            let device = SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new()));
-            let device = Arc::new(device);
-            let folder = tempfile::tempdir().unwrap();
-            fs::write(folder.path().join("file"), vec![7; 4 << 20]).unwrap();
-            let file = engine.open(folder.path().join("file")).unwrap();
-            let named = |n: u64| Layer::named(format!("layer {n}")).with(&file, n * LEN, LEN);
-            let layers = (0..4).map(named).collect();
-            thread::sleep(Duration::from_millis(2100)); // as long as it takes to settle
-            Self { engine, device, layers, folder }
-        }
-
-        fn stream(&self) -> LayerStream {
-            let mut options = StreamOptions::ordered(Order::Forward);
-            (options.gpu_budget, options.mapped_budget) = (Some(2 * LEN), Some(u64::MAX));
-            let on = Arc::clone(&self.device) as Arc<dyn Device>;
-            LayerStream::new(&self.engine, &on, &self.layers, options).unwrap()
-        }
-
-        fn bring_in(&self) {
-            fs::read(self.folder.path().join("file")).unwrap();
-        }
-    }
-
-    #[test]
-    fn pages_that_others_need_are_let_go() {
-        let rig = Rig::new();
-        let stream = rig.stream();
-        let is_pinned = (0..200).any(|_| {
-            rig.bring_in();
-            pass(&stream) == 4 * LEN
-        });
-        assert!(is_pinned, "{:?}", stream.mapped());
-        let before = rig.device.registrations();
-        stream.shared.group.let_all_pages_go("others need it");
-        for _ in 0..3 {
-            pass(&stream);
-        }
-        assert_eq!(pass(&stream), 0);
-        let until = Instant::now() + Duration::from_secs(10);
-        while stream.mapped().0 > 0 && Instant::now() < until {
-            thread::sleep(ASKS_EVERY);
-        }
-        assert_eq!(stream.mapped(), (0, Some("others need it".into())));
-        assert!(rig.device.registrations() + 4 <= before);
-        stream.close().unwrap();
-    }
-
-    #[test]
-    fn pages_that_are_on_their_way_out_go_with_the_stream() {
-        let rig = Rig::new();
-        for _ in 0..20 {
-            let stream = rig.stream();
-            let is_pinned = (0..200).any(|_| {
-                rig.bring_in();
-                pass(&stream) == 4 * LEN
-            });
-            assert!(is_pinned, "{:?}", stream.mapped());
-            // Without its thread, as where none can be had.
-            *stream.shared.group.mapper.wishes() = None;
-            let left = (0..4).filter_map(|number| stream.shared.group.homes().take_pages(number));
-            for (number, home) in left.enumerate() {
-                let leaving = Leaving { unit: number, home: Some(home), marks: Vec::new() };
-                stream.shared.group.mapper.leaving().push(leaving);
-            }
-            if stream.shared.group.mapper.leaving().len() == 4 {
-                let reason = stream.mapped().1.unwrap();
-                assert!(reason.starts_with("no thread can be had that pins pages"), "{reason}");
-            }
-            stream.close().unwrap();
-            assert_eq!(stream.mapped().0, 0);
-            // The engine may have the slots for a moment.
-            let left = rig.device.registrations();
-            assert!(left <= 1, "{left} are left");
-        }
-        assert_eq!(rig.device.misused(), 0);
-    }
-
-    #[test]
-    fn pages_may_be_let_go_at_any_moment() {
-        let rig = Rig::new();
-        for round in 0..40_u64 {
-            rig.bring_in();
-            let stream = rig.stream();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    thread::sleep(Duration::from_micros(round * 331 % 7919));
-                    stream.shared.group.let_all_pages_go("others need it");
-                });
-                for _ in 0..6 {
-                    pass(&stream);
-                }
-            });
-            assert_eq!(pass(&stream), 0);
-            stream.close().unwrap();
-        }
-        assert_eq!(rig.device.misused(), 0);
-    }
-
-    #[test]
-    fn pages_go_before_others_have_no_memory() {
-        const GIB: u64 = 1 << 30;
-        let left = |available, pinned| MemoryLeft {
-            available: available * GIB,
-            pinned: pinned * GIB,
-            all: 128 * GIB,
-        };
-        assert!(!is_short(left(100, 0), 50 * GIB));
-        assert!(!is_short(left(100, 50), 50 * GIB), "counted once");
-        assert!(is_short(left(57, 0), 50 * GIB));
-        assert!(is_short(left(100, 95), 10 * GIB), "others have pinned the rest");
-    }
-}
+mod tests;

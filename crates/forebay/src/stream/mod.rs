@@ -374,7 +374,8 @@ impl LayerStream {
     /// their files are synced.
     ///
     /// # Errors
-    /// What went wrong with one of them since it was last asked, as [`Error::Layer`].
+    /// What went wrong with one of them, as [`Error::Layer`]: of several each call tells one, in
+    /// the order in which they failed.
     pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.shared.check_home()?;
         self.shared.flush(go_on)
@@ -386,7 +387,8 @@ impl LayerStream {
     /// as long.
     ///
     /// # Errors
-    /// A layer that could not be written back, if nobody was told before. A copy, or compute with
+    /// A layer that could not be written back, if nobody was told before, the first of several. A
+    /// copy, or compute with
     /// a layer, that does not end; what it may touch is never given back then. A file that changed
     /// while its pages were copied.
     pub fn close(&self) -> Result<Vec<String>> {

@@ -15,6 +15,7 @@ use crate::engine::{BlockRead, Piece};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceCopy, DeviceResult};
 use crate::plan::Packed;
+use crate::transfer::RouteShare;
 
 /// See the module's own text.
 pub(super) struct Reading {
@@ -95,12 +96,12 @@ impl Target {
         shared.marks.put(lane)
     }
 
-    /// Says that all of it is copied.
-    pub(super) fn arrive(mut self) -> DeviceResult<()> {
+    /// Says that all of it is copied, and by which routes it came.
+    pub(super) fn arrive(mut self, routes: Vec<RouteShare>) -> DeviceResult<()> {
         self.begin()?;
         let ready = self.shared.marks.put(self.shared.file_lane)?;
         let begun = self.begun.take().expect("put just before");
-        let kept = Kept { marks: (begun, ready), from: From::Files, pages: None };
+        let kept = Kept { marks: (begun, ready), from: From::Files, pages: None, routes };
         self.shared.arrived(self.job.load, kept);
         Ok(())
     }
@@ -290,9 +291,11 @@ impl Reading {
         if self.is_kept() {
             group.homes().fill(self.unit);
         }
+        let routes = self.blocks.routes();
         for target in self.targets {
             let shared = Arc::clone(&target.shared);
-            target.arrive().map_err(|source| shared.failed(group.units[self.unit].len, source))?;
+            let arrived = target.arrive(routes.clone());
+            arrived.map_err(|source| shared.failed(group.units[self.unit].len, source))?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::{StreamOptions, StreamStatistics};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult, Stream};
+use crate::transfer::RouteShare;
 
 /// See the module's own text.
 pub(super) struct Shared {
@@ -53,6 +54,8 @@ pub(super) struct Kept {
     pub(super) from: From,
     /// The pages that it came from.
     pub(super) pages: Option<Weak<Home>>,
+    /// By which routes it came from files.
+    pub(super) routes: Vec<RouteShare>,
 }
 
 /// Where a layer's bytes were copied from.
@@ -114,6 +117,7 @@ pub(super) struct Loaded {
     pub(super) ready: Mark,
     pub(super) from: From,
     pub(super) pages: Option<Weak<Home>>,
+    pub(super) routes: Vec<RouteShare>,
     /// Whether some visit counts it.
     pub(super) counted: bool,
 }
@@ -264,10 +268,11 @@ impl Shared {
 
     /// The same, for who has the lock.
     pub(super) fn arrived_in(&self, state: &mut State, load: Load, kept: Kept) {
-        let Kept { marks: (begun, ready), from, pages } = kept;
+        let Kept { marks: (begun, ready), from, pages, routes } = kept;
         // Whoever comes to its place waits for its copies too: nobody may have taken it.
         state.frees[load.buffer] = vec![ready.clone()];
-        state.loads[load.buffer] = Some(Loaded { begun, ready, from, pages, counted: false });
+        let loaded = Loaded { begun, ready, from, pages, routes, counted: false };
+        state.loads[load.buffer] = Some(loaded);
         state.schedule.arrived(load.buffer);
         self.came.notify_all();
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::marks::Mark;
 use super::shared::From;
+use crate::transfer::RouteShare;
 
 /// Visits and passes that are remembered at most.
 pub(super) const REMEMBERED: usize = 4096;
@@ -22,6 +23,9 @@ pub struct LayerTimes {
     pub slice: usize,
     /// Bytes that were brought for it; none where it was on the GPU already.
     pub bytes: u64,
+    /// Of these, those that came from drives: from files, and not found in the page cache. What
+    /// this user may not ask about counts as it was found.
+    pub drive_bytes: u64,
     /// Whether they came from the stream's pinned memory instead of from files.
     pub pinned: bool,
     /// Whether they came from pages of files, pinned where they lie.
@@ -36,6 +40,44 @@ pub struct LayerTimes {
     pub compute: Duration,
     /// What the compute's stream waited for it.
     pub stall: Duration,
+}
+
+impl LayerTimes {
+    pub(super) fn of(
+        (position, layer, slice): (u64, usize, usize),
+        bytes: u64,
+        from: From,
+    ) -> Self {
+        let (pinned, mapped) = (from == From::Memory, from == From::Pages);
+        let (began, entered, transfer) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (compute, stall) = (Duration::ZERO, Duration::ZERO);
+        Self {
+            position,
+            layer,
+            slice,
+            bytes,
+            drive_bytes: 0,
+            pinned,
+            mapped,
+            began,
+            entered,
+            transfer,
+            compute,
+            stall,
+        }
+    }
+
+    /// What it took on the GPU: what was waited for it, and its compute.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.compute + self.stall
+    }
+
+    /// What of that is more than its compute or its transfer alone, whichever took longer.
+    #[must_use]
+    pub fn overhead(&self) -> Duration {
+        self.time().saturating_sub(self.compute.max(self.transfer))
+    }
 }
 
 /// What one pass took: sums over its layers.
@@ -54,9 +96,13 @@ pub struct PassTimes {
     pub mapped_bytes: u64,
     /// Bytes that came from files by other ways.
     pub file_bytes: u64,
-    /// See [`LayerTimes::transfer`]. Transfers from pinned memory and from files may go on at the
-    /// same time.
+    /// Of these, those that came from drives: see [`LayerTimes::drive_bytes`].
+    pub drive_bytes: u64,
+    /// See [`LayerTimes::transfer`]. Transfers from pinned memory, or pinned pages, and from files
+    /// may go on at the same time.
     pub transfer: Duration,
+    /// Of that, those from files by way of slots.
+    pub file_transfer: Duration,
     /// See [`LayerTimes::compute`].
     pub compute: Duration,
     /// See [`LayerTimes::stall`].
@@ -70,10 +116,12 @@ impl PassTimes {
         self.compute + self.stall
     }
 
-    /// What of that is more than compute or transfer alone, whichever took longer.
+    /// What of that is more than compute, or the transfers of one kind, would take alone, whichever
+    /// takes longest: what comes from pinned memory, and what comes from files.
     #[must_use]
     pub fn overhead(&self) -> Duration {
-        self.time().saturating_sub(self.compute.max(self.transfer))
+        let pinned = self.transfer.saturating_sub(self.file_transfer);
+        self.time().saturating_sub(self.compute.max(self.file_transfer).max(pinned))
     }
 }
 
@@ -86,33 +134,11 @@ pub struct StreamStatistics {
     pub layers: Vec<LayerTimes>,
     /// Pass by pass; an order that is told is one pass.
     pub passes: Vec<PassTimes>,
+    /// Bytes that came from files by way of slots, by route and reason, most bytes first: of all
+    /// layers that were taken so far.
+    pub routes: Vec<RouteShare>,
     /// Bytes of layers that were written back.
     pub written_bytes: u64,
-}
-
-impl LayerTimes {
-    pub(super) fn of(
-        (position, layer, slice): (u64, usize, usize),
-        bytes: u64,
-        from: From,
-    ) -> Self {
-        let (pinned, mapped) = (from == From::Memory, from == From::Pages);
-        let (began, entered, transfer) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let (compute, stall) = (Duration::ZERO, Duration::ZERO);
-        Self {
-            position,
-            layer,
-            slice,
-            bytes,
-            pinned,
-            mapped,
-            began,
-            entered,
-            transfer,
-            compute,
-            stall,
-        }
-    }
 }
 
 /// A layer that was taken, until the GPU is done with it.
@@ -186,12 +212,28 @@ pub(super) struct Times {
     visits: VecDeque<Visit>,
     layers: VecDeque<LayerTimes>,
     passes: VecDeque<PassTimes>,
+    routes: Vec<RouteShare>,
 }
 
 impl Times {
     /// Says that the stream begins with a mark.
     pub(super) fn begin(&mut self, mark: Mark) {
         self.origin = Some(Origin(mark, Duration::ZERO, None));
+    }
+
+    /// Notes by which routes a layer came from files; how many bytes were not in memory.
+    pub(super) fn came(&mut self, shares: &[RouteShare]) -> u64 {
+        for share in shares {
+            let same = |known: &&mut RouteShare| {
+                (known.route, known.reason) == (share.route, share.reason) //
+            };
+            match self.routes.iter_mut().find(same) {
+                Some(known) => known.bytes += share.bytes,
+                None => self.routes.push(*share),
+            }
+        }
+        let from_drive = shares.iter().filter(|share| !share.reason.is_in_memory());
+        from_drive.map(|share| share.bytes).sum()
     }
 
     /// Notes that a layer was taken; `pass` is how many a pass takes.
@@ -237,9 +279,12 @@ impl Times {
 
     pub(super) fn told(&mut self) -> StreamStatistics {
         self.gather();
+        let mut routes = self.routes.clone();
+        routes.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         StreamStatistics {
             layers: self.layers.iter().copied().collect(),
             passes: self.passes.iter().copied().collect(),
+            routes,
             written_bytes: 0,
         }
     }
@@ -254,7 +299,11 @@ impl PassTimes {
             (_, true) => &mut self.mapped_bytes,
             _ => &mut self.file_bytes,
         } += times.bytes;
+        self.drive_bytes += times.drive_bytes;
         self.transfer += times.transfer;
+        if !times.pinned && !times.mapped {
+            self.file_transfer += times.transfer;
+        }
         self.compute += times.compute;
         self.stall += times.stall;
     }

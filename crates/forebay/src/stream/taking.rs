@@ -102,7 +102,10 @@ impl Shared {
         }
         let &Unit { layer, slice, .. } = &self.units()[unit];
         let bytes = if load.is_some() { self.units()[unit].bytes() } else { 0 };
-        let times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
+        let mut times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
+        if load.is_some() {
+            times.drive_bytes = state.times.came(&loaded.routes).min(bytes);
+        }
         state.times.enter(Visit::new(times, load, asked, entered), pass);
         self.plan_if_due(&mut state);
         self.pump(&mut state)?;
@@ -226,7 +229,7 @@ impl Shared {
         let marks = (begun, self.marks.put(lane)?);
         let pages = home.pages().map(|_| Arc::downgrade(home));
         let from = if pages.is_some() { From::Pages } else { From::Memory };
-        Ok(Some(Kept { marks, from, pages }))
+        Ok(Some(Kept { marks, from, pages, routes: Vec::new() }))
     }
 
     /// Whether what a buffer holds came from pages of files that have changed since; then it is to

@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -42,7 +43,7 @@ pub(super) struct Writes {
     /// The buffers of layers that are being written.
     buffers: Vec<usize>,
     /// What went wrong, and nobody has been told yet.
-    failures: Vec<Error>,
+    failures: VecDeque<Error>,
     /// Bytes that were written.
     pub(super) bytes: u64,
 }
@@ -138,7 +139,7 @@ impl Shared {
     /// whether it is.
     ///
     /// # Errors
-    /// The first of what went wrong since the last call.
+    /// The first of what went wrong and was not told yet; the next call tells the next.
     pub(super) fn flush(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut state = self.lock();
         while state.writes.is_any() {
@@ -154,8 +155,7 @@ impl Shared {
                 state = waited;
             }
         }
-        let mut failures = std::mem::take(&mut state.writes.failures).into_iter();
-        failures.next().map_or(Ok(true), Err)
+        state.writes.failures.pop_front().map_or(Ok(true), Err)
     }
 
     /// Where the thread hears of writes, which is started for the first.
@@ -258,7 +258,7 @@ impl Shared {
             Ok(bytes) => state.writes.bytes += bytes,
             Err(error) => {
                 let layer = &self.units()[write.unit].name;
-                state.writes.failures.push(error.of_layer(Operation::Write, layer));
+                state.writes.failures.push_back(error.of_layer(Operation::Write, layer));
             }
         }
     }
@@ -280,6 +280,11 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
             Err(refused(&shared.units()[write.unit].first, "what writes it has panicked".into()))
         });
         let mut state = shared.lock();
+        if let Err(error) = &ended
+            && !is_known
+        {
+            state.lost.get_or_insert(error.clone()); // nothing may come to that buffer any more
+        }
         shared.written(&mut state, &write, ended);
         let is_held = state.taken.iter().any(|held| held.buffer == write.buffer);
         if is_known && !is_held {

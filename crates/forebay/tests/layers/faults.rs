@@ -19,19 +19,25 @@ use crate::lab::watchdog::Watchdog;
 use crate::rig::{Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
 
-const COUNT: u64 = 6;
+pub(crate) const COUNT: u64 = 6;
 
 /// Layers of one file, one behind the other.
-fn layers(file: &File, len: u64) -> Vec<Layer> {
+pub(crate) fn layers(file: &File, len: u64) -> Vec<Layer> {
     (0..COUNT).map(|n| Layer::named(format!("layer {n}")).with(file, n * len, len)).collect()
 }
 
 /// A file in user space with layers that hold their own numbers.
-fn served(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
+pub(crate) fn served(rig: &Rig, len: u64) -> Option<(Fuse, File)> {
     let bytes = (0..COUNT)
         .flat_map(|n| vec![u8::try_from(n).expect("few"); usize::try_from(len).expect("it fits")]);
     let fuse = or_skip(Fuse::new(bytes.collect()))?;
     let file = rig.engine.open(fuse.path()).expect("the file opens");
+    Some((fuse, file))
+}
+
+/// The same, and a stream of its layers.
+fn streamed(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
+    let (fuse, file) = served(rig, len)?;
     let options = ordered(Order::Forward, Some(2 * len));
     let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
     Some((fuse, stream.expect("a stream")))
@@ -41,7 +47,7 @@ fn served(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
 fn what_a_drive_fails_to_read_fails_its_layer_alone() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
-    let Some((fuse, stream)) = served(&rig, len) else { return };
+    let Some((fuse, stream)) = streamed(&rig, len) else { return };
     fuse.set(|faults| faults.fail_at = Some(3 * len + SLOT as u64 + 5));
     for layer in 0..3 {
         assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
@@ -155,7 +161,7 @@ fn is_end(error: &Error) -> bool {
 fn a_stream_whose_drive_hangs_can_be_closed() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
-    let Some((fuse, stream)) = served(&rig, len) else { return };
+    let Some((fuse, stream)) = streamed(&rig, len) else { return };
     rig.next(&stream).expect("it can be read").expect("a layer");
     fuse.set(|faults| faults.hang_from = Some(3 * len));
     crate::lab::fuse::drop_pages(&fuse.path());
@@ -182,7 +188,7 @@ fn a_stream_whose_drive_hangs_can_be_closed() {
 fn a_caller_gives_up_waiting() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
-    let Some((fuse, stream)) = served(&rig, len) else { return };
+    let Some((fuse, stream)) = streamed(&rig, len) else { return };
     fuse.set(|faults| faults.hang_from = Some(len));
     crate::lab::fuse::drop_pages(&fuse.path());
     let mut taken = Vec::new();

@@ -10,6 +10,7 @@ mod group;
 mod mapped;
 mod rig;
 mod scheduled;
+mod shapes;
 mod writing;
 
 use std::os::fd::AsRawFd;

@@ -183,7 +183,7 @@ pub(crate) fn ordered(order: Order, gpu_budget: Option<u64>) -> StreamOptions {
     options
 }
 
-fn pattern(seed: u8, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     let mut state = u32::from(seed) + 1;
     let mut next = || {
         state ^= state << 13;

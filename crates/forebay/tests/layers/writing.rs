@@ -163,20 +163,26 @@ fn what_cannot_be_written_is_refused_or_told() {
     rustix::fs::fcntl_add_seals(&sealed, rustix::fs::SealFlags::WRITE).expect("a seal");
     for closes in [false, true] {
         let stream = rig.stream(&model, ordered(Order::Forward, None));
-        let layer = rig.next(&stream).expect("it can be read").expect("a layer");
-        write_back(&rig, &layer).expect("it is known later");
-        let error = match closes {
-            true => stream.close().expect_err("it cannot be written"),
-            false => stream.flush_while(&mut || true).expect_err("it cannot be written"),
-        };
-        assert_eq!(error.to_string(), "cannot write the layer `layer 0`");
-        assert!(matches!(error.without_layer(), Error::Io { .. }), "{error:?}");
-        // It is told once, and the stream goes on.
-        if !closes {
-            assert!(stream.flush_while(&mut || true).expect("told before"));
-            model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[1]);
-            stream.close().expect("an end");
+        for _ in 0..2 {
+            let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+            write_back(&rig, &layer).expect("it is known later");
         }
+        let told = |error: Error, layer: usize| {
+            assert_eq!(error.to_string(), format!("cannot write the layer `layer {layer}`"));
+            assert!(matches!(error.without_layer(), Error::Io { .. }), "{error:?}");
+        };
+        if closes {
+            told(stream.close().expect_err("it cannot be written"), 0);
+            continue;
+        }
+        // Each is told once, and the stream goes on.
+        for layer in 0..2 {
+            told(stream.flush_while(&mut || true).expect_err("it cannot be written"), layer);
+        }
+        assert!(stream.flush_while(&mut || true).expect("told before"));
+        assert!(rig.next(&stream).expect("told before").is_none());
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1]);
+        stream.close().expect("an end");
     }
 }
 

@@ -23,6 +23,7 @@ _TOLD = (
     "pinned_bytes",
     "mapped_bytes",
     "file_bytes",
+    "drive_bytes",
 )
 
 

@@ -1,6 +1,6 @@
 //! The results in one sentence.
 
-use super::{Axis, Digest, Line, Metric, digits, rate_text};
+use super::{Axis, Digest, Line, Metric, added, digits, rate_text};
 use crate::report::json::MethodName;
 use crate::report::layers::said;
 use crate::report::plain::plain;
@@ -17,7 +17,8 @@ pub fn of(digest: &Digest) -> String {
 }
 
 /// The answer of results: how fast it got at best in each direction, from drives and from memory,
-/// in what way, how near to which ceiling, and how the bytes went.
+/// in what way, how near to which ceiling, and how the bytes went; and where several numbers of
+/// GPUs were measured, which ceiling takes over.
 #[must_use]
 pub fn sentence(digest: &Digest) -> String {
     // What comes from memory is no answer to how fast a drive is, and what stays in host memory
@@ -46,7 +47,8 @@ pub fn sentence(digest: &Digest) -> String {
             } else {
                 ""
             };
-            format!("At best, {}{simulated}.", parts.join("; "))
+            let best = format!("At best, {}{simulated}.", parts.join("; "));
+            [vec![best], added::sentences(digest)].concat().join(" ")
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Pure; [`gather`]'s caller reads the files. [`answer`] is its sentence, [`notes`] its warnings.
 
+mod added;
 mod alike;
 pub mod answer;
 pub mod gather;

@@ -43,6 +43,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
         ));
     }
     found.extend(ended(digest));
+    found.extend(strayed(digest));
     found.extend(imported(digest));
     let wrong = count(&|line| line.verified == Some(false));
     if wrong > 0 {
@@ -108,6 +109,23 @@ fn ended(digest: &Digest) -> Vec<String> {
         let why = plain(layers.failed.as_ref()?);
         let name = plain(&layers.name);
         Some(format!("{name} ended early, {why}; remove the cause, and measure again"))
+    });
+    told.collect()
+}
+
+/// Which measurements of layers had bytes from elsewhere than was asked.
+fn strayed(digest: &Digest) -> Vec<String> {
+    let told = digest.layers.iter().filter_map(|layers| {
+        let (name, percent) = (plain(&layers.name), layers.strays()? * 100.0);
+        let (place, step) = if layers.is_from_drive() {
+            ("the page cache", "end what else reads the file")
+        } else {
+            ("the drive", "leave the page cache room for all layers")
+        };
+        Some(format!(
+            "up to {percent:.1} % of the bytes of a pass of {name} came from {place}, which was \
+             not asked for; {step}, and measure again"
+        ))
     });
     told.collect()
 }

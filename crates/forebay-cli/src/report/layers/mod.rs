@@ -122,6 +122,22 @@ pub struct Bytes {
     pub mapped_bytes: Option<u64>,
     /// By way of slots.
     pub file_bytes: Option<u64>,
+    /// Of these, those that were not in the page cache.
+    pub drive_bytes: Option<u64>,
+}
+
+impl Bytes {
+    /// Those that came from elsewhere than was asked: from drives, or else from the page cache.
+    fn strays(&self, from_drive: bool) -> u64 {
+        let Some(drive) = self.drive_bytes else { return 0 };
+        if from_drive { self.file_bytes.unwrap_or(0).saturating_sub(drive) } else { drive }
+    }
+
+    /// All of them.
+    fn all(&self) -> u64 {
+        let kinds = [self.pinned_bytes, self.mapped_bytes, self.file_bytes];
+        kinds.into_iter().flatten().fold(0, u64::saturating_add)
+    }
 }
 
 impl Layers {
@@ -131,6 +147,27 @@ impl Layers {
         let mut known = HashSet::new();
         let all = self.points.iter().flat_map(|point| &point.ways).map(|(name, _)| name.as_str());
         all.filter(|name| known.insert(*name)).collect()
+    }
+
+    /// Whether what comes by way of slots is to come from the drive: all of it, or the half that
+    /// is not pinned.
+    #[must_use]
+    pub fn is_from_drive(&self) -> bool {
+        ["drive", "half"].contains(&self.from.as_str())
+    }
+
+    /// The greatest share of a pass's bytes that came from the page cache instead of from the
+    /// drive, or the other way round; `None` where none did.
+    #[must_use]
+    pub fn strays(&self) -> Option<f64> {
+        let from_drive = self.is_from_drive();
+        let ways = self.points.iter().flat_map(|point| &point.ways);
+        let shares = ways.filter_map(|(_, way)| {
+            let strays = way.bytes.strays(from_drive);
+            #[expect(clippy::cast_precision_loss, reason = "a share of bytes")]
+            (strays > 0).then(|| strays as f64 / way.bytes.all().max(strays) as f64)
+        });
+        shares.max_by(f64::total_cmp)
     }
 
     /// What was streamed on which machine, in a line.
@@ -224,7 +261,7 @@ const fn way(key: &'static str, is: &'static str, of: fn(&Point, &Way) -> Option
 
 /// All, in the order of columns. Counts are exact to 52 bits.
 #[expect(clippy::cast_precision_loss, reason = "counts of bytes and turns")]
-pub const QUANTITIES: [Quantity; 22] = [
+pub const QUANTITIES: [Quantity; 23] = [
     point("turns", "layers that a pass takes", |point| Some(point.turns as f64)),
     point("compute_s", "compute of a pass alone", |point| Some(point.compute_s)),
     point("forward_layer_s", "compute of a layer forward", |point| point.forward_layer_s),
@@ -256,6 +293,9 @@ pub const QUANTITIES: [Quantity; 22] = [
     }),
     way("file_bytes", "bytes of a pass by way of slots", |_, way| {
         way.bytes.file_bytes.map(|bytes| bytes as f64)
+    }),
+    way("drive_bytes", "bytes of these that were not in the page cache", |_, way| {
+        way.bytes.drive_bytes.map(|bytes| bytes as f64)
     }),
 ];
 

@@ -82,6 +82,29 @@ fn what_was_left_out_and_what_failed_is_told() {
 }
 
 #[test]
+fn bytes_from_elsewhere_than_was_asked_are_warned_of() {
+    let talk = |from: &str, drive: u64| {
+        let mut value: serde_json::Value = serde_json::from_str(LARGE).unwrap();
+        value["from"] = from.into();
+        let bytes = serde_json::json!({"file_bytes": 4_000_000, "drive_bytes": drive});
+        value["points"][1]["ways"]["forebay"]["bytes"] = bytes;
+        let (folder, _) = folder(&value.to_string());
+        let output = forebay(folder.path(), &["results"]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(talk("page-cache", 0), "");
+    assert_eq!(talk("drive", 4_000_000), "");
+    let share = "warning: up to 25.0 % of the bytes of a pass of results came from";
+    let told = talk("page-cache", 1_000_000).replace('\n', " ");
+    assert!(told.starts_with(&format!("{share} the drive, which")), "{told}");
+    assert!(told.contains("leave the page cache room for all layers"), "{told}");
+    let told = talk("half", 3_000_000).replace('\n', " ");
+    assert!(told.starts_with(&format!("{share} the page cache, which")), "{told}");
+    assert!(told.contains("end what else reads the file"), "{told}");
+}
+
+#[test]
 fn what_is_wrong_is_told_with_the_file_and_the_remedy() {
     let (folder, path) = folder("");
     for (text, why) in [

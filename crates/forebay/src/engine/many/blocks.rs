@@ -7,9 +7,10 @@ use super::{Many, ManyTransfer, Piece, Results};
 use crate::engine::Engine;
 use crate::engine::file::RequestOptions;
 use crate::error::{Error, Result};
+use crate::events::Begin;
 use crate::memory::Buffer;
 use crate::queue::{Batch, Direction, Gate, Request};
-use crate::transfer::Outcome;
+use crate::transfer::{Outcome, RouteShare};
 use crate::units::ByteRange;
 
 /// Of any strip all.
@@ -19,15 +20,17 @@ const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };
 #[derive(Debug)]
 pub(crate) struct BlockRead {
     transfer: ManyTransfer,
+    /// How many pieces it has.
+    pieces: usize,
     /// There until something of it may be read.
     request: Option<Request>,
     batch: Arc<Batch>,
 }
 
 impl Engine {
-    /// Prepares to read pieces that the files are known to have, `blocks[n]` of them for block n,
-    /// as a part of what subscribers are told of as a whole. Nothing is read before it is
-    /// [opened](BlockRead::open). The thread that calls is unparked when a block has come.
+    /// Prepares to read pieces that the files are known to have, `blocks[n]` of them for block n.
+    /// Nothing is read before it is [opened](BlockRead::open), and subscribers are told of it then.
+    /// The thread that calls is unparked when a block has come.
     ///
     /// # Errors
     /// What can be known at once, and a call without pieces.
@@ -45,7 +48,7 @@ impl Engine {
         let (request, results) = self.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
         let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);
-        Ok(BlockRead { transfer, request: Some(request), batch })
+        Ok(BlockRead { transfer, pieces: pieces.len(), request: Some(request), batch })
     }
 }
 
@@ -58,6 +61,8 @@ impl BlockRead {
     pub(crate) fn open(&mut self, count: usize) {
         self.gate().open(count);
         if let Some(request) = self.request.take() {
+            let begin = Begin::of_pieces(Direction::Read, self.pieces, None);
+            request.state.tell_begin(self.transfer.engine.ranges(), &request.file, &begin);
             // So this thread, which is awake, plans the first window.
             return self.transfer.engine.launch(request);
         }
@@ -69,6 +74,11 @@ impl BlockRead {
     /// [went wrong](Self::has_failed), not all of their bytes may be there.
     pub(crate) fn take_arrived(&self) -> Vec<usize> {
         self.gate().take_arrived()
+    }
+
+    /// Bytes by route and reason so far: all of those of blocks that have arrived.
+    pub(crate) fn routes(&self) -> Vec<RouteShare> {
+        self.transfer.transfer().routes()
     }
 
     /// Whether some of what has come so far is not what was asked for.

@@ -237,7 +237,12 @@ fn serve(mut device: File, shared: &Shared) {
         let mut new = None;
         if came {
             match device.read(&mut room) {
-                Ok(len) => new = Some(Request::read(&room[..len])),
+                Ok(len) => {
+                    let request = Request::read(&room[..len]);
+                    let pause = shared.lock().pause(&request);
+                    thread::sleep(pause);
+                    new = Some(request);
+                }
                 // Unmounted by somebody else.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
                 // A request that was taken back before it was read.

@@ -1,11 +1,15 @@
 //! What the file system answers: the kernel's protocol (`linux/fuse.h`, version 7.31) as far as one
 //! flat file needs it, and how that file misbehaves.
 
+use std::time::Duration;
+
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 /// The name of the file.
 pub(crate) const NAME: &str = "file";
 
+/// The request for bytes of the file.
+const READ: u32 = 15;
 /// The request that another one need not be answered any more.
 const INTERRUPT: u32 = 36;
 
@@ -21,6 +25,8 @@ pub(crate) struct Faults {
     pub(crate) hang_opens: bool,
     /// Reads that touch a byte from here on wait until this is taken back.
     pub(crate) hang_from: Option<u64>,
+    /// Each read takes so long, one after the other.
+    pub(crate) pause: Duration,
     /// Writes wait until this is taken back.
     pub(crate) hang_writes: bool,
     /// Reads that touch this byte fail with EIO.
@@ -113,6 +119,11 @@ impl State {
         (self.interrupted.len() < before).then_some(Reply::Error(libc::EINTR))
     }
 
+    /// How long the drive takes for a request.
+    pub(super) fn pause(&self, request: &Request) -> Duration {
+        if request.code == READ { self.faults.pause } else { Duration::ZERO }
+    }
+
     /// `None`: the request waits.
     pub(super) fn reply(&mut self, request: &Request) -> Option<Reply> {
         let opened = || {
@@ -142,7 +153,7 @@ impl State {
             }
             14 => opened(),
             27 => Reply::Body(vec![0; 16]),
-            15 => return self.read(request),
+            READ => return self.read(request),
             16 => return self.write(request),
             17 => Reply::Body(vec![0; 80]),
             18 | 20 | 29 | 30 | 34 | 38 => Reply::Body(Vec::new()),
