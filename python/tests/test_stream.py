@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -57,9 +58,13 @@ def test_each_loop_is_a_pass(
                 assert held(layer) == expected[layer.index]
                 assert layer.name == f"layer {layer.index}"
             assert taken == (wanted[order] if isinstance(order, str) else order)
-        passes = stream.statistics()["passes"]
+        told = stream.statistics()
+    passes, routes = told["passes"], told["routes"]
     assert [found["layers"] for found in passes] == [len(taken)] * 2
     assert all(found["compute_s"] >= 0 and found["stall_s"] >= 0 for found in passes)
+    assert sum(share["bytes"] for share in routes) == sum(found["file_bytes"] for found in passes)
+    assert all(share["route"] == "host" and share["reason"] for share in routes)
+    assert all(found["drive_bytes"] <= found["file_bytes"] for found in passes)
 
 
 def test_layers_stay_in_pinned_memory(
@@ -400,6 +405,41 @@ def test_pages_are_pinned_where_they_lie(
             assert held(layer) == expected[layer.index]
         if stream.mapped()[1] is None:  # a file system whose pages may be used
             assert stream.statistics()["passes"][-1]["mapped_bytes"] > 0
+
+
+def test_a_file_that_changes_while_its_pages_are_copied_is_told(tmp_path: Path) -> None:
+    slow = forebay.Engine(remember=False)
+    slow.gpu("sim:bandwidth=4MB/s")  # a layer takes 60 ms
+    path, size = tmp_path / "model", 256 << 10
+    path.write_bytes(bytes(3 * size))
+    file = slow.open(path)
+    layers = [[(file, number * size, size)] for number in range(3)]
+    budgets = {"gpu_budget": 2 * size, "mapped_budget": 1 << 30}
+    stream = LayerStream(layers, "sim", engine=slow, **budgets)
+    until = time.monotonic() + 30
+    while stream.mapped()[0] < 3 * size and time.monotonic() < until:
+        path.read_bytes()
+        for _ in stream:
+            pass
+    reason = stream.mapped()[1]
+    if reason is not None:
+        pytest.skip(reason)
+    stream.rewind()
+    for _ in range(3):
+        next(stream)
+    with path.open("r+b") as other:
+        other.write(b"\1" * 3 * size)
+
+    def on() -> None:
+        while time.monotonic() < until + 30:
+            for _ in stream:
+                time.sleep(0.01)
+
+    with pytest.raises(forebay.FileChanged, match="cannot read the layer `layer ") as told:
+        on()
+    assert "changed while a GPU" in str(told.value) and str(path) in str(told.value)
+    with contextlib.suppress(forebay.FileChanged):  # another one was copied meanwhile
+        stream.close()
 
 
 def test_streams_to_several_gpus_share_what_is_read(

@@ -195,11 +195,13 @@ impl Group {
             Err(refusal) => return homes.maps.not_pinned(number, &self.units[number], refusal),
         };
         homes.maps.waits = None;
-        let (kept, is_on) = (homes.keep(number, Home::in_pages(pages, copies)), homes.maps.is_on());
+        // Others may need the memory by now, or its file may be one that is written to.
+        let is_wanted = homes.maps.is_on() && homes.maps.can[number];
+        let kept = homes.keep(number, Home::in_pages(pages, copies));
         drop(homes);
         match kept {
-            Ok(()) if is_on => {}
-            Ok(()) => self.let_pages_go(number), // others need the memory
+            Ok(()) if is_wanted => {}
+            Ok(()) => self.let_pages_go(number),
             // It has memory of the streams' own by now, or they have ended.
             Err(home) => self.let_go(number, home, Vec::new()),
         }

@@ -90,6 +90,26 @@ fn pages_that_others_need_are_let_go() {
 }
 
 #[test]
+fn pages_of_what_is_written_to_meanwhile_are_not_kept() {
+    let rig = Rig::new();
+    let stream = rig.stream();
+    let group = &stream.shared.group;
+    for refuse in [false, true] {
+        rig.bring_in();
+        let pinned = group.pin_pages(&group.units[1]).recv().expect("an answer");
+        assert!(pinned.is_ok(), "the pages are there");
+        if refuse {
+            group.homes().maps.refuse(1, "it is written to".into());
+        }
+        group.keep_pages(1, pinned);
+        assert_eq!(group.home(1).is_some(), !refuse);
+        group.let_pages_go(1);
+    }
+    assert_eq!(stream.mapped().1.as_deref(), Some("it is written to"));
+    stream.close().unwrap();
+}
+
+#[test]
 fn pages_that_are_on_their_way_out_go_with_the_stream() {
     let rig = Rig::new();
     for _ in 0..20 {
