@@ -203,6 +203,22 @@ def test_stall_is_the_streams_own_and_compute_is_measured_alike() -> None:
     assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
+def test_other_words_and_another_order_weigh_otherwise() -> None:
+    torch = pytest.importorskip("torch")
+    from forebay.stream_bench import model
+
+    count, key = model._PART + 1000, (0x9E3779B97F4A7C15 * 3) % (1 << 62)
+    words = torch.empty(count, dtype=torch.int64).random_()
+    weight = int(model.weighed(words))
+    places = torch.arange(count, dtype=torch.int64)
+    assert weight == int((words * (2 * places + 1)).sum())
+    # How a layer's weight is known of the first one's.
+    assert int(model.weighed(words + key)) == model._signed(weight + count**2 * key)
+    swapped = words.clone()
+    swapped[:500], swapped[-500:] = words[-500:], words[:500]
+    assert int(swapped.sum()) == int(words.sum()) and int(model.weighed(swapped)) != weight
+
+
 def test_what_came_from_elsewhere_than_was_asked_is_warned_of() -> None:
     told = {"mapped_bytes": 0.0, "file_bytes": 3e9, "drive_bytes": 3e8}
     samples = {
