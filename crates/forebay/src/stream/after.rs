@@ -18,7 +18,7 @@ pub(super) struct Copied {
     /// In the order of their copies.
     all: VecDeque<One>,
     /// What was found, until somebody is told.
-    changed: Option<Error>,
+    changed: VecDeque<Error>,
 }
 
 #[derive(Debug)]
@@ -36,12 +36,12 @@ impl Copied {
         self.all.retain(|one| !changed.contains(&one.unit));
     }
 
-    /// What was found since the last call.
+    /// What was found and not told yet, one layer after the other.
     ///
     /// # Errors
     /// A file that changed while its pages were copied.
     pub(super) fn told(&mut self) -> Result<()> {
-        self.changed.take().map_or(Ok(()), Err)
+        self.changed.pop_front().map_or(Ok(()), Err)
     }
 }
 
@@ -70,7 +70,7 @@ impl Shared {
             let Some(file) = stamps.outdated() else { continue };
             self.group.let_pages_go(unit);
             let error = self.overwritten(unit, file);
-            state.copied.changed.get_or_insert(error);
+            state.copied.changed.push_back(error);
         }
     }
 

@@ -171,7 +171,12 @@ const BUSY: Duration = Duration::from_millis(300);
 /// Takes three layers and computes with each for so long that copies of others wait, and changes
 /// a file meanwhile.
 fn change_meanwhile(rig: &Rig, stream: &LayerStream, change: impl FnOnce(&Path)) {
-    for _ in 0..3 {
+    change_after(3, rig, stream, change);
+}
+
+/// The same of so many layers.
+fn change_after(layers: usize, rig: &Rig, stream: &LayerStream, change: impl FnOnce(&Path)) {
+    for _ in 0..layers {
         rig.next(stream).expect("it is there").expect("a layer");
         rig.device.work(rig.compute(), BUSY).expect("a stream");
     }
@@ -207,6 +212,21 @@ fn what_changes_while_its_pages_are_copied_fails_a_layer() {
         let cause = error.without_layer().to_string();
         assert!(cause.contains("file 1") && cause.contains("changed while a GPU"), "{cause}");
     }
+}
+
+#[test]
+fn each_layer_is_told_whose_pages_changed_while_they_were_copied() {
+    let (rig, _, stream) = pinned();
+    // Two copies wait for compute.
+    change_after(4, &rig, &stream, |path| overwrite(path, 0, &[1; 9000]));
+    rig.device.synchronize(rig.stream).expect("the compute ends");
+    let mut told: Vec<String> = (0..2)
+        .map(|_| rig.next(&stream).expect_err("a file was changed"))
+        .inspect(|error| assert!(is_overwritten(error), "{error:?}"))
+        .map(|error| error.to_string())
+        .collect();
+    told.dedup();
+    assert_eq!(told.len(), 2, "{told:?}");
 }
 
 #[test]
