@@ -122,11 +122,13 @@ class LayerStream:
     that was left in the middle of a pass is gone on with by the next one, unless `rewind` was
     called. Its `len` is how many layers, or slices, a pass takes. Each step releases the
     layer before it: what comes to its place waits on the GPU until what is queued on the compute's
-    stream by then is done. The host waits for storage alone.
+    stream by then is done. The host waits for storage, and for slots that the GPU gives back as it
+    goes on.
 
     ``layers`` are lists of ``(file, offset, length)``; ``names`` are what errors call them.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
-    layers' numbers, or ``"told"``: `prefetch` says then what comes. ``gpu_budget`` is the bytes of
+    layers' numbers, or ``"told"``: `prefetch` says then what comes. ``passes`` is how many loops
+    there are to be; those behind the last one are empty. ``gpu_budget`` is the bytes of
     GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
     ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
     which is known after a pass; where the order is told, for the first that fit.
@@ -135,7 +137,10 @@ class LayerStream:
     machine has left, where there are passes enough to be worth it; 0 for none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
     then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
-    ``progress`` is called with each layer that is taken.
+    ``progress`` is called with each layer that is taken; what it raises ends the loop.
+
+    Raises `ValueError` for a budget that is too small, layers without bytes, numbers that are no
+    layer's, `TypeError` for another order, and what the files or the GPU say.
     """
 
     _layer: type[Layer] = Layer
@@ -287,7 +292,11 @@ class LayerStream:
         return self._stream.unplanned()
 
     def close(self) -> None:
-        """Ends it: nothing more is read, and what is to be written back is. Warns of layers that somebody still has the memory of."""
+        """Ends it: nothing more is read, and what is to be written back is.
+
+        Warns of layers that somebody still has the memory of. Raises the first of what went wrong
+        and was not told yet; called again, the next.
+        """
         alive = self._stream.close()
         if alive:
             text = f"memory of released layers is still in use: {', '.join(alive)}"

@@ -159,6 +159,25 @@ def three_points() -> dict[str, Any]:
     return result_of(points)
 
 
+@pytest.mark.parametrize(("part", "ours"), [(1.0, 0.2), (0.5, 0.1), (0.1, 0.02), (0.0, 0.02)])
+def test_a_drives_bytes_are_held_against_plain_reads(part: float, ours: float) -> None:
+    ways = {name: samples_of([1.0] * 3, forward_s=0.12) for name in ("forebay", "two-buffers", "mmap")}
+    samples = {
+        "compute": samples_of([0.12] * 3, forward_s=0.12),
+        "transfer": samples_of([3 * 0.02] * 3),
+        "raw": samples_of([3 * 0.2] * 3),
+        **ways,
+    }
+    point = summed_up(Point("forward", 3, 10**9, 1000, part), samples, dict.fromkeys(ways, 3))
+    assert set(point["ways"]) == set(ways)
+    assert point["transfer_layer_s"] == pytest.approx(ours)
+    assert point["link_layer_s"] == pytest.approx(0.02)
+    assert point["drive_layer_s"] == pytest.approx(0.2)
+    for name, each in (("forebay", ours), ("two-buffers", 0.02), ("mmap", 0.2)):
+        expected = max(0.12, 3 * each) + min(0.04, each)
+        assert point["ways"][name]["line_s"] == pytest.approx(expected), name
+
+
 def test_samples_are_summed_up() -> None:
     point = point_of(4000, {"ours": [0.14, 0.15, 0.28]})
     assert point["compute_s"] == pytest.approx(0.12) and point["turns"] == 3
@@ -449,7 +468,7 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
     xml.parse(tmp_path / "out" / "stream_bench.svg")
     known = json.loads((tmp_path / "out" / "stream_bench.json").read_text())
     assert known["command"][-len(flags.split()) :] == flags.split()
-    assert known["layers_schema"] == 2 and not known["simulated"]
+    assert known["layers_schema"] == bench.SCHEMA and not known["simulated"]
     assert known["environment"]["gpu"] and known["environment"]["driver"]
     assert [point["tokens"] for point in known["points"]] == [128, 256]
     for point in known["points"]:

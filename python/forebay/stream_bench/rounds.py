@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import model as files
-from .samples import Sample
+from .samples import ALONE, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .compute import Compute
     from .model import Model
+    from .raw import Raw
     from .ways.pinned import Pinned
     from .ways.way import Way
 
@@ -59,10 +60,15 @@ class Rounds:
     """All ways, and compute and transfer alone, in turn."""
 
     def __init__(
-        self, model: Model, compute: Compute, link: Pinned, ways: dict[str, Way], order: str
+        self,
+        model: Model,
+        compute: Compute,
+        limits: tuple[Pinned, Raw | None],
+        ways: dict[str, Way],
+        order: str,
     ) -> None:
         self._model, self._order = model, order
-        self._link, self._ways = link, ways
+        (self._link, self._raw), self._ways = limits, ways
         turns = len(model.passes(order, 0))
         back = model.layers if order == "train" else turns
         self._compute, self._clock = compute, Clock(compute, turns, back)
@@ -77,13 +83,13 @@ class Rounds:
         A turn is ``passes``, one behind the other. The files' bytes are forgotten before each where
         they are to come ``cold``.
         """
-        names = ["compute", "transfer", *self._ways]
+        names = ["compute", "transfer", *(["raw"] if self._raw else []), *self._ways]
         samples: dict[str, list[Sample]] = {name: [] for name in names}
         for number in range(-warm, rounds):
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 for place in range(passes):
-                    if cold and name not in ("compute", "transfer"):
+                    if cold and name not in ALONE:
                         self._forget()
                     layers = self._model.passes(self._order, number * passes + place)
                     samples[name].append(self._measured(name, layers, (number, place)))
@@ -114,7 +120,7 @@ class Rounds:
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         known = self._told[name] = way.told() if way else {}
         told = {key: value - told.get(key, 0) for key, value in known.items()}
-        times = {} if name == "transfer" else self._clock.times()
+        times = {} if name in ("transfer", "raw") else self._clock.times()
         return Sample(number, place, wall, cpu, told=told, **times)
 
     def _work(self, name: str, layers: list[int]) -> Callable[[], None]:
@@ -129,9 +135,12 @@ class Rounds:
             clock.begin()
             self._ways[name].run(layers, self._compute.stream, lambda *_: clock.run())
 
-        if name == "compute":
-            return alone
-        return behind if name in self._ways else lambda: self._link.transfer(layers)
+        def raw() -> None:
+            if self._raw is not None:
+                self._raw.read(layers)
+
+        works = {"compute": alone, "transfer": lambda: self._link.transfer(layers), "raw": raw}
+        return works.get(name, behind)
 
 
 def check(model: Model, way: Way, order: str, times: int) -> None:

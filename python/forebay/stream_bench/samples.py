@@ -13,6 +13,13 @@ if TYPE_CHECKING:
 
 _BYTES = ("pinned_bytes", "mapped_bytes", "file_bytes")
 
+#: What is measured beside the ways.
+ALONE = ("compute", "transfer", "raw")
+
+#: The way whose bytes cross the link and nothing else, wherever the others' come from, and the one
+#: of whose bytes a part may be kept in memory.
+_OF_THE_LINK, _KEEPS_A_PART = "two-buffers", "forebay"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -48,6 +55,8 @@ class Point:
     layers: int
     layer_bytes: int
     tokens: int
+    #: Which part of a pass's bytes is to come from the drive, by Forebay.
+    from_drive: float = 0.0
 
 
 def counted(samples: Sequence[Sample]) -> list[Sample]:
@@ -71,25 +80,35 @@ def summed_up(
 ) -> dict[str, Any]:
     """A number of tokens' results; ``rooms`` is how many layers the GPU holds for each way."""
     taken = theory.turns(point.order, point.layers)
-    alone = samples["compute"]
-    transfer = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
+    alone, raw = samples["compute"], samples.get("raw")
+    link = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
+    drive = middle(raw, lambda sample: sample.wall_s) / len(taken) if raw else None
     work = _work(point, alone)
+
+    def transfer(name: str) -> float:
+        """Of a layer: all bytes cross the link, and some come from the drive before that."""
+        part = {_OF_THE_LINK: 0.0, _KEEPS_A_PART: point.from_drive}.get(name, 1.0)
+        return max(link, part * (drive or 0.0))
+
+    def line(name: str) -> theory.Pass:
+        return theory.line(point.order, work, transfer(name), point.layers, rooms[name])
+
     return {
         "tokens": point.tokens,
         "turns": len(taken),
         "compute_s": middle(alone, lambda sample: sample.wall_s),
         "forward_layer_s": work[0],
         "backward_layer_s": work[-1] if point.order == "train" else None,
-        "transfer_layer_s": transfer,
+        "transfer_layer_s": transfer(_KEEPS_A_PART),
+        "link_layer_s": link,
+        "drive_layer_s": drive,
         "samples": {name: [asdict(each) for each in found] for name, found in samples.items()},
         "ways": {
-            name: _way(point, found, alone, theory.line(
-                point.order, work, transfer, point.layers, rooms[name]
-            ))
+            name: _way(point, found, alone, line(name))
             for name, found in samples.items()
-            if name not in ("compute", "transfer")
+            if name not in ALONE
         },
-    }  # fmt: skip
+    }
 
 
 def _work(point: Point, alone: Sequence[Sample]) -> list[float]:

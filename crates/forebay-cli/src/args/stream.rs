@@ -31,7 +31,7 @@ pub struct StreamArgs {
     pub order: Option<OsString>,
 
     /// Where Forebay finds the layers: drive, page-cache, mapped (the page cache's own pages,
-    /// registered), pinned, or half (half of them pinned) (page-cache)
+    /// registered), pinned, or half (half of them pinned, the others on the drive) (page-cache)
     #[arg(long, value_name = "PLACE")]
     pub from: Option<OsString>,
 
@@ -48,11 +48,11 @@ pub struct StreamArgs {
     pub rounds: Option<OsString>,
 
     /// Passes of a turn, one behind the other; the first, which begins from rest, is told apart
-    /// where others follow (2, from a drive 1)
+    /// where others follow (2; 1 where a drive takes part)
     #[arg(long, value_name = "N")]
     pub passes: Option<OsString>,
 
-    /// The file with the layers, made where it is not there (layers.bin)
+    /// The file, two times the layers, made where it is not there (layers.bin)
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 

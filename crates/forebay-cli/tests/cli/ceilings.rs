@@ -102,7 +102,11 @@ fn lacking_of_an_uplink() -> Option<BTreeSet<String>> {
     let (_, added) = shown.split_once("As GPUs are added (read, resident): 1 GPU ").unwrap();
     let added = added.split_once('\n').unwrap().0;
     assert!(added.contains("; 4 GPUs ") && added.contains(" % of the ceiling `uplink`"), "{added}");
-    wanted(added.contains("`uplink`, which takes over"), "an uplink that takes over".into(), &added);
+    wanted(
+        added.contains("`uplink`, which takes over"),
+        "an uplink that takes over".into(),
+        &added,
+    );
     // Where four GPUs are bound by what they share, each has a part of it.
     let shares = &measured[3].shares;
     assert!(shares.iter().all(|share| share.bytes_per_second < 100e6), "{shares:?}");

@@ -2,13 +2,13 @@
 //! copies are over, since whoever takes layers runs ahead of them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::group::Group;
 use super::mapped::Stamps;
 use super::mapper::Wish;
 use super::marks::Mark;
-use super::shared::{Loaded, Shared, State};
+use super::shared::{FromPages, Loaded, Shared, State};
 use crate::engine::File;
 use crate::error::{Error, Operation, Result};
 
@@ -21,8 +21,9 @@ pub(super) struct Copied {
     changed: VecDeque<Error>,
 }
 
+/// One of them.
 #[derive(Debug)]
-struct One {
+pub(super) struct One {
     unit: usize,
     /// Passed when its copies are over.
     ready: Mark,
@@ -30,10 +31,19 @@ struct One {
 }
 
 impl Copied {
-    /// Forgets layers whose files somebody is about to change by way of the stream itself.
-    pub(super) fn forget(&mut self, of: impl Iterator<Item = usize>) {
-        let changed: Vec<usize> = of.collect();
-        self.all.retain(|one| !changed.contains(&one.unit));
+    /// Hands out layers whose files are about to be changed by way of the stream itself: whoever
+    /// does that looks at them before.
+    pub(super) fn take(&mut self, of: impl Iterator<Item = usize>) -> Vec<One> {
+        let wanted: Vec<usize> = of.collect();
+        let all = std::mem::take(&mut self.all).into_iter();
+        let (taken, left) = all.partition(|one| wanted.contains(&one.unit));
+        self.all = left;
+        Vec::from(taken)
+    }
+
+    /// Takes layers back whose files are not changed after all.
+    pub(super) fn put_back(&mut self, layers: Vec<One>) {
+        layers.into_iter().rev().for_each(|one| self.all.push_front(one));
     }
 
     /// What was found and not told yet, one layer after the other.
@@ -45,15 +55,21 @@ impl Copied {
     }
 }
 
+impl One {
+    /// Passed when its copies are over.
+    pub(super) fn ready(&self) -> &Mark {
+        &self.ready
+    }
+}
+
 impl Shared {
     /// Has the files of a layer that is taken looked at again, if it came from their pages.
     pub(super) fn look_after(&self, state: &mut State, unit: usize, loaded: &Loaded) {
-        let home = loaded.pages.as_ref().and_then(Weak::upgrade);
-        let Some(pages) = home.as_ref().and_then(|home| home.pages()) else { return };
+        let Some(FromPages { stamps, .. }) = &loaded.pages else { return };
         if state.copied.all.is_empty() {
             self.group.wish(Wish::Look);
         }
-        let (ready, stamps) = (loaded.ready.clone(), pages.stamps());
+        let (ready, stamps) = (loaded.ready.clone(), stamps.clone());
         state.copied.all.push_back(One { unit, ready, stamps });
     }
 
@@ -66,12 +82,17 @@ impl Shared {
                 Ok(false) => return,
                 Err(_) => return state.copied.all.clear(), // the GPU fails, which others tell
             }
-            let One { unit, stamps, .. } = state.copied.all.pop_front().expect("it is the first");
-            let Some(file) = stamps.outdated() else { continue };
-            self.group.let_pages_go(unit);
-            let error = self.overwritten(unit, file);
-            state.copied.changed.push_back(error);
+            let one = state.copied.all.pop_front().expect("it is the first");
+            self.judge(state, &one);
         }
+    }
+
+    /// Looks at the files of a layer whose copies are over.
+    pub(super) fn judge(&self, state: &mut State, one: &One) {
+        let Some(file) = one.stamps.outdated() else { return };
+        self.group.let_pages_go(one.unit);
+        let error = self.overwritten(one.unit, file);
+        state.copied.changed.push_back(error);
     }
 
     fn overwritten(&self, unit: usize, file: &File) -> Error {

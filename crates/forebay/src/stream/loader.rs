@@ -205,8 +205,15 @@ impl Loader {
     /// # Errors
     /// A GPU's.
     fn pick(&mut self) -> Result<Vec<Job>> {
+        // What is being brought to where all copy it from is copied from there.
+        let is_kept = |loader: &Self, unit: usize| {
+            let reads = |reading: &Reading| reading.is_kept() && reading.unit == unit;
+            let is_pinned = loader.pinning.iter().any(|pinning| pinning.unit == unit);
+            is_pinned || loader.readings.iter().any(reads)
+        };
         if self.is_alone() {
-            return Ok(self.jobs.pop_front().into_iter().collect());
+            let place = self.jobs.iter().position(|job| !is_kept(self, job.load.unit));
+            return Ok(place.and_then(|place| self.jobs.remove(place)).into_iter().collect());
         }
         let progress = |seat: &Option<Seat>| {
             let Seat { shared, apart, .. } = seat.as_ref()?;
@@ -215,16 +222,10 @@ impl Loader {
         };
         let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
         self.hear(Duration::ZERO); // what is not missing any more was asked for before
-        let is_kept = |unit: usize| {
-            let reads = |reading: &Reading| reading.is_kept() && reading.unit == unit;
-            let is_pinned = self.pinning.iter().any(|pinning| pinning.unit == unit);
-            is_pinned || self.readings.iter().any(reads)
-        };
         let mut asks = Vec::with_capacity(self.jobs.len());
         let mut places = Vec::with_capacity(self.jobs.len());
         for (place, job) in self.jobs.iter().enumerate() {
-            // What is being brought to where all copy it from is copied from there.
-            if !is_kept(job.load.unit) {
+            if !is_kept(self, job.load.unit) {
                 let (seat, free) = (job.seat, are_passed(&job.frees)?);
                 let (unit, waited) = (job.load.unit, job.since.elapsed());
                 asks.push(Ask { seat, unit, free, waited });

@@ -97,10 +97,12 @@ impl Maps {
         let half = |left: MemoryLeft| left.available.saturating_sub(left.pinned) / 2;
         let of_machine = || System::live().memory_left().map_or(0, half);
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
+        let too_few = || format!("{} passes are too few to bring its cost in", passes.unwrap_or(0));
+        let refused = (budget.is_none() && !is_worth).then(too_few);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
         let (came, can) = (vec![0; units.len()], vec![true; units.len()]);
         let claims = vec![0; units.len()];
-        Self { budget, used: 0, came, can, claims, refused: None, waits: None }
+        Self { budget, used: 0, came, can, claims, refused, waits: None }
     }
 
     /// Whether anything may be pinned.
@@ -121,7 +123,11 @@ impl Maps {
         let again = self.came[number] & to != 0;
         self.came[number] |= to;
         let len = unit.bytes();
-        if !again || !self.can[number] || len == 0 || self.budget.saturating_sub(self.used) < len {
+        if !again || !self.can[number] || len == 0 || self.budget == 0 {
+            return false;
+        }
+        if self.budget.saturating_sub(self.used) < len {
+            self.waits = Some("`mapped_budget` has no room for more layers");
             return false;
         }
         self.used += len;

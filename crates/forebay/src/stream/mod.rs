@@ -91,19 +91,21 @@ pub struct StreamOptions {
     /// How often; `None`: until it is closed.
     pub passes: Option<u64>,
     /// Bytes of GPU memory for layers. Room for two is the least; where even that is too much,
-    /// layers are taken in slices. `None`: room for three, or as many as there are.
+    /// layers are taken in slices. `None`: room for three, or as many as there are, two at least.
     pub gpu_budget: Option<u64>,
     /// Bytes of pinned host memory for layers, beside the slots through which the others pass. Once
     /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
-    /// others; where the order is told, for the first layers that fit.
+    /// others; where the order is told, for the first layers that fit. Slices in another order
+    /// take none.
     pub host_budget: u64,
     /// Bytes of layers in the page cache whose pages may be pinned where they lie, once they are
     /// brought again, so that the GPU copies them from there. `None`: up to half of what the
     /// machine has left, where there are passes enough to be worth it. They go when others need the
     /// memory.
     pub mapped_budget: Option<u64>,
-    /// Fills what is released with bytes that are no number in any type of floating point, so that
-    /// whoever uses a layer too long finds out.
+    /// Fills what is released with bytes that are no number in the usual types of floating point
+    /// (of 64, 32 and 16 bits, bfloat16, and of 8 bits `e4m3fn` and `e5m2`), so that whoever uses a
+    /// layer too long finds out.
     pub check: bool,
 }
 
@@ -167,8 +169,9 @@ impl LayerStream {
     /// the first layers are on their way when it returns.
     ///
     /// # Errors
-    /// What is wrong with a layer: no bytes, or some behind its file's end. A budget that is too
-    /// small, with what it needs. Memory that cannot be had, on the host or on the GPU.
+    /// No layers, or what is wrong with one: no bytes, some behind its file's end, a file of
+    /// another engine. An order that is empty, or with numbers that are no layer's. A budget that
+    /// is too small, with what it needs. Memory that cannot be had, on the host or on the GPU.
     pub fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,
@@ -232,7 +235,10 @@ impl LayerStream {
     ///
     /// # Errors
     /// What went wrong with this layer, as [`Error::Layer`]: it is tried again by the next call.
-    /// All buffers are held by layers that are kept. The GPU's own failure, which ends the stream.
+    /// An earlier layer whose file was overwritten while its pages were copied, as
+    /// [`Error::FileOverwritten`] in one. All buffers are held by layers that are kept. A stream
+    /// that is captured, is closed, or is taken from by another thread. The GPU's own failure,
+    /// which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
@@ -265,7 +271,7 @@ impl LayerStream {
     /// [`Order::Told`]: they are brought as far as there is room.
     ///
     /// # Errors
-    /// A number that is no layer's; another order; a GPU that fails.
+    /// A number that is no layer's; another order; a stream that is closed; a GPU that fails.
     pub fn prefetch(&self, layers: &[usize]) -> Result<()> {
         self.shared.check_home()?;
         self.shared.tell(layers)
@@ -390,7 +396,7 @@ impl LayerStream {
     /// A layer that could not be written back, if nobody was told before, the first of several. A
     /// copy, or compute with
     /// a layer, that does not end; what it may touch is never given back then. A file that changed
-    /// while its pages were copied.
+    /// while its pages were copied. Of several the first; called again, the next.
     pub fn close(&self) -> Result<Vec<String>> {
         self.shared.check_home()?;
         self.shared.ask_to_close();

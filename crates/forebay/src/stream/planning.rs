@@ -215,7 +215,17 @@ impl Shared {
             placement.prediction =
                 predict_kept(&self.order, &seen.costs, &rates, &budget, &placement)?;
         }
+        self.count_spare(&mut placement);
         Ok(placement)
+    }
+
+    /// Takes from what more of the GPU would help what its budget has beyond whole layers.
+    fn count_spare(&self, placement: &mut Placement) {
+        let spare = self.gpu_budget.map_or(0, |all| all.saturating_sub(self.budget_of_gpu()));
+        let lift = placement.prediction.lift.as_mut();
+        if let Some(raise) = lift.and_then(|lift| lift.gpu.as_mut()) {
+            raise.bytes = raise.bytes.saturating_sub(spare);
+        }
     }
 
     /// Bytes of whole layers that the buffers hold.
@@ -299,11 +309,11 @@ mod tests {
 
     /// A stream of eight layers from odd places of a file, whose planning nothing has begun.
     fn stream(gpu: &str, host_budget: u64) -> LayerStream {
-        stream_of(gpu, host_budget, (8, LEN))
+        stream_of(gpu, [2 * LEN, host_budget], (8, LEN))
     }
 
     /// The same of so many layers of so many bytes.
-    fn stream_of(gpu: &str, host_budget: u64, (count, len): (u64, u64)) -> LayerStream {
+    fn stream_of(gpu: &str, budgets: [u64; 2], (count, len): (u64, u64)) -> LayerStream {
         let engine = Engine::new(Options::default()).unwrap();
         let clock = Arc::new(SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, gpu.parse().unwrap(), clock));
@@ -314,7 +324,7 @@ mod tests {
             .map(|n| Layer::named(format!("layer {n}")).with(&file, n * len, len))
             .collect();
         let mut options = StreamOptions::ordered(Order::Forward);
-        (options.gpu_budget, options.host_budget) = (Some(2 * len), host_budget);
+        (options.gpu_budget, options.host_budget) = (Some(budgets[0]), budgets[1]);
         options.mapped_budget = Some(0);
         LayerStream::new(&engine, &device, &layers, options).unwrap()
     }
@@ -323,6 +333,18 @@ mod tests {
     fn slow() -> Seen {
         let cost = LayerCost { bytes: LEN, compute: Duration::from_micros(1), resident: false };
         Seen { costs: vec![cost; 8], file_rate: 1e5 }
+    }
+
+    #[test]
+    fn what_would_help_counts_from_the_budget_that_was_given() {
+        let more = |budget: u64| {
+            let placement = stream_of("sim", [budget, 0], (8, LEN)).shared.place(slow()).unwrap();
+            let raise = placement.prediction.lift.and_then(|lift| lift.gpu).unwrap();
+            (raise.bytes, raise.pass)
+        };
+        let (whole, with_spare) = (more(2 * LEN), more(2 * LEN + 1000));
+        assert!(whole.0 > LEN, "{whole:?}");
+        assert_eq!(with_spare.0, whole.0 - 1000);
     }
 
     #[test]
@@ -407,7 +429,7 @@ mod tests {
         let is = |told: f64, expected: f64| (told / expected - 1.0).abs() < 1e-9;
         assert!(is(rate(&stream("sim", 0), &[resident; 8]), 1e9), "none may be pinned");
         // Of four two may be.
-        let half = stream_of("sim", 0, (4, 1 << 18));
+        let half = stream_of("sim", [2 << 18, 0], (4, 1 << 18));
         half.shared.group.homes().maps = Maps::new(half.shared.units(), Some(2 << 18), None);
         let told = rate(&half, &[resident; 4]);
         let why = half.shared.units()[0].files[0].no_pages();

@@ -8,6 +8,7 @@ use super::after::Copied;
 use super::group::Group;
 use super::homes::Home;
 use super::layer::Unit;
+use super::mapped::Stamps;
 use super::marks::{Mark, Marks};
 use super::order::Order;
 use super::planning::{Plan, Unplanned};
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     pub(super) file_lane: Stream,
     pub(super) checks: bool,
     pub(super) order: Order,
+    pub(super) gpu_budget: Option<u64>,
     pub(super) host_budget: u64,
     pub(super) writer: Writer,
     /// Found when something is written for the first time.
@@ -52,10 +54,16 @@ pub(super) struct Kept {
     /// Passed when the first copy may begin, and when the last is done.
     pub(super) marks: (Mark, Mark),
     pub(super) from: From,
-    /// The pages that it came from.
-    pub(super) pages: Option<Weak<Home>>,
+    pub(super) pages: Option<FromPages>,
     /// By which routes it came from files.
     pub(super) routes: Vec<RouteShare>,
+}
+
+/// The pages that a layer was copied from, which may be gone, and what their files were.
+#[derive(Debug, Clone)]
+pub(super) struct FromPages {
+    pub(super) home: Weak<Home>,
+    pub(super) stamps: Stamps,
 }
 
 /// Where a layer's bytes were copied from.
@@ -116,7 +124,7 @@ pub(super) struct Loaded {
     pub(super) begun: Mark,
     pub(super) ready: Mark,
     pub(super) from: From,
-    pub(super) pages: Option<Weak<Home>>,
+    pub(super) pages: Option<FromPages>,
     pub(super) routes: Vec<RouteShare>,
     /// Whether some visit counts it.
     pub(super) counted: bool,
@@ -172,6 +180,7 @@ impl Shared {
             file_lane,
             checks: options.check,
             order: options.order.clone(),
+            gpu_budget: options.gpu_budget,
             host_budget: options.host_budget,
             writer: Writer::default(),
             ties: OnceLock::new(),
@@ -204,6 +213,7 @@ impl Shared {
     /// Tells what is taken next of an order that is told.
     pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
         let mut state = self.lock();
+        state.check_open()?;
         let bad = |value: String, expected: String| {
             Err(Error::BadOption { name: "prefetch".into(), value, expected })
         };

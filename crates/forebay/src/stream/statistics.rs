@@ -88,7 +88,7 @@ pub struct PassTimes {
     pub pass: u64,
     /// Layers, or slices, that were taken and are done.
     pub layers: u64,
-    /// Those that were brought for it, and their bytes from pinned memory and from files.
+    /// Those that were brought for it.
     pub brought: u64,
     /// Bytes that came from the stream's pinned memory.
     pub pinned_bytes: u64,

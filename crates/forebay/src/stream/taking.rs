@@ -4,7 +4,8 @@
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
 
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::group::Job;
@@ -14,7 +15,7 @@ use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
 use super::planning::Plan;
 use super::schedule::{Load, Next};
-use super::shared::{From, Held, Kept, Shared, State, refused};
+use super::shared::{From, FromPages, Held, Kept, Shared, State, refused};
 use super::statistics::Visit;
 use super::store::Store;
 use super::{LayerTimes, Step, Taken, refuse};
@@ -147,10 +148,17 @@ impl Shared {
                 self.came.wait_timeout(state, ASKS_EVERY).unwrap_or_else(PoisonError::into_inner);
             if result.timed_out() {
                 drop(waited); // what is asked may wait for who wants the lock
-                if !go_on() {
-                    return (self.lock(), Ok(Found::GaveUp));
-                }
+                let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
                 waited = self.lock();
+                match asked {
+                    Ok(true) => {}
+                    Ok(false) => return (waited, Ok(Found::GaveUp)),
+                    Err(panic) => {
+                        waited.taking = false;
+                        drop(waited);
+                        resume_unwind(panic);
+                    }
+                }
             }
             state = waited;
         }
@@ -227,7 +235,8 @@ impl Shared {
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
         let marks = (begun, self.marks.put(lane)?);
-        let pages = home.pages().map(|_| Arc::downgrade(home));
+        let of = |pages: &Pages| FromPages { home: Arc::downgrade(home), stamps: pages.stamps() };
+        let pages = home.pages().map(of);
         let from = if pages.is_some() { From::Pages } else { From::Memory };
         Ok(Some(Kept { marks, from, pages, routes: Vec::new() }))
     }
@@ -241,9 +250,9 @@ impl Shared {
             return false;
         };
         // Another stream may have had the file's new pages pinned since.
-        let came_from = load.pages.as_ref().and_then(Weak::upgrade);
-        let is_there =
-            |home: &Arc<Home>| came_from.as_ref().is_some_and(|it| Arc::ptr_eq(it, home));
+        let is_there = |home: &Arc<Home>| {
+            load.pages.as_ref().is_some_and(|it| std::ptr::eq(it.home.as_ptr(), Arc::as_ptr(home)))
+        };
         let home = self.group.home(unit);
         let is_current = home.as_ref().is_some_and(|home| {
             home.pages().is_some_and(Pages::is_current) //
@@ -367,6 +376,7 @@ impl Shared {
     /// Keeps what was taken at `position` until it is released by itself.
     pub(super) fn keep(&self, position: u64) -> Result<()> {
         let mut state = self.lock();
+        state.check_open()?;
         let Held { buffer, .. } = state.held(position)?;
         state.schedule.keep(buffer);
         state.current = state.current.filter(|&current| current != position);

@@ -12,7 +12,8 @@ pub(super) type Bytes = (Identity, u64, u64);
 /// See the module's own text.
 #[derive(Debug)]
 pub(super) struct Ties {
-    /// For each unit one of its parts, and another unit that has bytes of that.
+    /// For each unit one of its parts, and a unit that has bytes of that: another one, or itself in
+    /// another part.
     shared: Vec<Option<(usize, usize)>>,
     /// For each unit its files, and for each of those the units that have any of it.
     files: Vec<Vec<usize>>,
@@ -56,7 +57,20 @@ impl Ties {
         ties.sweep(pieces.iter(), |piece, other| piece.end > other.end, |a, b| a.end > b.start);
         // Behind each piece: the nearest one, and the nearest of another unit.
         ties.sweep(pieces.iter().rev(), |_, _| true, |a, b| a.start < b.end);
+        ties.within(&pieces);
         ties
+    }
+
+    /// Looks for pieces of one unit that meet.
+    fn within(&mut self, pieces: &[Piece]) {
+        let mut reached = HashMap::new();
+        for piece in pieces {
+            let end = reached.entry((piece.file, piece.unit)).or_insert(0);
+            if *end > piece.start {
+                self.shared[piece.unit].get_or_insert((piece.part, piece.unit));
+            }
+            *end = piece.end.max(*end);
+        }
     }
 
     /// Looks for each piece at the best one before it of another unit, and whether it meets it.
@@ -88,7 +102,7 @@ impl Ties {
         }
     }
 
-    /// A part of a unit that another has bytes of, and that other.
+    /// A part of a unit that another has bytes of, and that other; itself where another part has.
     pub(super) fn shared(&self, unit: usize) -> Option<(usize, usize)> {
         self.shared[unit]
     }
@@ -122,14 +136,16 @@ mod tests {
         ) {
             let ties = Ties::new(units.iter().map(|parts| parts.iter().copied()));
             for (number, parts) in units.iter().enumerate() {
-                let meets = |part: &Bytes, other: usize| {
-                    other != number && units[other].iter().any(|of| meet(part, of))
+                let meets = |part: usize, other: usize| {
+                    units[other].iter().enumerate().any(|(place, of)| {
+                        (other, place) != (number, part) && meet(&parts[part], of) //
+                    })
                 };
                 let is_tied =
-                    parts.iter().any(|part| (0..units.len()).any(|other| meets(part, other)));
+                    (0..parts.len()).any(|part| (0..units.len()).any(|other| meets(part, other)));
                 prop_assert_eq!(ties.shared(number).is_some(), is_tied);
                 if let Some((part, other)) = ties.shared(number) {
-                    prop_assert!(meets(&parts[part], other));
+                    prop_assert!(meets(part, other));
                 }
                 let mut beside: Vec<usize> = ties.beside(number).collect();
                 beside.sort_unstable();

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::after::One;
 use super::layer::LayerPart;
 use super::marks::Mark;
 use super::shared::{Held, Shared, State, stuck};
@@ -31,6 +32,9 @@ struct Write {
     /// Passed when all of it has come, and when all that changes it is done. The latter may be on a
     /// stream that does not wait for the former.
     marks: [Mark; 2],
+    /// Layers of the same files that may still be copied from pages: who else has changed those is
+    /// known only before they are written to.
+    copied: Vec<One>,
 }
 
 /// See the module's own text.
@@ -83,8 +87,12 @@ impl Shared {
             return Err(of_it(refused(part, reason.into())));
         }
         if let Some((part, other)) = ties.shared(number) {
-            let other = &self.units()[other].name;
-            let reason = format!("`{other}` has some of these bytes too, and would keep the old");
+            let reason = if other == number {
+                "another part of it has some of these bytes too: which is to be written?".into()
+            } else {
+                let other = &self.units()[other].name;
+                format!("`{other}` has some of these bytes too, and would keep the old")
+            };
             return Err(of_it(refused(&unit.parts[part], reason)));
         }
         if !self.group.is_of_one() {
@@ -103,10 +111,10 @@ impl Shared {
         // Where it is kept on the host there are old bytes.
         self.group.homes().outdate(number);
         self.let_written_pages_go(ties, number);
-        self.look_again(&mut state);
-        state.copied.forget(ties.beside(number));
-        let write = Write { unit: number, buffer, store, marks: [ready, computed] };
-        if let Err(SendError(write)) = self.writer().send(write) {
+        let copied = state.copied.take(ties.beside(number));
+        let write = Write { unit: number, buffer, store, marks: [ready, computed], copied };
+        if let Err(SendError(mut write)) = self.writer().send(write) {
+            state.copied.put_back(std::mem::take(&mut write.copied));
             let error = refused(&unit.first, "no thread can be had that writes it".into());
             self.written(&mut state, &write, Err(error));
         }
@@ -161,15 +169,16 @@ impl Shared {
     /// Where the thread hears of writes, which is started for the first.
     fn writer(self: &Arc<Self>) -> Sender<Write> {
         let mut sender = self.writer.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = || {
-            let (sender, writes) = channel();
-            let shared = Arc::downgrade(self);
-            let run = move || run(&writes, &shared);
-            // Where no thread can be had, the channel's end is gone with it.
-            let _ = thread::Builder::new().name("forebay-writer".into()).spawn(run);
-            sender
-        };
-        sender.get_or_insert_with(begin).clone()
+        if let Some(sender) = &*sender {
+            return sender.clone();
+        }
+        let (made, writes) = channel();
+        let shared = Arc::downgrade(self);
+        let run = move || run(&writes, &shared);
+        // Where no thread can be had, the channel's end is gone with it; later there may be one.
+        let begun = thread::Builder::new().name("forebay-writer".into()).spawn(run);
+        *sender = begun.is_ok().then(|| made.clone());
+        made
     }
 
     /// Writes a layer, and says how many bytes. Nothing reads its buffer any more when it returns,
@@ -179,11 +188,14 @@ impl Shared {
         let failed = |source| self.failed(unit.len, source);
         let bound = self.engine.options().watchdog;
         let waits = || self.closed_for().is_none_or(|closed| closed < bound);
-        for mark in &write.marks {
+        for mark in write.marks.iter().chain(write.copied.iter().map(One::ready)) {
             if !mark.wait_while(&mut || waits()).map_err(failed)? {
                 return Err(self.not_over(stuck()));
             }
         }
+        let mut state = self.lock();
+        write.copied.iter().for_each(|one| self.judge(&mut state, one));
+        drop(state);
         let memory = &write.store.buffers[write.buffer];
         let (mut transfers, mut error) = (Vec::with_capacity(unit.parts.len()), None);
         for (part, &place) in unit.parts.iter().zip(&unit.places).filter(|(part, _)| part.len > 0) {

@@ -216,6 +216,48 @@ fn a_caller_gives_up_waiting() {
 }
 
 #[test]
+fn a_panic_in_the_question_leaves_the_stream_as_it_is() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, file)) = served(&rig, len) else { return };
+    fuse.set(|faults| faults.hang_from = Some(0));
+    crate::lab::fuse::drop_pages(&fuse.path());
+    let options = ordered(Order::Forward, Some(2 * len));
+    let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
+    let stream = stream.expect("a stream");
+    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // SAFETY: the stream is this device's and alive.
+        unsafe { stream.next_while(rig.compute(), &mut || panic!("no more")) }
+    }));
+    assert!(asked.is_err(), "nothing can have come");
+    fuse.set(|faults| faults.hang_from = None);
+    for layer in 0..6 {
+        assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
+    }
+    stream.close().expect("an end");
+}
+
+#[test]
+fn a_stream_that_is_closed_takes_nothing_more() {
+    let rig = Rig::new();
+    let model = rig.model(3, LEN);
+    let stream = rig.stream(&model, ordered(Order::Told, None));
+    stream.prefetch(&[0, 1]).expect("layers that there are");
+    let layer = rig.next(&stream).expect("it can be read").expect("a layer");
+    stream.close().expect("an end");
+    let closed = "`stream` cannot be `one that is closed`: it takes one that is open";
+    let errors = [
+        stream.prefetch(&[2]).expect_err("closed"),
+        layer.keep().expect_err("closed"),
+        rig.next(&stream).expect_err("closed"),
+        stream.rewind().expect_err("closed"),
+    ];
+    for error in errors {
+        assert_eq!(error.to_string(), closed);
+    }
+}
+
+#[test]
 fn copies_that_fail_end_the_stream_and_leave_nothing_behind() {
     for seed in 0..12 {
         let rig = Rig::with(&format!("sim:copy-faults=0.02,seed={seed}"));

@@ -17,6 +17,7 @@ use crate::lab::fuse::Fuse;
 use crate::lab::watchdog::Watchdog;
 use crate::lab::{as_nobody, child, or_skip};
 use crate::rig::{Model, Rig, SLOT, ordered};
+use crate::writing::{writable, write_back};
 use crate::{LEN, SHORT};
 
 const COUNT: usize = 5;
@@ -104,8 +105,10 @@ fn no_more_is_pinned_than_is_granted_and_nothing_where_that_is_not_wanted() {
             bring_in(&rig);
             rig.pass(&stream, SHORT).expect("a pass");
         }
-        let pinned = stream.mapped().0;
+        let (pinned, why) = stream.mapped();
         assert!(pinned <= budget, "{pinned} of {budget}");
+        let expected = (budget > 0).then_some("`mapped_budget` has no room for more layers");
+        assert_eq!(why.as_deref(), expected);
         let times = stream.statistics().layers;
         let came = |layer| times.iter().any(|times| times.layer == layer && times.mapped);
         assert_eq!((0..COUNT).filter(|&layer| came(layer)).count(), most);
@@ -117,7 +120,8 @@ fn no_more_is_pinned_than_is_granted_and_nothing_where_that_is_not_wanted() {
     for _ in 0..4 {
         rig.pass(&stream, SHORT).expect("a pass");
     }
-    assert_eq!(stream.mapped(), (0, None));
+    let why = "4 passes are too few to bring its cost in";
+    assert_eq!(stream.mapped(), (0, Some(why.into())));
 }
 
 /// Changes a file in a way, and the model with it where `model` is to show that.
@@ -227,6 +231,24 @@ fn each_layer_is_told_whose_pages_changed_while_they_were_copied() {
         .collect();
     told.dedup();
     assert_eq!(told.len(), 2, "{told:?}");
+}
+
+#[test]
+fn what_somebody_else_changed_is_told_also_where_the_stream_writes_to_the_same_file() {
+    let rig = Rig::new();
+    let model = writable(&rig, LEN);
+    thread::sleep(SETTLED);
+    let stream = rig.stream(&model, options(&model, u64::MAX));
+    settle(&rig, &model, &stream);
+    let mut last = None;
+    for _ in 0..3 {
+        last = rig.next(&stream).expect("it is there");
+        rig.device.work(rig.compute(), BUSY).expect("a stream");
+    }
+    overwrite(&tail(&rig, 1), 0, &[1; 9000]);
+    write_back(&rig, &last.expect("a layer")).expect("it can be written");
+    let error = stream.close().expect_err("a file was changed");
+    assert!(is_overwritten(&error), "{error:?}");
 }
 
 #[test]

@@ -17,8 +17,7 @@ use crate::rig::{Model, Rig, SLOT, ordered};
 /// Layers of parts anywhere in two files, also of the same bytes more than once.
 fn any_model(rig: &Rig, dice: &mut Dice) -> Model {
     let contents = [0, 1].map(|seed| crate::rig::pattern(seed, SLOT + index(dice.below(1 << 20))));
-    let files: Vec<File> =
-        (0..2).map(|n| rig.file(&format!("file {n}"), &contents[n])).collect();
+    let files: Vec<File> = (0..2).map(|n| rig.file(&format!("file {n}"), &contents[n])).collect();
     let (mut layers, mut bytes) = (Vec::new(), Vec::new());
     for number in 0..1 + dice.below(8) {
         let (mut layer, mut parts) = (Layer::named(format!("layer {number}")), Vec::new());

@@ -250,6 +250,14 @@ fn layers_that_share_bytes_are_not_written() {
     let error = write_back(&rig, &layer).expect_err("another has some of them");
     let cause = error.without_layer().to_string();
     assert!(cause.contains("`tied` has some of these bytes"), "{cause}");
+    let twice = Layer::named("twice").with(&shared.file, 0, 100).with(&shared.file, 99, 100);
+    let options = ordered(Order::Forward, None);
+    let own = LayerStream::new(&rig.engine, &rig.gpu(), &[twice], options).expect("a stream");
+    let taken = rig.next(&own).expect("it can be read").expect("a layer");
+    let error = write_back(&rig, &taken).expect_err("two parts have the same byte");
+    let cause = error.without_layer().to_string();
+    assert!(cause.contains("another part of it has some of these bytes"), "{cause}");
+    own.close().expect("an end");
     rig.device.set_capturing(rig.stream, true).expect("a stream");
     for refused in [write_back(&rig, &layer), release(&rig, &layer)] {
         let error = refused.expect_err("the stream is captured");

@@ -4,6 +4,7 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
+mod damage;
 mod hostile;
 mod live;
 mod machine;

@@ -22,6 +22,7 @@ class Pinned(Way):
     """Copies of whole layers on one stream, ordered with the compute's by events."""
 
     name: ClassVar[str] = "two-buffers"
+    checked: ClassVar[str] = f"each of the {_LAYERS} layers that stand for all"
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         super().__init__(model, source, device, buffers)

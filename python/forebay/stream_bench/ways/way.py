@@ -17,6 +17,8 @@ class Way(ABC):
     """A way to bring layers to the GPU, ahead of the compute."""
 
     name: ClassVar[str]
+    #: Whose bytes are looked at before anything is measured.
+    checked: ClassVar[str] = "every layer"
     #: How many layers it holds on the GPU at once.
     rooms: int = 2
 

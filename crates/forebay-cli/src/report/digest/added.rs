@@ -77,8 +77,11 @@ mod tests {
     use crate::report::digest::{Limit, Mark, Metric};
     use crate::report::made::{self, Sweep};
 
-    /// Points of so many GPUs, with a rate and the lowest ceiling of each, in GB/s.
-    fn told(points: &[(&str, f64, Option<(&str, f64)>)]) -> Vec<String> {
+    /// The GPUs of a point, its rate, and its lowest ceiling, in GB/s.
+    type Told<'a> = (&'a str, f64, Option<(&'a str, f64)>);
+
+    /// What is said of such points.
+    fn told(points: &[Told<'_>]) -> Vec<String> {
         let sweep = Sweep { request_sizes: vec![1 << 20], depths: vec![1], ..Sweep::default() };
         let mut digest = digest_of(&[("a", &made::file(&sweep))]);
         let line = digest.lines.remove(0);

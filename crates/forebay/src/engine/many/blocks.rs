@@ -91,9 +91,14 @@ impl BlockRead {
         self.transfer.transfer().cancel();
     }
 
-    /// Whether nothing of it is on its way any more.
+    /// Whether nothing of it is on its way any more, or never was.
     pub(crate) fn is_done(&self) -> bool {
-        self.transfer.transfer().is_done()
+        self.request.is_some() || self.transfer.transfer().is_done()
+    }
+
+    /// Lets go of one all of whose blocks have arrived, which may be about to end.
+    pub(crate) fn let_go(self) {
+        self.transfer.detach();
     }
 
     /// What went wrong first with one that is done.
@@ -117,5 +122,40 @@ impl Results {
             Self::Strip(strip) => Some(&strip.batch),
             Self::Noted(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    #[test]
+    fn what_never_began_is_done_when_it_is_given_up() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 20_000]).unwrap();
+        let file = engine.open(&path).unwrap();
+        let pieces = [Piece::new(&file, 0, 9_000, 0), Piece::new(&file, 9_000, 9_000, 9_000)];
+        let prepared = || {
+            let target = engine.allocate_pinned(20_000).unwrap();
+            engine.prepare_read_blocks(&pieces, &[1, 1], target).unwrap()
+        };
+        let given_up = prepared();
+        given_up.cancel();
+        assert!(given_up.is_done());
+        assert!(matches!(given_up.failure(), Error::Cancelled { .. }));
+        let mut read = prepared();
+        read.open(1);
+        while read.take_arrived().is_empty() {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        assert!(!read.is_done(), "the second block is not open");
+        read.cancel();
+        while !read.is_done() {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        assert!(matches!(read.failure(), Error::Cancelled { .. }));
     }
 }

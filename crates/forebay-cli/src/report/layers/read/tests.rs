@@ -92,8 +92,8 @@ fn kinds_are_told_apart() {
 #[test]
 fn what_makes_no_sense_is_named() {
     let version = "it has version 3, and this program reads 1 to 2";
-    assert_eq!(why("/layers_schema", 3.into()), version);
-    assert_eq!(layers(br#"{"layers_schema": 3}"#).unwrap_err(), version);
+    assert_eq!(why("/layers_schema", 4.into()), version);
+    assert_eq!(layers(br#"{"layers_schema": 4}"#).unwrap_err(), version);
     assert!(why("/layers_schema", "1".into()).contains("invalid type: string"));
     assert_eq!(why("/layers", 0.into()), "`layers` has to be 1 or more, not `0`");
     assert_eq!(

@@ -1,0 +1,21 @@
+"""The streaming bench's plain reads, which say what a drive gives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from forebay.stream_bench import raw
+
+
+def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
+    path, nbytes = tmp_path / "layers", 3 * 4096 * 257
+    path.write_bytes(bytes(4 * nbytes))
+    reads = raw.Raw(path, nbytes, [2, 0, 2])
+    assert reads.kind in raw.KINDS and reads.tried.keys() == set(raw.KINDS)
+    assert sorted({len(tries) for tries in reads.tried.values()}) == [1, 3]
+    assert all(reads.read([3, 1], kind) > 0 for kind in raw.KINDS)
+    os.truncate(path, 3 * nbytes + 4096)
+    with pytest.raises(OSError, match="cannot read `.*` at .*: it ends there"):
+        reads.read([3])
