@@ -91,7 +91,7 @@ fn kinds_are_told_apart() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
-    let version = "it has version 3, and this program reads 1 to 2";
+    let version = "it has version 4, and this program reads 1 to 3";
     assert_eq!(why("/layers_schema", 4.into()), version);
     assert_eq!(layers(br#"{"layers_schema": 4}"#).unwrap_err(), version);
     assert!(why("/layers_schema", "1".into()).contains("invalid type: string"));
