@@ -87,7 +87,7 @@ fn adds_up(told: &StreamStatistics) {
 #[test]
 fn layers_of_any_shape_are_what_the_files_hold() {
     let _watchdog = Watchdog::start();
-    each("layers shapes::layers_of_any_shape", 60, |seed| {
+    each("layers shapes::layers_of_any_shape", 30, |seed| {
         let (rig, mut dice) = (Rig::new(), Dice(seed));
         let model = any_model(&rig, &mut dice);
         let (order, taken) = any_order(model.layers.len(), &mut dice);
@@ -151,7 +151,7 @@ fn a_stream_from_a_slow_drive_ends_whenever_somebody_says_so() {
     let Some((fuse, file)) = served(&rig, len) else { return };
     fuse.set(|faults| faults.pause = Duration::from_millis(2));
     let before = rig.device.memory().expect("it is there").0;
-    each("layers shapes::a_stream_from_a_slow_drive_ends", 25, |seed| {
+    each("layers shapes::a_stream_from_a_slow_drive_ends", 12, |seed| {
         let mut dice = Dice(seed);
         drop_pages(&fuse.path());
         let mut options = ordered(Order::Forward, Some((2 + dice.below(2)) * len));
