@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
 import time
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,9 @@ KINDS: list[Kind] = [(threads, mib << 20) for threads in (8, 16, 32, 64) for mib
 
 #: Kinds that are tried again after each was tried once, and how often.
 _LIKELY, _AGAIN = 3, 2
+
+# Reads into ordinary pages can be slower than the drive (docs/internals/huge-pages.md).
+_HUGE = 2 << 20
 
 
 class Raw:
@@ -51,10 +56,11 @@ class Raw:
         ]
         todo.reverse()
         failed: list[Exception] = []
-        began = time.perf_counter()
         workers = [
-            threading.Thread(target=self._work, args=(todo, piece, failed)) for _ in range(threads)
+            threading.Thread(target=self._work, args=(todo, _room(piece), failed))
+            for _ in range(threads)
         ]
+        began = time.perf_counter()
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -64,11 +70,12 @@ class Raw:
             raise failed[0]
         return took
 
-    def _work(self, todo: list[tuple[int, int]], piece: int, failed: list[Exception]) -> None:
+    def _work(
+        self, todo: list[tuple[int, int]], room: memoryview, failed: list[Exception]
+    ) -> None:
         try:
             file = os.open(self._path, self._flags)
             try:
-                room = memoryview(mmap.mmap(-1, piece))  # of whole pages, as O_DIRECT wants it
                 while todo and not failed:
                     try:
                         offset, size = todo.pop()
@@ -87,6 +94,17 @@ class Raw:
             if not got:
                 raise OSError(f"cannot read `{self._path}` at {offset + done}: it ends there")
             done += got
+
+
+def _room(size: int) -> memoryview:
+    """So many bytes of memory that is there, of huge pages where the kernel gives them."""
+    memory = mmap.mmap(-1, size + _HUGE)
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _HUGE
+    room = memoryview(memory)[start : start + size]
+    room[:: mmap.PAGESIZE] = bytes(len(range(0, size, mmap.PAGESIZE)))
+    return room
 
 
 def _direct(path: Path) -> int:

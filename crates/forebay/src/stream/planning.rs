@@ -26,8 +26,8 @@ use crate::units::ByteRange;
 pub(super) enum Plan {
     /// It waits for the end of the first pass, which begins at this position.
     Waiting { from: u64 },
-    /// A thread is at it.
-    Making,
+    /// A thread is at it, by what a pass took that begins at this position.
+    Making { from: u64 },
     /// It was made.
     Made(Box<Placement>),
     /// Nothing is planned.
@@ -97,12 +97,17 @@ impl Shared {
     /// Begins to plan, once the GPU is done with the first pass.
     pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut State) {
         let pass = state.schedule.sequence().pass_len();
-        let Plan::Waiting { from } = state.plan else { return };
+        let (from, has_waited) = match state.plan {
+            Plan::Waiting { from } => (from, true),
+            // The stream that was at it could not have a thread.
+            Plan::Making { from } if !self.group.is_planned() => (from, false),
+            _ => return,
+        };
         let taken = state.schedule.position() - from;
         if taken <= pass {
             return;
         }
-        let is_too_late = taken > 3 * pass;
+        let is_too_late = has_waited && taken > 3 * pass;
         let most = REMEMBERED as u64;
         let never = match self.slices {
             1 if pass > most => Some(Unplanned::TooMany { layers: pass, most }),
@@ -114,7 +119,7 @@ impl Shared {
             return;
         }
         if self.group.is_planned() {
-            state.plan = Plan::Making; // by another stream, which tells
+            state.plan = Plan::Making { from }; // by another stream, which tells
             return;
         }
         let Some(seen) = self.seen(state, from..from + pass) else { return };
@@ -132,7 +137,7 @@ impl Shared {
             streams.iter().flatten().for_each(|stream| stream.follow(plan.clone()));
         });
         state.plan = match begun {
-            Ok(_) => Plan::Making,
+            Ok(_) => Plan::Making { from },
             Err(error) => {
                 self.group.is_not_planned();
                 let source = crate::engine::resource("planner of layers", &error);
@@ -159,7 +164,7 @@ impl Shared {
         match &state.plan {
             Plan::Made(placement) => Ok((**placement).clone()),
             Plan::Not(reason) => Err(reason.clone()),
-            Plan::Waiting { .. } | Plan::Making => {
+            Plan::Waiting { .. } | Plan::Making { .. } => {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
             }
         }
@@ -293,148 +298,5 @@ fn whole(error: &Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Instant;
-
-    use super::super::mapper::Maps;
-    use super::super::{Layer, LayerStream, Order, StreamOptions};
-    use super::*;
-    use crate::clock::SystemClock;
-    use crate::gpu::Device;
-    use crate::gpu::sim::SimDevice;
-    use crate::{Engine, Options};
-
-    const LEN: u64 = 100_001;
-
-    /// A stream of eight layers from odd places of a file, whose planning nothing has begun.
-    fn stream(gpu: &str, host_budget: u64) -> LayerStream {
-        stream_of(gpu, [2 * LEN, host_budget], (8, LEN))
-    }
-
-    /// The same of so many layers of so many bytes.
-    fn stream_of(gpu: &str, budgets: [u64; 2], (count, len): (u64, u64)) -> LayerStream {
-        let engine = Engine::new(Options::default()).unwrap();
-        let clock = Arc::new(SystemClock::new());
-        let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, gpu.parse().unwrap(), clock));
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("file"), vec![7; 1 << 20]).unwrap();
-        let file = engine.open(folder.path().join("file")).unwrap();
-        let layers: Vec<Layer> = (0..count)
-            .map(|n| Layer::named(format!("layer {n}")).with(&file, n * len, len))
-            .collect();
-        let mut options = StreamOptions::ordered(Order::Forward);
-        (options.gpu_budget, options.host_budget) = (Some(budgets[0]), budgets[1]);
-        options.mapped_budget = Some(0);
-        LayerStream::new(&engine, &device, &layers, options).unwrap()
-    }
-
-    /// Layers that take next to no compute and come from a drive that is slower than any link.
-    fn slow() -> Seen {
-        let cost = LayerCost { bytes: LEN, compute: Duration::from_micros(1), resident: false };
-        Seen { costs: vec![cost; 8], file_rate: 1e5 }
-    }
-
-    #[test]
-    fn what_would_help_counts_from_the_budget_that_was_given() {
-        let more = |budget: u64| {
-            let placement = stream_of("sim", [budget, 0], (8, LEN)).shared.place(slow()).unwrap();
-            let raise = placement.prediction.lift.and_then(|lift| lift.gpu).unwrap();
-            (raise.bytes, raise.pass)
-        };
-        let (whole, with_spare) = (more(2 * LEN), more(2 * LEN + 1000));
-        assert!(whole.0 > LEN, "{whole:?}");
-        assert_eq!(with_spare.0, whole.0 - 1000);
-    }
-
-    #[test]
-    fn what_could_not_be_pinned_is_said_and_predicted() {
-        let (whole, short) = (stream("sim", 8 * (LEN + 512)), stream("sim", 8 * LEN));
-        let all = whole.shared.place(slow()).unwrap();
-        assert_eq!((&all.tiers[..], &all.short), (&[Tier::Pinned; 8][..], &None));
-        // Layers from odd places take some bytes more.
-        let fewer = short.shared.place(slow()).unwrap();
-        let is_pinned = |tier: &&Tier| **tier == Tier::Pinned;
-        assert_eq!(fewer.tiers.iter().filter(is_pinned).count(), 7);
-        let reason = fewer.short.unwrap();
-        let begins = "1 of 8 layers that were to be pinned are not: `layer 7` takes 100";
-        assert!(reason.starts_with(begins) && reason.contains("`host_budget`"), "{reason}");
-        // One layer comes from the drive in each pass.
-        let pass = fewer.prediction.pass.as_secs_f64();
-        assert!((pass / (LEN as f64 / 1e5) - 1.0).abs() < 0.02, "{pass}");
-        assert!(all.prediction.pass.as_secs_f64() < pass / 2.0, "{:?}", all.prediction);
-        assert_eq!(fewer.prediction.bytes.pinned, 7 * LEN);
-        let file = fewer.prediction.bytes.drive + fewer.prediction.bytes.page_cache;
-        assert_eq!(file, LEN);
-        assert!(fewer.prediction.lift.is_some());
-    }
-
-    #[test]
-    fn what_comes_to_a_layers_place_waits_for_its_copies() {
-        let stream = stream("sim", 0);
-        let until = Instant::now() + Duration::from_secs(10);
-        let came = || stream.shared.lock().loads.iter().all(Option::is_some);
-        while !came() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        // Nobody has taken them, so nothing else would hold up what comes.
-        let state = stream.shared.lock();
-        for (load, frees) in state.loads.iter().zip(&state.frees) {
-            let ready = load.as_ref().expect("it has come").ready.event();
-            assert!(frees.iter().any(|mark| mark.event() == ready), "{frees:?}");
-        }
-    }
-
-    #[test]
-    fn a_stream_that_ends_meanwhile_pins_nothing() {
-        let stream = stream("sim", 8 * (LEN + 512));
-        stream.close().unwrap();
-        let placed = stream.shared.place(slow()).unwrap();
-        assert!(!placed.tiers.contains(&Tier::Pinned), "{placed:?}");
-        let reason = placed.short.unwrap();
-        assert!(reason.ends_with("8 layers that were to be pinned are not: the stream was closed"));
-        assert!(matches!(stream.placement(), Err(Unplanned::Ended { .. })));
-    }
-
-    #[test]
-    fn why_nothing_is_planned_is_said() {
-        let text = |error: Unplanned| error.to_string();
-        let open = stream("sim", 0);
-        assert!(text(open.placement().unwrap_err()).starts_with("layers are placed once"));
-        let mut none = slow();
-        none.costs[3].compute = Duration::MAX;
-        let refused = open.shared.place(none).unwrap_err();
-        assert!(matches!(refused, Unplanned::CannotPlace(CannotPlace::TooMuch)), "{refused}");
-        let broken = stream("sim:lost-after=0", 0);
-        let refused = broken.shared.place(slow()).unwrap_err();
-        assert!(
-            matches!(&refused, Unplanned::Link { device, .. } if device.to_string() == "sim:0")
-        );
-        assert_eq!(text(refused), "the speed of the link to sim:0 could not be measured");
-    }
-
-    #[test]
-    fn a_gpu_that_is_full_is_planned_for_as_well() {
-        // Room for the buffers, and for nothing beside them.
-        let full = stream("sim:memory=600K", 8 * (LEN + 512));
-        assert_eq!(full.shared.place(slow()).unwrap().tiers, [Tier::Pinned; 8]);
-    }
-
-    #[test]
-    fn only_what_can_be_pinned_where_it_lies_comes_as_fast_as_the_link() {
-        let resident = LayerCost { resident: true, ..slow().costs[0] };
-        let rate = |stream: &LayerStream, costs: &[LayerCost]| {
-            stream.shared.page_cache_rate(costs, (4e9, 1e9))
-        };
-        let is = |told: f64, expected: f64| (told / expected - 1.0).abs() < 1e-9;
-        assert!(is(rate(&stream("sim", 0), &[resident; 8]), 1e9), "none may be pinned");
-        // Of four two may be.
-        let half = stream_of("sim", [2 << 18, 0], (4, 1 << 18));
-        half.shared.group.homes().maps = Maps::new(half.shared.units(), Some(2 << 18), None);
-        let told = rate(&half, &[resident; 4]);
-        let why = half.shared.units()[0].files[0].no_pages();
-        let expected = if why.is_some() { 1e9 } else { 1.6e9 };
-        assert!(is(told, expected), "{told}: {why:?}");
-        assert!(is(rate(&half, &slow().costs[..4]), 1e9), "none is resident");
-    }
-}
+#[expect(unsafe_code, reason = "takes layers for a stream that it names")]
+mod tests;

@@ -112,9 +112,11 @@ mod tests {
 
     #[test]
     fn many_parts_are_cut_at_once() {
-        let parts: Vec<u64> = (0..200_000).map(|number| 2049 + number % 7).collect();
-        assert_eq!(count(&parts, 4000), Some(200_000));
+        // Miri, which looks at each step, would take an hour for all.
+        let len: usize = if cfg!(miri) { 500 } else { 200_000 };
+        let parts: Vec<u64> = (0..len as u64).map(|number| 2049 + number % 7).collect();
+        assert_eq!(count(&parts, 4000), Some(len));
         assert_eq!(count(&parts, 2050), None);
-        assert!(cut(&parts, 100_000).iter().all(|slice| slice.len() == 2));
+        assert!(cut(&parts, len / 2).iter().all(|slice| slice.len() == 2));
     }
 }

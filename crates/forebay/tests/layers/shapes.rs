@@ -179,3 +179,55 @@ fn a_stream_from_a_slow_drive_ends_whenever_somebody_says_so() {
         Some(())
     });
 }
+
+#[test]
+fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, file)) = served(&rig, len) else { return };
+    let before = rig.device.memory().expect("it is there").0;
+    each("layers shapes::a_drive_that_fails_anywhere", 12, |seed| {
+        let mut dice = Dice(seed);
+        let (order, taken) = any_order(index(COUNT), &mut dice);
+        let is_told = order == Order::Told;
+        let mut options = ordered(order, Some((2 + dice.below(2)) * len));
+        options.host_budget = dice.below(2) * 3 * len;
+        let at = dice.below(COUNT * len);
+        fuse.set(|faults| faults.fail_at = Some(at));
+        drop_pages(&fuse.path());
+        let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
+        let (stream, named) = (stream.expect("a stream"), format!("`layer {}`", at / len));
+        let mut left = 1 + dice.below(3);
+        for _ in 0..2 {
+            if is_told {
+                stream.prefetch(&taken).expect("layers that there are");
+            }
+            let mut seen = Vec::new();
+            while seen.len() < taken.len() {
+                match rig.next(&stream) {
+                    Ok(Some(layer)) => seen.push(rig.use_layer(&layer, SHORT)),
+                    Ok(None) => panic!("{} of {} layers", seen.len(), taken.len()),
+                    Err(error) => {
+                        assert!(error.to_string().contains(&named), "{error}: {named}");
+                        assert_eq!(error.errno(), Some(libc::EIO), "{error:?}");
+                        assert_eq!(taken[seen.len()] as u64, at / len, "{error}: it is not due");
+                        left = left.checked_sub(1).expect("a drive that works again is read");
+                    }
+                }
+                if left == 0 {
+                    fuse.set(|faults| faults.fail_at = None);
+                }
+            }
+            assert!(is_told || rig.next(&stream).expect("the end of a pass").is_none());
+            rig.device.synchronize(rig.stream).expect("the compute ends");
+            for (seen, &layer) in seen.iter().zip(&taken) {
+                let bytes = seen.copy.as_slice().expect("host memory");
+                assert_eq!(seen.layer, layer);
+                assert!(bytes.iter().all(|&byte| usize::from(byte) == layer), "layer {layer}");
+            }
+        }
+        stream.close().expect("an end");
+        assert_eq!(rig.device.memory().expect("it is there").0, before, "memory is lost");
+        Some(())
+    });
+}
