@@ -4,9 +4,9 @@
 use std::error::Error as _;
 use std::iter::successors;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::homes::Home;
 use super::layer::{Shelf, Unit, is_resident, slot_len};
@@ -93,6 +93,16 @@ struct Seen {
     file_rate: f64,
 }
 
+/// The planner copies to see how fast the link is, and then, in any case, no more.
+struct Probing<'a>(&'a Shared);
+
+impl Drop for Probing<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_probing = false;
+        self.0.came.notify_all();
+    }
+}
+
 impl Shared {
     /// Begins to plan, once the GPU is done with the first pass.
     pub(super) fn plan_if_due(self: &Arc<Self>, state: &mut State) {
@@ -137,7 +147,10 @@ impl Shared {
             streams.iter().flatten().for_each(|stream| stream.follow(plan.clone()));
         });
         state.plan = match begun {
-            Ok(_) => Plan::Making { from },
+            Ok(_) => {
+                state.is_probing = true;
+                Plan::Making { from }
+            }
             Err(error) => {
                 self.group.is_not_planned();
                 let source = crate::engine::resource("planner of layers", &error);
@@ -191,6 +204,20 @@ impl Shared {
         Some(Seen { costs, file_rate })
     }
 
+    /// Waits until the planner has seen how fast the link is, after which it copies nothing; until
+    /// then at most.
+    pub(super) fn await_probe(&self, until: Instant) {
+        let mut state = self.lock();
+        while state.is_probing {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.came.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     fn plan(&self, seen: Seen) -> Plan {
         match self.place(seen) {
             Ok(placement) => Plan::Made(Box::new(placement)),
@@ -200,7 +227,10 @@ impl Shared {
 
     fn place(&self, mut seen: Seen) -> Result<Placement, Unplanned> {
         let device = self.device.id();
-        let link = self.link_rate().map_err(|source| Unplanned::Link { device, source })?;
+        let link = {
+            let _probing = Probing(self);
+            self.link_rate().map_err(|source| Unplanned::Link { device, source })?
+        };
         for (unit, cost) in self.units().iter().zip(&mut seen.costs) {
             let mut parts = unit.parts.iter();
             cost.resident =

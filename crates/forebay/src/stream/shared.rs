@@ -105,6 +105,8 @@ pub(super) struct State {
     pub(super) times: Times,
     pub(super) exports: Vec<(usize, Weak<()>)>,
     pub(super) plan: Plan,
+    /// Whether the planner is to copy, or copies, to see how fast the link is.
+    pub(super) is_probing: bool,
 }
 
 /// What was taken and not released.
@@ -166,6 +168,7 @@ impl Shared {
             times: Times::default(),
             exports: Vec::new(),
             plan,
+            is_probing: false,
         };
         group.join();
         Ok(Arc::new(Self {
@@ -319,6 +322,7 @@ impl Shared {
     /// Waits until no copy of the stream runs, and nobody computes with what was taken.
     pub(super) fn settle(&self) -> Result<()> {
         let until = Instant::now() + self.engine.options().watchdog;
+        self.await_probe(until);
         for lane in [self.memory_lane, self.file_lane] {
             // The first answer may only be a failure that is known already.
             let end = self.quiet(lane, until).or_else(|_| self.quiet(lane, until));

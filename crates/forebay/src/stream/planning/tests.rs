@@ -1,8 +1,5 @@
 //! Streams that are planned, and what is said where they are not.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use super::super::mapper::Maps;
 use super::super::{Layer, LayerStream, Order, StreamOptions};
 use super::*;
@@ -159,4 +156,21 @@ fn a_stream_plans_where_the_one_that_was_to_could_not() {
         pass();
     }
     stream.placement().expect("a plan of its own");
+}
+
+#[test]
+fn a_stream_that_ends_waits_for_the_planners_copies() {
+    // 16 MiB take the link 0.3 s here, three times.
+    let stream = stream("sim:bandwidth=50MB/s", 0);
+    let pass = || {
+        // SAFETY: the default stream is alive, and nothing is queued on it.
+        while unsafe { stream.next(CallerStream(0)) }.unwrap().is_some() {}
+    };
+    let until = Instant::now() + Duration::from_secs(10);
+    while !stream.shared.lock().is_probing && Instant::now() < until {
+        pass();
+    }
+    assert!(stream.shared.lock().is_probing, "nothing was planned");
+    stream.close().unwrap();
+    assert!(!stream.shared.lock().is_probing);
 }
