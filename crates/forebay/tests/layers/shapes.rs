@@ -197,7 +197,8 @@ fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
         drop_pages(&fuse.path());
         let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
         let (stream, named) = (stream.expect("a stream"), format!("`layer {}`", at / len));
-        let mut left = 1 + dice.below(3);
+        let most = 1 + dice.below(3);
+        let mut left = most;
         for _ in 0..2 {
             if is_told {
                 stream.prefetch(&taken).expect("layers that there are");
@@ -218,6 +219,8 @@ fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
                     fuse.set(|faults| faults.fail_at = None);
                 }
             }
+            let is_due = taken.contains(&index(at / len));
+            assert!(left < most || !is_due, "the drive was to fail at {at}");
             assert!(is_told || rig.next(&stream).expect("the end of a pass").is_none());
             rig.device.synchronize(rig.stream).expect("the compute ends");
             for (seen, &layer) in seen.iter().zip(&taken) {
