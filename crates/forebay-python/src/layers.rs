@@ -321,6 +321,7 @@ fn layer_times<'py>(py: Python<'py>, times: &LayerTimes) -> PyResult<Bound<'py, 
     known.set_item("slice", times.slice)?;
     known.set_item("bytes", times.bytes)?;
     known.set_item("drive_bytes", times.drive_bytes)?;
+    known.set_item("routes", routes(py, &times.routes)?)?;
     known.set_item("pinned", times.pinned)?;
     known.set_item("mapped", times.mapped)?;
     known.set_item("began_s", times.began.as_secs_f64())?;
@@ -341,6 +342,7 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     known.set_item("mapped_bytes", times.mapped_bytes)?;
     known.set_item("file_bytes", times.file_bytes)?;
     known.set_item("drive_bytes", times.drive_bytes)?;
+    known.set_item("routes", routes(py, &times.routes)?)?;
     known.set_item("transfer_s", times.transfer.as_secs_f64())?;
     known.set_item("file_transfer_s", times.file_transfer.as_secs_f64())?;
     known.set_item("compute_s", times.compute.as_secs_f64())?;

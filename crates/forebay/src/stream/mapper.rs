@@ -35,6 +35,8 @@ pub(super) struct Maps {
     /// Bytes that may be pinned, and those that are.
     pub(super) budget: u64,
     used: u64,
+    /// Whether pages are pinned as soon as they are in memory: somebody asked for it.
+    at_once: bool,
     /// For each unit the streams to which it has come from files before, each a bit, and whether
     /// its pages can be used.
     came: Vec<u64>,
@@ -98,11 +100,12 @@ impl Maps {
         let of_machine = || System::live().memory_left().map_or(0, half);
         let is_worth = passes.is_none_or(|passes| passes >= WORTH_PASSES);
         let too_few = || format!("{} passes are too few to bring its cost in", passes.unwrap_or(0));
+        let at_once = budget.is_some() && passes != Some(1);
         let refused = (budget.is_none() && !is_worth).then(too_few);
         let budget = budget.unwrap_or_else(|| if is_worth { of_machine() } else { 0 });
         let (came, can) = (vec![0; units.len()], vec![true; units.len()]);
         let claims = vec![0; units.len()];
-        Self { budget, used: 0, came, can, claims, refused, waits: None }
+        Self { budget, used: 0, at_once, came, can, claims, refused, waits: None }
     }
 
     /// Whether anything may be pinned.
@@ -110,8 +113,8 @@ impl Maps {
         self.budget > 0
     }
 
-    /// Whether a unit's pages are to be pinned now that it is brought again to one of the streams
-    /// with these seats, and counts them.
+    /// Whether a unit's pages are to be pinned now that it is brought to one of the streams with
+    /// these seats, again where nobody asked for more, and counts them.
     pub(super) fn claim(
         &mut self,
         number: usize,
@@ -120,7 +123,7 @@ impl Maps {
     ) -> bool {
         // Streams beyond the last bit share it, and have pages pinned the sooner.
         let to = seats.fold(0, |all, seat| all | 1 << seat.min(63));
-        let again = self.came[number] & to != 0;
+        let again = self.at_once || self.came[number] & to != 0;
         self.came[number] |= to;
         let len = unit.bytes();
         if !again || !self.can[number] || len == 0 || self.budget == 0 {

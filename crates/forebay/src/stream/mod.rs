@@ -24,9 +24,10 @@
 //! ```
 //!
 //! All orders between the caller's compute and our copies are events, on both sides; the host waits
-//! for storage. What is copied to a buffer waits on the GPU until the layer that was there has been
-//! computed. Such copies hold slots, so a stream has slots of its own, and can hold up nobody
-//! else's transfers.
+//! for storage, and where all slots hold bytes for a buffer that is computed with, for one of them:
+//! then taking a layer that comes from files waits for that compute. What is copied to a buffer
+//! waits on the GPU until the layer that was there has been computed. Such copies hold slots, so a
+//! stream has slots of its own, and can hold up nobody else's transfers.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -98,10 +99,10 @@ pub struct StreamOptions {
     /// others; where the order is told, for the first layers that fit. Slices in another order
     /// take none.
     pub host_budget: u64,
-    /// Bytes of layers in the page cache whose pages may be pinned where they lie, once they are
-    /// brought again, so that the GPU copies them from there. `None`: up to half of what the
-    /// machine has left, where there are passes enough to be worth it. They go when others need the
-    /// memory.
+    /// Bytes of layers in the page cache whose pages may be pinned where they lie, when they are
+    /// brought, so that the GPU copies them from there from then on. `None`: once they are brought
+    /// again, up to half of what the machine has left, where there are passes enough to be worth
+    /// it. They go when others need the memory.
     pub mapped_budget: Option<u64>,
     /// Fills what is released with bytes that are no number in the usual types of floating point
     /// (of 64, 32 and 16 bits, bfloat16, and of 8 bits `e4m3fn` and `e5m2`), so that whoever uses a

@@ -13,7 +13,7 @@ use super::layer::{Shelf, Unit, is_resident, slot_len};
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Rates, Tier, place, predict_kept,
 };
-use super::rates::file_rate;
+use super::rates::Came;
 use super::ring::SLOTS;
 use super::shared::{Shared, State, closed};
 use super::statistics::REMEMBERED;
@@ -89,8 +89,8 @@ pub enum Unplanned {
 /// What the first pass showed.
 struct Seen {
     costs: Vec<LayerCost>,
-    /// How fast layers came from files, in bytes per second.
-    file_rate: f64,
+    /// How fast layers came.
+    came: Came,
 }
 
 /// The planner copies to see how fast the link is, and then, in any case, no more.
@@ -199,9 +199,9 @@ impl Shared {
             costs[times.layer].compute += times.compute;
             takes[times.layer] += 1;
         }
-        let file_rate = file_rate(&first, SLOTS * slot_len(&self.engine));
+        let came = Came::of(&first, SLOTS * slot_len(&self.engine));
         costs.iter_mut().zip(takes).for_each(|(cost, takes)| cost.compute /= takes.max(1));
-        Some(Seen { costs, file_rate })
+        Some(Seen { costs, came })
     }
 
     /// Waits until the planner has seen how fast the link is, after which it copies nothing; until
@@ -231,14 +231,19 @@ impl Shared {
             let _probing = Probing(self);
             self.link_rate().map_err(|source| Unplanned::Link { device, source })?
         };
+        // Copies that were queued before are in its way; what it has carried it can carry.
+        let Came { drive, page_cache, copied } = seen.came;
+        let link = link.max(copied.unwrap_or(0.0));
         for (unit, cost) in self.units().iter().zip(&mut seen.costs) {
             let mut parts = unit.parts.iter();
             cost.resident =
                 parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)));
         }
-        let rate = seen.file_rate.min(link);
-        let page_cache = self.page_cache_rate(&seen.costs, (link, rate));
-        let rates = Rates { link, page_cache, drive: rate };
+        // Nobody has seen how fast a place is that nothing came from: as fast as the link, at most.
+        let slots = page_cache.unwrap_or(link).min(link);
+        let drive = drive.unwrap_or(slots).min(link);
+        let page_cache = self.page_cache_rate(&seen.costs, (link, slots));
+        let rates = Rates { link, page_cache, drive };
         let mut budget = Budget { gpu: self.budget_of_gpu(), host: self.host_budget };
         let mut placement = place(&self.order, &seen.costs, &rates, &budget)?;
         let planned = placement.tiers.clone();

@@ -13,9 +13,32 @@ use super::statistics::LayerTimes;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceResult, Stream};
 
-/// Bytes that are copied to see how fast the link is, so many times: the best counts.
+/// Bytes that are copied to see how fast the link is, or a layer's where that is less, so many
+/// times: the best counts. Meanwhile no layer comes.
 const PROBE_LEN: u64 = 16 << 20;
 const PROBES: usize = 3;
+
+/// No layer is brought meanwhile, whose copies would be in the way.
+struct Measuring<'a>(&'a Shared);
+
+impl<'a> Measuring<'a> {
+    fn begin(shared: &'a Shared) -> Self {
+        shared.lock().is_measuring = true;
+        Self(shared)
+    }
+}
+
+impl Drop for Measuring<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_measuring = false;
+        // What goes wrong then is told to whoever takes a layer.
+        let _ = self.0.pump(&mut state);
+        drop(state);
+        self.0.came.notify_all();
+        self.0.group.ring();
+    }
+}
 
 impl Shared {
     /// Bytes per second that the link carries to the GPU; where that has no room to measure it,
@@ -24,11 +47,13 @@ impl Shared {
     /// # Errors
     /// The GPU's, and the host's.
     pub(super) fn link_rate(&self) -> Result<f64> {
-        let memory = self.engine.allocate_pinned(PROBE_LEN)?;
+        let largest = self.units().iter().map(|unit| unit.len).max().unwrap_or(0);
+        let probe_len = largest.clamp(1, PROBE_LEN);
+        let memory = self.engine.allocate_pinned(probe_len)?;
         let there = host(memory.address());
-        match self.engine.allocate(self.device.id(), PROBE_LEN) {
+        match self.engine.allocate(self.device.id(), probe_len) {
             Ok(to) => {
-                let (address, len) = (to.address(), PROBE_LEN);
+                let (address, len) = (to.address(), probe_len);
                 self.rate_of((memory, to), len, |stream, len| {
                     // SAFETY: both are kept until the copy is over, or for ever.
                     unsafe { self.device.copy_to_device(stream, address, there, len) }
@@ -37,7 +62,7 @@ impl Shared {
             Err(Error::Device { source, .. }) if source.is_want_of_memory() => {
                 let store = self.store()?;
                 let (address, len) = (store.buffers[0].address(), store.buffers[0].len());
-                self.rate_of((memory, store), len.min(PROBE_LEN), |stream, len| {
+                self.rate_of((memory, store), len.min(probe_len), |stream, len| {
                     // SAFETY: as above; what is copied nobody looks at.
                     unsafe { self.device.copy_to_host(stream, there, address, len) }
                 })
@@ -66,7 +91,9 @@ impl Shared {
                 false => Err(stuck()),
             }
         };
+        let measuring = Measuring::begin(self);
         let times: DeviceResult<Vec<Duration>> = (0..PROBES).map(|_| time()).collect();
+        drop(measuring);
         let _ = self.device.destroy_stream(stream);
         match times {
             Ok(times) => {
@@ -101,23 +128,66 @@ impl Shared {
     }
 }
 
-/// How fast layers come from files, by those that came in a pass: from one to the next, where the
-/// compute waited for them, or each alone, without the `ahead` bytes that may have lain in slots
-/// before its buffer was free. Whichever is more: the other had to wait.
-pub(super) fn file_rate(layers: &[&LayerTimes], ahead: u64) -> f64 {
-    let from_file = |times: &&&LayerTimes| times.bytes > 0 && !times.pinned;
-    let mut came: Vec<&LayerTimes> = layers.iter().filter(from_file).copied().collect();
-    came.sort_by_key(|times| times.began + times.transfer);
-    let rate = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
-    let [first, rest @ ..] = &came[..] else { return 0.0 };
-    let Some(last) = rest.last() else { return rate(first.bytes, first.transfer) };
+/// How fast layers came in a pass, in bytes per second; nothing where none came so.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Came {
+    /// Those of which most came from drives.
+    pub(super) drive: Option<f64>,
+    /// Those of which most came from the page cache, by way of slots.
+    pub(super) page_cache: Option<f64>,
+    /// The fastest of those that were copied from where they lie.
+    pub(super) copied: Option<f64>,
+}
+
+impl Came {
+    /// Without the `ahead` bytes of a layer that may have lain in slots before its buffer was free.
+    pub(super) fn of(layers: &[&LayerTimes], ahead: u64) -> Self {
+        let came = layers.iter().filter(|times| times.bytes > 0).copied();
+        let (copied, mut read): (Vec<_>, Vec<_>) =
+            came.partition(|times| times.pinned || times.mapped);
+        read.sort_by_key(|times| times.began + times.transfer);
+        let is_of_drive = |times: &LayerTimes| times.drive_bytes * 2 > times.bytes;
+        let copied = copied.iter().filter(|times| !times.transfer.is_zero());
+        Self {
+            drive: file_rate(&read, is_of_drive, ahead),
+            page_cache: file_rate(&read, |times| !is_of_drive(times), ahead),
+            copied: copied.map(|times| rate(times.bytes, times.transfer)).max_by(f64::total_cmp),
+        }
+    }
+}
+
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64().max(1e-9)
+}
+
+/// How fast layers of one place came, of all that came from files, in the order in which they were
+/// there: from one to the next, where the compute waited for them, or each alone, without the bytes
+/// that came `ahead`. Whichever is more: the other had to wait. Where neither tells anything, as of
+/// small layers that come in turn with those of another place, each with all of its bytes.
+fn file_rate(
+    came: &[&LayerTimes],
+    is_own: impl Fn(&LayerTimes) -> bool,
+    ahead: u64,
+) -> Option<f64> {
+    let own: Vec<&LayerTimes> = came.iter().copied().filter(|times| is_own(times)).collect();
+    let [first, rest @ ..] = &own[..] else { return None };
+    if rest.is_empty() {
+        return Some(rate(first.bytes, first.transfer));
+    }
     let ready = |times: &LayerTimes| times.began + times.transfer;
-    let bytes = rest.iter().map(|times| times.bytes).sum();
-    let in_turn = rate(bytes, ready(last).saturating_sub(ready(first)));
-    let alone = |times: &&LayerTimes| rate(times.bytes.saturating_sub(ahead), times.transfer);
-    let mut alone: Vec<f64> = came.iter().map(alone).collect();
-    alone.sort_by(f64::total_cmp);
-    in_turn.max(alone[alone.len() / 2])
+    let (mut bytes, mut time) = (0, Duration::ZERO);
+    for pair in came.windows(2).filter(|pair| pair.iter().all(|times| is_own(times))) {
+        bytes += pair[1].bytes;
+        time += ready(pair[1]).saturating_sub(ready(pair[0]));
+    }
+    let median = |ahead: u64| {
+        let alone = |times: &&LayerTimes| rate(times.bytes.saturating_sub(ahead), times.transfer);
+        let mut alone: Vec<f64> = own.iter().map(alone).collect();
+        alone.sort_by(f64::total_cmp);
+        alone[alone.len() / 2]
+    };
+    let known = rate(bytes, time).max(median(ahead));
+    Some(if known > 0.0 { known } else { median(0) })
 }
 
 #[cfg(test)]
@@ -136,8 +206,14 @@ mod tests {
         made.collect()
     }
 
+    fn came_so(times: &[LayerTimes], ahead: u64) -> Came {
+        Came::of(&times.iter().collect::<Vec<_>>(), ahead)
+    }
+
     fn rate(times: &[LayerTimes], ahead: u64) -> f64 {
-        file_rate(&times.iter().collect::<Vec<_>>(), ahead) / 1e9
+        let known = came_so(times, ahead);
+        assert_eq!((known.drive, known.copied), (None, None));
+        known.page_cache.unwrap() / 1e9
     }
 
     #[test]
@@ -149,7 +225,38 @@ mod tests {
         // Of little layers all of it was: then it is not known better.
         assert_eq!(rate(&came(20, 50), 100_000_000), 2.0);
         assert_eq!(rate(&came(50, 0)[..1], 0), 2.0);
-        let pinned = LayerTimes::of((0, 0, 0), 5, From::Memory);
-        assert_eq!(rate(&[pinned], 0), 0.0);
+        assert_eq!(came_so(&[], 0), Came::default());
+    }
+
+    #[test]
+    fn each_place_has_a_rate_of_its_own() {
+        // Every other layer is in the page cache, from which it comes ten times as fast.
+        let mut layers = came(50, 100);
+        for times in layers.iter_mut().step_by(2) {
+            times.transfer = Duration::from_millis(5);
+        }
+        for times in layers.iter_mut().skip(1).step_by(2) {
+            times.drive_bytes = times.bytes;
+        }
+        let known = came_so(&layers, 0);
+        assert_eq!((known.drive, known.page_cache), (Some(2e9), Some(20e9)));
+        assert_eq!(known.copied, None);
+        // Of what may all have lain in slots it is not known better either.
+        let known = came_so(&layers, 100_000_000);
+        assert_eq!((known.drive, known.page_cache), (Some(2e9), Some(20e9)));
+        // One alone in the page cache leaves the others as they came, one behind the other.
+        let mut few = came(40, 50);
+        few.iter_mut().skip(1).for_each(|times| times.drive_bytes = times.bytes);
+        let known = came_so(&few, 100_000_000);
+        assert_eq!((known.drive, known.page_cache), (Some(2e9), Some(2.5e9)));
+        // What is copied from where it lies is no measure of files.
+        for (from, less) in [(From::Memory, 0), (From::Pages, 1)] {
+            let mut copied = LayerTimes::of((9, 0, 0), 100_000_000, from);
+            copied.transfer = Duration::from_millis(4 - less);
+            layers.push(copied);
+        }
+        let known = came_so(&layers, 0);
+        assert_eq!((known.drive, known.page_cache), (Some(2e9), Some(20e9)));
+        assert!((known.copied.unwrap() / 1e9 - 33.333).abs() < 1e-3, "{known:?}");
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct State {
     pub(super) plan: Plan,
     /// Whether the planner is to copy, or copies, to see how fast the link is.
     pub(super) is_probing: bool,
+    /// Whether it does, so that no layer is brought.
+    pub(super) is_measuring: bool,
 }
 
 /// What was taken and not released.
@@ -169,6 +171,7 @@ impl Shared {
             exports: Vec::new(),
             plan,
             is_probing: false,
+            is_measuring: false,
         };
         group.join();
         Ok(Arc::new(Self {

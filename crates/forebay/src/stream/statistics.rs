@@ -12,7 +12,7 @@ use crate::transfer::RouteShare;
 pub(super) const REMEMBERED: usize = 4096;
 
 /// What one layer took, once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayerTimes {
     /// Where it stood in the order, from 0.
@@ -26,6 +26,8 @@ pub struct LayerTimes {
     /// Of these, those that came from drives: from files, and not found in the page cache. What
     /// this user may not ask about counts as it was found.
     pub drive_bytes: u64,
+    /// By which routes they came from files by way of slots, and why.
+    pub routes: Vec<RouteShare>,
     /// Whether they came from the stream's pinned memory instead of from files.
     pub pinned: bool,
     /// Whether they came from pages of files, pinned where they lie.
@@ -57,6 +59,7 @@ impl LayerTimes {
             slice,
             bytes,
             drive_bytes: 0,
+            routes: Vec::new(),
             pinned,
             mapped,
             began,
@@ -81,7 +84,7 @@ impl LayerTimes {
 }
 
 /// What one pass took: sums over its layers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PassTimes {
     /// Which pass, from 0.
@@ -98,6 +101,8 @@ pub struct PassTimes {
     pub file_bytes: u64,
     /// Of these, those that came from drives: see [`LayerTimes::drive_bytes`].
     pub drive_bytes: u64,
+    /// See [`LayerTimes::routes`].
+    pub routes: Vec<RouteShare>,
     /// See [`LayerTimes::transfer`]. Transfers from pinned memory, or pinned pages, and from files
     /// may go on at the same time.
     pub transfer: Duration,
@@ -174,7 +179,7 @@ impl Visit {
             transfer: transfer.unwrap_or_default(),
             compute: freed.since(&self.entered),
             stall: self.entered.since(&self.asked),
-            ..self.times
+            ..self.times.clone()
         })
     }
 }
@@ -223,15 +228,7 @@ impl Times {
 
     /// Notes by which routes a layer came from files; how many bytes were not in memory.
     pub(super) fn came(&mut self, shares: &[RouteShare]) -> u64 {
-        for share in shares {
-            let same = |known: &&mut RouteShare| {
-                (known.route, known.reason) == (share.route, share.reason) //
-            };
-            match self.routes.iter_mut().find(same) {
-                Some(known) => known.bytes += share.bytes,
-                None => self.routes.push(*share),
-            }
-        }
+        add_up(&mut self.routes, shares);
         let from_drive = shares.iter().filter(|share| !share.reason.is_in_memory());
         from_drive.map(|share| share.bytes).sum()
     }
@@ -263,7 +260,6 @@ impl Times {
                 continue;
             }
             let Some(times) = visit.done(origin) else { break };
-            layers.push_back(times);
             let number = visit.pass;
             let found = passes.iter().rposition(|pass| pass.pass == number);
             let found = found.unwrap_or_else(|| {
@@ -271,6 +267,7 @@ impl Times {
                 passes.len() - 1
             });
             passes[found].add(&times);
+            layers.push_back(times);
             self.visits.remove(place);
         }
         layers.drain(..layers.len().saturating_sub(REMEMBERED));
@@ -282,8 +279,8 @@ impl Times {
         let mut routes = self.routes.clone();
         routes.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         StreamStatistics {
-            layers: self.layers.iter().copied().collect(),
-            passes: self.passes.iter().copied().collect(),
+            layers: self.layers.iter().cloned().collect(),
+            passes: self.passes.iter().cloned().collect(),
             routes,
             written_bytes: 0,
         }
@@ -300,11 +297,25 @@ impl PassTimes {
             _ => &mut self.file_bytes,
         } += times.bytes;
         self.drive_bytes += times.drive_bytes;
+        add_up(&mut self.routes, &times.routes);
         self.transfer += times.transfer;
         if !times.pinned && !times.mapped {
             self.file_transfer += times.transfer;
         }
         self.compute += times.compute;
         self.stall += times.stall;
+    }
+}
+
+/// Adds bytes by route and reason to those that are known.
+fn add_up(all: &mut Vec<RouteShare>, shares: &[RouteShare]) {
+    for share in shares {
+        let same = |known: &&mut RouteShare| {
+            (known.route, known.reason) == (share.route, share.reason) //
+        };
+        match all.iter_mut().find(same) {
+            Some(known) => known.bytes += share.bytes,
+            None => all.push(*share),
+        }
     }
 }

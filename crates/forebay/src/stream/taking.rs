@@ -55,15 +55,8 @@ impl Shared {
         // SAFETY: the caller's promise.
         let asked =
             unsafe { self.marks.put_on(compute) }.map_err(|source| self.failed(0, source))?;
-        if let Some(current) = state.current {
-            // What uses it was queued where it was taken, which may be another stream.
-            let of_it = state.held(current)?.compute;
-            // SAFETY: the caller's promise.
-            unsafe {
-                self.check_stream(of_it)?;
-                self.release_locked(&mut state, current, of_it)?;
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.release_current(&mut state, compute, &asked) }?;
         self.look_again(&mut state);
         state.copied.told()?;
         let pass = state.schedule.sequence().pass_len();
@@ -106,6 +99,7 @@ impl Shared {
         let mut times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
         if load.is_some() {
             times.drive_bytes = state.times.came(&loaded.routes).min(bytes);
+            times.routes.clone_from(&loaded.routes);
         }
         state.times.enter(Visit::new(times, load, asked, entered), pass);
         self.plan_if_due(&mut state);
@@ -174,7 +168,8 @@ impl Shared {
             return Err(error.of_layer(Operation::Read, &self.units()[unit].name));
         }
         match (state.schedule.next(), next) {
-            (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming), // once it is written
+            // Once it is written, or the link is measured.
+            (Next::NoRoom, _) if state.writes.is_any() || state.is_measuring => Ok(Next::Coming),
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units()[unit], self.buffers);
                 let reason = format!(
@@ -190,7 +185,7 @@ impl Shared {
 
     /// Has brought what can be brought now.
     pub(super) fn pump(&self, state: &mut State) -> Result<()> {
-        while !state.closing && state.lost.is_none() {
+        while !state.closing && state.lost.is_none() && !state.is_measuring {
             let wanted = state.schedule.wanted();
             if wanted.is_some_and(|(_, unit)| state.failures.contains_key(&unit)) {
                 return Ok(()); // what failed is told before it is tried again
@@ -274,27 +269,54 @@ impl Shared {
     /// As for [`LayerStream::next`](super::LayerStream::next).
     pub(super) unsafe fn release(&self, position: u64, compute: CallerStream) -> Result<()> {
         let mut state = self.lock();
+        state.held(position)?;
         // SAFETY: the caller's promise.
-        unsafe {
-            self.check_stream(compute)?;
-            self.release_locked(&mut state, position, compute)?;
-        }
+        let freed = unsafe { self.mark_released(compute) }?;
+        self.release_locked(&mut state, position, freed)?;
         self.pump(&mut state)
     }
 
+    /// Releases what was taken last and is not kept, where the next is asked for behind a mark.
+    ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
-    unsafe fn release_locked(
+    unsafe fn release_current(
         &self,
         state: &mut State,
-        position: u64,
         compute: CallerStream,
+        asked: &Mark,
     ) -> Result<()> {
+        let Some(current) = state.current else { return Ok(()) };
+        // What uses it was queued where it was taken, which may be another stream.
+        let of_it = state.held(current)?.compute;
+        // Of the same stream one mark serves both: a driver's queue holds so many, and whoever
+        // runs ahead until it is full waits there at the cost of a processor.
+        let freed = if of_it == compute {
+            asked.clone()
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.mark_released(of_it) }?
+        };
+        self.release_locked(state, current, freed)
+    }
+
+    /// Marks what a caller has queued with a layer.
+    ///
+    /// # Safety
+    /// As for [`LayerStream::next`](super::LayerStream::next).
+    unsafe fn mark_released(&self, compute: CallerStream) -> Result<Mark> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.check_stream(compute)?;
+            self.marks.put_on(compute).map_err(|source| self.failed(0, source))
+        }
+    }
+
+    /// Releases what was taken at `position`, whose use ends before the mark.
+    fn release_locked(&self, state: &mut State, position: u64, freed: Mark) -> Result<()> {
         let Held { buffer, .. } = state.held(position)?;
         let len = state.store()?.buffers[buffer].len();
         let failed = |source| self.failed(len, source);
-        // SAFETY: the caller's promise.
-        let freed = unsafe { self.marks.put_on(compute) }.map_err(failed)?;
         // What is passed is waited for no more: a layer that stays has nobody who would.
         forget_passed(&mut state.frees[buffer]);
         state.frees[buffer].push(freed.clone());

@@ -328,6 +328,36 @@ fn what_does_not_fit_the_gpu_is_refused() {
 }
 
 #[test]
+fn a_gpu_that_others_fill_meanwhile_is_streamed_to_as_before() {
+    let rig = Rig::with("sim:memory=8M,bandwidth=4GB/s");
+    let model = rig.model(6, LEN);
+    let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    options.host_budget = 3 * (model.layers[0].len() + 65_536);
+    let stream = rig.stream(&model, options);
+    let all: Vec<usize> = (0..6).collect();
+    model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all[..]);
+    // Nothing is left for the copies by which the link is measured either.
+    let mut others = Vec::new();
+    for size in [1 << 20, 1 << 16, 1 << 12, 256] {
+        while let Ok(memory) = rig.engine.allocate(rig.device.id(), size) {
+            others.push(memory);
+        }
+    }
+    assert!(rig.device.memory().expect("it is there").0 < 4096);
+    let mut passes = 0;
+    while stream.placement().is_err() && passes < 200 {
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all[..]);
+        passes += 1;
+    }
+    stream.placement().expect("a plan");
+    for _ in 0..3 {
+        model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all[..]);
+    }
+    stream.close().expect("an end");
+    drop(others);
+}
+
+#[test]
 fn two_streams_and_two_gpus_bring_the_same_layers() {
     let rig = Rig::new();
     let model = rig.model(5, LEN);

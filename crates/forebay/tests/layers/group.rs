@@ -318,7 +318,7 @@ fn pages_are_pinned_once_for_all_and_let_go_when_a_file_changes() {
         members.iter().map(what).min().expect("there are some") //
     };
     let mapped = |member: &Member| {
-        let last = member.stream.statistics().passes.last().copied();
+        let last = member.stream.statistics().passes.last().cloned();
         last.map_or(0, |pass| if pass.file_bytes == 0 { pass.mapped_bytes } else { 0 })
     };
     let until_pinned = |model: &Model| {

@@ -44,7 +44,7 @@ pub(crate) fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
     for _ in 0..200 {
         bring_in(rig);
         model.check_all(&rig.pass(stream, SHORT).expect("a pass"), &all);
-        let last = stream.statistics().passes.last().copied().expect("there was one");
+        let last = stream.statistics().passes.last().cloned().expect("there was one");
         if last.mapped_bytes > 0 && last.file_bytes == 0 {
             return;
         }
@@ -67,7 +67,37 @@ fn tail(rig: &Rig, number: usize) -> std::path::PathBuf {
 }
 
 #[test]
-fn pages_are_pinned_when_a_layer_comes_again_and_copied_from_then_on() {
+fn pages_are_pinned_when_a_layer_comes_where_that_was_asked_for_and_else_when_it_comes_again() {
+    let rig = Rig::new();
+    let model = rig.model(COUNT, LEN);
+    thread::sleep(SETTLED);
+    let passes = |budget: Option<u64>| {
+        let mut options = options(&model, 0);
+        options.mapped_budget = budget;
+        bring_in(&rig);
+        let stream = rig.stream(&model, options);
+        for _ in 0..3 {
+            bring_in(&rig);
+            model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
+        }
+        let told = stream.statistics().passes;
+        told.iter().map(|pass| (pass.mapped_bytes > 0, pass.file_bytes > 0)).collect::<Vec<_>>()
+    };
+    // The kernel may take pages out of memory meanwhile, but not each time.
+    let again = |budget, expected: &[(usize, (bool, bool))]| {
+        let is_so = (0..50).any(|_| {
+            let told = passes(budget);
+            expected.iter().all(|&(pass, so)| told[pass] == so)
+        });
+        assert!(is_so, "{budget:?}");
+    };
+    again(Some(u64::MAX), &[(0, (true, false)), (1, (true, false))]);
+    assert!(!passes(None)[0].0, "nobody asked for it");
+    again(None, &[(0, (false, true)), (2, (true, false))]);
+}
+
+#[test]
+fn pages_of_what_was_changed_just_now_are_pinned_later_and_copied_from_then_on() {
     let rig = Rig::new();
     let model = rig.model(COUNT, LEN);
     let stream = rig.stream(&model, options(&model, u64::MAX));
@@ -338,7 +368,7 @@ fn checked_layers_and_slices_come_from_pages_too() {
             let seen = rig.pass(&stream, SHORT).expect("a pass");
             assert_eq!(seen.len(), COUNT * stream.slices());
             seen.iter().for_each(|seen| model.check(seen));
-            let last = stream.statistics().passes.last().copied().expect("there was one");
+            let last = stream.statistics().passes.last().cloned().expect("there was one");
             settled += u32::from(last.mapped_bytes > 0 && last.file_bytes == 0);
             if settled > 4 {
                 break;
@@ -361,8 +391,10 @@ fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_fr
         let rig = Rig::new();
         let model = rig.model(COUNT, LEN);
         let all: Vec<usize> = (0..COUNT).collect();
-        let stream = rig.stream(&model, options(&model, u64::MAX));
-        // The engine has the threads that it needs, and nothing comes for the second time.
+        let mut options = options(&model, 0);
+        options.mapped_budget = None; // when a layer comes again
+        let stream = rig.stream(&model, options);
+        // The engine has the threads that it needs, and none pins pages.
         rig.next(&stream).expect("it can be read").expect("a layer");
         let before = getrlimit(Resource::Nproc);
         setrlimit(Resource::Nproc, Rlimit { current: Some(1), ..before }).expect("a lower limit");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::stream::Order;
+use forebay::stream::{Ceiling, Order, Placement};
 
 use crate::rig::{Rig, ordered};
 
@@ -97,5 +97,60 @@ fn training_takes_no_longer_than_its_schedule() {
         println!("{milliseconds} ms: {ratios:.3?} of the schedule");
         assert!(ratios.iter().all(|ratio| *ratio > 0.98), "faster than can be: {ratios:.3?}");
         assert!(ratios.last().is_some_and(|ratio| *ratio < 1.03), "{ratios:.3?}");
+    }
+}
+
+/// What is predicted of passes whose compute takes `time` for each layer, of which `pinned` may be
+/// in pinned memory, and the median of those that follow the plan.
+fn predicted(time: Duration, pinned: u64) -> (Placement, Duration) {
+    const LEN: usize = 2_000_000;
+    // So slow that neither files nor whoever takes layers count.
+    let rig = Rig::with("sim:bandwidth=50MB/s,latency=0us");
+    let model = rig.model(LAYERS, LEN);
+    let len = model.layers[0].len();
+    let mut options = ordered(Order::Forward, Some(ROOM as u64 * len));
+    (options.host_budget, options.mapped_budget) = (pinned * (len + 65_536), Some(0));
+    let stream = rig.stream(&model, options);
+    let pass = || {
+        while rig.next(&stream).expect("it can be read").is_some() {
+            rig.device.work(rig.compute(), time).expect("a stream");
+        }
+    };
+    let mut passes = 0;
+    let placement = loop {
+        pass();
+        passes += 1;
+        match stream.placement() {
+            Ok(placement) => break placement,
+            Err(reason) => assert!(passes < 20, "{reason}"),
+        }
+    };
+    (0..5).for_each(|_| pass());
+    rig.device.synchronize(rig.stream).expect("the compute ends");
+    // One to bring what is pinned, and one to begin as all others do.
+    let told = stream.statistics().passes;
+    let mut times: Vec<Duration> =
+        told[passes + 2..].iter().map(forebay::stream::PassTimes::time).collect();
+    times.sort();
+    (placement, times[times.len() / 2])
+}
+
+#[test]
+fn passes_take_as_long_as_was_predicted() {
+    // The link takes 40 ms for a layer. It takes copies in the order in which they were queued,
+    // also where one waits, so that layers from two places do not come as they would.
+    for (milliseconds, pinned) in [(8, 8), (50, 0)] {
+        let mut ratios = Vec::new();
+        while ratios.len() < 5 && ratios.last().is_none_or(|ratio: &f64| (ratio - 1.0).abs() > 0.05)
+        {
+            let time = Duration::from_millis(milliseconds);
+            let (placement, took) = predicted(time, pinned);
+            let told = placement.prediction;
+            let is_compute = told.ceiling == Ceiling::Compute;
+            assert_eq!(is_compute, milliseconds == 50, "{told:?}");
+            ratios.push(took.as_secs_f64() / told.pass.as_secs_f64());
+        }
+        println!("{milliseconds} ms, {pinned} pinned: {ratios:.3?} of what was predicted");
+        assert!(ratios.last().is_some_and(|ratio| (ratio - 1.0).abs() <= 0.05), "{ratios:.3?}");
     }
 }

@@ -72,11 +72,17 @@ fn adds_up(told: &StreamStatistics) {
         assert!(times.drive_bytes <= times.bytes, "{times:?}");
         let is_file = !times.pinned && !times.mapped;
         assert!(is_file || times.drive_bytes == 0, "{times:?}");
+        let routed: u64 = times.routes.iter().map(|share| share.bytes).sum();
+        assert_eq!(routed, if is_file { times.bytes } else { 0 }, "{times:?}");
         assert!(times.overhead() <= times.time(), "{times:?}");
     }
     let sum = |of: fn(&forebay::stream::PassTimes) -> u64| told.passes.iter().map(of).sum::<u64>();
     let routed: u64 = told.routes.iter().map(|share| share.bytes).sum();
     assert_eq!(sum(|pass| pass.file_bytes), routed, "{told:?}");
+    for pass in &told.passes {
+        let routed: u64 = pass.routes.iter().map(|share| share.bytes).sum();
+        assert_eq!(pass.file_bytes, routed, "{pass:?}");
+    }
     let brought: u64 = told.layers.iter().map(|times| times.bytes).sum();
     let all = sum(|pass| pass.file_bytes + pass.pinned_bytes + pass.mapped_bytes);
     assert_eq!(all, brought, "{told:?}");
@@ -135,7 +141,7 @@ fn a_slow_drive_is_waited_for_and_told() {
     }
     let told = stream.statistics();
     adds_up(&told);
-    let pass = told.passes[0];
+    let pass = &told.passes[0];
     assert_eq!(pass.drive_bytes, COUNT * len, "{told:?}");
     // The drive gives one answer after the other; a layer is one at least.
     let least = pause * u32::try_from(COUNT - 1).expect("few");

@@ -2,15 +2,18 @@
 
 #![expect(unsafe_code, reason = "queues work on streams of its own, as a caller would")]
 
+use std::cell::Cell;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay::stream::{Layer, LayerStream, Order, StreamOptions, Taken};
+use forebay::stream::{Layer, LayerStream, Order, Step, StreamOptions, Taken};
 use forebay::{Error, OpenOptions};
 
+use crate::lab::seeds::{Dice, each, index};
+use crate::lab::watchdog::Watchdog;
 use crate::rig::{Model, Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
 
@@ -272,4 +275,74 @@ fn layers_that_share_bytes_are_not_written() {
 fn release(rig: &Rig, layer: &Taken) -> Result<(), Error> {
     // SAFETY: the stream is this device's and alive.
     unsafe { layer.release(rig.compute()) }
+}
+
+/// Changes and writes layers back, and gives up and asks again, as the dice fall, until the stream
+/// is closed; the layers that are to be written, each with its byte.
+fn write_until_closed(rig: &Rig, stream: &LayerStream, mut dice: Dice) -> Vec<(usize, u8)> {
+    let mut written = Vec::new();
+    loop {
+        let next = index(dice.below(COUNT as u64));
+        if dice.below(3) == 0 && stream.prefetch(&[next]).is_err() {
+            return written;
+        }
+        let patience = dice.below(3);
+        let mut asked = 0;
+        let mut go_on = || {
+            asked += 1;
+            asked <= patience
+        };
+        // SAFETY: the stream is this device's and alive.
+        let layer = match unsafe { stream.next_while(rig.compute(), &mut go_on) } {
+            Ok(Step::Taken(layer)) => layer,
+            Ok(_) => {
+                thread::yield_now();
+                continue;
+            }
+            Err(_) => return written,
+        };
+        let Ok(memory) = layer.memory() else { return written };
+        let byte = u8::try_from(1 + dice.below(255)).expect("at most 255");
+        rig.device.work(rig.compute(), SHORT).expect("a stream");
+        // SAFETY: the stream waits for its compute before it gives the memory back.
+        unsafe { rig.device.fill(rig.stream, memory.address(), byte, memory.len()) }
+            .expect("a fill");
+        drop(memory);
+        match write_back(rig, &layer) {
+            Ok(()) => written.push((layer.layer(), byte)),
+            Err(_) => return written,
+        }
+    }
+}
+
+#[test]
+fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
+    let _watchdog = Watchdog::start();
+    let most = Cell::new(0);
+    each("layers writing::what_was_to_be_written", 12, |seed| {
+        let (rig, mut dice) = (Rig::new(), Dice(seed));
+        let mut model = writable(&rig, LEN);
+        let len = model.layers[0].len();
+        let mut options = ordered(Order::Told, Some((2 + dice.below(2)) * len));
+        options.host_budget = dice.below(2) * 3 * len;
+        let stream = rig.stream(&model, options);
+        let before = around(&model);
+        let ends = Duration::from_micros(dice.below(30_000));
+        let written = thread::scope(|scope| {
+            let writing = scope.spawn(|| write_until_closed(&rig, &stream, Dice(seed + 1)));
+            thread::sleep(ends);
+            stream.close().expect("an end");
+            writing.join().expect("no panic")
+        });
+        most.set(most.get().max(written.len()));
+        for (layer, byte) in written {
+            model.bytes[layer].iter_mut().for_each(|part| part.fill(byte));
+        }
+        rig.device.synchronize(rig.stream).expect("the compute ends");
+        on_the_drive(&model);
+        assert!(before == around(&model), "bytes beside the layers have changed");
+        Some(())
+    });
+    // One seed alone may end the stream before anything is written.
+    assert!(most.get() > 0 || std::env::var_os("FOREBAY_SEED").is_some(), "nothing was written");
 }

@@ -42,8 +42,12 @@ impl Rig {
     }
 
     fn stream(&self) -> LayerStream {
+        self.stream_within(Some(u64::MAX))
+    }
+
+    fn stream_within(&self, mapped_budget: Option<u64>) -> LayerStream {
         let mut options = StreamOptions::ordered(Order::Forward);
-        (options.gpu_budget, options.mapped_budget) = (Some(2 * LEN), Some(u64::MAX));
+        (options.gpu_budget, options.mapped_budget) = (Some(2 * LEN), mapped_budget);
         let on = Arc::clone(&self.device) as Arc<dyn Device>;
         LayerStream::new(&self.engine, &on, &self.layers, options).unwrap()
     }
@@ -92,7 +96,7 @@ fn pages_that_others_need_are_let_go() {
 #[test]
 fn pages_of_what_is_written_to_meanwhile_are_not_kept() {
     let rig = Rig::new();
-    let stream = rig.stream();
+    let stream = rig.stream_within(None); // which pins nothing by itself before it comes again
     let group = &stream.shared.group;
     for refuse in [false, true] {
         rig.bring_in();
