@@ -132,9 +132,10 @@ class LayerStream:
     GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
     ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
     which is known after a pass; where the order is told, for the first that fit.
-    ``mapped_budget`` is the bytes of layers in the page cache whose pages may be pinned where they
-    lie, once they come again, so that the GPU copies them from there: by default half of what the
-    machine has left, where there are passes enough to be worth it; 0 for none.
+    ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
+    lie, when they come, so that the GPU copies them from there from then on; by default half of what
+    the machine has left, once they come again, where there are passes enough to be worth it; 0 for
+    none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
     then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
     ``progress`` is called with each layer that is taken; what it raises ends the loop.
@@ -256,8 +257,8 @@ class LayerStream:
 
         ``layers`` and ``passes``, in seconds of the GPU's clock and bytes: of ``file_bytes``, which
         came from files by way of slots, ``drive_bytes`` were not found in the page cache.
-        ``routes``: the same bytes by route and reason. ``written_bytes``: of layers that were
-        written back.
+        ``routes``, of each layer, each pass, and all together: the same bytes by route and reason.
+        ``written_bytes``: of layers that were written back.
         """
         return self._stream.statistics()
 

@@ -395,7 +395,6 @@ def test_pages_are_pinned_where_they_lie(
         gpu_budget=2 * NBYTES + 512,
         mapped_budget=1 << 30,
     ) as stream:
-        assert stream.mapped() == (0, None)
         until = time.monotonic() + 30
         while stream.mapped()[0] < LAYERS * NBYTES and time.monotonic() < until:
             (tmp_path / "model").read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -16,8 +15,8 @@ from typing import Any
 
 import pytest
 from forebay.stream_bench import __main__ as bench
-from forebay.stream_bench import arguments, plot, svg, table, theory
-from forebay.stream_bench.samples import Point, Sample, summed_up
+from forebay.stream_bench import arguments, plot, sources, svg, table, theory
+from forebay.stream_bench.samples import Point, Sample, in_turn, summed_up
 from forebay.stream_bench.shape import Shape
 from tensors import device_or_skip
 
@@ -175,7 +174,48 @@ def test_a_drives_bytes_are_held_against_plain_reads(part: float, ours: float) -
     assert point["drive_layer_s"] == pytest.approx(0.2)
     for name, each in (("forebay", ours), ("two-buffers", 0.02), ("mmap", 0.2)):
         expected = max(0.12, 3 * each) + min(0.04, each)
-        assert point["ways"][name]["line_s"] == pytest.approx(expected), name
+        found = point["ways"][name]
+        assert found["line_s"] == pytest.approx(expected), name
+        assert found["transfer_layer_s"] == pytest.approx(each)
+        # Each may take its own first transfer beyond compute, and no other's.
+        for more, free in ((1.01, True), (1.02, False)):
+            took = {**found, "pass_s": more * (0.12 + each)}
+            assert table.is_free(point, took) == free, name
+
+
+def test_a_pass_from_a_drive_is_held_against_the_reads_of_its_own_round() -> None:
+    # The drive becomes slower and slower, and the passes with it.
+    rates = [1.0, 2.0, 4.0]
+    samples = {
+        "compute": samples_of([0.003] * 3, forward_s=0.003),
+        "transfer": samples_of([0.003] * 3),
+        "raw": samples_of([3 * rate for rate in rates]),
+        "forebay": samples_of([1.02 * (3 * rate + 0.001) for rate in rates]),
+    }
+    point = summed_up(Point("forward", 3, 10**9, 1, 1.0), samples, {"forebay": 3})
+    assert table.over_line(point["ways"]["forebay"]) == pytest.approx(1.02)
+    assert table.range_over_line(point["ways"]["forebay"]) is not None
+    # The reads of other rounds are no measure of it.
+    samples["raw"] = samples_of([3 * rate for rate in (4.0, 1.0, 2.0)])
+    ours = summed_up(Point("forward", 3, 10**9, 1, 1.0), samples, {"forebay": 3})["ways"]["forebay"]
+    assert ours["pass_s"] / ours["line_s"] == pytest.approx(1.02)
+    assert ours["over_line"] == pytest.approx(2.04, rel=1e-3)
+    assert table.range_over_line(ours) is None, "these passes have a line each"
+
+
+def test_half_of_an_odd_number_is_what_comes_from_the_drive() -> None:
+    assert [sources.part_from_drive("half", layers) for layers in (2, 3, 4, 5)] == [
+        1 / 2, 1 / 3, 1 / 2, 2 / 5,
+    ]  # fmt: skip
+    assert sources.part_from_drive("drive", 3) == 1 and sources.part_from_drive("pinned", 3) == 0
+
+
+def test_rounds_alternate() -> None:
+    names = ["compute", "transfer", "raw", "forebay"]
+    turns = [in_turn(names, number) for number in range(-1, 9)]
+    assert all(set(turn) == set(names) for turn in turns)
+    firsts = [turn.index("raw") < turn.index("forebay") for turn in turns[1:]]
+    assert firsts.count(True) == 5 and firsts[:2] == [True, False]
 
 
 def test_samples_are_summed_up() -> None:
@@ -209,16 +249,16 @@ def test_passes_from_rest_are_told_apart_where_others_follow() -> None:
     assert cells[7:9] == ["+46.4%", "+150.0%"]
 
 
-def test_stall_is_the_streams_own_and_compute_is_measured_alike() -> None:
+def test_stall_and_compute_are_measured_alike() -> None:
     told = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
     alone = samples_of([0.12] * 3, forward_s=0.12)
     samples = {
         "compute": alone,
         "transfer": samples_of([0.06] * 3),
-        "ours": samples_of([0.3] * 3, forward_s=0.18, told=told),
+        "ours": samples_of([0.3] * 3, forward_s=0.18, stall_s=0.05, told=told),
     }
     ours = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3})["ways"]["ours"]
-    assert ours["compute_beside"] == pytest.approx(1.5) and ours["stall_s"] == 0.03
+    assert ours["compute_beside"] == pytest.approx(1.5) and ours["stall_s"] == 0.05
     assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
@@ -364,73 +404,6 @@ def test_what_is_written_tells_its_version(tmp_path: Path) -> None:
     assert (tmp_path / "stream_bench.svg").exists()
 
 
-WRONG = [
-    ("--layers 1", "--layers: it has to be a whole number, 2 or more, not `1`"),
-    ("--layer-mb big", "--layer-mb: it has to be a whole number, 1 or more, not `big`"),
-    ("--tokens 8192,,1", "--tokens: it has to be a whole number, 1 or more, not ``"),
-    ("--tokens -5", "--tokens: it has to be a whole number, 1 or more, not `-5`"),
-    ("--order sideways", "--order: no `sideways`: there are forward, backward, train"),
-    ("--from tape", "--from: no `tape`: there are drive, page-cache, pinned, mapped, half"),
-    ("--ways forebay,x", "--ways: no `x`: there are forebay, two-buffers, mmap, kvikio"),
-    ("--buffers 1", "--buffers: it has to be a whole number, 2 or more, not `1`"),
-    ("--buffers 4", "--buffers: it has to be at most --layers, 3, since each pass begins with none "
-     "of its layers on the GPU, not `4`"),
-    ("--from drive --passes 2", "--passes: it has to be 1 from a drive, since what comes before is "
-     "forgotten for each pass, not `2`"),
-    ("--passes 0", "--passes: it has to be a whole number, 1 or more, not `0`"),
-    ("--rounds 1.5", "--rounds: it has to be a whole number, 1 or more, not `1.5`"),
-    ("--seed -1", "--seed: it has to be a whole number, 0 or more, not `-1`"),
-    ("--hidden 0", "--hidden: it has to be a whole number, 1 or more, not `0`"),
-    ("--query-heads 0", "--query-heads: it has to be a whole number, 1 or more, not `0`"),
-    ("--query-heads 97", "--query-heads: it has to be a multiple of --key-heads, 8, not `97`"),
-    ("--key-heads x", "--key-heads: it has to be a whole number, 1 or more, not `x`"),
-    ("--head 100", "--head: it has to be a multiple of 8, up to 256, not `100`"),
-    ("--expert 0", "--expert: it has to be a whole number, 1 or more, not `0`"),
-    ("--active 0", "--active: it has to be a whole number, 1 or more, not `0`"),
-    ("--file none/there", "--file: it has to be in a folder that is there, and `none` is none"),
-    ("--file .", "--file: it has to be a file, and `.` is none"),
-    ("--file short --layer-mb 1", "--file: `short` has 3 bytes where two times the layers have "
-     "5,996,544: give another file, or remove it"),
-    ("--out short", "--out: it has to be a folder, and `short` is none"),
-    ("--out short/deep", "--out: it has to be a folder, and `short` is none"),
-    ("--layer 3", "unrecognized arguments: --layer 3"),
-    ("--rounds", "--rounds: expected one argument"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("line", "expected"), WRONG)
-def test_wrong_flags_are_told_in_a_line(
-    line: str,
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("short").write_bytes(b"abc")
-    with pytest.raises(SystemExit) as ended:
-        arguments.given(line.split())
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error: {expected}\n")
-    assert Path("short").read_bytes() == b"abc"
-
-
-def test_flags_that_make_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = arguments.given([])
-    assert (found.layers, found.tokens, found.order, found.source) == (
-        3, [8192], "forward", "page-cache",
-    )  # fmt: skip
-    assert found.buffers == 3 and arguments.given(["--layers", "2"]).buffers == 2
-    assert found.layer_bytes == 1_236_996_096 and found.layer_bytes % 4096 == 0
-    for order, source in itertools.product(theory.ORDERS, arguments.SOURCES):
-        line = f"--tokens 512,1024,512 --order {order} --from {source} --ways mmap --out new/deep"
-        found = arguments.given(line.split())
-        assert found.tokens == [512, 1024] and found.ways == ["mmap"]
-        assert (found.order, found.source, found.out) == (order, source, Path("new/deep"))
-
-
 def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('it was asked for')\n")
     program = (
@@ -452,7 +425,9 @@ def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
     assert "torch, which is not there: it was asked for" in torchless.stderr
 
 
-@pytest.mark.parametrize(("order", "source"), [("forward", "drive"), ("train", "pinned")])
+@pytest.mark.parametrize(
+    ("order", "source"), [("forward", "drive"), ("train", "pinned"), ("forward", "half")]
+)
 def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path) -> None:
     device_or_skip("cuda")
     flags = (
@@ -475,15 +450,19 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
         assert {"forebay", "two-buffers", "mmap"} <= set(point["ways"])
         for name in ("compute", "transfer", *point["ways"]):
             turns = [(sample["round"], sample["place"]) for sample in point["samples"][name]]
-            places = 1 if source == "drive" else 2
+            places = 1 if source in sources.COLD else 2
             assert turns == [(turn, place) for turn in (-1, 0, 1) for place in range(places)]
         ours = point["ways"]["forebay"]
-        route = "pinned_bytes" if source == "pinned" else "file_bytes"
         # Three of four are still there at the turn. Those from the drive are part of the file's.
         from_drive = ours["bytes"].pop("drive_bytes")
-        assert ours["bytes"][route] == sum(ours["bytes"].values())
-        assert from_drive == (ours["bytes"]["file_bytes"] if source == "drive" else 0)
+        part = sources.part_from_drive(source, 4)
+        assert ours["bytes"]["file_bytes"] == part * sum(ours["bytes"].values())
+        assert from_drive == ours["bytes"]["file_bytes"]
         assert ours["reads"] == (5 if order == "train" else 4)
+        assert point["allocations"] == 0
+        planned = point.get("planned", [])
+        assert len(planned) == (2 if source == "half" else 0)
+        assert all(len(trial["passes_s"]) == 5 for trial in planned)
 
 
 def test_the_command_becomes_the_bench() -> None:

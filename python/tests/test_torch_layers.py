@@ -77,3 +77,58 @@ def test_several_gpus_compute_with_the_same_layers(model: Model) -> None:
                 torch.testing.assert_close(found, wanted)
     for stream in group:
         stream.close()
+
+
+def test_layers_without_names_are_numbered_and_cut_between_tensors(model: Model) -> None:
+    layers, tensors = model
+    listed = [list(layer.values()) for layer in layers]
+    with LayerStream(listed, "cuda", gpu_budget=3 << 19) as stream:
+        for layer, pair in zip(stream, tensors, strict=True):
+            assert list(layer.tensors) == ["0", "1"]
+            for found, wanted in zip(layer.tensors.values(), pair, strict=True):
+                torch.testing.assert_close(found.cpu(), wanted)
+    # Two of the matrices fit, and no two layers: each tensor comes by itself.
+    with LayerStream(layers, "cuda", gpu_budget=2 * 4 * ROWS * ROWS + 1024) as stream:
+        for _ in range(2):
+            seen = []
+            for layer in stream:
+                [(name, found)] = layer.tensors.items()
+                wanted = tensors[layer.index][("up", "bias").index(name)]
+                torch.testing.assert_close(found.cpu(), wanted)
+                seen.append((layer.index, name))
+            assert seen == [(index, name) for index in range(LAYERS) for name in ("up", "bias")]
+
+
+def test_tensors_that_do_not_fit_their_bytes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    wrong = [
+        ((torch.float32, (2, -1)), "tensor 'up' has the shape (2, -1)"),
+        ((torch.float32, (2, 3), 25), "'up' has 25 bytes: torch.float32, of 4, does not divide"),
+        ((torch.float32, (2, 3), 28), "'up' has 28 bytes: the shape (2, 3) of torch.float32 takes 24"),
+    ]  # fmt: skip
+    with forebay.open(tmp_path / "file") as file:
+        for given, expected in wrong:
+            layers = [{"up": TensorAt(file, 0, *given)}] * 2
+            for make in (
+                lambda layers=layers: LayerStream(layers, "cuda"),
+                lambda layers=layers: LayerStream.group(layers, ["cuda"]),
+            ):
+                with pytest.raises(ValueError) as refused:
+                    make()
+                assert expected in str(refused.value)
+
+
+def test_a_tensor_is_a_view_of_the_layers_memory() -> None:
+    from forebay.torch._layers import _described, _parts, _view
+
+    memory = torch.arange(256, dtype=torch.uint8)
+    tensor = TensorAt(None, 0, torch.int16, (2, 3), 12)  # type: ignore[arg-type]
+    found = _view(memory, (16, 12), tensor)
+    assert found.shape == (2, 3) and found.data_ptr() == memory.data_ptr() + 16
+    assert found.flatten().tolist() == [(2 * n + 17) * 256 + 2 * n + 16 for n in range(6)]
+    scalar, none = tensor._replace(shape=(), length=2), tensor._replace(shape=(0, 3), length=0)
+    assert int(_view(memory, (16, 2), scalar)) == 17 * 256 + 16
+    assert _view(memory, (16, 0), none).shape == (0, 3)
+    described = _described([[tensor, scalar], {"a": none}])
+    assert [[name for name, _ in layer] for layer in described] == [["0", "1"], ["a"]]
+    assert _parts(described) == [[(None, 0, 12), (None, 0, 2)], [(None, 0, 0)]]

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from . import arguments, plot, svg, table
+from .sources import COLD, part_from_drive
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -18,12 +19,10 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 #: Grows when a key of what is written changes its meaning or goes away.
-SCHEMA = 3
+SCHEMA = 4
 
-#: Which part of the bytes is to come from the drive, where not all are kept elsewhere.
-_FROM_DRIVE = {"drive": 1.0, "half": 0.5}
-
-# A mapped layer's pages are registered when it comes for the second time.
+# A mapped layer's pages are registered when it first comes, but not those of a file that was written
+# just before.
 _WARM = {"mapped": 3}
 _CHECKED = {"mapped": 3, "pinned": 2, "half": 2}
 
@@ -52,6 +51,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
     import torch
 
     from . import model as files
+    from . import residency
     from .raw import Raw
     from .ways.pinned import Pinned
 
@@ -59,11 +59,11 @@ def _measured(given: Namespace) -> dict[str, Any]:
     _say(f"layers in {given.file}")
     model = files.made(given.file, given.layers, given.layer_bytes, device, given.seed)
     raw: Raw | None = None
-    if given.source in _FROM_DRIVE:
+    if given.source in COLD:
         raw = Raw(model.path, model.nbytes, model.passes("forward", 0))
         _say(_fastest(raw))
     else:
-        files.touch(given.file)
+        residency.touch(given.file)
     ways: dict[str, Way] = {}
     link: Pinned | None = None
     try:
@@ -73,6 +73,7 @@ def _measured(given: Namespace) -> dict[str, Any]:
         if link is None:
             link = Pinned(model, given.source, device, given.buffers)
         result = _described(given, device, absent)
+        result["settings"] = {name: way.settings for name, way in ways.items() if way.settings}
         _sweep(given, model, device, (link, raw), ways, result)
     finally:
         for way in ways.values():
@@ -95,6 +96,9 @@ def _open(given: Namespace, model: Model, device: str, ways: dict[str, Way]) -> 
             absent[name] = reason
             _say(f"{name} is left out: {reason}")
             continue
+        if given.source in COLD:
+            for way in ways.values():
+                way.forget()  # pages that are mapped stay in memory
         ways[name] = kind(model, given.source, device, given.buffers)
         rounds.check(model, ways[name], given.order, _CHECKED.get(given.source, 1))
         _say(f"{name}: {kind.checked} is what the file holds")
@@ -138,7 +142,7 @@ def _sweep(
     """Measures at each number of tokens, and writes what there is after each."""
     import torch
 
-    from . import rounds
+    from . import planned, rounds
     from .compute import Compute
     from .samples import Point, summed_up
     from .shape import Shape
@@ -152,19 +156,30 @@ def _sweep(
         try:
             compute = Compute(shape, tokens, device, backward=backward)
             all_ways = rounds.Rounds(model, compute, limits, ways, given.order)
-            warm, cold = _WARM.get(given.source, 1), given.source in _FROM_DRIVE
+            warm, cold = _WARM.get(given.source, 1), given.source in COLD
             samples = all_ways.run(given.rounds, given.passes, warm=warm, cold=cold)
         except (OSError, RuntimeError) as error:
             result["failed"] = f"at {tokens:,} tokens: {error}"
             _write(result, given.out)
             return
-        from_drive = _FROM_DRIVE.get(given.source, 0.0)
+        from_drive = part_from_drive(given.source, given.layers)
         asked = Point(given.order, given.layers, given.layer_bytes, tokens, from_drive)
         point = summed_up(asked, samples, rooms)
         there, back = (shape.operations(tokens, backward=way) for way in (False, True))
         point["operations"] = given.layers * (there + (back if backward else 0))
+        point["allocations"] = all_ways.allocations
         result["points"].append(point)
         _write(result, given.out)
+        if limits[1] is not None and given.source == "half" and given.order == "forward":
+            for way in ways.values():
+                way.forget()
+            try:
+                point["planned"] = planned.trials(model, compute, limits[1], device, given)
+            except (OSError, RuntimeError) as error:
+                result["failed"] = f"planned at {tokens:,} tokens: {error}"
+            _write(result, given.out)
+            if "failed" in result:
+                return
         del all_ways, compute
         torch.cuda.empty_cache()
 
@@ -182,7 +197,8 @@ def _tell(result: dict[str, Any]) -> None:
     layers = f"{result['layers']} layers of {size:,.0f} MB"
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
-    for text in (table.drawn(result), table.LEGEND, table.free_from(result), plot.drawn(result)):
+    texts = [table.drawn(result), table.LEGEND, table.free_from(result), table.planned(result)]
+    for text in filter(None, [*texts, plot.drawn(result)]):
         print(text, end="\n\n")
     if stray := table.strays(result):
         _say(stray)

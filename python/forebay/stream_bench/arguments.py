@@ -6,16 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from .sources import COLD, SOURCES
 from .theory import ORDERS
 from .ways import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-
-SOURCES = ("drive", "page-cache", "pinned", "mapped", "half")
-
-#: Those of which something comes from a drive.
-COLD = ("drive", "half")
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,18 +76,3 @@ def weighed(words: torch.Tensor) -> torch.Tensor:
 
 def _signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def evict(path: Path) -> None:
-    """Has the kernel forget the file's bytes."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def touch(path: Path) -> None:
-    """Has the kernel hold the file's bytes."""
-    part = bytearray(64 << 20)
-    with path.open("rb", buffering=0) as file:
-        while file.readinto(part):
-            pass

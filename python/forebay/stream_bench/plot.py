@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .table import over_line, ways_of
+from .table import over_line, range_over_line, ways_of
 
 MARKS = "ox+*#@"
 _SEVERAL = "&"
@@ -48,8 +48,7 @@ def span(points: list[dict[str, Any]], *, bars: bool = False) -> tuple[float, fl
         for found in point["ways"].values():
             ratios.append(over_line(found))
             if bars:
-                ends = found["pass_low_s"], found["pass_high_s"]
-                ratios += [end / found["line_s"] for end in ends]
+                ratios += range_over_line(found) or ()
     # Passes that take what the line says are not to be blown up into noise.
     return min(0.95, *ratios), max(1.05, *ratios)
 

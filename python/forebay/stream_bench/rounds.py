@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from . import model as files
-from .samples import ALONE, Sample
+from . import residency
+from .samples import ALONE, Sample, in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from .raw import Raw
     from .ways.pinned import Pinned
     from .ways.way import Way
+
+
+#: Seconds of compute before each turn, untimed, so that none finds a GPU that has rested longer, or
+#: less, than another did: what was done a while ago counts (docs/internals/layers.md). How long it
+#: has to be is a guess, which no run has measured.
+_BUSY_S = 0.25
 
 
 class Clock:
@@ -74,6 +81,8 @@ class Rounds:
         self._compute, self._clock = compute, Clock(compute, turns, back)
         self._end = torch.cuda.Event(blocking=True)
         self._told: dict[str, dict[str, float]] = {}
+        #: How often passes took memory of the GPU, which they are not to.
+        self.allocations = 0
 
     def run(
         self, rounds: int, passes: int, *, warm: int, cold: bool
@@ -86,20 +95,35 @@ class Rounds:
         names = ["compute", "transfer", *(["raw"] if self._raw else []), *self._ways]
         samples: dict[str, list[Sample]] = {name: [] for name in names}
         for number in range(-warm, rounds):
-            first = number % len(names)
-            for name in names[first:] + names[:first]:
+            for name in in_turn(names, number):
                 for place in range(passes):
-                    if cold and name not in ALONE:
+                    if cold and self._reads(name):
                         self._forget()
+                    if place == 0:
+                        self._keep_busy()
                     layers = self._model.passes(self._order, number * passes + place)
                     samples[name].append(self._measured(name, layers, (number, place)))
         return samples
+
+    def _reads(self, name: str) -> bool:
+        """Whether it may find bytes in the page cache that it is to read from the drive."""
+        if name == "raw":
+            return self._raw is not None and not self._raw.is_direct
+        return name not in ALONE
 
     def _forget(self) -> None:
         """Has nobody hold the files' bytes."""
         for way in self._ways.values():
             way.forget()
-        files.evict(self._model.path)
+        residency.evict(self._model.path)
+
+    def _keep_busy(self) -> None:
+        """Computes for a while, whatever came before."""
+        until = time.perf_counter() + _BUSY_S
+        while time.perf_counter() < until:
+            self._compute.run()
+            self._end.record(self._compute.stream)
+            self._end.synchronize()
 
     def _measured(self, name: str, layers: list[int], turn: tuple[int, int]) -> Sample:
         """A pass, from the first call to the end of all that it queued."""
@@ -109,6 +133,7 @@ class Rounds:
         # Asked once for each pass, so that the next one follows soon.
         told = self._told.get(name) or (way.told() if way else {})
         torch.cuda.synchronize()
+        allocated = _allocated()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         work()
         # Asleep: whoever spins until the GPU is done takes a whole processor for it.
@@ -117,6 +142,7 @@ class Rounds:
         torch.cuda.synchronize()
         wall = time.perf_counter() - started
         after = resource.getrusage(resource.RUSAGE_SELF)
+        self.allocations += _allocated() - allocated
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         known = self._told[name] = way.told() if way else {}
         told = {key: value - told.get(key, 0) for key, value in known.items()}
@@ -141,6 +167,10 @@ class Rounds:
 
         works = {"compute": alone, "transfer": lambda: self._link.transfer(layers), "raw": raw}
         return works.get(name, behind)
+
+
+def _allocated() -> int:
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
 
 
 def check(model: Model, way: Way, order: str, times: int) -> None:

@@ -59,6 +59,13 @@ class Point:
     from_drive: float = 0.0
 
 
+def in_turn(names: list[str], round_: int) -> list[str]:
+    """All in the order of this round. Every other one goes backwards, so that what drifts is the
+    same for all, and any two that stand side by side alternate.
+    """
+    return names if round_ % 2 == 0 else names[::-1]
+
+
 def counted(samples: Sequence[Sample]) -> list[Sample]:
     """Those that do not only warm up."""
     return [sample for sample in samples if sample.round >= 0]
@@ -85,13 +92,22 @@ def summed_up(
     drive = middle(raw, lambda sample: sample.wall_s) / len(taken) if raw else None
     work = _work(point, alone)
 
-    def transfer(name: str) -> float:
+    def transfer(name: str, drive: float | None) -> float:
         """Of a layer: all bytes cross the link, and some come from the drive before that."""
         part = {_OF_THE_LINK: 0.0, _KEEPS_A_PART: point.from_drive}.get(name, 1.0)
         return max(link, part * (drive or 0.0))
 
-    def line(name: str) -> theory.Pass:
-        return theory.line(point.order, work, transfer(name), point.layers, rooms[name])
+    def line(name: str, drive: float | None) -> theory.Pass:
+        each = transfer(name, drive)
+        return theory.line(point.order, work, each, point.layers, rooms[name])
+
+    def over_line(name: str, found: Sequence[Sample]) -> float:
+        """A drive's rate changes: each pass is held against the raw one of its own round."""
+        if not raw:
+            return middle(found, lambda sample: sample.wall_s) / line(name, None).time
+        reads = {sample.round: sample.wall_s / len(taken) for sample in counted(raw)}
+        own = following(found)
+        return median(sample.wall_s / line(name, reads[sample.round]).time for sample in own)
 
     return {
         "tokens": point.tokens,
@@ -99,12 +115,16 @@ def summed_up(
         "compute_s": middle(alone, lambda sample: sample.wall_s),
         "forward_layer_s": work[0],
         "backward_layer_s": work[-1] if point.order == "train" else None,
-        "transfer_layer_s": transfer(_KEEPS_A_PART),
+        "transfer_layer_s": transfer(_KEEPS_A_PART, drive),
         "link_layer_s": link,
         "drive_layer_s": drive,
         "samples": {name: [asdict(each) for each in found] for name, found in samples.items()},
         "ways": {
-            name: _way(point, found, alone, line(name))
+            name: {
+                **_way(point, found, alone, line(name, drive)),
+                "transfer_layer_s": transfer(name, drive),
+                "over_line": over_line(name, found),
+            }
             for name, found in samples.items()
             if name not in ALONE
         },
@@ -152,7 +172,7 @@ def _way(
         "line_stall_s": line.stall,
         "line_reads": line.reads,
         "reads": read / point.layer_bytes,
-        "stall_s": middle(samples, lambda sample: sample.told.get("stall_s", sample.stall_s)),
+        "stall_s": middle(samples, lambda sample: sample.stall_s),
         "compute_beside": beside / middle(alone, lambda sample: sample.compute_s),
         "cpu_s_per_gb": middle(samples, lambda sample: sample.cpu_s) / (read / 1e9),
         "bytes": bytes_ | _from_drive(own),

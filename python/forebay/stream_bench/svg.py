@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from .plot import scale, span
-from .table import over_line, ways_of
+from .table import over_line, range_over_line, ways_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,10 +144,10 @@ def _curve(
             continue
         found, tokens = point["ways"][way], point["tokens"]
         at = place(tokens, over_line(found))
-        low = place(tokens, found["pass_low_s"] / found["line_s"])[1]
-        high = place(tokens, found["pass_high_s"] / found["line_s"])[1]
-        bar = f"M{at[0]:.1f} {low:.1f}V{high:.1f}m-4 0h8M{at[0] - 4:.1f} {low:.1f}h8"
-        parts.append(f'<path class="bar" d="{bar}" fill="none"/>')
+        if ends := range_over_line(found):
+            low, high = (place(tokens, end)[1] for end in ends)
+            bar = f"M{at[0]:.1f} {low:.1f}V{high:.1f}m-4 0h8M{at[0] - 4:.1f} {low:.1f}h8"
+            parts.append(f'<path class="bar" d="{bar}" fill="none"/>')
         parts.append(marker(at))
         places.append(at)
     line = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)

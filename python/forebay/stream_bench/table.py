@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
     ("tokens", lambda point, way, found: f"{point['tokens']:,}"),
     ("way", lambda point, way, found: way),
     ("compute ms", lambda point, way, found: f"{point['compute_s'] / point['turns'] * 1e3:.2f}"),
-    ("transfer ms", lambda point, way, found: f"{point['transfer_layer_s'] * 1e3:.2f}"),
+    ("transfer ms", lambda point, way, found: f"{found['transfer_layer_s'] * 1e3:.2f}"),
     ("reads", lambda point, way, found: f"{found['reads']:.4g}"),
     ("pass ms", lambda point, way, found: f"{found['pass_s'] * 1e3:.1f}"),
     ("line ms", lambda point, way, found: f"{found['line_s'] * 1e3:.1f}"),
@@ -34,7 +36,7 @@ compute, transfer: of a layer, each alone in this run; over all turns of a pass 
 transfer: over the link; from a drive as plain reads past the page cache bring it, where that takes longer
 reads: layers that come in a pass; what is on the GPU at the turn is not read again
 line: what a pass takes at best with this compute, this transfer and the way's buffers
-overhead: a pass beyond its line; over compute: beyond compute alone
+overhead: a pass beyond its line, from a drive each with the plain reads of its round; over compute: beyond compute alone
 from rest: the overhead of a turn's first pass, before which the way had nothing to do
 stall: what the compute waits in a pass
 compute beside: the compute's time while layers come, to the same alone"""
@@ -48,7 +50,14 @@ def _from_rest(found: Found) -> str:
 
 def over_line(found: Found) -> float:
     """How many times its line a pass takes."""
-    return float(found["pass_s"] / found["line_s"])
+    return float(found["over_line"])
+
+
+def range_over_line(found: Found) -> tuple[float, float] | None:
+    """The same of the shortest pass and of the longest; ``None`` where each has a line of its own."""
+    if not math.isclose(over_line(found), found["pass_s"] / found["line_s"], rel_tol=1e-9):
+        return None
+    return found["pass_low_s"] / found["line_s"], found["pass_high_s"] / found["line_s"]
 
 
 def drawn(result: Found) -> str:
@@ -69,7 +78,7 @@ def drawn(result: Found) -> str:
 
 def is_free(point: Found, found: Found) -> bool:
     """Whether a pass takes as long as compute alone and the one transfer that nothing can hide."""
-    least = point["compute_s"] + point["transfer_layer_s"]
+    least = point["compute_s"] + found["transfer_layer_s"]
     return bool(found["pass_s"] <= AS_LONG * least)
 
 
@@ -101,6 +110,22 @@ def free_from(result: Found) -> str:
         "on its line: at most 1.5 % more than the line, whether compute or the link binds",
         "from: there, and at every greater number of tokens that was measured",
     ])  # fmt: skip
+
+
+def planned(result: Found) -> str:
+    """A line for each number of tokens at which layers were placed by the planner."""
+    lines = []
+    for point in result["points"]:
+        if not (trials := point.get("planned")):
+            continue
+        ratios = [median(trial["passes_s"]) / trial["predicted_s"] for trial in trials]
+        off = median(abs(ratio - 1) for ratio in ratios)
+        lines.append(
+            f"planned at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of what was "
+            f"predicted ({min(ratios):.3f} to {max(ratios):.3f} in {len(trials)} plans, {off:.1%} "
+            "off)"
+        )
+    return "\n".join(lines)
 
 
 def _from(tokens: int | None) -> str:

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
 
 class TensorAt(NamedTuple):
-    """A tensor's bytes in a file."""
+    """A tensor's bytes in a file.
+
+    ``length`` is how many they are, where something says so, as a checkpoint's header does: a
+    stream refuses a tensor whose type and shape make them others.
+    """
 
     file: File
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
+    length: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -92,9 +97,26 @@ def _described(
     described = [_named(layer) for layer in layers]
     for layer in described:
         for name, tensor in layer:
-            if any(length < 0 for length in tensor.shape):
-                raise ValueError(f"tensor {name!r} has the shape {tuple(tensor.shape)}")
+            _check(name, tensor)
     return described
+
+
+def _check(name: str, tensor: TensorAt) -> None:
+    if any(length < 0 for length in tensor.shape):
+        raise ValueError(f"tensor {name!r} has the shape {tuple(tensor.shape)}")
+    if tensor.length is None:
+        return
+    size = int(tensor.dtype.itemsize)
+    if tensor.length % size:
+        raise ValueError(
+            f"tensor {name!r} has {tensor.length} bytes: {tensor.dtype}, of {size}, does not "
+            "divide them"
+        )
+    if tensor.length != tensor.nbytes:
+        raise ValueError(
+            f"tensor {name!r} has {tensor.length} bytes: the shape {tuple(tensor.shape)} of "
+            f"{tensor.dtype} takes {tensor.nbytes}"
+        )
 
 
 def _parts(described: list[list[tuple[str, TensorAt]]]) -> list[list[tuple[File, int, int]]]:

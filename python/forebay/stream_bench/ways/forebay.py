@@ -9,6 +9,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import forebay
 from forebay.stream import LayerStream
 
+from ..sources import is_from_drive
 from .way import Way
 
 if TYPE_CHECKING:
@@ -36,14 +37,16 @@ class Forebay(Way):
         super().__init__(model, source, device, buffers)
         count = 2 * model.layers
         self._file = forebay.open(model.path)
-        # What stands first is pinned where not all is: every other layer of a pass.
-        self._listed = [*range(0, count, 2), *range(1, count, 2)]
+        # What stands first is pinned where not all is: every other layer of each pass.
+        pinned = [layer for layer in range(count) if not is_from_drive(layer % model.layers)]
+        self._listed = [*pinned, *(layer for layer in range(count) if layer not in pinned)]
         # Room for what it is rounded up to, but never for one layer more.
-        whole = count * (model.nbytes + min(1 << 20, model.nbytes // count))
+        each = model.nbytes + min(1 << 20, model.nbytes // count)
+        whole = count * each
         # Each source is one route: nothing else may take what that leaves.
         budgets: dict[str, Any] = {
             "gpu_budget": buffers * model.nbytes,
-            "host_budget": {"pinned": whole, "half": whole // 2}.get(source, 0),
+            "host_budget": {"pinned": whole, "half": len(pinned) * each}.get(source, 0),
             "mapped_budget": whole if source == "mapped" else 0,
         }
         self._stream = LayerStream(

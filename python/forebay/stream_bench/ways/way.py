@@ -24,6 +24,8 @@ class Way(ABC):
 
     def __init__(self, model: Model, source: str, device: str, buffers: int) -> None:
         self.model, self.source, self.device, self.buffers = model, source, device, buffers
+        #: The best of what was tried out.
+        self.settings: dict[str, int] = {}
 
     @staticmethod
     def absent() -> str | None:

@@ -1,0 +1,75 @@
+"""The streaming bench's command line: what is refused, and what is taken."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from forebay.stream_bench import arguments, sources, theory
+
+WRONG = [
+    ("--layers 1", "--layers: it has to be a whole number, 2 or more, not `1`"),
+    ("--layer-mb big", "--layer-mb: it has to be a whole number, 1 or more, not `big`"),
+    ("--tokens 8192,,1", "--tokens: it has to be a whole number, 1 or more, not ``"),
+    ("--tokens -5", "--tokens: it has to be a whole number, 1 or more, not `-5`"),
+    ("--order sideways", "--order: no `sideways`: there are forward, backward, train"),
+    ("--from tape", "--from: no `tape`: there are drive, page-cache, pinned, mapped, half"),
+    ("--ways forebay,x", "--ways: no `x`: there are forebay, two-buffers, mmap, kvikio"),
+    ("--buffers 1", "--buffers: it has to be a whole number, 2 or more, not `1`"),
+    ("--buffers 4", "--buffers: it has to be at most --layers, 3, since each pass begins with none "
+     "of its layers on the GPU, not `4`"),
+    ("--from drive --passes 2", "--passes: it has to be 1 from a drive, since what comes before is "
+     "forgotten for each pass, not `2`"),
+    ("--passes 0", "--passes: it has to be a whole number, 1 or more, not `0`"),
+    ("--rounds 1.5", "--rounds: it has to be a whole number, 1 or more, not `1.5`"),
+    ("--seed -1", "--seed: it has to be a whole number, 0 or more, not `-1`"),
+    ("--hidden 0", "--hidden: it has to be a whole number, 1 or more, not `0`"),
+    ("--query-heads 0", "--query-heads: it has to be a whole number, 1 or more, not `0`"),
+    ("--query-heads 97", "--query-heads: it has to be a multiple of --key-heads, 8, not `97`"),
+    ("--key-heads x", "--key-heads: it has to be a whole number, 1 or more, not `x`"),
+    ("--head 100", "--head: it has to be a multiple of 8, up to 256, not `100`"),
+    ("--expert 0", "--expert: it has to be a whole number, 1 or more, not `0`"),
+    ("--active 0", "--active: it has to be a whole number, 1 or more, not `0`"),
+    ("--file none/there", "--file: it has to be in a folder that is there, and `none` is none"),
+    ("--file .", "--file: it has to be a file, and `.` is none"),
+    ("--file short --layer-mb 1", "--file: `short` has 3 bytes where two times the layers have "
+     "5,996,544: give another file, or remove it"),
+    ("--out short", "--out: it has to be a folder, and `short` is none"),
+    ("--out short/deep", "--out: it has to be a folder, and `short` is none"),
+    ("--layer 3", "unrecognized arguments: --layer 3"),
+    ("--rounds", "--rounds: expected one argument"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "expected"), WRONG)
+def test_wrong_flags_are_told_in_a_line(
+    line: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_bytes(b"abc")
+    with pytest.raises(SystemExit) as ended:
+        arguments.given(line.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"error: {expected}\n")
+    assert Path("short").read_bytes() == b"abc"
+
+
+def test_flags_that_make_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = arguments.given([])
+    assert (found.layers, found.tokens, found.order, found.source) == (
+        3, [8192], "forward", "page-cache",
+    )  # fmt: skip
+    assert found.buffers == 3 and arguments.given(["--layers", "2"]).buffers == 2
+    assert found.layer_bytes == 1_236_996_096 and found.layer_bytes % 4096 == 0
+    for order, source in itertools.product(theory.ORDERS, sources.SOURCES):
+        line = f"--tokens 512,1024,512 --order {order} --from {source} --ways mmap --out new/deep"
+        found = arguments.given(line.split())
+        assert found.tokens == [512, 1024] and found.ways == ["mmap"]
+        assert (found.order, found.source, found.out) == (order, source, Path("new/deep"))
