@@ -33,8 +33,9 @@ pub struct DiffArgs {
     #[arg(long, value_name = "VALUE", requires = "by")]
     pub base: Option<String>,
 
-    /// What is drawn and judged first: `throughput` (the default), `requests`, `p50`, `p99`, `cpu`,
-    /// `gpu-energy`, `package-energy`, `server-energy`
+    /// What is drawn and judged first: `throughput` (the default), `requests`, `mean`, `p50`,
+    /// `p90`, `p99`, `p99.9`, `max` (the slowest request), `cpu`, `gpu-energy`, `package-energy`,
+    /// `server-energy`
     #[arg(long, value_name = "WHAT", value_parser = Quantity::from_str)]
     pub metric: Option<Quantity>,
 
@@ -64,4 +65,22 @@ fn share(text: &str) -> Result<f64, String> {
     share
         .filter(|share| (0.0..1.0).contains(share))
         .ok_or_else(|| "it takes percent from `0%` to below `100%`, as `5%`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::quantity::QUANTITIES;
+
+    #[test]
+    fn the_help_names_every_quantity() {
+        let command = DiffArgs::augment_args(clap::Command::new("diff"));
+        let metric = command.get_arguments().find(|argument| argument.get_id() == "metric");
+        let help = metric.and_then(|metric| metric.get_help()).unwrap().to_string();
+        for (_, name) in QUANTITIES {
+            assert!(help.contains(&format!("`{name}`")), "{name}: {help}");
+            assert!(Quantity::from_str(name).is_ok(), "{name}");
+        }
+        assert_eq!(help.matches('`').count(), 2 * QUANTITIES.len(), "{help}");
+    }
 }

@@ -26,6 +26,7 @@ use crate::workload::pattern::Pattern;
     forebay sweep /data --direction mixed:70 --pattern random\n  \
     forebay sweep /mnt/local --vs /mnt/remote\n  \
     forebay sweep /mnt/remote --io-queues 1,2,4,8 --set-queues './connect {}'\n  \
+    forebay sweep /data --until-steady 60s           until a rate holds still\n  \
     forebay sweep --job nightly.toml -o nightly.jsonl\n\n\
     A job file has the flags by their long names: `request-size = [\"64K\", \"1M\"]`.")]
 pub struct SweepArgs {
@@ -153,6 +154,15 @@ pub struct SweepArgs {
     /// How long each sample takes; by default `2s`
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
+
+    /// Goes on with a sample until a span of `--time` is steady, for this long at most
+    ///
+    /// Spans follow each other without a pause, and the first whose rate rises or falls by no more
+    /// than 5 % of its mean is the one that counts; the last, and told as not steady, where none
+    /// is. What goes over the files once (cold writes, cold reads through the page cache) has one
+    /// span.
+    #[arg(long, value_name = "LIMIT", value_parser = time, conflicts_with = "bytes")]
+    pub until_steady: Option<Duration>,
 
     /// Instead: how many bytes each thread moves for a sample
     #[arg(

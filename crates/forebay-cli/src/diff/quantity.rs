@@ -6,12 +6,15 @@ use super::json::Verdict;
 use crate::report::digest::Metric;
 
 /// What is compared, in the order in which it is told, with its name on the command line.
-pub const QUANTITIES: [(Metric, &str); 9] = [
+pub const QUANTITIES: [(Metric, &str); 12] = [
     (Metric::Rate, "throughput"),
     (Metric::Requests, "requests"),
     (Metric::Mean, "mean"),
     (Metric::P50, "p50"),
+    (Metric::P90, "p90"),
     (Metric::P99, "p99"),
+    (Metric::P999, "p99.9"),
+    (Metric::Slowest, "max"),
     (Metric::CpuPerGb, "cpu"),
     (Metric::GpuJoules, "gpu-energy"),
     (Metric::PackageJoules, "package-energy"),
@@ -45,7 +48,14 @@ pub fn more_is_better(metric: Metric) -> bool {
 pub fn words(metric: Metric, verdict: Verdict) -> &'static str {
     let of_time = matches!(
         metric,
-        Metric::Rate | Metric::Requests | Metric::Mean | Metric::P50 | Metric::P90 | Metric::P99
+        Metric::Rate
+            | Metric::Requests
+            | Metric::Mean
+            | Metric::P50
+            | Metric::P90
+            | Metric::P99
+            | Metric::P999
+            | Metric::Slowest
     );
     match (verdict, of_time) {
         (Verdict::Better, true) => "faster",

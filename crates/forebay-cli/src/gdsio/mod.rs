@@ -2,8 +2,8 @@
 //!
 //! [`options`] and `job` read what is asked for, in gdsio's own `words`; `own` is what is said of
 //! one job; `place` finds and makes files, which carry a `mark`; `direct` looks whether bytes go
-//! straight to a GPU here; `run` runs the jobs by [`crate::workload`], each kept to its `node`, and
-//! `line` is what scripts read.
+//! straight to a GPU here; `run` runs the jobs by [`crate::workload`], each kept to its `node`,
+//! `proved` says which way their bytes took, and `line` is what scripts read.
 
 mod direct;
 mod job;
@@ -13,6 +13,7 @@ mod node;
 pub mod options;
 mod own;
 mod place;
+mod proved;
 mod run;
 pub(crate) mod words;
 
@@ -46,6 +47,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         None => Asked::of_options(args)?,
     };
     asked.notes.iter().for_each(|note| say(note));
+    asked.transfer.stands_for().into_iter().for_each(say);
     interrupt::install();
     let mut limits = crate::limits::limits(program)?;
     if asked.cached {
@@ -95,14 +97,16 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     if asked.verify && !reads_back {
         show("Verifying data ")?;
     }
-    let done = run_all(engine, tasks, asked.io, false)?;
+    let (done, proofs) = run_all(engine, tasks, asked.io, false)?;
     lines(asked, asked.io, &done)?;
+    proved::show(&proofs);
     let mut right = at_once(&done).right;
     if reads_back {
         show("Verifying data ")?;
         let io = asked.io.reading();
-        let done = run_all(engine, tasks, io, true)?;
+        let (done, proofs) = run_all(engine, tasks, io, true)?;
         lines(asked, io, &done)?;
+        proved::show(&proofs);
         right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
     }
     judge(right, asked.verify)

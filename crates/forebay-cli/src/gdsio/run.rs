@@ -13,8 +13,10 @@ use super::line::Line;
 use super::node::Kept;
 use super::options::{Asked, Job, Where};
 use super::place::folder_of;
+use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
 use crate::bench::environment;
+use crate::bench::proof::Proof;
 use crate::bench::scratch::{Part, Scratch};
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
@@ -53,8 +55,8 @@ pub(super) struct Done {
 impl Task<'_> {
     const fn depth(&self) -> u32 {
         match self.way {
-            Way::Plain(plain) => match plain.depth() {
-                Some(depth) => depth,
+            Way::Plain(plain) => match plain.places() {
+                Some(places) => places,
                 None => 1,
             },
             // Many requests in one call would go through the host's memory.
@@ -96,6 +98,7 @@ impl Task<'_> {
             warm_up: Duration::ZERO,
             once: false,
             end,
+            until_steady: None,
             rate: None,
             seed: asked.seed,
         };
@@ -180,7 +183,8 @@ pub(super) fn check_memory(tasks: &[Task<'_>]) -> Result<()> {
         .hint("give a smaller `-i`, or less of `-w` and `-B`"))
 }
 
-/// Runs all of `tasks` at once; what each of them did.
+/// Runs all of `tasks` at once; what each of them did, and what is proven of their bytes where they
+/// were to go directly.
 ///
 /// # Errors
 /// The first of any.
@@ -189,7 +193,9 @@ pub(super) fn run_all(
     tasks: &[Task<'_>],
     io: Io,
     reads_back: bool,
-) -> Result<Vec<Done>> {
+) -> Result<(Vec<Done>, Vec<Proof>)> {
+    let watched = Watched::new(engine, tasks)?;
+    let mut proofs = Vec::new();
     let loads: Vec<Vec<Load>> = tasks.iter().map(|task| task.loads(io, reads_back)).collect();
     let mut done: Vec<Vec<Done>> = tasks.iter().map(|_| Vec::new()).collect();
     let most = loads.iter().map(Vec::len).max().unwrap_or(0);
@@ -205,13 +211,19 @@ pub(super) fn run_all(
                 Ok((index, load, ran, moved))
             });
         }
+        let span = watched.as_ref().map(|watched| (watched, watched.begin()));
+        let ended = all_at_once(works)?;
+        if let Some((watched, span)) = span {
+            let ran = ended.iter().map(|(index, _, ran, _)| (*index, ran));
+            proofs.extend(watched.proofs(&span.end_each(), ran));
+        }
         // Who compares takes time of drives and processors from those that are at work.
-        for (index, load, ran, moved) in all_at_once(works)? {
+        for (index, load, ran, moved) in ended {
             let right = tasks[index].right(engine, load, moved)?;
             done[index].push(tasks[index].done(&ran, right));
         }
     }
-    Ok(done.iter().map(|sizes| one_after_another(sizes)).collect())
+    Ok((done.iter().map(|sizes| one_after_another(sizes)).collect(), proofs))
 }
 
 /// What all of `works` come to, each in a thread of its own, when all have ended.

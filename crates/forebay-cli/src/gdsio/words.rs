@@ -59,6 +59,19 @@ impl Transfer {
         }
     }
 
+    /// What is to be said of a type whose requests are made as another's.
+    pub(crate) const fn stands_for(self) -> Option<&'static str> {
+        match self {
+            Self::DirectAsync => Some(
+                "`-x 5` makes its requests as `-x 0`, each waited for: none is queued on a stream",
+            ),
+            Self::BatchStream => {
+                Some("`-x 7` makes its requests as `-x 6`: none is queued on a stream")
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it means bytes that go to the GPU without a copy in host memory.
     pub(crate) const fn is_direct(self) -> bool {
         matches!(self, Self::Direct | Self::DirectAsync | Self::Batch | Self::BatchStream)

@@ -75,7 +75,7 @@ impl VerdictFacts {
     }
 
     /// What a reader has to know beside the word, the worst first.
-    fn note(&self) -> Option<&str> {
+    pub(crate) fn note(&self) -> Option<&str> {
         let missing = self.missing.first().map(|missing| &missing.why);
         let note = self.contradictions.first().or(missing).or(self.doubts.first());
         note.map(String::as_str)

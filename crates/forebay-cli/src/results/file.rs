@@ -255,6 +255,9 @@ pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
+
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
     use crate::bench::environment::of_machine;
@@ -355,14 +358,53 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_whole_lines() {
-        // A file that may not grow beyond a limit refuses as a full disk does, in the middle of a
-        // line.
+    fn of_a_full_disk_it_is_told_how_to_go_on() {
+        // It takes nothing at all.
         let path = Path::new("/dev/full");
         let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
         let mut ledger = Ledger { path: path.to_owned(), file, len: 0 };
         let failure = ledger.append(&run("sweep")).unwrap_err();
         assert!(failure.hint.unwrap().contains("goes on where it stopped"));
+    }
+
+    /// Names the file of a process whose files may not grow beyond a limit.
+    const LIMITED: &str = "FOREBAY_TEST_LIMITED_FILE";
+
+    #[test]
+    fn a_line_that_was_written_in_part_is_taken_back() {
+        if let Some(path) = std::env::var_os(LIMITED) {
+            return written_in_part(Path::new(&path));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        let name = "results::file::tests::a_line_that_was_written_in_part_is_taken_back";
+        // The limit is that of a whole process, and who passes it is ended by a signal.
+        let mut own = Command::new("sh");
+        own.args(["-c", "trap '' XFSZ && exec \"$@\"", "sh"]);
+        own.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
+        let output = own.env(LIMITED, &path).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+        assert_eq!(read(&path).unwrap().len(), 3);
+    }
+
+    /// A file with less room than a line takes is what a full disk is in the middle of one.
+    fn written_in_part(path: &Path) {
+        let mut ledger = Ledger::create(path).unwrap();
+        ledger.append(&run("sweep")).unwrap();
+        ledger.append(&warning("whole")).unwrap();
+        let whole = fs::read(path).unwrap();
+        let before = getrlimit(Resource::Fsize);
+        let most = Some(whole.len() as u64 + 20);
+        setrlimit(Resource::Fsize, Rlimit { current: most, ..before }).unwrap();
+        assert_eq!(ledger.file.write(&[b'x'; 40]).unwrap(), 20, "what there is room for");
+        ledger.file.set_len(ledger.len).unwrap();
+        let failure = ledger.append(&warning("longer than 20 bytes")).unwrap_err();
+        assert!(failure.message.contains("cannot write to the results file"), "{failure:?}");
+        assert_eq!(fs::read(path).unwrap(), whole);
+        setrlimit(Resource::Fsize, before).unwrap();
+        ledger.append(&warning("room again")).unwrap();
+        assert!(fs::read(path).unwrap().starts_with(&whole));
     }
 
     proptest::proptest! {

@@ -296,9 +296,9 @@ pub struct Joules {
 /// What binds a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// `rate` where it had the rate that was asked for, `link`, `uplink`, `shared` or `storage`
-    /// where the lowest ceiling on its way is near, `processors` where all of them were busy, else
-    /// `in-flight`: there were too few requests to fill any of these.
+    /// `rate` where it had the rate that was asked for, `link`, `uplink`, `shared`, `storage` or
+    /// `memory` where the lowest ceiling on its way is near, `processors` where all of them were
+    /// busy, else `in-flight`: there were too few requests to fill any of these.
     pub name: String,
     /// The lowest ceiling on its way. That of one direction of a mixed load counts as many times
     /// as that direction's part is contained in all bytes.
@@ -339,6 +339,13 @@ pub struct Steady {
     pub deviation: f64,
     /// Whether the slope is small enough to speak of one rate.
     pub reached: bool,
+    /// Spans as long as this one that went before and were not steady: they do not count.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub before: u32,
+}
+
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// What one of several targets had.

@@ -152,7 +152,8 @@ pub(super) fn merge(line: &SweepArgs, job: SweepArgs) -> SweepArgs {
         gpus: line.gpus.clone().or(job.gpus.filter(|_| gpus)),
         cache: list(&line.cache, job.cache),
         time: line.time.or(job.time.filter(|_| ends)),
-        bytes: line.bytes.or(job.bytes.filter(|_| ends)),
+        until_steady: line.until_steady.or(job.until_steady.filter(|_| line.bytes.is_none())),
+        bytes: line.bytes.or(job.bytes.filter(|_| ends && line.until_steady.is_none())),
         warm_up: line.warm_up.or(job.warm_up),
         repeats: line.repeats.or(job.repeats),
         size: line.size.or(job.size),
@@ -184,6 +185,7 @@ mod tests {
             pattern = ["random", "strided:1M"]
             direction = "mixed:70"
             time = "500ms"
+            until-steady = "20s"
             rate = 1000.5
             json = true
         "#;
@@ -193,6 +195,7 @@ mod tests {
         assert_eq!(args.pattern, [Pattern::Random, Pattern::Strided(1 << 20)]);
         assert_eq!((args.direction, args.rate), (vec![70], Some(1000.5)));
         assert_eq!((args.time, args.json), (Some(Duration::from_millis(500)), true));
+        assert_eq!(args.until_steady, Some(Duration::from_secs(20)));
     }
 
     #[test]
@@ -262,6 +265,11 @@ mod tests {
         assert_eq!((both.kv.len(), both.bytes), (1, Some(1)));
         let both = merge(&SweepArgs::default(), job);
         assert_eq!((both.depth, both.request_size), (vec![8], vec![4096]));
+        // An amount of bytes has no spans.
+        let steady = parse("until-steady = \"9s\"").unwrap();
+        assert_eq!(merge(&line, steady.clone()).until_steady, None);
+        let both = merge(&steady, parse("bytes = 1").unwrap());
+        assert_eq!((both.until_steady, both.bytes), (Some(Duration::from_secs(9)), None));
     }
 
     proptest::proptest! {

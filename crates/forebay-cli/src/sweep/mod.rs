@@ -2,7 +2,8 @@
 //!
 //! The axes are arguments, `job` reads them from a file, [`kv`] knows sizes of caches of models;
 //! `plan` makes points of them, `files` and `targets` find what these work on, `ceilings` says what
-//! could be reached, `beside` has a second path in turn, `cold` sees what does not stay so.
+//! could be reached, `beside` has a second path in turn, `cold` sees what does not stay so, `until`
+//! whether samples can go on until they are steady.
 //! [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was measured as
 //! soon as it was, `pace` says how long it will take, `show` prints it.
 
@@ -20,6 +21,7 @@ mod show;
 mod state;
 mod switch;
 mod targets;
+mod until;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -109,6 +111,7 @@ impl<'a> Sweep<'a> {
         let target_names: Vec<Vec<String>> =
             measurers.iter().map(|measurer| measurer.targets().to_vec()).collect();
         let planned = plan::points(args, &names, &target_names)?;
+        until::check(args, &planned)?;
         let switch = Switch::find(args, &paths[0])?;
         let mut places = Vec::new();
         for (index, path) in paths.iter().enumerate() {
@@ -123,6 +126,9 @@ impl<'a> Sweep<'a> {
         // Of queues that are set, what is there at first says nothing of the sweep.
         if !queues.is_empty() && switch.is_none() {
             asked["queues"] = queues.into();
+        }
+        if let Some(limit) = args.until_steady {
+            asked["until_steady_s"] = limit.as_secs_f64().into();
         }
         let run = run_of(args, command, (&places[0].folder, &paths[0]), (&targets, &meter), asked);
         let (ledger, kept) = state::open(args, &run.asked)?;
@@ -203,8 +209,9 @@ impl<'a> Sweep<'a> {
             if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
         let noun = if points == 1 { "point" } else { "points" };
         tell(&format!(
-            "{points} {noun} × {repeats}{kept}: {}{}; results go to `{path}`",
+            "{points} {noun} × {repeats}{kept}: {}{}{}; results go to `{path}`",
             pace.words(),
+            until::words_at_most(self.args),
             self.turns_words(&todo)
         ));
         if !table.is_empty() {

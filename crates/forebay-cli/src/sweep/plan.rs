@@ -43,10 +43,12 @@ impl Planned {
         threads.saturating_mul(calls)
     }
 
-    /// What one sample of it takes; `None` where that is up to its bytes.
+    /// What one sample of it takes at most; `None` where that is up to its bytes.
     pub(super) fn time(&self) -> Option<Duration> {
         match self.load.end {
-            End::Time(time) => Some(time.saturating_add(self.load.warm_up)),
+            End::Time(time) => {
+                Some(time.saturating_mul(self.load.spans()).saturating_add(self.load.warm_up))
+            }
             End::Bytes(_) => None,
         }
     }
@@ -110,7 +112,8 @@ pub(super) fn points(
         // Outermost: to set another number takes longest.
         let queues = queues[digit(queues.len())];
         let depth = way.depth().unwrap_or(depth);
-        let load = load(args, way, request, (read_percent, depth, batch, cache));
+        let places = way.places().unwrap_or(depth);
+        let load = load(args, way, request, (read_percent, places, batch, cache));
         check(&load)?;
         let point = Point {
             path: paths[path].clone(),
@@ -164,6 +167,7 @@ fn load(
         cache,
         warm_up: if once { Duration::ZERO } else { warm_up(args) },
         end: end(args),
+        until_steady: args.until_steady,
         once,
         rate: args.rate,
         seed: args.seed.unwrap_or(1),
@@ -349,6 +353,41 @@ mod tests {
         assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
     }
 
+    /// A way that copies behind the next request has memory for two, and is held against the
+    /// others at the depth that they have.
+    #[test]
+    fn plain_ways_are_compared_at_one_depth() {
+        use crate::diff::sides::By;
+        use crate::report::digest::gather::tests::digest_of;
+        use crate::report::digest::{Axis, Metric};
+        use crate::report::made::{self, Sweep};
+        use crate::workload::issuer::Plain;
+        let args = SweepArgs {
+            request_size: vec![4096, 65536],
+            depth: vec![1],
+            way: [Plain::CpuGpu, Plain::CpuAsyncGpu].map(WayName::Plain).into(),
+            ..SweepArgs::default()
+        };
+        let (paths, targets) = one();
+        let planned = points(&args, &paths, &targets).unwrap();
+        let places: Vec<u32> = planned.iter().map(|one| one.load.depth).collect();
+        assert_eq!(places, [1, 1, 2, 2]);
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        for one in &planned {
+            records.extend(made::samples(&sweep).into_iter().map(|mut sample| {
+                sample["point"] = json!(one.point);
+                sample
+            }));
+        }
+        let digest = digest_of(&[("a", &made::text(&records))]);
+        let by = (By::Axis(Axis::Way), Some("cpu-gpu"));
+        let diff = crate::diff::diff(&digest, &["a".into()], by, Metric::Rate).unwrap();
+        let found = &diff.comparisons[0];
+        assert_eq!((found.other.as_str(), found.points.len()), ("cpu-async-gpu", 2));
+        assert!(found.alone.is_empty() && found.compared.is_empty(), "{found:?}");
+    }
+
     #[test]
     fn what_goes_through_the_page_cache_goes_there_once() {
         use crate::workload::issuer::Plain;
@@ -403,5 +442,20 @@ mod tests {
         let planned = points(&args, &paths, &targets).unwrap();
         assert_ne!(usual, asked(&args, &planned, &["/elsewhere".into()], &[]));
         assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
+    }
+
+    /// Only where all digits of a time come back, a file is known as that of the same sweep.
+    #[test]
+    fn what_was_asked_is_the_same_after_it_was_read_back() {
+        let (paths, targets) = one();
+        for ms in (1..3000).chain([14_230, 86_399_999]) {
+            let time = Some(Duration::from_millis(ms));
+            let rate = time.map(|time| 1e3 / time.as_secs_f64());
+            let args = SweepArgs { time, rate, request_size: vec![4096], ..SweepArgs::default() };
+            let planned = points(&args, &paths, &targets).unwrap();
+            let asked = asked(&args, &planned, &paths, &[]);
+            let back: Value = serde_json::from_str(&asked.to_string()).unwrap();
+            assert_eq!(back, asked, "{ms} ms");
+        }
     }
 }

@@ -145,7 +145,7 @@ impl Sweep<'_> {
     /// A short sample; one that failed tells how long that took.
     fn try_out(&self, planned: &Planned) -> Result<Seen, Duration> {
         let mut short = planned.clone();
-        short.load.warm_up = Duration::ZERO;
+        (short.load.warm_up, short.load.until_steady) = (Duration::ZERO, None);
         short.load.end = match short.load.end {
             End::Time(time) => End::Time(time.min(PRACTICE)),
             End::Bytes(bytes) => End::Bytes((bytes / u64::from(PART)).max(1)),
@@ -204,6 +204,8 @@ fn to_start<'a>(all: impl Iterator<Item = (usize, &'a [String])>) -> Vec<usize> 
 /// What a sample that took so long tells of others.
 pub(super) fn seen(planned: &Planned, measured: &Measured, took: Duration) -> Seen {
     let span = measured.seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(took);
+    let before = measured.steady.as_ref().map_or(0, |steady| steady.before);
+    let span = span.saturating_mul(before.saturating_add(1));
     let moving = span.saturating_add(planned.load.warm_up).min(took);
     Seen { time: planned.time(), bytes: measured.bytes.unwrap_or(0), moving, took }
 }

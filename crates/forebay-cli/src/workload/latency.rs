@@ -33,6 +33,14 @@ impl Latencies {
         self.0.add(&others.0).expect("all histograms have the same range");
     }
 
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        // To wipe an empty histogram takes as long as to wipe a full one.
+        if !self.0.is_empty() {
+            self.0.reset();
+        }
+    }
+
     /// What they come to; `None` where there are none.
     #[must_use]
     pub fn summary(&self, since_due: bool) -> Option<Latency> {
@@ -88,5 +96,7 @@ mod tests {
             "{told:?}"
         );
         assert_eq!((told.count, told.p50_ns), (Some(4), Some(0)));
+        all.clear();
+        assert_eq!(all.summary(false), None);
     }
 }

@@ -12,7 +12,7 @@ use forebay::units::format_size;
 use forebay::{Engine, File, Residency};
 
 use super::issuer::Taken;
-use super::run::{Ran, Ready};
+use super::run::{OfTarget, Ran, Ready};
 use super::{Lane, Load};
 use crate::bench::cache::{make_cold, make_resident};
 use crate::bench::methods::Moved;
@@ -65,7 +65,7 @@ impl Measurer {
     /// # Errors
     /// The files', the GPU's, the engine's.
     pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
-        let files = self.files(lanes)?;
+        let files = files_of(&self.engine, lanes)?;
         for (path, file, len) in &files {
             let ready = match load.cache {
                 Cache::Cold => make_cold(file, *len)?,
@@ -93,7 +93,7 @@ impl Measurer {
         }
         let after = resident(&files);
         let verified = moved.check(&self.engine)?;
-        let proofs = proofs_of(&self.provers, &seen, &ran);
+        let proofs = proofs_of(&self.provers, &seen, &ran.of_targets);
         let (route, reason) = words(&ran.taken);
         let seconds = ran.span.as_secs_f64();
         let measured = Measured {
@@ -120,19 +120,25 @@ impl Measurer {
         };
         Ok((measured, ran))
     }
+}
 
-    /// The files of the lanes, each once and open, with the bytes up to the last that is used.
-    fn files(&self, lanes: &[Lane]) -> Result<Vec<(PathBuf, File, u64)>> {
-        let mut files: Vec<(PathBuf, File, u64)> = Vec::new();
-        for Lane { path, region, .. } in lanes {
-            let end = region.start + region.len;
-            match files.iter_mut().find(|(known, ..)| known == path) {
-                Some((.., len)) => *len = end.max(*len),
-                None => files.push((path.clone(), steps::open(&self.engine, path)?, end)),
-            }
+/// The files of lanes, each once and open, with the bytes up to the last that is used.
+///
+/// # Errors
+/// One cannot be opened.
+pub(crate) fn files_of<'a>(
+    engine: &Engine,
+    lanes: impl IntoIterator<Item = &'a Lane>,
+) -> Result<Vec<(PathBuf, File, u64)>> {
+    let mut files: Vec<(PathBuf, File, u64)> = Vec::new();
+    for Lane { path, region, .. } in lanes {
+        let end = region.start + region.len;
+        match files.iter_mut().find(|(known, ..)| known == path) {
+            Some((.., len)) => *len = end.max(*len),
+            None => files.push((path.clone(), steps::open(engine, path)?, end)),
         }
-        Ok(files)
     }
+    Ok(files)
 }
 
 fn name(target: Option<&Arc<dyn Device>>) -> String {
@@ -161,8 +167,14 @@ fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
 }
 
 /// What is proven of the reads and of the writes of a load, for each target.
-fn proofs_of(provers: &[Arc<Prover>], seen: &[Evidence], ran: &Ran) -> Vec<Proof> {
-    let each = provers.iter().zip(seen).zip(&ran.of_targets);
+pub(crate) fn proofs_of(
+    provers: &[Arc<Prover>],
+    seen: &[Evidence],
+    of_targets: &[OfTarget],
+) -> Vec<Proof> {
+    let sum = |part: fn(&OfTarget) -> u64| of_targets.iter().map(part).sum();
+    let (all_read, all_written) = (sum(|own| own.read), sum(|own| own.written));
+    let each = provers.iter().zip(seen).zip(of_targets);
     let proofs = each.flat_map(|((prover, seen), own)| {
         let of = |direction: Direction, bytes: u64, all: u64| {
             let taken = own.taken.iter().filter(|taken| taken.direction == direction);
@@ -178,14 +190,15 @@ fn proofs_of(provers: &[Arc<Prover>], seen: &[Evidence], ran: &Ran) -> Vec<Proof
             (bytes > 0).then(|| match provers.len() {
                 1 => prover.proof_beside(seen.clone(), &moved, direction, beside),
                 _ => {
-                    let all_taken = ran.taken.iter().filter(|taken| taken.direction == direction);
+                    let all_taken = of_targets.iter().flat_map(|own| &own.taken);
+                    let all_taken = all_taken.filter(|taken| taken.direction == direction);
                     let past = past(all_taken.map(|taken| (taken.route, taken.bytes)));
                     prover.proof_of_part(seen, &moved, direction, ((all, past), beside))
                 }
             })
         };
-        let read = of(Direction::Read, own.read, ran.read);
-        [read, of(Direction::Write, own.written, ran.written)]
+        let read = of(Direction::Read, own.read, all_read);
+        [read, of(Direction::Write, own.written, all_written)]
     });
     proofs.flatten().collect()
 }

@@ -7,9 +7,11 @@
 //! compared with the file when all is over.
 //!
 //! [`pattern`] says where requests lie, [`issuer`] makes them, `worker` is one thread, [`run`] all
-//! of them, `check` compares, [`latency`] and [`steady`] judge.
+//! of them, [`clock`] says when the span begins and ends, `check` compares, [`latency`] and
+//! [`steady`] judge.
 
 mod check;
+pub mod clock;
 pub mod issuer;
 pub mod latency;
 pub mod measure;
@@ -39,7 +41,7 @@ pub struct Load {
     pub pattern: Pattern,
     /// Bytes of one request.
     pub request_size: u64,
-    /// Calls in flight of each thread.
+    /// Calls in flight of each thread, with one that is still copied while the next is read.
     pub depth: u32,
     /// Requests in one call.
     pub batch: u32,
@@ -49,6 +51,9 @@ pub struct Load {
     pub warm_up: Duration,
     /// When it is over.
     pub end: End,
+    /// For how long spans of a time may follow each other until one is steady, which alone counts;
+    /// one span without it.
+    pub until_steady: Option<Duration>,
     /// Whether no thread goes over its part of the files more than once: what went through the page
     /// cache is there the second time.
     pub once: bool,
@@ -70,6 +75,15 @@ impl Load {
     #[must_use]
     pub fn counts_all(&self) -> bool {
         self.once || matches!(self.end, End::Bytes(_))
+    }
+
+    /// Spans that there may be until one is steady.
+    #[must_use]
+    pub fn spans(&self) -> u32 {
+        match (self.end, self.until_steady) {
+            (End::Time(time), Some(limit)) if !self.counts_all() => steady::spans(limit, time),
+            _ => 1,
+        }
     }
 
     /// Calls after which a thread is done whose part of a file is `region`; `None` where the time

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use forebay::Engine;
 use forebay::units::format_size;
 
+use super::clock::{Edge, Span, keep_time};
 use super::issuer::{Means, Taken, add, make};
 use super::latency::Latencies;
 use super::pattern::{Offsets, Region};
 use super::worker::{Counter, Phase, Worked, Worker};
-use super::{End, Lane, Load, check, steady};
+use super::{Lane, Load, check};
 use crate::bench::cpu;
 use crate::bench::scratch::random;
 use crate::bench::stats::{cpu_per_gb, rate};
@@ -22,10 +23,6 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::{CpuCost, Share, Steady};
 use crate::steps::Step;
-
-/// Parts of a span by which its steadiness is judged, and the shortest of them.
-const PARTS: u32 = 20;
-const PART_MIN: Duration = Duration::from_millis(50);
 
 /// What a load came to.
 #[derive(Debug)]
@@ -65,30 +62,6 @@ pub struct OfTarget {
     pub written: u64,
     /// All of them by route.
     pub taken: Vec<Taken>,
-}
-
-/// What the clock has seen: counts at an edge.
-#[derive(Debug, Clone)]
-struct Edge {
-    at: Instant,
-    bytes: Vec<u64>,
-    requests: u64,
-    user: Duration,
-    system: Duration,
-}
-
-impl Edge {
-    fn now(counters: &[Counter]) -> Self {
-        let (user, system) = cpu::used_apart();
-        let at = Instant::now();
-        let counts = counters.iter().map(Counter::read);
-        let (bytes, requests): (Vec<u64>, Vec<u64>) = counts.unzip();
-        Self { at, bytes, requests: requests.iter().sum(), user, system }
-    }
-
-    fn sum(&self) -> u64 {
-        self.bytes.iter().sum()
-    }
 }
 
 /// A load that may begin: files are open, and memory is there.
@@ -161,7 +134,7 @@ impl<'a> Ready<'a> {
         let clock = thread::current();
         let gate = RwLock::new(());
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-        let (worked, edges, start) = thread::scope(|scope| {
+        let (worked, span, start) = thread::scope(|scope| {
             let (ended, gate, clock) = (&ended, &gate, &clock);
             let spawned = workers.into_iter().map(|worker| {
                 let work = move || {
@@ -188,14 +161,14 @@ impl<'a> Ready<'a> {
             let threads = spawned
                 .map_err(|error| Failure::io("cannot start the threads of a load", &error))?;
             let done = || ended.load(Ordering::Acquire) == threads.len();
-            let edges = keep_time(load, &self.phase, &self.counters, (start, first), &done);
+            let span = keep_time(load, &self.phase, &self.counters, (start, first), &done);
             let join = |thread: ScopedJoinHandle<'_, Worked>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            Ok::<_, Failure>((threads.into_iter().map(join).collect::<Vec<Worked>>(), edges, start))
+            Ok::<_, Failure>((threads.into_iter().map(join).collect::<Vec<Worked>>(), span, start))
         })?;
         let all = lanes.iter().map(|lane| lane.path.as_path()).zip(worked).collect();
-        finish(load, all, (lanes, targets), &edges, start)
+        finish(load, all, (lanes, targets), &span, start)
     }
 
     /// Has the command end where reads bring nothing for too long. Writes may wait for a drive as
@@ -261,68 +234,18 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Looks at the counters at the edges of the span and of its parts, and says when it begins and
-/// ends; not where the `first` edge is known already.
-fn keep_time(
-    load: &Load,
-    phase: &Phase,
-    counters: &[Counter],
-    (start, first): (Instant, Option<Edge>),
-    done: &dyn Fn() -> bool,
-) -> Vec<Edge> {
-    let sleep_until = |until: Instant| {
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if done() {
-                return;
-            }
-            // Whichever thread ends has this one look.
-            thread::park_timeout(left);
-        }
-    };
-    let span = match load.end {
-        End::Time(span) => Some(span),
-        End::Bytes(_) => None,
-    };
-    let first = first.unwrap_or_else(|| {
-        sleep_until(start + load.warm_up);
-        phase.count();
-        Edge::now(counters)
-    });
-    let mut edges = vec![first];
-    let from = edges[0].at;
-    let mut part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
-    let mut next = from + part;
-    while !done() && span.is_none_or(|span| edges[edges.len() - 1].at < from + span) {
-        sleep_until(span.map_or(next, |span| next.min(from + span)));
-        next += part;
-        edges.push(Edge::now(counters));
-        // Of a run that has no end in time, the whole is kept in few parts.
-        if span.is_none() && edges.len() > 1000 {
-            let last = edges.pop();
-            edges = edges.into_iter().step_by(2).chain(last).collect();
-            part *= 2;
-        }
-    }
-    phase.stop();
-    if done() {
-        // Threads may have ended since the last look.
-        edges.push(Edge::now(counters));
-    }
-    edges
-}
-
 /// Puts together what all threads have done.
 fn finish<'a>(
     load: &'a Load,
     mut all: Vec<(&'a Path, Worked)>,
     (lanes, targets): (&[Lane], &[String]),
-    edges: &[Edge],
+    counted: &Span,
     start: Instant,
 ) -> Result<(Ran, Moved<'a>)> {
     for (_, worked) in &mut all {
         std::mem::replace(&mut worked.result, Ok(()))?;
     }
-    let (first, mut last) = (edges[0].clone(), edges[edges.len() - 1].clone());
+    let (first, mut last) = (counted.first().clone(), counted.last().clone());
     let done = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
     if load.counts_all() && done < last.at {
         // The clock looks now and then; the threads know when they were done.
@@ -332,7 +255,7 @@ fn finish<'a>(
         for (_, worked) in &mut all {
             worked.issuer.sync()?;
         }
-        last.at += Instant::now().saturating_duration_since(edges[edges.len() - 1].at);
+        last.at += Instant::now().saturating_duration_since(counted.last().at);
         (last.user, last.system) = cpu::used_apart();
     }
     let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
@@ -365,7 +288,7 @@ fn finish<'a>(
         written,
         latencies,
         cpu: cost(&first, &last, span, bytes),
-        steady: steadiness(edges),
+        steady: counted.steady(),
         taken,
         shares: shares(lanes, targets, &all, (&first, &last), start),
         of_targets,
@@ -379,18 +302,6 @@ fn cost(first: &Edge, last: &Edge, span: Duration, bytes: u64) -> CpuCost {
     let system_s = last.system.saturating_sub(first.system).as_secs_f64();
     let cores = (user_s + system_s) / span.as_secs_f64();
     CpuCost { user_s, system_s, cores, s_per_gb: cpu_per_gb(bytes, &[user_s + system_s]) }
-}
-
-fn steadiness(edges: &[Edge]) -> Option<Steady> {
-    let parts = edges.windows(2).map(|pair| {
-        let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
-        (rate(pair[1].sum() - pair[0].sum(), span), span)
-    });
-    // The last may be no more than the moment in which the threads were seen to be done.
-    let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
-    let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
-    let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
-    steady::judge(&whole.map(|(rate, _)| *rate).collect::<Vec<_>>(), usual)
 }
 
 /// What each target had, where there are several.
@@ -428,6 +339,7 @@ fn float(count: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::End;
     use crate::workload::issuer::{Plain, Way};
     use crate::workload::pattern::Pattern;
 
@@ -465,6 +377,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_last_of_spans_that_were_not_steady_counts_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        // A call at once, and one in the first half of the second span: no line through one call
+        // is flat.
+        let second = Duration::from_secs(1);
+        let load = Load {
+            end: End::Time(second),
+            until_steady: Some(2 * second),
+            rate: Some(0.8),
+            ..load(100)
+        };
+        let lanes = &lanes(file.path())[..1];
+        let (ran, _) = Ready::new(&engine, &load, lanes).unwrap().run(&[String::new()]).unwrap();
+        assert_eq!((ran.requests, ran.bytes, ran.read), (1, 4 << 10, 8 << 10), "{ran:?}");
+        assert_eq!(ran.latencies.summary(true).and_then(|latency| latency.count), Some(1));
+        assert!(ran.span >= second, "{ran:?}");
+        let steady = ran.steady.unwrap();
+        assert_eq!((steady.reached, steady.before), (false, 1));
+    }
+
     fn load(read_percent: u8) -> Load {
         Load {
             way: Way::Plain(Plain::CpuCachedGpu),
@@ -477,6 +412,7 @@ mod tests {
             warm_up: Duration::ZERO,
             once: false,
             end: End::Bytes(8 << 10),
+            until_steady: None,
             rate: None,
             seed: 0,
         }

@@ -3,6 +3,8 @@
 //! As `fio` judges it: a straight line is laid through the rates of equal parts of a span, by least
 //! squares; where it hardly rises or falls there is one rate to speak of.
 
+use std::time::Duration;
+
 use crate::results::Steady;
 
 /// The line may rise or fall by this share of the mean from one end of the span to the other.
@@ -29,7 +31,21 @@ pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {
     let slope = rise / squares * (count - 1.0) / mean;
     let deviation = rates.iter().map(|rate| (rate - mean).abs()).fold(0.0, f64::max) / mean;
     let reached = slope.abs() <= SLOPE_MAX;
-    Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached })
+    Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached, before: 0 })
+}
+
+/// Spans of a `time` that there is room for within a limit, one at least.
+#[must_use]
+pub fn spans(limit: Duration, time: Duration) -> u32 {
+    let spans = limit.as_nanos() / time.as_nanos().max(1);
+    u32::try_from(spans).unwrap_or(u32::MAX).max(1)
+}
+
+/// Whether the span of a number, counted from 1, is the one that counts: it is steady, or the last
+/// of `most`.
+#[must_use]
+pub fn is_enough(steady: Option<&Steady>, number: u32, most: u32) -> bool {
+    number >= most || steady.is_some_and(|steady| steady.reached)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of parts")]
@@ -58,6 +74,26 @@ mod tests {
         let wobbles = judge(&[10.0, 20.0, 10.0, 20.0, 20.0, 10.0, 20.0, 10.0], 0.1).unwrap();
         assert!(wobbles.reached, "{wobbles:?}");
         assert!((wobbles.deviation - 1.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn spans_follow_each_other_until_one_is_steady_or_time_is_up() {
+        let steady = judge(&[10.0; 4], 0.1).unwrap();
+        let rising = judge(&[10.0, 11.0, 12.0, 13.0], 0.1).unwrap();
+        assert!(steady.reached && !rising.reached);
+        assert!(is_enough(Some(&steady), 1, 5), "the first that is steady");
+        assert!(!is_enough(Some(&rising), 1, 5) && !is_enough(Some(&rising), 4, 5));
+        assert!(is_enough(Some(&rising), 5, 5), "there is time for no more");
+        assert!(!is_enough(None, 4, 5), "of one that nothing is known of it is not steady");
+        assert!(is_enough(None, 1, 1) && is_enough(Some(&rising), 1, 1));
+    }
+
+    #[test]
+    fn as_many_spans_as_a_limit_has_room_for() {
+        let ms = Duration::from_millis;
+        assert_eq!(spans(ms(1000), ms(300)), 3);
+        assert_eq!((spans(ms(300), ms(300)), spans(ms(100), ms(300))), (1, 1));
+        assert_eq!((spans(ms(1), ms(0)), spans(Duration::MAX, ms(1))), (1_000_000, u32::MAX));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One thread: keeps its calls in flight until it is told to stop.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -20,33 +20,42 @@ const MISSED_MAX: u128 = 1000;
 /// What all threads are to do at the moment.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    state: AtomicU8,
+    /// The number of the span that counts, from 1 on, and whether it is over.
+    state: AtomicU32,
     /// When no call was to be started any more.
     stopped: OnceLock<Instant>,
 }
 
 impl Phase {
-    const COUNTS: u8 = 1;
-    const STOP: u8 = 2;
+    const STOP: u32 = 1 << 31;
 
-    /// From now on it counts.
+    /// From now on the next span counts; what counted before does not.
     pub(super) fn count(&self) {
-        self.state.store(Self::COUNTS, Ordering::Relaxed);
+        self.state.fetch_add(1, Ordering::Relaxed);
     }
 
     /// No call is started any more.
     pub(super) fn stop(&self) {
         // Whoever sees the state finds the time as well.
         self.stopped.get_or_init(Instant::now);
-        self.state.store(Self::STOP, Ordering::Release);
+        self.state.fetch_or(Self::STOP, Ordering::Release);
     }
 
-    fn counts(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == Self::COUNTS
+    /// The number of the span in which a call counts that ends now. One that was due while it
+    /// counted counts whenever it ends.
+    fn counts(&self, is_due: bool) -> Option<u32> {
+        let state = self.state.load(Ordering::Relaxed);
+        let counts = if state & Self::STOP == 0 { state > 0 } else { is_due };
+        counts.then_some(state & !Self::STOP)
     }
 
     fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) == Self::STOP
+        self.state.load(Ordering::Acquire) & Self::STOP != 0
+    }
+
+    /// The number of the last span there was.
+    fn last(&self) -> u32 {
+        self.state.load(Ordering::Relaxed) & !Self::STOP
     }
 }
 
@@ -123,6 +132,7 @@ impl Worker {
             calls: vec![None; self.depth],
             last: VecDeque::new(),
             latencies: Latencies::default(),
+            span: 0,
             moved: [0; 2],
         };
         let result = self.work(start, &mut progress);
@@ -165,6 +175,8 @@ impl Worker {
                 Err(failure) => return first.and(Err(failure)),
             }
         }
+        // A thread that no call came back to in the last span has latencies of one before.
+        progress.turn(self.phase.last());
         let more = self.calls.is_none_or(|calls| progress.made < calls);
         if let Some(stopped) = self.phase.stopped.get().filter(|_| more) {
             self.count_missed(start, *stopped, progress);
@@ -202,15 +214,9 @@ impl Worker {
             return;
         };
         // What is due while the last calls drain is nobody's.
-        let waited = stopped.saturating_duration_since(due);
-        let missed = waited.as_nanos() / distance.as_nanos().max(1);
-        let groups = missed.min(MISSED_MAX);
-        for group in 0..groups {
-            // Those that were due first have waited longest.
-            let longest = waited.mul_f64(1.0 - ratio(group, groups));
-            let count = missed / groups + u128::from(group < missed % groups);
-            let requests = count.saturating_mul(self.batch as u128);
-            progress.latencies.add(longest, u64::try_from(requests).unwrap_or(u64::MAX));
+        for (waited, calls) in missed(stopped.saturating_duration_since(due), distance) {
+            let requests = calls.saturating_mul(self.batch as u128);
+            progress.latencies.add(waited, u64::try_from(requests).unwrap_or(u64::MAX));
         }
     }
 
@@ -248,8 +254,8 @@ impl Worker {
         add(&own.bytes, bytes);
         add(&own.requests, self.batch as u64);
         progress.ended += 1;
-        // One that was due while it counted counts whenever it ends.
-        if self.phase.counts() || (self.due.is_some() && self.phase.is_over()) {
+        if let Some(span) = self.phase.counts(self.due.is_some()) {
+            progress.turn(span);
             let took = at.saturating_duration_since(progress.since[place]);
             progress.latencies.add(took, self.batch as u64);
         }
@@ -273,11 +279,21 @@ struct Progress {
     calls: Vec<Option<Made>>,
     last: VecDeque<Made>,
     latencies: Latencies,
+    /// The number of the span that they are of.
+    span: u32,
     /// Bytes read and written.
     moved: [u64; 2],
 }
 
 impl Progress {
+    /// Forgets the latencies of a span that does not count any more.
+    fn turn(&mut self, span: u32) {
+        if self.span != span {
+            self.span = span;
+            self.latencies.clear();
+        }
+    }
+
     /// The direction of the next call: reads and writes take turns as evenly as their shares let
     /// them.
     fn direction(&mut self, read_percent: u8) -> Direction {
@@ -290,10 +306,20 @@ impl Progress {
     }
 }
 
-/// A part as a share of a whole.
-#[expect(clippy::cast_precision_loss, reason = "a thousand at most")]
-fn ratio(part: u128, whole: u128) -> f64 {
-    part as f64 / whole as f64
+/// The calls that were due within `waited`, the first at its beginning and the others so far from
+/// each other: in groups, each with how long its first has waited, the longest before the others.
+///
+/// One that was due right at the end has not waited, and is the first of the next span.
+fn missed(waited: Duration, distance: Duration) -> impl Iterator<Item = (Duration, u128)> {
+    let calls = waited.as_nanos().div_ceil(distance.as_nanos().max(1));
+    let groups = calls.min(MISSED_MAX);
+    let mut before = 0;
+    (0..groups).map(move |group| {
+        let own = calls / groups + u128::from(group < calls % groups);
+        let first = before;
+        before += own;
+        (waited.saturating_sub(times(distance, u64::try_from(first).unwrap_or(u64::MAX))), own)
+    })
 }
 
 /// `count` times `distance`, which may be far more than 32 bits of times.
@@ -301,3 +327,7 @@ fn times(distance: Duration, count: u64) -> Duration {
     let ns = distance.as_nanos().saturating_mul(u128::from(count));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+#[path = "worker/tests.rs"]
+mod tests;

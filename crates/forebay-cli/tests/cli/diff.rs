@@ -66,7 +66,10 @@ fn two_files_stand_side_by_side() {
     requests       1.000 (0.989–1.011) of 4: no difference that these data can show
     mean latency   1.000 (0.989–1.011) of 4: no difference that these data can show
     p50 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
+    p90 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
     p99 latency    1.000 (0.989–1.011) of 4: no difference that these data can show
+    p99.9 latency  1.000 (0.989–1.011) of 4: no difference that these data can show
+    max latency    1.000 (0.989–1.011) of 4: no difference that these data can show
     CPU cost       1.000 (0.989–1.011) of 4: no difference that these data can show
     GPU energy     1.000 (1.000–1.000) of 4: no difference that these data can show
     ");

@@ -1,7 +1,9 @@
 //! `forebay sweep`, as whoever types it sees it.
 
 mod faults;
+mod progress;
 mod queues;
+mod steady;
 mod time;
 
 use std::fs;

@@ -93,6 +93,7 @@ impl Digest {
 
     /// The number of a run: that of an earlier one where a file was only continued.
     fn take_run(&mut self, name: &str, run: &Run, asked: &mut HashMap<String, usize>) -> usize {
+        self.begin_attempt();
         let key = run.identity();
         if let Some(number) = asked.get(&key) {
             return *number;
@@ -230,7 +231,14 @@ fn quantities(measured: &Measured) -> Vec<(Metric, f64)> {
     if let Some(cpu) = &measured.cpu {
         found.push((Metric::Cores, cpu.cores));
         found.extend(cpu.s_per_gb.map(|cost| (Metric::CpuPerGb, cost)));
-        found.extend([(Metric::CpuUser, cpu.user_s), (Metric::CpuSystem, cpu.system_s)]);
+        let apart = [
+            (Metric::CpuUser, Metric::CpuUserShare, cpu.user_s),
+            (Metric::CpuSystem, Metric::CpuSystemShare, cpu.system_s),
+        ];
+        for (time, share, used) in apart {
+            found.push((time, used));
+            found.extend(measured.seconds.map(|span| (share, used / span)));
+        }
     }
     if let Some(share) = &measured.page_cache {
         found.extend(share.before.map(|before| (Metric::CachedBefore, before)));

@@ -24,9 +24,20 @@ impl Bound {
 }
 
 impl Digest {
+    /// From now on, ceilings are those of the next attempt.
+    pub(super) fn begin_attempt(&mut self) {
+        if self.attempts.len() < KEPT_MAX {
+            self.attempts.push(Vec::new());
+        }
+    }
+
     /// Adds a ceiling. Of one that was measured again, as where a file is continued, the larger
     /// counts: it was reached.
     pub(super) fn take_ceiling(&mut self, bound: Bound) {
+        let kept: usize = self.attempts.iter().map(Vec::len).sum();
+        if let Some(last) = self.attempts.last_mut().filter(|_| kept < KEPT_MAX) {
+            last.push(bound.clone());
+        }
         let same = |other: &&mut Bound| {
             (other.run, other.direction, other.theory) == (bound.run, bound.direction, bound.theory)
                 && (&other.name, &other.of) == (&bound.name, &bound.of)
@@ -53,7 +64,7 @@ impl Digest {
         }
         let drive = point.cache == Some(Cache::Cold) || past_the_page_cache(&point.way);
         let is_of_drives = |limit: &Limit| matches!(limit.name.as_str(), "storage" | "network");
-        let mut ceilings = self.on_the_way(run, point);
+        let mut ceilings = on_the_way(&self.ceilings, run, point);
         // The drive may be at its limit, which nobody knows; of one that reads and writes at once
         // nobody does.
         let is_mixed = !matches!(point.read_percent, 0 | 100);
@@ -73,57 +84,64 @@ impl Digest {
             return bound.name.clone();
         }
         let near = |other: f64| (other - rate).abs() <= 1e-9 * rate;
-        let own = self.on_the_way(run, point).into_iter().find(|limit| near(limit.rate));
-        let any = || self.ceilings.iter().find(|other| other.run == run && near(other.rate));
+        // What binds it may have been exceeded when it was measured again.
+        let found = || std::iter::once(&self.ceilings).chain(&self.attempts);
+        let mut own = found().flat_map(|all| on_the_way(all, run, point));
+        let own = own.find(|limit| near(limit.rate));
+        let any = || found().flatten().find(|other| other.run == run && near(other.rate));
         own.map(|limit| limit.name)
             .or_else(|| any().map(|other| other.name.clone()))
             .unwrap_or_else(|| "lowest".into())
     }
+}
 
-    /// The measured ceilings of a point: the links of its targets together, and what its path
-    /// has; of another path none says anything of it.
-    fn on_the_way(&self, run: usize, point: &Point) -> Vec<Limit> {
-        let of_both = [Direction::Read, Direction::Write].map(|direction| {
-            // A direction has a part of the bytes, and its ceiling is as much larger for all.
-            let part = point.part(direction);
-            let limits = self.on_the_way_of(run, point, direction).into_iter();
-            limits
-                .filter(move |_| part > 0.0)
-                .map(move |limit| Limit { rate: limit.rate / part, ..limit })
-        });
-        of_both.into_iter().flatten().collect()
-    }
+/// The measured ceilings of a point, of all these: the links of its targets together, and what its
+/// path has; of another path none says anything of it.
+fn on_the_way(ceilings: &[Bound], run: usize, point: &Point) -> Vec<Limit> {
+    let of_both = [Direction::Read, Direction::Write].map(|direction| {
+        // A direction has a part of the bytes, and its ceiling is as much larger for all.
+        let part = point.part(direction);
+        let limits = on_the_way_of(ceilings, run, point, direction).into_iter();
+        limits
+            .filter(move |_| part > 0.0)
+            .map(move |limit| Limit { rate: limit.rate / part, ..limit })
+    });
+    of_both.into_iter().flatten().collect()
+}
 
-    /// Those of one direction.
-    fn on_the_way_of(&self, run: usize, point: &Point, direction: Direction) -> Vec<Limit> {
-        let of = |name: &str, of: &str| {
-            let fits = |bound: &&Bound| {
-                (bound.run, bound.theory) == (run, false)
-                    && bound.name == name
-                    && bound.of == of
-                    && bound.direction.is_none_or(|other| other == direction)
-                    && is_rate(&bound.rate)
-            };
-            self.ceilings.iter().filter(fits).map(|bound| bound.rate).min_by(f64::total_cmp)
+/// Those of one direction.
+fn on_the_way_of(
+    ceilings: &[Bound],
+    run: usize,
+    point: &Point,
+    direction: Direction,
+) -> Vec<Limit> {
+    let of = |name: &str, of: &str| {
+        let fits = |bound: &&Bound| {
+            (bound.run, bound.theory) == (run, false)
+                && bound.name == name
+                && bound.of == of
+                && bound.direction.is_none_or(|other| other == direction)
+                && is_rate(&bound.rate)
         };
-        let links: Option<Vec<f64>> =
-            point.targets.iter().map(|target| of("link", target)).collect();
-        let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
-        let is_gpus = point.targets.iter().any(|target| target != "host");
-        // What several do at once may be less than what each does alone.
-        let all = point.targets.join("+");
-        let found = [
-            ("link", of("links", &all)),
-            ("uplink", of("uplink", &all)),
-            ("shared", of("shared", &all)),
-            ("link", links),
-            ("storage", of("storage", &point.path)),
-            ("network", of("network", &point.path)),
-            ("memory", of("memory", "host").filter(|_| is_gpus && direction == Direction::Read)),
-        ];
-        let known = found.into_iter().filter_map(|(name, rate)| Some((name, rate?)));
-        known.map(|(name, rate)| Limit { name: name.into(), rate }).collect()
-    }
+        ceilings.iter().filter(fits).map(|bound| bound.rate).min_by(f64::total_cmp)
+    };
+    let links: Option<Vec<f64>> = point.targets.iter().map(|target| of("link", target)).collect();
+    let links = links.filter(|links| !links.is_empty()).map(|links| links.iter().sum());
+    let is_gpus = point.targets.iter().any(|target| target != "host");
+    // What several do at once may be less than what each does alone.
+    let all = point.targets.join("+");
+    let found = [
+        ("link", of("links", &all)),
+        ("uplink", of("uplink", &all)),
+        ("shared", of("shared", &all)),
+        ("link", links),
+        ("storage", of("storage", &point.path)),
+        ("network", of("network", &point.path)),
+        ("memory", of("memory", "host").filter(|_| is_gpus && direction == Direction::Read)),
+    ];
+    let known = found.into_iter().filter_map(|(name, rate)| Some((name, rate?)));
+    known.map(|(name, rate)| Limit { name: name.into(), rate }).collect()
 }
 
 fn is_rate(rate: &f64) -> bool {
@@ -172,6 +190,46 @@ mod tests {
         assert_eq!(limit(&several), Some(("storage".into(), 7e9)));
         for none in [json!(null), bound("in-flight", 0.0)] {
             assert_eq!(limit(&[none]), Some(("storage".into(), 7e9)));
+        }
+    }
+
+    #[test]
+    fn a_ceiling_that_was_exceeded_later_keeps_its_name_for_what_it_bound() {
+        let targets = vec!["cuda:0", "cuda:1"];
+        let sweep =
+            Sweep { request_sizes: vec![4096], depths: vec![1], targets, ..Sweep::default() };
+        // An attempt: its ceilings, and its samples with what they say of the lowest.
+        let attempt = |link: [f64; 2], storage: f64, lowest: Option<f64>| {
+            let mut records = vec![made::run(&sweep)];
+            let links = link.iter().zip(&sweep.targets);
+            records.extend(links.map(|(rate, of)| made::ceiling("link", of, false, *rate)));
+            records.push(made::ceiling("storage", &sweep.path, false, storage));
+            let samples = lowest.into_iter().flat_map(|lowest| {
+                let bound = json!({"name": "in-flight", "bytes_per_second": lowest});
+                made::samples(&sweep).into_iter().map(move |mut sample| {
+                    sample["measured"]["bound"] = bound.clone();
+                    sample
+                })
+            });
+            records.extend(samples);
+            records
+        };
+        let limit = |attempts: [&[serde_json::Value]; 2]| {
+            let digest = digest_of(&[("a", &made::text(&attempts.concat()))]);
+            assert_eq!((digest.lines.len(), digest.ceilings.len()), (1, 3));
+            digest.lines[0].limit.clone().map(|limit| (limit.name, limit.rate))
+        };
+        let other = attempt([2.5e9, 30e9], 8e9, None);
+        for (links, storage, lowest, name) in [
+            ([25e9, 25e9], 7e9, 7e9, "storage"),
+            ([25e9, 25e9], 9e9, 9e9, "storage"),
+            ([3e9, 2e9], 9e9, 5e9, "link"),
+            ([3e9, 2e9], 9e9, 4e9, "lowest"),
+        ] {
+            let own = attempt(links, storage, Some(lowest));
+            for attempts in [[&own[..], &other], [&other, &own]] {
+                assert_eq!(limit(attempts), Some((name.to_owned(), lowest)));
+            }
         }
     }
 

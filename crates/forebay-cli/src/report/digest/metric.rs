@@ -27,6 +27,10 @@ pub enum Metric {
     CpuUser,
     /// In the kernel.
     CpuSystem,
+    /// In the program, as a share of one core over the span: 1 for each that was busy.
+    CpuUserShare,
+    /// In the kernel.
+    CpuSystemShare,
     /// The share of the files that was in the page cache before the span.
     CachedBefore,
     /// After it.
@@ -61,7 +65,7 @@ pub enum Metric {
 
 impl Metric {
     /// All, in the order of columns.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::Rate,
         Self::Requests,
         Self::Mean,
@@ -74,6 +78,8 @@ impl Metric {
         Self::CpuPerGb,
         Self::CpuUser,
         Self::CpuSystem,
+        Self::CpuUserShare,
+        Self::CpuSystemShare,
         Self::CachedBefore,
         Self::CachedAfter,
         Self::Slope,
@@ -102,11 +108,13 @@ impl Metric {
             Self::P90 => "p90 latency",
             Self::P99 => "p99 latency",
             Self::P999 => "p99.9 latency",
-            Self::Slowest => "longest latency",
+            Self::Slowest => "max latency",
             Self::Cores => "busy cores",
             Self::CpuPerGb => "CPU cost",
             Self::CpuUser => "CPU time in the program",
             Self::CpuSystem => "CPU time in the kernel",
+            Self::CpuUserShare => "CPU user",
+            Self::CpuSystemShare => "CPU system",
             Self::CachedBefore => "share in the page cache before",
             Self::CachedAfter => "share in the page cache after",
             Self::Slope => "rise of the rate",
@@ -135,6 +143,7 @@ impl Metric {
             Self::Cores | Self::CachedBefore | Self::CachedAfter | Self::Slope => "",
             Self::CpuPerGb => "s/GB",
             Self::CpuUser | Self::CpuSystem => "s",
+            Self::CpuUserShare | Self::CpuSystemShare => "% of a core",
             Self::GpuWatts
             | Self::PackageWatts
             | Self::DramWatts
@@ -156,6 +165,7 @@ impl Metric {
         match self {
             Self::Rate => 1e-9,
             Self::Mean | Self::P50 | Self::P90 | Self::P99 | Self::P999 | Self::Slowest => 1e6,
+            Self::CpuUserShare | Self::CpuSystemShare => 100.0,
             _ => 1.0,
         }
     }
@@ -176,6 +186,8 @@ impl Metric {
             Self::CpuPerGb => "cpu_s_per_gb",
             Self::CpuUser => "cpu_user_s",
             Self::CpuSystem => "cpu_system_s",
+            Self::CpuUserShare => "cpu_user_share",
+            Self::CpuSystemShare => "cpu_system_share",
             Self::CachedBefore => "page_cache_before",
             Self::CachedAfter => "page_cache_after",
             Self::Slope => "slope",

@@ -39,6 +39,9 @@ pub struct Digest {
     pub lines: Vec<Line>,
     /// What the parts of the machines can do at most.
     pub ceilings: Vec<Bound>,
+    /// The same as each attempt found them, where a run was stopped and continued: its samples tell
+    /// by those what binds them.
+    pub attempts: Vec<Vec<Bound>>,
     /// What a reader of the numbers should know, as sentences.
     pub warnings: Vec<String>,
     /// Each single measurement.

@@ -179,6 +179,8 @@ mod tests {
         for (key, first, second) in [
             ("cpu_user_s", "2.5", "0.1"),
             ("cpu_system_s_max", "2.25", "0.2"),
+            ("cpu_user_share", "1.25", "0.05"),
+            ("cpu_system_share_max", "1.125", "0.1"),
             ("page_cache_before", "0.125", "0"),
             ("page_cache_after", "0.625", "0"),
             ("slope", "0.1", "0"),

@@ -41,7 +41,7 @@ fn row(point: &Point, name: &str, way: &Way) -> Vec<Cell> {
         whole(point.tokens),
         Cell::text(name),
         millis(point.compute_turn_s(), 2),
-        millis(point.transfer_layer_s, 2),
+        millis(way.transfer(point), 2),
         maybe(way.reads, &layers_of),
         millis(way.pass_s, 1),
         millis(way.line_s, 1),

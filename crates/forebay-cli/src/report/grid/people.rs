@@ -5,14 +5,18 @@ use crate::report::digest::{Axis, Digest, Line, Metric, digits, rate_text};
 use crate::results::summary::Estimate;
 
 /// The quantities that people read; the others are in the full table.
-const METRICS: [Metric; 19] = [
+const METRICS: [Metric; 23] = [
     Metric::Rate,
     Metric::Requests,
     Metric::Mean,
     Metric::P50,
+    Metric::P90,
     Metric::P99,
     Metric::P999,
+    Metric::Slowest,
     Metric::CpuPerGb,
+    Metric::CpuUserShare,
+    Metric::CpuSystemShare,
     Metric::GpuWatts,
     Metric::GpuJoules,
     Metric::PackageWatts,
@@ -107,18 +111,17 @@ fn quantity(metric: Metric, estimate: Option<Estimate>) -> Cell {
     Cell::number(estimate.median, text)
 }
 
-/// That some rate of a point was not steady, and how much it rose or fell; of the others nothing,
-/// so that there is no column where all were.
+/// Whether all rates of a point were steady, and how much they rose or fell.
 fn steady(line: &Line) -> Cell {
-    if line.unsteady == 0 {
+    if line.judged == 0 {
         return Cell::empty();
     }
     let slope = line.metric(Metric::Slope).map(|slope| slope.median);
-    let told = slope.map_or_else(String::new, |slope| {
-        let sign = if slope > 0.0 { "+" } else { "" };
-        format!(", {sign}{} %", digits(slope * 100.0))
-    });
-    Cell { text: format!("no{told}"), number: slope }
+    // No zero has a sign of its own.
+    let percent = |slope: f64| (slope * 1000.0).round() / 10.0 + 0.0;
+    let told = slope.map_or_else(String::new, |slope| format!(", {:+.1} %", percent(slope)));
+    let word = if line.unsteady == 0 { "yes" } else { "no" };
+    Cell { text: format!("{word}{told}"), number: slope }
 }
 
 /// What stands behind the quantities.
@@ -311,7 +314,32 @@ mod tests {
     }
 
     #[test]
-    fn power_and_what_was_not_steady_have_columns_where_they_were_told() {
+    fn latencies_and_processors_have_columns() {
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(made::samples(&sweep));
+        for record in &mut records[1..] {
+            let ns = [("p50", 1000), ("p90", 2000), ("p99", 3000), ("p99_9", 4000), ("max", 9000)];
+            for (key, ns) in ns {
+                record["measured"]["latency"][format!("{key}_ns")] = ns.into();
+            }
+        }
+        let digest = digest_of(&[("a", &made::text(&records))]);
+        let grid = results(&digest, 9);
+        let told = |heading: &str| {
+            let place = grid.columns.iter().position(|column| column.heading == heading);
+            grid.rows[0][place.unwrap_or_else(|| panic!("no `{heading}`"))].text.clone()
+        };
+        let latencies = ["p50", "p90", "p99", "p99.9", "max"];
+        let latencies = latencies.map(|name| told(&format!("{name} latency, µs")));
+        assert_eq!(latencies, ["1.00", "2.00", "3.00", "4.00", "9.00"]);
+        // 0.1 s and 0.2 s of 2 s.
+        let shares = ["CPU user, % of a core", "CPU system, % of a core"].map(told);
+        assert_eq!(shares, ["5.00", "10.0"]);
+    }
+
+    #[test]
+    fn power_and_how_steady_rates_were_have_columns_where_they_were_told() {
         let sweep = Sweep { request_sizes: vec![4096], repeats: 1, ..Sweep::default() };
         let mut records = vec![made::run(&sweep)];
         records.extend(made::samples(&sweep));
@@ -328,7 +356,8 @@ mod tests {
             (heads, grid.rows.iter().map(texts).collect::<Vec<_>>())
         };
         let (heads, rows) = of(&records);
-        assert_eq!((heads, rows[0][0].as_str()), (vec!["GPU energy, J/GB".to_owned()], "20.5"));
+        assert_eq!(heads, ["GPU energy, J/GB", "steady"]);
+        assert_eq!(rows[0], ["20.5", "yes, +0.0 %"]);
         records[1]["measured"]["power"] = serde_json::json!({"seconds": 2.0,
             "sources": [{"part": "server", "joules": 1300.0}]});
         let steady = |slope: f64| serde_json::json!({"slope": slope, "reached": false});
@@ -341,8 +370,12 @@ mod tests {
         let (heads, rows) = of(&records);
         assert_eq!(heads, ["GPU energy, J/GB", "server power, W", "steady"]);
         assert_eq!(rows[0], ["20.5", "650", "no, +12.0 %"]);
-        assert_eq!((rows[1][1].as_str(), rows[1][2].as_str()), ("", "no, -7.00 %"));
-        assert_eq!(rows[2][2], "");
+        assert_eq!((rows[1][1].as_str(), rows[1][2].as_str()), ("", "no, -7.0 %"));
+        assert_eq!(rows[2][2], "yes, +0.0 %");
+        for record in records.iter_mut().filter(|record| record["record"] == "sample") {
+            record["measured"]["steady"] = serde_json::Value::Null;
+        }
+        assert!(!of(&records).0.contains(&"steady".to_owned()), "of what nobody judged");
     }
 
     #[test]

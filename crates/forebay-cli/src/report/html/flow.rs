@@ -2,7 +2,8 @@
 //! the bytes that took each edge.
 //!
 //! How many took an edge follows from the verdicts alone; what they do not prove has an edge of
-//! its own. What the drives counted stands beside them.
+//! its own, and so has what cuFile moved through host memory, of which they do not say whether the
+//! pages were there. What the drives counted stands beside them.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use forebay::units::format_size;
 use super::markup::{Markup, at, cut};
 use crate::report::digest::{Axis, Digest, Line};
 
-/// Without and with an edge that is not proven.
-const SIZES: [&str; 2] = ["0 0 460 190", "0 0 460 250"];
+/// Without an edge below the others, with one, and with two.
+const SIZES: [&str; 3] = ["0 0 460 190", "0 0 460 250", "0 0 460 314"];
 /// Drawings of a page at most.
 const FLOWS_MAX: usize = 8;
 
@@ -35,6 +36,8 @@ pub(crate) struct Flow {
     cached: f64,
     /// Straight; of what stays in the host's memory, past the page cache.
     direct: f64,
+    /// By cuFile through host memory, from drives or from the page cache.
+    compat: f64,
     /// Whatever else.
     unproven: f64,
 }
@@ -43,7 +46,8 @@ impl Flow {
     fn add(&mut self, line: &Line) {
         for (way, bytes) in &line.ways {
             match way.as_str() {
-                "staged" | "compat" => self.staged += bytes,
+                "staged" => self.staged += bytes,
+                "compat" => self.compat += bytes,
                 "cached" => self.cached += bytes,
                 // It says nothing of how bytes come to a GPU.
                 "host (page cache)" if self.host => self.cached += bytes,
@@ -77,9 +81,11 @@ impl Flow {
                 ("drives and GPU, straight", self.direct),
             ]
         };
-        if self.unproven > 0.0 {
-            edges.push(("a way that is not proven", self.unproven));
-        }
+        let below = [
+            ("through host memory by cuFile, from drives or page cache", self.compat),
+            ("a way that is not proven", self.unproven),
+        ];
+        edges.extend(below.into_iter().filter(|(_, bytes)| *bytes > 0.0));
         edges
     }
 }
@@ -109,7 +115,7 @@ pub(crate) fn draw(markup: &mut Markup, flow: &Flow, number: usize) {
         markup.element("figcaption", &[], &name);
         let (title, about) = (format!("f{number}"), format!("g{number}"));
         let labels = format!("{title} {about}");
-        let size = SIZES[usize::from(flow.unproven > 0.0)];
+        let size = SIZES[usize::from(flow.compat > 0.0) + usize::from(flow.unproven > 0.0)];
         let attributes: [(&str, &dyn std::fmt::Display); 3] =
             [("viewBox", &size), ("role", &"img"), ("aria-labelledby", &labels)];
         markup.within("svg", &attributes, |markup| {
@@ -194,9 +200,26 @@ fn drawn_edges(markup: &mut Markup, flow: &Flow) {
         let way = if flow.host { "past the page cache" } else { "straight" };
         label(markup, (230.0, 170.0), &format!("{way}: {}", shown(flow.direct)));
     });
-    if flow.unproven > 0.0 {
-        markup.alone("path", &[("class", &"doubt"), ("d", &"M40 134Q230 290 420 134")]);
-        label(markup, (230.0, 234.0), &format!("not proven: {}", shown(flow.unproven)));
+    below(markup, flow);
+}
+
+/// The edges below the others, where bytes took them.
+fn below(markup: &mut Markup, flow: &Flow) {
+    // Where it begins, the point that bends it, where it ends, and the line of its words.
+    let places = [(40.0, 290.0, 420.0, 234.0), (20.0, 418.0, 440.0, 298.0)];
+    let found = [("edge", "by cuFile", flow.compat), ("doubt", "not proven", flow.unproven)];
+    let found = found.into_iter().filter(|(_, _, bytes)| *bytes > 0.0);
+    for ((class, words, bytes), (left, bend, right, line)) in found.zip(places) {
+        let path = format!("M{} 134Q230 {} {} 134", at(left), at(bend), at(right));
+        markup.alone("path", &[("class", &class), ("d", &path)]);
+        let is_known = class == "edge";
+        if is_known && flow.writes {
+            head(markup, ((230.0, bend), (left, 134.0)));
+        }
+        if is_known && flow.reads {
+            head(markup, ((230.0, bend), (right, 134.0)));
+        }
+        label(markup, (230.0, line), &format!("{words}: {}", shown(bytes)));
     }
 }
 
@@ -313,13 +336,33 @@ mod tests {
         }
         let mut flow = Flow::default();
         flow.add(&line);
-        assert_eq!((flow.direct, flow.staged, flow.cached, flow.unproven), (1.0, 2.0, 4.0, 24.0));
+        assert_eq!((flow.direct, flow.staged, flow.cached), (1.0, 0.0, 4.0));
+        assert_eq!((flow.compat, flow.unproven), (2.0, 24.0));
         for host in [false, true] {
             let mut markup = Markup::default();
             draw(&mut markup, &Flow { host, ..flow.clone() }, 1);
             let page = markup.done();
-            assert!(page.contains("not proven: 24 B"), "{page}");
+            assert!(page.contains(SIZES[2]), "{page}");
+            assert!(page.contains("by cuFile: 2 B") && page.contains("not proven: 24 B"), "{page}");
             assert!(elements(&page).len() > 10);
+        }
+    }
+
+    /// Whether cuFile read it from the drives or from the page cache nobody knows.
+    #[test]
+    fn what_cufile_copied_is_no_drives() {
+        for host in [false, true] {
+            let mut flow = Flow { host, ..Flow::default() };
+            flow.add(&line("cuda:0", &["compat"]));
+            let edges: Vec<_> =
+                flow.edges().into_iter().filter(|(_, bytes)| *bytes > 0.0).collect();
+            let told = "through host memory by cuFile, from drives or page cache";
+            assert_eq!(edges, [(told, 100.0)]);
+            let mut markup = Markup::default();
+            draw(&mut markup, &flow, 1);
+            let page = markup.done();
+            assert!(page.contains(SIZES[1]) && page.contains("by cuFile: 100 B"), "{page}");
+            assert!(!page.contains("not proven"), "{page}");
         }
     }
 }

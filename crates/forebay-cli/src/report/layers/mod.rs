@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::digest::grouped;
 
 /// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
-pub const SCHEMA: u64 = 3;
+pub const SCHEMA: u64 = 4;
 
 /// What one run of `forebay stream` measured.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -71,7 +71,7 @@ pub struct Point {
     pub turns: u64,
     /// Seconds of a pass's compute alone.
     pub compute_s: f64,
-    /// Seconds of a layer's transfer alone.
+    /// Seconds of a layer's transfer alone, of ways that have none of their own.
     pub transfer_layer_s: f64,
     /// Seconds of a layer's compute on the way there.
     pub forward_layer_s: Option<f64>,
@@ -92,8 +92,13 @@ pub struct Way {
     pub pass_low_s: Option<f64>,
     /// Seconds of the longest.
     pub pass_high_s: Option<f64>,
-    /// Seconds that theory says with this compute, this link and this way's buffers.
+    /// Seconds that theory says with this compute, this transfer and this way's buffers.
     pub line_s: f64,
+    /// Seconds of a layer's transfer alone by this way.
+    pub transfer_layer_s: Option<f64>,
+    /// How many times its line a pass takes, where each was held against one of its own.
+    #[serde(rename = "over_line")]
+    pub over_own_line: Option<f64>,
     /// Seconds of these that the compute waits.
     pub line_stall_s: Option<f64>,
     /// Layers that come in a pass, in theory.
@@ -209,12 +214,22 @@ impl Way {
     /// How many times its line a pass takes.
     #[must_use]
     pub fn over_line(&self) -> f64 {
-        self.pass_s / self.line_s
+        self.over_own_line.unwrap_or(self.pass_s / self.line_s)
     }
 
-    /// The same of the shortest pass and of the longest.
+    /// Seconds of a layer's transfer alone.
+    #[must_use]
+    pub fn transfer(&self, point: &Point) -> f64 {
+        self.transfer_layer_s.unwrap_or(point.transfer_layer_s)
+    }
+
+    /// The same of the shortest pass and of the longest; none where each has a line of its own.
     #[must_use]
     pub fn range_over_line(&self) -> Option<(f64, f64)> {
+        let whole = self.pass_s / self.line_s;
+        if (self.over_line() / whole - 1.0).abs() > 1e-9 {
+            return None;
+        }
         Some((self.pass_low_s? / self.line_s, self.pass_high_s? / self.line_s))
     }
 
@@ -266,7 +281,7 @@ pub const QUANTITIES: [Quantity; 23] = [
     point("compute_s", "compute of a pass alone", |point| Some(point.compute_s)),
     point("forward_layer_s", "compute of a layer forward", |point| point.forward_layer_s),
     point("backward_layer_s", "compute of a layer backward", |point| point.backward_layer_s),
-    point("transfer_layer_s", "transfer of a layer alone", |point| Some(point.transfer_layer_s)),
+    way("transfer_layer_s", "transfer of a layer alone", |point, way| Some(way.transfer(point))),
     point("operations", "operations of a pass", |point| point.operations),
     way("pass_s", "the median pass", |_, way| Some(way.pass_s)),
     way("pass_low_s", "the shortest pass", |_, way| way.pass_low_s),

@@ -31,7 +31,9 @@ const TEXT_MAX: usize = 1000;
 const COMMAND_MAX: usize = 4096;
 /// What seconds are between: nothing is shorter than a tick or longer than 30 years.
 const SECONDS: (f64, f64) = (1e-12, 1e9);
-/// What a count or a ratio is between.
+/// What one thing over another is between.
+const RATIO: (f64, f64) = (1e-18, 1e18);
+/// What a count, or a part of something, is between.
 const COUNT: (f64, f64) = (0.0, 1e18);
 
 /// What tells the kinds of objects apart.
@@ -287,6 +289,8 @@ impl ToldPoint {
 fn check(way: &Way) -> Result<(), String> {
     seconds("pass_s", way.pass_s)?;
     seconds("line_s", way.line_s)?;
+    within("transfer_layer_s", way.transfer_layer_s, SECONDS)?;
+    within("over_line", way.over_own_line, RATIO)?;
     within("pass_low_s", way.pass_low_s, SECONDS)?;
     within("pass_high_s", way.pass_high_s, SECONDS)?;
     within("rested_s", way.rested_s, SECONDS)?;

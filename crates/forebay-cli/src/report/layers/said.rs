@@ -10,10 +10,18 @@ const ANSWER_MAX: usize = 8;
 
 /// What the columns of the table and the words of the sentences mean.
 pub const LEGEND: [(&str, &str); 10] = [
-    ("compute, transfer", "of a layer, each alone in this run; compute over all turns of a pass"),
+    (
+        "compute, transfer",
+        "of a layer, each alone in this run; compute over all turns of a pass; \
+     the transfer over the link, or by plain reads of the drive where these take longer",
+    ),
     ("reads", "layers that come in a pass; what is on the GPU at the turn is not read again"),
-    ("line", "what a pass takes at best with this compute, this link and the way's buffers"),
-    ("overhead, over compute", "a pass beyond its line, and beyond compute alone"),
+    ("line", "what a pass takes at best with this compute, this transfer and the way's buffers"),
+    (
+        "overhead, over compute",
+        "a pass beyond its line (from a drive: that of its own round), and \
+     beyond compute alone",
+    ),
     ("from rest", "the overhead of a turn's first pass, before which the way had nothing to do"),
     ("stall", "what the compute waits in a pass"),
     ("compute beside", "the compute's time while layers come, to the same alone"),
@@ -25,7 +33,7 @@ pub const LEGEND: [(&str, &str); 10] = [
 /// Whether a pass takes as long as compute alone and the one transfer that nothing can hide.
 #[must_use]
 pub fn is_free(point: &Point, way: &Way) -> bool {
-    way.pass_s <= AS_LONG * (point.compute_s + point.transfer_layer_s)
+    way.pass_s <= AS_LONG * (point.compute_s + way.transfer(point))
 }
 
 /// Whether a pass takes as long as theory says, whatever binds.

@@ -38,12 +38,21 @@ impl Way {
         }
     }
 
-    /// How many calls of a thread are in flight where that is part of it.
+    /// How many requests a thread makes at a time where that is part of it.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {
             Self::Forebay(_) => None,
             Self::Plain(plain) => plain.depth(),
+        }
+    }
+
+    /// How many calls of a thread have memory where that is part of it.
+    #[must_use]
+    pub const fn places(self) -> Option<u32> {
+        match self {
+            Self::Forebay(_) => None,
+            Self::Plain(plain) => plain.places(),
         }
     }
 

@@ -60,14 +60,23 @@ impl Plain {
         }
     }
 
-    /// How many calls of a thread are in flight where that is part of the way; `None`: as many as
-    /// are asked for.
+    /// How many requests a thread makes at a time where that is part of the way; `None`: as many
+    /// calls as are asked for.
     #[must_use]
     pub const fn depth(self) -> Option<u32> {
         match self {
-            Self::Cpu | Self::CpuGpu | Self::CpuCachedGpu => Some(1),
-            Self::CpuAsyncGpu => Some(2),
+            Self::Cpu | Self::CpuGpu | Self::CpuAsyncGpu | Self::CpuCachedGpu => Some(1),
             Self::Uring => None,
+        }
+    }
+
+    /// How many calls of a thread have memory where that is part of the way: of one that copies
+    /// behind the next request, that request's as well.
+    #[must_use]
+    pub const fn places(self) -> Option<u32> {
+        match self {
+            Self::CpuAsyncGpu => Some(2),
+            _ => self.depth(),
         }
     }
 

@@ -120,8 +120,11 @@ fn every_type_runs_on_a_simulated_gpu() {
         // What was just written is in the page cache, and some of it may be on its way out.
         let label = word(&text, "XferType: ");
         assert!(["CPU_CACHED_GPU", "CPU_ASYNC_GPU"].contains(&label), "{text}");
-        assert_eq!(talk.lines().count(), 1, "{talk}");
+        let stands = [5, 7].contains(&number);
+        assert_eq!(talk.lines().count(), 2 + usize::from(stands), "{talk}");
+        assert_eq!(talk.contains("none is queued on a stream"), stands, "{talk}");
         assert!(talk.contains(&format!("`-x {number}` (G")), "{talk}");
+        assert!(!verdict(&talk).contains("direct"), "{talk}");
         assert!(talk.contains("no `libcufile`") && talk.contains("--gpu sim:cufile"), "{talk}");
         assert_eq!(text.contains(" Threads: 1 IoDepth: 2 DataSetSize: "), number >= 6, "{text}");
         assert_eq!(number_of(&text, "ops: "), 16);
@@ -130,9 +133,30 @@ fn every_type_runs_on_a_simulated_gpu() {
     }
 }
 
+/// What is said that others counted.
+#[track_caller]
+fn verdict(talk: &str) -> &str {
+    let mut told = talk.lines().filter_map(|line| line.split_once("what others counted: "));
+    let (_, verdict) = told.next().unwrap_or_else(|| panic!("no verdict: {talk}"));
+    assert!(verdict.contains(", simulated"), "{talk}");
+    verdict
+}
+
 #[track_caller]
 fn number_of(line: &str, key: &str) -> u64 {
     word(line, key).parse().unwrap()
+}
+
+#[test]
+fn of_more_files_than_are_asked_for_there_is_no_verdict() {
+    let folder = folder();
+    for (threads, is_judged) in [(64, true), (65, false)] {
+        let line = format!("-D . -w {threads} -s 4k -i 4k -x 0 -I 0 --gpu sim");
+        let (_, talk) = good(folder.path(), &line);
+        assert_eq!(talk.contains("what others counted: "), is_judged, "{talk}");
+        let why = "no verdict: 65 files are more than the 64 that are asked for";
+        assert_eq!(talk.contains(why), !is_judged, "{talk}");
+    }
 }
 
 #[test]
@@ -146,7 +170,18 @@ fn what_goes_directly_has_its_own_name() {
         [(0, "GPUD"), (5, "GPUD_ASYNC"), (6, "GPU_BATCH"), (7, "GPU_BATCH_STREAM")]
     {
         for io in [number % 4, 3 - number % 4] {
-            let (text, _) = good(folder.path(), &format!("{line} -x {number} -I {io} -V"));
+            let (text, talk) = good(folder.path(), &format!("{line} -x {number} -I {io} -V"));
+            // Who reads back is judged as well.
+            let runs = 1 + usize::from(io % 2 == 1);
+            assert_eq!(talk.matches("what others counted: ").count(), runs, "{talk}");
+            verdict(&talk);
+            let as_other = match number {
+                5 => "`-x 5` makes its requests as `-x 0`",
+                7 => "`-x 7` makes its requests as `-x 6`",
+                _ => "",
+            };
+            assert!(talk.contains(as_other), "{talk}");
+            assert_eq!(talk.contains("makes its requests as"), !as_other.is_empty(), "{talk}");
             for line in text.lines().filter(|line| *line != "Verifying data ") {
                 assert_eq!(word(line, "XferType: "), label, "{text}");
             }
@@ -191,6 +226,7 @@ fn every_type_runs_without_a_gpu() {
         assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
         let said = talk.matches("`--gpu none` asked for it").count();
         assert_eq!(said, usize::from(number != 1), "{talk}");
+        assert!(!talk.contains("what others counted"), "of the host's memory: {talk}");
         if number < 3 {
             let (code, talk, _) = run(folder.path(), &format!("{line} --strict"));
             assert_eq!(code, i32::from(number != 1), "{talk}");

@@ -1,6 +1,8 @@
 //! The page in a real browser: nothing goes wrong, it sorts, copies, prints, fits a telephone, and
 //! shows the numbers of the results.
 
+mod several;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -136,10 +138,15 @@ fn a_page_works_in_a_browser() {
         ("bytes_per_second", rates.clone()),
         ("requests_per_second", of(&|measured| measured["requests_per_second"].as_f64())),
         ("latency_p50_s", latency("p50_ns")),
+        ("latency_p90_s", latency("p90_ns")),
         ("latency_p99_s", latency("p99_ns")),
         ("latency_p99_9_s", latency("p99_9_ns")),
+        ("latency_max_s", latency("max_ns")),
         ("cpu_s_per_gb", of(&|measured| measured["cpu"]["s_per_gb"].as_f64())),
+        ("cpu_user_share", of(&|measured| Some(measured["cpu"]["user_s"].as_f64()? / 2.0))),
+        ("cpu_system_share", of(&|measured| Some(measured["cpu"]["system_s"].as_f64()? / 2.0))),
         ("gpu_joules_per_gb", of(&|measured| measured["joules_per_gb"][0]["per_gb"].as_f64())),
+        ("slope", of(&|measured| measured["steady"]["slope"].as_f64())),
         ("share_of_limit", rates.iter().map(|rate| rate / 7e9).collect()),
     ];
     check_numbers(&mut browser, "results", &results);
@@ -180,11 +187,11 @@ fn copies(browser: &mut Browser, rows: usize) {
          { window.copied = text; }}}); 1",
     );
     let tools = "document.getElementById('results').parentElement.previousElementSibling";
-    for (number, begins) in ["way,", "| way |"].iter().enumerate() {
+    for (number, heads) in [["way,", "run,"], ["| way |", "| run |"]].iter().enumerate() {
         browser.click(&format!("{tools}.children[{number}]"));
         let copied = browser.is("window.copied");
         let copied = copied.as_str().unwrap();
-        assert!(copied.starts_with(begins), "{copied}");
+        assert!(heads.iter().any(|head| copied.starts_with(head)), "{copied}");
         assert!(copied.lines().count() > rows, "{copied}");
     }
 }

@@ -11,7 +11,7 @@ use super::{folder, forebay};
 use crate::program::program;
 
 /// What a comparison with these arguments prints.
-fn compare(arguments: &[&str]) -> Output {
+pub(super) fn compare(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir_in(".").unwrap();
     let mut command = Command::new(program());
     command.current_dir(folder.path()).args(["compare", "-s", "2", "--gpu", "sim"]);

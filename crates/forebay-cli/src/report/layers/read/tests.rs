@@ -18,8 +18,8 @@ const ELSE: &str =
 fn told() -> Value {
     let way = json!({
         "pass_s": 0.2, "pass_low_s": 0.1, "pass_high_s": 0.3, "line_s": 0.2, "line_stall_s": 0.0,
-        "line_reads": 3, "reads": 3.0, "stall_s": -1e-9, "compute_beside": 1.0,
-        "cpu_s_per_gb": 0.02, "bytes": {"file_bytes": 3000}
+        "transfer_layer_s": 0.06, "over_line": 0.9, "line_reads": 3, "reads": 3.0,
+        "stall_s": -1e-9, "compute_beside": 1.0, "cpu_s_per_gb": 0.02, "bytes": {"file_bytes": 3000}
     });
     let point = json!({
         "tokens": 1024, "turns": 3, "compute_s": 0.1, "forward_layer_s": 0.03,
@@ -58,6 +58,7 @@ fn every_number_of_a_file_is_read() {
     assert_eq!(found.ways(), ["a", "b", "ours"]);
     let way = found.points[0].way("a").unwrap();
     assert_eq!((way.pass_high_s, way.bytes.file_bytes), (Some(0.3), Some(3000)));
+    assert_eq!((way.over_line(), way.transfer(&found.points[0])), (0.9, 0.06));
     assert_eq!((found.points[0].operations, found.points[0].backward_layer_s), (Some(1e12), None));
 }
 
@@ -91,9 +92,9 @@ fn kinds_are_told_apart() {
 
 #[test]
 fn what_makes_no_sense_is_named() {
-    let version = "it has version 4, and this program reads 1 to 3";
-    assert_eq!(why("/layers_schema", 4.into()), version);
-    assert_eq!(layers(br#"{"layers_schema": 4}"#).unwrap_err(), version);
+    let version = "it has version 5, and this program reads 1 to 4";
+    assert_eq!(why("/layers_schema", 5.into()), version);
+    assert_eq!(layers(br#"{"layers_schema": 5}"#).unwrap_err(), version);
     assert!(why("/layers_schema", "1".into()).contains("invalid type: string"));
     assert_eq!(why("/layers", 0.into()), "`layers` has to be 1 or more, not `0`");
     assert_eq!(
@@ -110,6 +111,8 @@ fn what_makes_no_sense_is_named() {
         ("/points/0/ways/b/line_s", json!(0)),
         ("/points/0/ways/b/pass_low_s", json!(0)),
         ("/points/0/ways/b/stall_s", json!(1e10)),
+        ("/points/0/ways/b/over_line", json!(0)),
+        ("/points/0/ways/b/transfer_layer_s", json!(-1)),
         ("/points/0/ways/b/reads", json!(-1)),
         ("/points/0/ways/b/cpu_s_per_gb", json!(-1)),
         ("/points/0/compute_s", json!(-1)),

@@ -1,0 +1,94 @@
+//! Which way the bytes of types took that are to go directly, by what others counted around a run.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay::Engine;
+use forebay::gpu::DeviceId;
+use forebay::proof::{Evidence, Sources, Span};
+
+use super::run::Task;
+use super::tell;
+use crate::bench::proof::{Proof, Prover};
+use crate::failure::Result;
+use crate::report::proof::VerdictFacts;
+use crate::report::warnings::say;
+use crate::workload::issuer::add;
+use crate::workload::measure::{files_of, proofs_of};
+use crate::workload::run::{OfTarget, Ran};
+
+/// Files whose pages are asked for, at most, each of which is open as long as the run goes on.
+const FILES_MAX: usize = 64;
+
+/// The counters around the runs of jobs.
+pub(super) struct Watched {
+    provers: Vec<Arc<Prover>>,
+    sources: Sources,
+    /// For each job the number of its GPU.
+    gpus: Vec<usize>,
+}
+
+impl Watched {
+    /// `None` where nothing was to go directly, or no GPU takes part.
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub(super) fn new(engine: &Engine, tasks: &[Task<'_>]) -> Result<Option<Self>> {
+        let (mut known, mut gpus): (Vec<(DeviceId, Arc<Prover>)>, _) = (Vec::new(), Vec::new());
+        for task in tasks.iter().filter(|task| task.asked.transfer.is_direct()) {
+            let device = task.lanes.first().and_then(|lane| lane.device.as_ref());
+            let Some(device) = device else { return Ok(None) };
+            let number = known.iter().position(|(id, _)| *id == device.id());
+            gpus.push(number.unwrap_or(known.len()));
+            if number.is_none() {
+                known.push((device.id(), Arc::new(Prover::new(Some(device.info())))));
+            }
+        }
+        let provers: Vec<Arc<Prover>> = known.into_iter().map(|(_, prover)| prover).collect();
+        let Some((first, others)) = provers.split_first() else { return Ok(None) };
+        let lanes = || tasks.iter().flat_map(|task| &task.lanes);
+        let paths: HashSet<&Path> = lanes().map(|lane| lane.path.as_path()).collect();
+        if paths.len() > FILES_MAX {
+            let many = paths.len();
+            tell(&format!(
+                "no verdict: {many} files are more than the {FILES_MAX} that are asked for"
+            ));
+            return Ok(None);
+        }
+        let files = files_of(engine, lanes())?;
+        let files: Vec<_> = files.into_iter().map(|(_, file, len)| (file, len)).collect();
+        let sources = first.sources_with(engine, &files, others);
+        Ok(Some(Self { provers, sources, gpus }))
+    }
+
+    pub(super) fn begin(&self) -> Span<'_> {
+        self.sources.begin()
+    }
+
+    /// What is proven of what each job, by its number, had moved in a span.
+    pub(super) fn proofs<'a>(
+        &self,
+        seen: &[Evidence],
+        ran: impl Iterator<Item = (usize, &'a Ran)>,
+    ) -> Vec<Proof> {
+        let mut of_gpus = vec![OfTarget::default(); self.provers.len()];
+        for (job, had) in ran.flat_map(|(job, ran)| ran.of_targets.iter().map(move |h| (job, h))) {
+            let own = &mut of_gpus[self.gpus[job]];
+            own.read += had.read;
+            own.written += had.written;
+            had.taken.iter().for_each(|taken| add(&mut own.taken, taken.clone()));
+        }
+        proofs_of(&self.provers, seen, &of_gpus)
+    }
+}
+
+/// Says on stderr what is proven of a run.
+pub(super) fn show(proofs: &[Proof]) {
+    let Some(facts) = VerdictFacts::of(proofs) else { return };
+    let simulated = if facts.simulated { ", simulated" } else { "" };
+    let note = facts.note().map_or_else(String::new, |note| format!(": {note}"));
+    let text = format!("verdict of what others counted: {}{simulated}{note}", facts.text);
+    // What cannot be true is a warning.
+    if facts.contradictions.is_empty() { tell(&text) } else { say(&text) }
+}

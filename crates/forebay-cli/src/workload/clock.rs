@@ -1,0 +1,143 @@
+//! The clock of a load: when the span that counts begins and ends, and what was counted at its
+//! edges and at those of its parts.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::worker::{Counter, Phase};
+use super::{End, Load, steady};
+use crate::bench::cpu;
+use crate::bench::stats::rate;
+use crate::results::Steady;
+
+/// Parts of a span by which its steadiness is judged, and the shortest of them.
+const PARTS: u32 = 20;
+const PART_MIN: Duration = Duration::from_millis(50);
+
+/// A span has to be as long to be judged: [`steady::PARTS_MIN`] of the shortest parts.
+pub const JUDGED_MIN: Duration = PART_MIN.saturating_mul(4);
+
+/// What the clock has seen: counts at an edge.
+#[derive(Debug, Clone)]
+pub(super) struct Edge {
+    pub(super) at: Instant,
+    pub(super) bytes: Vec<u64>,
+    pub(super) requests: u64,
+    pub(super) user: Duration,
+    pub(super) system: Duration,
+}
+
+impl Edge {
+    pub(super) fn now(counters: &[Counter]) -> Self {
+        let (user, system) = cpu::used_apart();
+        let at = Instant::now();
+        let counts = counters.iter().map(Counter::read);
+        let (bytes, requests): (Vec<u64>, Vec<u64>) = counts.unzip();
+        Self { at, bytes, requests: requests.iter().sum(), user, system }
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+}
+
+/// The span that counts.
+pub(super) struct Span {
+    /// Its edges, with those of its parts between them; never empty.
+    edges: Vec<Edge>,
+    /// Spans before it that were not steady.
+    before: u32,
+}
+
+impl Span {
+    pub(super) fn first(&self) -> &Edge {
+        &self.edges[0]
+    }
+
+    pub(super) fn last(&self) -> &Edge {
+        &self.edges[self.edges.len() - 1]
+    }
+
+    /// Whether its rate held still.
+    pub(super) fn steady(&self) -> Option<Steady> {
+        let parts = self.edges.windows(2).map(|pair| {
+            let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
+            (rate(pair[1].sum() - pair[0].sum(), span), span)
+        });
+        // The last may be no more than the moment in which the threads were seen to be done.
+        let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
+        let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
+        let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
+        let rates: Vec<f64> = whole.map(|(rate, _)| *rate).collect();
+        Some(Steady { before: self.before, ..steady::judge(&rates, usual)? })
+    }
+}
+
+/// Looks at the counters at the edges of the span and of its parts, and says when it begins and
+/// ends; not where the `first` edge is known already. Where one has to be steady, spans follow each
+/// other until one is, or there were enough of them, and that one counts.
+pub(super) fn keep_time(
+    load: &Load,
+    phase: &Phase,
+    counters: &[Counter],
+    (start, first): (Instant, Option<Edge>),
+    done: &dyn Fn() -> bool,
+) -> Span {
+    let begin = || {
+        phase.count();
+        Edge::now(counters)
+    };
+    let first = first.unwrap_or_else(|| {
+        sleep_until(start + load.warm_up, done);
+        begin()
+    });
+    let mut span = Span { edges: keep_span(load, counters, first, done), before: 0 };
+    while !done() && !steady::is_enough(span.steady().as_ref(), span.before + 1, load.spans()) {
+        span = Span { edges: keep_span(load, counters, begin(), done), before: span.before + 1 };
+    }
+    phase.stop();
+    if done() {
+        // Threads may have ended since the last look.
+        span.edges.push(Edge::now(counters));
+    }
+    span
+}
+
+/// The edges of one span and of its parts, from its first one on.
+fn keep_span(load: &Load, counters: &[Counter], first: Edge, done: &dyn Fn() -> bool) -> Vec<Edge> {
+    let span = match load.end {
+        End::Time(span) => Some(span),
+        End::Bytes(_) => None,
+    };
+    let from = first.at;
+    let mut edges = vec![first];
+    let mut part = span.map_or(PART_MIN, |span| (span / PARTS).max(PART_MIN));
+    let mut next = from + part;
+    while !done() && span.is_none_or(|span| edges[edges.len() - 1].at < from + span) {
+        sleep_until(span.map_or(next, |span| next.min(from + span)), done);
+        next += part;
+        edges.push(Edge::now(counters));
+        // Of a run that has no end in time, the whole is kept in few parts.
+        if span.is_none() && edges.len() > 1000 {
+            let last = edges.pop();
+            edges = edges.into_iter().step_by(2).chain(last).collect();
+            part *= 2;
+        }
+    }
+    edges
+}
+
+fn sleep_until(until: Instant, done: &dyn Fn() -> bool) {
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        if done() {
+            return;
+        }
+        // Whichever thread ends has this one look.
+        thread::park_timeout(left);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of parts")]
+fn float(count: usize) -> f64 {
+    count as f64
+}

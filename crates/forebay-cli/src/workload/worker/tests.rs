@@ -1,0 +1,123 @@
+//! Which calls count, and for how long each has waited.
+
+use super::*;
+use crate::failure::Failure;
+use crate::workload::issuer::{Done, Taken};
+use crate::workload::pattern::{Pattern, Region};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// The groups of calls that were missed, in milliseconds.
+fn groups(waited: Duration, distance: Duration) -> Vec<(u128, u128)> {
+    missed(waited, distance).map(|(waited, calls)| (waited.as_millis(), calls)).collect()
+}
+
+#[test]
+fn each_call_that_was_due_has_waited_since_then() {
+    assert_eq!(groups(Duration::ZERO, MS * 10), []);
+    assert_eq!(groups(MS * 4, MS * 10), [(4, 1)]);
+    // That which is due right at the end is the next span's: three spans have as many as one.
+    assert_eq!(groups(MS * 10, MS * 10), [(10, 1)]);
+    assert_eq!(groups(MS * 30, MS * 10), [(30, 1), (20, 1), (10, 1)]);
+    assert_eq!(groups(MS * 25, MS * 10), [(25, 1), (15, 1), (5, 1)]);
+    assert_eq!(groups(MS * 31, MS * 10).len(), 4);
+}
+
+#[test]
+fn of_many_calls_none_is_lost() {
+    for (waited, distance, calls) in [
+        (MS * 1000, MS, 1000),
+        (MS * 1001, MS, 1001),
+        (MS * 2500, MS, 2500),
+        (MS * 2500 + Duration::from_nanos(1), MS, 2501),
+        (MS, Duration::ZERO, 1_000_000),
+        (Duration::MAX, Duration::ZERO, Duration::MAX.as_nanos()),
+    ] {
+        let found: Vec<(Duration, u128)> = missed(waited, distance).collect();
+        assert!(found.len() as u128 <= MISSED_MAX);
+        assert_eq!(found.iter().map(|(_, calls)| calls).sum::<u128>(), calls);
+        assert_eq!(found[0].0, waited);
+        assert!(found.is_sorted_by(|one, next| one.0 >= next.0), "{waited:?} by {distance:?}");
+    }
+    // Each of a group counts as long as its first.
+    let found: Vec<(Duration, u128)> = missed(MS * 2500, MS).collect();
+    assert_eq!((found[0], found[1]), ((MS * 2500, 3), (MS * 2497, 3)));
+    assert_eq!((found[499], found[500]), ((MS * 1003, 3), (MS * 1000, 2)));
+    assert_eq!(found[999], (MS * 2, 2));
+}
+
+/// Stands still until all is over: its only call ends then.
+struct Still(Arc<Phase>, Option<usize>);
+
+impl Issuer for Still {
+    fn start(&mut self, place: usize, _: Call<'_>) -> Result<()> {
+        self.1 = Some(place);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<Done> {
+        self.0.stop();
+        let place = self.1.take().ok_or_else(|| Failure::new("nothing is in flight"))?;
+        Ok(Done { place, at: Instant::now() })
+    }
+
+    fn wait_until(&mut self, _: Instant) -> Result<Option<Done>> {
+        self.wait().map(Some)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory(&mut self, _: usize) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        Vec::new()
+    }
+}
+
+/// What a thread has done whose drive stood still for a second, and when it was told to stop.
+fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) {
+    let phase = Arc::new(Phase::default());
+    phase.count();
+    let region = Region { start: 0, len: 1 << 20 };
+    let worker = Worker {
+        issuer: Box::new(Still(Arc::clone(&phase), None)),
+        offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
+        depth: 1,
+        batch: 2,
+        request_size: 4096,
+        read_percent: 100,
+        calls,
+        due: due.map(|distance| (Duration::ZERO, distance)),
+        phase: Arc::clone(&phase),
+        counters: [Counter::default()].into(),
+        index: 0,
+    };
+    let start = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    let worked = worker.run(start);
+    assert!(worked.result.is_ok());
+    let stopped = phase.stopped.get().unwrap().saturating_duration_since(start);
+    (worked, stopped)
+}
+
+#[test]
+fn a_drive_that_stood_still_is_told_by_each_call_that_should_have_been_made() {
+    let told = |worked: &Worked| worked.latencies.summary(true).unwrap();
+    let (worked, stopped) = stood_still(Some(MS * 10), None);
+    // One was made, at the start; the others were due until all was over.
+    let missed = (stopped - MS * 10).as_nanos().div_ceil((MS * 10).as_nanos());
+    let count = u64::try_from(2 * (1 + missed)).unwrap();
+    assert!(count >= 200);
+    assert_eq!((worked.ended, told(&worked).count), (1, Some(count)));
+    // They waited for one distance after the other: half of them for half of the time.
+    let half = u64::try_from(stopped.as_nanos() / 2).unwrap();
+    assert!(told(&worked).p50_ns.unwrap().abs_diff(half) < 20_000_000, "{:?}", told(&worked));
+
+    let (worked, _) = stood_still(Some(MS * 10), Some(1));
+    assert_eq!(told(&worked).count, Some(2), "all calls were made that were asked for");
+    let (worked, _) = stood_still(None, None);
+    assert_eq!(worked.latencies.summary(false), None, "without a rate none is due");
+}
