@@ -9,9 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use forebay::gpu::GpuSelector;
 use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
+use lab::hanging::HangingDrive;
 use lab::{FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
 
 const SLOT: usize = 256 << 10;
@@ -119,6 +121,58 @@ fn neighbours_see_their_own_bytes() {
         file.sync_all().expect("a sync");
         file.evict().expect("an eviction");
         assert!(fs::read(&path).expect("a read") == before, "page cache and drive disagree");
+    }
+}
+
+/// A write through the page cache beside one around it, close enough to share a folio: begun while
+/// that one is on its way, it would dirty the folio that the kernel is about to drop, and leave old
+/// bytes in the cache and EIO to the next sync. Both small, by its caller, and long.
+#[test]
+fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
+    const BODY: usize = (1 << 20) - 4096; // whole pages, and most of a folio
+    const READ: usize = 16 << 10; // so that the kernel reads ahead, into ever larger folios
+    let _watchdog = Watchdog::start();
+    for small_size in [Options::default().small_size, 0] {
+        let Some(drive) = or_skip(HangingDrive::new(64 << 20)) else { return };
+        let mut options = Options::default();
+        options.small_size = small_size;
+        let engine = Engine::new(options).expect("limits that fit");
+        let wanted: GpuSelector = "sim".parse().expect("a name");
+        let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+        let path = drive.path().join("shared");
+        let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
+        let mut expected = vec![1; 4 << 20];
+        file.write(0, &expected).expect("room for it");
+        file.sync_all().expect("a sync");
+        file.evict().expect("an eviction");
+        let plain = fs::File::open(&path).expect("the file opens");
+
+        let body = pattern(small_size, BODY);
+        let edge = pattern(small_size + 1, 3000);
+        let mut buffer = engine.allocate(gpu, BODY as u64).expect("memory");
+        buffer.upload(0, &body).expect("an upload");
+        drive.fuse().set(|faults| faults.hang_writes = true);
+        let staged = RequestOptions::by_route(Route::Staged);
+        let waited = thread::scope(|scope| {
+            let around = scope.spawn(|| file.write_with(0, &buffer, &staged).expect("a write"));
+            drive.fuse().wait_for_parked(1);
+            let mut part = vec![0; READ];
+            for at in (0..expected.len()).step_by(READ) {
+                plain.read_exact_at(&mut part, at as u64).expect("a read");
+            }
+            let through = scope.spawn(|| file.write(BODY as u64, &edge).expect("a write"));
+            thread::sleep(Duration::from_millis(200)); // as much as it needs where it does not wait
+            let wait = [around, through].map(|write| !write.is_finished());
+            drive.fuse().set(|faults| faults.hang_writes = false);
+            wait
+        });
+        assert_eq!(waited, [true; 2], "{small_size}");
+        file.sync_all().expect("a sync after both");
+        expected[..BODY].copy_from_slice(&body);
+        expected[BODY..][..edge.len()].copy_from_slice(&edge);
+        assert!(fs::read(&path).expect("a read") == expected, "in the page cache, {small_size}");
+        file.evict().expect("an eviction");
+        assert!(fs::read(&path).expect("a read") == expected, "on the drive, {small_size}");
     }
 }
 

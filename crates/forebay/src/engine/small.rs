@@ -206,6 +206,8 @@ impl Engine {
     /// to less than all, are tried once more by the long way: the same bytes to the same place.
     fn write_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let started = Instant::now();
+        // What a ring writes around the page cache is not to be met there.
+        let _write = self.inner.core.small_writes().begin(call.file.identity())?;
         let range = call.range().ok()?;
         let len = usize::try_from(range.len()).ok()?;
         let (route, copied) = match &call.span.gpu {

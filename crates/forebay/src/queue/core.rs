@@ -11,6 +11,7 @@ use super::idlers::Idlers;
 use super::op::now_ns;
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
+use super::small_writes::SmallWrites;
 use super::spans;
 use super::uring::Waker;
 use crate::error::Error;
@@ -84,6 +85,7 @@ pub(crate) struct Core {
     ends: Ends,
     closers: Arc<Closers>,
     recorder: Recorder,
+    small_writes: Arc<SmallWrites>,
 }
 
 /// Lets callers wait for the end of any transfer.
@@ -105,6 +107,7 @@ impl Core {
     ) -> Self {
         scheduler.add_unstarted(pool.unstarted());
         Self {
+            small_writes: Arc::clone(scheduler.small_writes()),
             scheduler: Mutex::new(scheduler),
             readers,
             pool,
@@ -114,6 +117,11 @@ impl Core {
             closers,
             recorder: Recorder::default(),
         }
+    }
+
+    /// What callers who write by themselves ask.
+    pub(crate) fn small_writes(&self) -> &SmallWrites {
+        &self.small_writes
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {

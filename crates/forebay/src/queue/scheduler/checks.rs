@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use super::{Active, Drive, Link, Scheduler};
 use crate::error::Error;
-use crate::plan::Io;
-use crate::queue::op::{Direction, Op, Owner, Work};
+use crate::queue::op::{Direction, Op, Owner};
 use crate::queue::window::Window;
 use crate::transfer::State;
 
@@ -27,7 +26,7 @@ impl Scheduler {
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
-        let writers = self.writers.values().flatten();
+        let writers = self.writers.values().flat_map(|writers| &writers.waiting);
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         queues.flat_map(|queue| &queue.ops).chain(writers)
     }
@@ -169,19 +168,22 @@ impl Scheduler {
         }
     }
 
-    /// One write through the page cache for each file, and the others behind it.
+    /// One write through the page cache for each file, and the others behind it; none beside a
+    /// ring's.
     fn check_writers(&self, taken: &[&Op]) {
-        let mut writing: HashMap<(u64, u64), u32> = HashMap::new();
+        let mut writes: HashMap<(u64, u64), [usize; 2]> = HashMap::new();
         let lined = self.transfers.iter().flat_map(|(_, active)| &active.waits.ops);
-        for op in lined.chain(taken.iter().copied()) {
-            if op.work == Work::Move(Direction::Write) && op.segment.io == Io::Buffered {
-                *writing.entry(op.file.identity()).or_default() += 1;
-            }
+        for op in lined.chain(taken.iter().copied()).filter(|op| op.is_write()) {
+            let [cached, in_ring] = writes.entry(op.file.identity()).or_default();
+            *cached += usize::from(op.is_cached_write());
+            *in_ring += usize::from(op.is_in_ring());
         }
-        for file in self.writers.keys() {
-            assert_eq!(writing.remove(file), Some(1), "writers of one file");
+        for (file, writers) in &self.writers {
+            let found = writes.remove(file).unwrap_or_default();
+            assert_eq!(found, [usize::from(writers.is_writing), writers.in_ring], "{writers:?}");
+            assert!(found == [1, 0] || (found[0] == 0 && found[1] > 0), "{writers:?}");
         }
-        assert!(writing.is_empty(), "writes that no list knows of");
+        assert!(writes.values().all(|&found| found == [0, 0]), "writes that no list knows of");
     }
 
     /// Threads of the pool that were not needed yet.

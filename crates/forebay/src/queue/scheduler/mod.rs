@@ -32,6 +32,9 @@ mod transfers;
 mod turns;
 mod waiting;
 mod windows;
+#[cfg(test)]
+mod writer_tests;
+mod writers;
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -52,7 +55,9 @@ use stages::Stages;
 pub(crate) use traces::SlotUse;
 pub use turns::Priority;
 use turns::Turns;
+use writers::Writers;
 
+use super::SmallWrites;
 use super::batch::Batch;
 use super::gate::Gate;
 use super::op::{Direction, Line, Op, WindowKey};
@@ -340,9 +345,9 @@ pub(crate) struct Scheduler {
     /// Drives with something in flight on each piece of hardware.
     sharers: Vec<usize>,
     links: Vec<Link>,
-    /// Files that are being written through the page cache, with the ops that wait: more than one
-    /// writer would only spin on the file's lock (measured: 4 writers, 4.7 times the CPU, no gain).
-    writers: HashMap<(u64, u64), VecDeque<Op>>,
+    /// Files that are being written.
+    writers: HashMap<(u64, u64), Writers>,
+    small_writes: Arc<SmallWrites>,
     readers: Sleepers,
     posts: Posts,
     /// The engine ends once nothing is left.
@@ -374,12 +379,18 @@ impl Scheduler {
             pool: PoolState::default(),
             links: Vec::new(),
             writers: HashMap::new(),
+            small_writes: Arc::default(),
             readers: Sleepers::default(),
             stopping: false,
             effects: Effects::default(),
             traced: false,
             stages: Stages::default(),
         }
+    }
+
+    /// What callers who write by themselves ask.
+    pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
+        &self.small_writes
     }
 
     /// Has `threads` of the pool started when they are first needed.

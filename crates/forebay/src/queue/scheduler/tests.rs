@@ -109,7 +109,7 @@ impl Rig {
     }
 
     /// Hands in a plan of four segments.
-    fn opened(&mut self, claim: &Claim) {
+    pub(super) fn opened(&mut self, claim: &Claim) {
         let segment = |index: u64| {
             let range = ByteRange::at(claim.range.start + index * (LEN / 4), LEN / 4);
             let (io, reason) = claim.way;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::turns::Turns;
-use super::{Active, Claim, Queue, Request, Scheduler};
+use super::{Active, Claim, Crew, Queue, Request, Scheduler};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
@@ -155,7 +155,8 @@ impl Scheduler {
             Direction::Write => request.files(),
         };
         for file in files {
-            let Some(waiting) = self.writers.get_mut(&file.identity()) else { continue };
+            let Some(writers) = self.writers.get_mut(&file.identity()) else { continue };
+            let waiting = &mut writers.waiting;
             let is_of = |op: &Op| match op.owner {
                 Owner::Piece(window, _) => self.windows[window].transfer == key,
                 Owner::Transfer(other) => other == key,
@@ -171,6 +172,27 @@ impl Scheduler {
         }
         dropped.iter().for_each(|op| self.count_out(op));
         self.open_for(drive);
+    }
+
+    /// Has the ring of a transfer's drive give back what it can of its ops.
+    pub(super) fn ask_back(&mut self, transfer: usize) {
+        let drive = self.transfers[transfer].request.drive;
+        let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
+        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
+        let unwanted = &mut self.rings[ring].unwanted;
+        let before = unwanted.len();
+        unwanted.extend(open.map(|(key, _)| key));
+        if unwanted.len() > before {
+            self.call_back(ring);
+        }
+    }
+
+    /// The windows whose ops the ring that `crew` feeds is to give back, once.
+    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
+        match crew {
+            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
+            _ => Vec::new(),
+        }
     }
 
     /// Takes a transfer that will open nothing more off its list.

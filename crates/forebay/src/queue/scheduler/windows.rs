@@ -1,13 +1,11 @@
 //! How windows open, become ops, and close.
 
-use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::turns::{Priority, Turns};
 use super::waiting::Class;
 use super::{Claim, Link, Request, Scheduler};
-use crate::plan::{Io, Layout, Reason, Segment};
+use crate::plan::{Layout, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
 use crate::queue::window::{Slot, Window};
 use crate::units::{ByteRange, align_down};
@@ -191,8 +189,7 @@ impl Scheduler {
             });
         }
         for op in ops {
-            let is_write = op.work == Work::Move(Direction::Write);
-            if is_write && op.segment.io == Io::Buffered {
+            if op.is_cached_write() {
                 self.push_write(transfer, op);
             } else {
                 self.queue(transfer, op);
@@ -205,34 +202,6 @@ impl Scheduler {
         let line = self.line_of(key, &op);
         self.push_op(key, line, op);
         self.call_for(key, line);
-    }
-
-    /// Queues a write through the page cache behind those of the same file.
-    fn push_write(&mut self, key: usize, op: Op) {
-        match self.writers.entry(op.file.identity()) {
-            Entry::Occupied(mut waiting) => {
-                waiting.get_mut().push_back(op);
-            }
-            Entry::Vacant(idle) => {
-                idle.insert(VecDeque::new());
-                self.queue(key, op);
-            }
-        }
-    }
-
-    /// Lets the next write of a file go, first in line: the same thread takes it, with warm caches.
-    pub(super) fn next_write(&mut self, file: (u64, u64)) {
-        let Some(waiting) = self.writers.get_mut(&file) else { return };
-        match waiting.pop_front() {
-            Some(op) => {
-                let key = self.transfer_of(&op);
-                self.push_op_first(key, Line::Waits, op);
-                self.call_pool(self.transfers[key].request.drive);
-            }
-            None => {
-                self.writers.remove(&file);
-            }
-        }
     }
 
     pub(super) fn close_if_done(&mut self, key: WindowKey) {
