@@ -124,6 +124,22 @@ fn neighbours_see_their_own_bytes() {
     }
 }
 
+/// Lets go what hangs, also where a test ends early.
+struct Hung<'a>(&'a HangingDrive);
+
+impl<'a> Hung<'a> {
+    fn writes(drive: &'a HangingDrive) -> Self {
+        drive.fuse().set(|faults| faults.hang_writes = true);
+        Self(drive)
+    }
+}
+
+impl Drop for Hung<'_> {
+    fn drop(&mut self) {
+        self.0.fuse().set(|faults| faults.hang_writes = false);
+    }
+}
+
 /// A write through the page cache beside one around it, close enough to share a folio: begun while
 /// that one is on its way, it would dirty the folio that the kernel is about to drop, and leave old
 /// bytes in the cache and EIO to the next sync. Both small, by its caller, and long.
@@ -151,9 +167,9 @@ fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
         let edge = pattern(small_size + 1, 3000);
         let mut buffer = engine.allocate(gpu, BODY as u64).expect("memory");
         buffer.upload(0, &body).expect("an upload");
-        drive.fuse().set(|faults| faults.hang_writes = true);
         let staged = RequestOptions::by_route(Route::Staged);
         let waited = thread::scope(|scope| {
+            let hung = Hung::writes(&drive);
             let around = scope.spawn(|| file.write_with(0, &buffer, &staged).expect("a write"));
             drive.fuse().wait_for_parked(1);
             let mut part = vec![0; READ];
@@ -163,7 +179,7 @@ fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
             let through = scope.spawn(|| file.write(BODY as u64, &edge).expect("a write"));
             thread::sleep(Duration::from_millis(200)); // as much as it needs where it does not wait
             let wait = [around, through].map(|write| !write.is_finished());
-            drive.fuse().set(|faults| faults.hang_writes = false);
+            drop(hung);
             wait
         });
         assert_eq!(waited, [true; 2], "{small_size}");

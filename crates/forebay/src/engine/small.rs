@@ -20,7 +20,7 @@ use crate::file::{Source, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
 use crate::memory::HostMemory;
 use crate::plan::{Reason, Route};
-use crate::queue::Direction;
+use crate::queue::{Direction, SmallWrite};
 use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
 use crate::units::{ByteRange, MIB};
 
@@ -206,13 +206,12 @@ impl Engine {
     /// to less than all, are tried once more by the long way: the same bytes to the same place.
     fn write_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let started = Instant::now();
-        // What a ring writes around the page cache is not to be met there.
-        let _write = self.inner.core.small_writes().begin(call.file.identity())?;
         let range = call.range().ok()?;
         let len = usize::try_from(range.len()).ok()?;
         let (route, copied) = match &call.span.gpu {
             None => {
                 let memory = NonNull::new(call.span.address as *mut u8)?;
+                let _write = SmallWrite::begin(&self.inner.core, call.file.identity())?;
                 // SAFETY: the span is the caller's memory, lent for the length of this call.
                 let all = unsafe { write_all(call, range, memory) };
                 (Route::Host, all.then_some(started)?)
@@ -224,6 +223,10 @@ impl Engine {
                         return Ok(None);
                     }
                     let copied = Instant::now();
+                    let file = call.file.identity();
+                    let Some(_write) = SmallWrite::begin(&self.inner.core, file) else {
+                        return Ok(None);
+                    };
                     // SAFETY: the lane's memory holds a small write, and nobody else has the lane.
                     let all = unsafe { write_all(call, range, lane.memory.pointer()) };
                     Ok(all.then_some(copied))

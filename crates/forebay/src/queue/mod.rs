@@ -46,7 +46,7 @@ pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, Depth, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
     Staged,
 };
-pub(crate) use small_writes::SmallWrites;
+pub(crate) use small_writes::{SmallWrite, SmallWrites};
 pub(crate) use uring::{UringRing, Waker};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Plan, Reader, RingWorker, Tools};

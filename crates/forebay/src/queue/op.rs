@@ -75,8 +75,7 @@ pub(crate) struct Op {
     pub(crate) batch: Option<Arc<Batch>>,
     /// Where its bytes go straight between the drive and a GPU.
     pub(crate) port: Option<Arc<dyn Port>>,
-    /// Whether it is called instead of given to a ring: a lane has refused it, or it is a write
-    /// that would meet one through the page cache there.
+    /// Whether a lane has refused it, so that its port is called instead.
     pub(crate) by_call: bool,
     pub(crate) work: Work,
     pub(crate) segment: Segment,

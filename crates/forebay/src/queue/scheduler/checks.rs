@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::writers::Writers;
 use super::{Active, Drive, Link, Scheduler};
 use crate::error::Error;
 use crate::queue::op::{Direction, Op, Owner};
@@ -26,7 +27,7 @@ impl Scheduler {
     }
 
     fn queued(&self) -> impl Iterator<Item = &Op> {
-        let writers = self.writers.values().flat_map(|writers| &writers.waiting);
+        let writers = self.writers.values().flat_map(Writers::waiting);
         let queues = self.transfers.iter().flat_map(|(_, a)| [&a.direct, &a.waits, &a.cached]);
         queues.flat_map(|queue| &queue.ops).chain(writers)
     }
@@ -168,22 +169,23 @@ impl Scheduler {
         }
     }
 
-    /// One write through the page cache for each file, and the others behind it; none beside a
-    /// ring's.
+    /// Of each file one write through the page cache, or any number around it; and nothing waits
+    /// for nothing.
     fn check_writers(&self, taken: &[&Op]) {
         let mut writes: HashMap<(u64, u64), [usize; 2]> = HashMap::new();
-        let lined = self.transfers.iter().flat_map(|(_, active)| &active.waits.ops);
+        let queues = self.transfers.iter().flat_map(|(_, active)| [&active.direct, &active.waits]);
+        let lined = queues.flat_map(|queue| &queue.ops);
         for op in lined.chain(taken.iter().copied()).filter(|op| op.is_write()) {
-            let [cached, in_ring] = writes.entry(op.file.identity()).or_default();
-            *cached += usize::from(op.is_cached_write());
-            *in_ring += usize::from(op.is_in_ring());
+            let [through, around] = writes.entry(op.file.identity()).or_default();
+            *(if op.is_cached_write() { through } else { around }) += 1;
         }
         for (file, writers) in &self.writers {
             let found = writes.remove(file).unwrap_or_default();
-            assert_eq!(found, [usize::from(writers.is_writing), writers.in_ring], "{writers:?}");
-            assert!(found == [1, 0] || (found[0] == 0 && found[1] > 0), "{writers:?}");
+            let told = [usize::from(writers.is_writing), writers.around];
+            assert_eq!(found, told, "{writers:?}");
+            assert!((found[0] > 0) != (found[1] > 0), "{writers:?}");
         }
-        assert!(writes.values().all(|&found| found == [0, 0]), "writes that no list knows of");
+        assert!(writes.is_empty(), "writes that no list knows of: {writes:?}");
     }
 
     /// Threads of the pool that were not needed yet.

@@ -8,7 +8,7 @@ use super::depth::Landed;
 use super::{Crew, DriveWork, Limits, ReaderWork, Request, Scheduler};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Reason, Route};
-use crate::queue::op::{Completion, Direction, Line, Op, Owner, Work};
+use crate::queue::op::{Completion, Direction, Line, Op, Owner, WindowKey, Work};
 use crate::transfer::State;
 use crate::units::{ByteRange, align_down};
 
@@ -164,7 +164,10 @@ impl Scheduler {
         let mut taken = None;
         while taken.is_none() && self.has_room(drive, Line::Direct) {
             taken = match self.pop_direct(drive) {
-                Some(DriveWork::Op(op)) if self.is_wanted(&op) => self.give_to_ring(drive, op),
+                Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
+                    self.count_in(drive, Line::Direct, &mut op);
+                    Some(DriveWork::Op(op))
+                }
                 Some(DriveWork::Op(_)) => None,
                 Some(window) => Some(window),
                 None => break,
@@ -172,16 +175,6 @@ impl Scheduler {
         }
         self.open_for(drive);
         taken
-    }
-
-    /// Counts an op in that a ring takes; `None` where it has to be called instead.
-    fn give_to_ring(&mut self, drive: usize, mut op: Op) -> Option<DriveWork> {
-        if !self.enters_ring(&op) {
-            self.queue(self.transfer_of(&op), Op { by_call: true, ..op });
-            return None;
-        }
-        self.count_in(drive, Line::Direct, &mut op);
-        Some(DriveWork::Op(op))
     }
 
     /// The next op of a drive for the pool, where it may have one more in flight.
@@ -283,9 +276,27 @@ impl Scheduler {
                 self.busy -= 1;
                 state.hardware.iter().for_each(|&piece| self.sharers[piece] -= 1);
             }
-            if line == Line::Direct {
-                self.leave_ring(op);
-            }
+        }
+    }
+
+    /// Has the ring of a transfer's drive give back what it can of its ops.
+    pub(super) fn ask_back(&mut self, transfer: usize) {
+        let drive = self.transfers[transfer].request.drive;
+        let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
+        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
+        let unwanted = &mut self.rings[ring].unwanted;
+        let before = unwanted.len();
+        unwanted.extend(open.map(|(key, _)| key));
+        if unwanted.len() > before {
+            self.call_back(ring);
+        }
+    }
+
+    /// The windows whose ops the ring that `crew` feeds is to give back, once.
+    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
+        match crew {
+            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
+            _ => Vec::new(),
         }
     }
 
@@ -302,9 +313,7 @@ impl Scheduler {
     }
 
     pub(super) fn count_out(&mut self, op: &Op) {
-        if op.is_cached_write() {
-            self.next_write(op.file.identity());
-        }
+        self.end_write(op);
         let (key, piece) = match op.owner {
             Owner::Piece(window, piece) => (window, piece),
             Owner::Transfer(key) => {
@@ -415,6 +424,7 @@ impl Scheduler {
             self.effects.refused.push((op.file.path().into(), reason.clone()));
         }
         if op.segment.reason != Reason::Demanded {
+            debug_assert!(!op.is_write(), "its file has them in turn, by their kind");
             return self.requeue(op.through_cache(Reason::NoDirectIo));
         }
         let (_, place) = self.about(key, &op);

@@ -1,10 +1,9 @@
 //! How transfers begin, take turns, fail and end.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::turns::Turns;
-use super::{Active, Claim, Crew, Queue, Request, Scheduler};
+use super::{Active, Claim, Queue, Request, Scheduler};
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Direction, Line, Op, Owner, WindowKey, Work};
@@ -155,44 +154,10 @@ impl Scheduler {
             Direction::Write => request.files(),
         };
         for file in files {
-            let Some(writers) = self.writers.get_mut(&file.identity()) else { continue };
-            let waiting = &mut writers.waiting;
-            let is_of = |op: &Op| match op.owner {
-                Owner::Piece(window, _) => self.windows[window].transfer == key,
-                Owner::Transfer(other) => other == key,
-            };
-            let (of, others): (VecDeque<Op>, _) = waiting.drain(..).partition(is_of);
-            *waiting = others;
-            for op in of {
-                // These have not had their file's turn, so they do not pass it on.
-                if let Owner::Piece(window, piece) = op.owner {
-                    self.windows[window].complete(piece);
-                }
-            }
+            self.drop_waiting_writes(key, file.identity());
         }
         dropped.iter().for_each(|op| self.count_out(op));
         self.open_for(drive);
-    }
-
-    /// Has the ring of a transfer's drive give back what it can of its ops.
-    pub(super) fn ask_back(&mut self, transfer: usize) {
-        let drive = self.transfers[transfer].request.drive;
-        let Some(ring) = self.drives.get(drive).and_then(|state| state.ring) else { return };
-        let open = self.windows.iter().filter(|(_, w)| w.transfer == transfer && w.outstanding > 0);
-        let unwanted = &mut self.rings[ring].unwanted;
-        let before = unwanted.len();
-        unwanted.extend(open.map(|(key, _)| key));
-        if unwanted.len() > before {
-            self.call_back(ring);
-        }
-    }
-
-    /// The windows whose ops the ring that `crew` feeds is to give back, once.
-    pub(crate) fn take_unwanted(&mut self, crew: Crew) -> Vec<WindowKey> {
-        match crew {
-            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].unwanted),
-            _ => Vec::new(),
-        }
     }
 
     /// Takes a transfer that will open nothing more off its list.

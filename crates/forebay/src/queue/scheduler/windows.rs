@@ -189,7 +189,7 @@ impl Scheduler {
             });
         }
         for op in ops {
-            if op.is_cached_write() {
+            if op.is_write() {
                 self.push_write(transfer, op);
             } else {
                 self.queue(transfer, op);

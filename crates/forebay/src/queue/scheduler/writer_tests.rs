@@ -34,86 +34,125 @@ impl Writing {
         state
     }
 
-    fn ring_op(&mut self) -> Option<Op> {
-        match self.rig.scheduler.take_drive_work(Crew::Ring(self.ring))? {
-            DriveWork::Op(op) => Some(op),
-            DriveWork::Open(claim) => panic!("nothing is to be opened: {claim:?}"),
+    /// All ops that a ring and the pool have to do now.
+    fn take(&mut self) -> [Vec<Op>; 2] {
+        let scheduler = &mut self.rig.scheduler;
+        let mut ops = [Vec::new(), Vec::new()];
+        while let Some(work) = scheduler.take_drive_work(Crew::Ring(self.ring)) {
+            let DriveWork::Op(op) = work else { panic!("nothing is to be opened: {work:?}") };
+            assert!(op.is_direct());
+            ops[1].push(op);
+        }
+        while let Some(op) = scheduler.take_pool_op() {
+            assert!(op.is_cached_write());
+            ops[0].push(op);
+        }
+        let _ = scheduler.take_effects();
+        ops
+    }
+
+    fn done(&mut self, ops: impl IntoIterator<Item = Op>) {
+        for op in ops {
+            let len = op.rest().len();
+            self.rig.complete(op, Ok(len));
         }
     }
 
-    fn pool_op(&mut self) -> Option<Op> {
-        self.rig.scheduler.take_pool_op()
-    }
-
-    fn done(&mut self, op: Op) {
-        let len = op.rest().len();
-        self.rig.complete(op, Ok(len));
+    /// Does all that there is to do, of either kind; how many at a time of each: through the page
+    /// cache, and around it.
+    fn turns(&mut self) -> Vec<[usize; 2]> {
+        let mut turns = Vec::new();
+        loop {
+            let ops = self.take();
+            let counts = [ops[0].len(), ops[1].len()];
+            if counts == [0, 0] {
+                assert!(self.rig.scheduler.writers.is_empty());
+                return turns;
+            }
+            turns.push(counts);
+            self.done(ops.into_iter().flatten());
+        }
     }
 }
 
 #[test]
-fn a_cached_write_waits_for_those_that_a_ring_has() {
+fn a_cached_write_waits_for_those_around_the_page_cache() {
     let mut writing = Writing::new();
     writing.write(Io::Direct);
-    let in_ring = [(); 2].map(|()| writing.ring_op().expect("an op for the ring"));
+    let [through, mut around] = writing.take();
+    assert_eq!((through.len(), around.len()), (0, 4));
     writing.write(Io::Buffered);
-    assert!(writing.pool_op().is_none(), "a ring writes the file");
-    // What comes for the ring now would have it wait for ever.
-    assert!(writing.ring_op().is_none(), "one through the page cache waits");
-    let called = [(); 2].map(|()| writing.pool_op().expect("by a call"));
-    assert!(called.iter().all(|op| op.by_call && op.is_direct()));
-    called.into_iter().for_each(|op| writing.done(op));
-    let [first, last] = in_ring;
-    writing.done(first);
-    assert!(writing.pool_op().is_none(), "a ring writes the file still");
+    // Who comes now would have it wait for ever.
+    writing.write(Io::Direct);
+    assert_eq!(writing.take().map(|ops| ops.len()), [0, 0]);
+    let last = around.pop();
+    writing.done(around);
+    assert_eq!(writing.take().map(|ops| ops.len()), [0, 0], "one is still under way");
     writing.done(last);
-    for _ in 0..4 {
-        let op = writing.pool_op().expect("the next through the page cache");
-        assert!(op.is_cached_write() && writing.pool_op().is_none(), "one at a time");
-        writing.done(op);
-    }
-    assert!(writing.rig.scheduler.writers.is_empty());
-    writing.write(Io::Direct);
-    assert!(writing.ring_op().is_some(), "as before");
+    assert_eq!(writing.turns(), [[1, 0], [1, 0], [1, 0], [1, 0], [0, 4]]);
 }
 
 #[test]
-fn a_ring_has_no_write_beside_one_through_the_page_cache() {
+fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
     let mut writing = Writing::new();
     writing.write(Io::Buffered);
+    let [through, _] = writing.take();
     writing.write(Io::Direct);
-    assert!(writing.ring_op().is_none());
-    for _ in 0..8 {
-        let op = writing.pool_op().expect("one by a call, or through the page cache");
-        writing.done(op);
-    }
-    assert!(writing.rig.scheduler.writers.is_empty());
+    writing.write(Io::Buffered);
+    writing.done(through);
+    // Whoever came before them or after.
+    let [through, around] = writing.take();
+    assert_eq!((through.len(), around.len()), (0, 4));
+    writing.write(Io::Direct);
+    writing.done(around);
+    let expected = [[1, 0]; 7].into_iter().chain([[0, 4]]);
+    assert_eq!(writing.turns(), expected.collect::<Vec<_>>());
 }
 
 #[test]
-fn one_that_is_cancelled_while_it_waits_for_a_ring_ends() {
+fn files_do_not_wait_for_each_other() {
     let mut writing = Writing::new();
     writing.write(Io::Direct);
-    let in_ring = writing.ring_op().expect("an op for the ring");
-    let cached = writing.write(Io::Buffered);
-    writing.rig.scheduler.cancel(cached.key(), &cached);
-    assert!(writing.rig.ended(&cached).is_some(), "it waits for nothing of its own");
-    assert!(writing.ring_op().is_some(), "nobody waits any more");
-    writing.done(in_ring);
+    let other = crate::file::OpenHow { write: true, create: true, ..Default::default() };
+    let path = writing.rig.file.path().with_file_name("other");
+    writing.rig.file = Arc::new(Handle::open(path, &other).expect("a new file"));
+    writing.write(Io::Buffered);
+    assert_eq!(writing.take().map(|ops| ops.len()), [1, 4]);
 }
 
 #[test]
-fn a_ring_and_small_writes_take_turns() {
+fn one_that_is_cancelled_while_it_waits_ends() {
+    for [first, second] in [[Io::Direct, Io::Buffered], [Io::Buffered, Io::Direct]] {
+        let mut writing = Writing::new();
+        writing.write(first);
+        let ops = writing.take();
+        let waits = writing.write(second);
+        writing.rig.scheduler.cancel(waits.key(), &waits);
+        assert!(writing.rig.ended(&waits).is_some(), "it waits for nothing of its own");
+        writing.done(ops.into_iter().flatten());
+        writing.turns();
+    }
+}
+
+#[test]
+fn small_writes_of_callers_and_those_around_the_page_cache_take_turns() {
     let mut writing = Writing::new();
     let small_writes = Arc::clone(writing.rig.scheduler.small_writes());
     let file = writing.rig.file.identity();
-    let small = small_writes.begin(file).expect("nobody writes");
+    assert!(small_writes.begin(file), "nobody writes");
+    writing.write(Io::Buffered);
+    assert_eq!(writing.turns(), [[1, 0]; 4], "the kernel keeps these apart");
     writing.write(Io::Direct);
-    assert!(writing.ring_op().is_none(), "a caller writes");
-    drop(small);
-    writing.write(Io::Direct);
-    let in_ring = writing.ring_op().expect("an op for the ring");
-    assert!(small_writes.begin(file).is_none(), "a ring writes");
-    writing.rig.scheduler.leave_ring(&in_ring);
-    assert!(small_writes.begin(file).is_some());
+    assert_eq!(writing.take().map(|ops| ops.len()), [0, 0], "a caller writes");
+    assert!(small_writes.end(file), "one waits");
+    writing.rig.scheduler.small_writes_ended();
+    let ops = writing.take();
+    assert_eq!(ops[1].len(), 4);
+    assert!(!small_writes.begin(file));
+    writing.done(ops.into_iter().flatten());
+    assert!(small_writes.begin(file) && writing.rig.scheduler.writers.is_empty());
+    // One that gives up leaves nothing behind.
+    let waits = writing.write(Io::Direct);
+    writing.rig.scheduler.cancel(waits.key(), &waits);
+    assert!(writing.rig.ended(&waits).is_some() && writing.rig.scheduler.writers.is_empty());
 }

@@ -1,26 +1,28 @@
-//! Who may write a file: one write through the page cache at a time, and none while some around it
-//! are with a ring.
+//! Who may write a file: those around the page cache beside each other, or one through it.
 //!
 //! More than one writer through the page cache would only spin on the file's lock (measured: 4
-//! writers, 4.7 times the CPU, no gain). Beside a ring's it would spoil the page cache (why: see
-//! [`SmallWrites`](crate::queue::SmallWrites)); the kernel keeps those apart that its lock covers
-//! to their end, so that what cannot go to the ring is written by a call.
+//! writers, 4.7 times the CPU, no gain). Beside one around it, it would spoil the page cache (why:
+//! see [`SmallWrites`](crate::queue::SmallWrites)). Both kinds take turns: while the other one
+//! waits nobody joins, and all that wait go.
 
 use std::collections::VecDeque;
-use std::collections::hash_map::Entry;
 
 use super::Scheduler;
 use crate::plan::Io;
-use crate::queue::op::{Direction, Line, Op, Work};
+use crate::queue::op::{Direction, Line, Op, Owner, Work};
 
 /// Those of one file; there are none where all is idle.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    /// Whether a write through the page cache is in line or under way, and those behind it.
+    /// Whether a write through the page cache is in line or under way.
     pub(super) is_writing: bool,
-    pub(super) waiting: VecDeque<Op>,
-    /// How many around it a ring has.
-    pub(super) in_ring: usize,
+    /// How many around it are.
+    pub(super) around: usize,
+    /// What waits for its turn, of either kind.
+    pub(super) through_waits: VecDeque<Op>,
+    pub(super) around_waits: VecDeque<Op>,
+    /// How many of those through the page cache go before the others have their turn.
+    turns: usize,
 }
 
 /// What identifies a file: its device and inode.
@@ -36,59 +38,112 @@ impl Op {
     }
 }
 
+impl Writers {
+    fn is_busy(&self) -> bool {
+        self.is_writing || self.around > 0
+    }
+
+    /// What waits for its turn.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Op> {
+        self.through_waits.iter().chain(&self.around_waits)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !self.through_waits.is_empty() || !self.around_waits.is_empty()
+    }
+}
+
 impl Scheduler {
-    /// Queues a write through the page cache behind those of the same file.
+    /// Queues a write, or has it wait for its file's turn.
     pub(super) fn push_write(&mut self, key: usize, op: Op) {
-        let writers = self.writers.entry(op.file.identity()).or_default();
-        if writers.is_writing || writers.in_ring > 0 {
-            writers.waiting.push_back(op);
-        } else {
-            writers.is_writing = true;
-            self.queue(key, op);
-        }
-    }
-
-    /// Lets the next write of a file go, first in line: the same thread takes it, with warm caches.
-    pub(super) fn next_write(&mut self, file: File) {
-        let Entry::Occupied(mut entry) = self.writers.entry(file) else { return };
-        let writers = entry.get_mut();
-        let next = writers.waiting.pop_front();
-        writers.is_writing = next.is_some();
-        match next {
-            Some(op) => {
-                let key = self.transfer_of(&op);
-                self.push_op_first(key, Line::Waits, op);
-                self.call_pool(self.transfers[key].request.drive);
+        let file = op.file.identity();
+        let writers = self.writers.entry(file).or_default();
+        let (is_busy, is_waited_for) = (writers.is_busy(), writers.is_waited_for());
+        match op.is_cached_write() {
+            true if !is_busy && !is_waited_for => {
+                writers.is_writing = true;
+                return self.queue(key, op);
             }
-            None if writers.in_ring == 0 => drop(entry.remove()),
-            None => {}
+            false if writers.around > 0 && !is_waited_for => {
+                writers.around += 1;
+                return self.queue(key, op);
+            }
+            true => writers.through_waits.push_back(op),
+            false => writers.around_waits.push_back(op),
         }
+        self.next_write(file);
     }
 
-    /// Whether a ring may have an op, as far as writers of its file go; a write is counted then.
-    pub(super) fn enters_ring(&mut self, op: &Op) -> bool {
+    /// Counts out an op that was queued, if it writes, and lets those go whose turn it is then.
+    pub(super) fn end_write(&mut self, op: &Op) {
         if !op.is_write() {
-            return true;
+            return;
         }
         let file = op.file.identity();
-        let is_cached = |writers: &Writers| writers.is_writing || !writers.waiting.is_empty();
-        if self.writers.get(&file).is_some_and(is_cached) || !self.small_writes.enter_ring(file) {
-            return false;
+        let Some(writers) = self.writers.get_mut(&file) else { return };
+        if op.is_cached_write() {
+            writers.is_writing = false;
+        } else {
+            writers.around -= 1;
+            if writers.around == 0 {
+                writers.turns = writers.through_waits.len();
+                self.small_writes.end_around(file);
+            }
         }
-        self.writers.entry(file).or_default().in_ring += 1;
-        true
+        self.next_write(file);
     }
 
-    /// Counts out an op that a ring has had. Where no other write is with it, those that have
-    /// waited go on.
-    pub(super) fn leave_ring(&mut self, op: &Op) {
-        let file = op.file.identity();
-        let Some(writers) = self.writers.get_mut(&file).filter(|_| op.is_write()) else { return };
-        writers.in_ring -= 1;
-        let was_last = writers.in_ring == 0;
-        self.small_writes.leave_ring(file);
-        if was_last {
-            self.next_write(file);
+    /// Counts out the writes of a transfer that wait for their turn at a file.
+    pub(super) fn drop_waiting_writes(&mut self, key: usize, file: File) {
+        let Some(writers) = self.writers.get_mut(&file) else { return };
+        let windows = &mut self.windows;
+        for waits in [&mut writers.through_waits, &mut writers.around_waits] {
+            waits.retain(|op| match op.owner {
+                Owner::Piece(window, piece) if windows[window].transfer == key => {
+                    windows[window].complete(piece);
+                    false
+                }
+                _ => true,
+            });
         }
+        // They have not had their turn, but may have been all that waited.
+        self.next_write(file);
+    }
+
+    /// Lets writes that have waited for callers' own go.
+    pub(crate) fn small_writes_ended(&mut self) {
+        let waiting = |writers: &Writers| !writers.is_busy() && writers.is_waited_for();
+        let files = self.writers.iter().filter(|(_, writers)| waiting(writers));
+        let files: Vec<File> = files.map(|(file, _)| *file).collect();
+        files.into_iter().for_each(|file| self.next_write(file));
+    }
+
+    /// Lets a file's next writes go, where none is under way.
+    pub(super) fn next_write(&mut self, file: File) {
+        let Some(writers) = self.writers.get_mut(&file).filter(|writers| !writers.is_busy()) else {
+            return;
+        };
+        if writers.turns > 0 || writers.around_waits.is_empty() {
+            writers.turns = writers.turns.saturating_sub(1);
+            if let Some(op) = writers.through_waits.pop_front() {
+                writers.is_writing = true;
+                return self.queue_first(op);
+            }
+        }
+        if writers.around_waits.is_empty() {
+            self.writers.remove(&file);
+        } else if self.small_writes.begin_around(file) {
+            let ops = std::mem::take(&mut writers.around_waits);
+            writers.around = ops.len();
+            ops.into_iter().for_each(|op| self.queue(self.transfer_of(&op), op));
+        }
+    }
+
+    /// Queues a write first in line: the same thread takes it, with warm caches.
+    fn queue_first(&mut self, op: Op) {
+        let key = self.transfer_of(&op);
+        self.push_op_first(key, Line::Waits, op);
+        self.call_pool(self.transfers[key].request.drive);
     }
 }
