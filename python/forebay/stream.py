@@ -282,9 +282,10 @@ class LayerStream:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.
 
         ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
-        how many more bytes would hide what is read, each with the seconds of a pass then. ``short``
-        says why fewer layers are pinned than was planned, where that is so; the times are of those
-        that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
+        how many more bytes would hide what is read, each with the seconds of a pass then. Times are
+        of the next pass, and each call tells them anew, by the last one that the GPU is done with.
+        ``short`` says why fewer layers are pinned than was planned, where that is so; the times are
+        of those that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
         """
         return self._stream.placement()
 

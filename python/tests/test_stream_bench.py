@@ -463,6 +463,24 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
         planned = point.get("planned", [])
         assert len(planned) == (2 if source == "half" else 0)
         assert all(len(trial["passes_s"]) == 5 for trial in planned)
+        assert all(len(trial["predicted_each_s"]) == 5 for trial in planned)
+
+
+def test_passes_are_told_over_what_was_predicted() -> None:
+    trials = [
+        {"predicted_s": 2.0, "predicted_each_s": [2.0, 2.2], "passes_s": [2.2, 2.2]},
+        {"predicted_s": 2.0, "predicted_each_s": [2.0, 1.8], "passes_s": [1.8, 1.8]},
+    ]
+    point = {"tokens": 4096, "planned": trials}
+    assert table.planned({"points": [point]}) == (
+        "planned at 4,096 tokens: a pass takes 1.000 of what was predicted (0.900 to 1.100, 10.0% "
+        "off, 2 plans), and 1.000 of what was by the pass before it (0.900 to 1.100, 5.0% off, 4 "
+        "passes)"
+    )
+    for trial in trials:
+        del trial["predicted_each_s"]  # as before there were any
+    assert table.planned({"points": [point]}).endswith("off, 2 plans)")
+    assert table.planned({"points": [{"tokens": 1}]}) == ""
 
 
 def test_the_command_becomes_the_bench() -> None:

@@ -36,6 +36,14 @@ def trials(
     return [_trial(model, compute, raw, device, given.buffers) for _ in range(given.rounds)]
 
 
+def _predicted(stream: LayerStream) -> float:
+    """How long the next pass is to take, by those before it."""
+    placement = stream.placement()
+    if placement is None:
+        raise RuntimeError(f"the plan is gone: {stream.unplanned()}")
+    return float(placement["pass_s"])
+
+
 def _trial(
     model: Model, compute: Compute, raw: Raw, device: str, buffers: int
 ) -> dict[str, Any]:
@@ -68,10 +76,14 @@ def _trial(
         if placement is None:
             raise RuntimeError(f"no plan after {len(before)} passes: {stream.unplanned()}")
         before.append(one())  # what is pinned comes there in the pass after
-        passes = [one() for _ in range(_PASSES)]
+        passes, each = [], []
+        for _ in range(_PASSES):
+            each.append(_predicted(stream))
+            passes.append(one())
     drives = [layer for layer in numbers if placement["tiers"][layer] == "drive"]
     return {
         "predicted_s": placement["pass_s"],
+        "predicted_each_s": each,
         "tiers": placement["tiers"],
         "before_s": before,
         "passes_s": passes,

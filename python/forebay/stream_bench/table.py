@@ -119,13 +119,28 @@ def planned(result: Found) -> str:
         if not (trials := point.get("planned")):
             continue
         ratios = [median(trial["passes_s"]) / trial["predicted_s"] for trial in trials]
-        off = median(abs(ratio - 1) for ratio in ratios)
         lines.append(
             f"planned at {point['tokens']:,} tokens: a pass takes {median(ratios):.3f} of what was "
-            f"predicted ({min(ratios):.3f} to {max(ratios):.3f} in {len(trials)} plans, {off:.1%} "
-            "off)"
+            f"predicted ({_spread(ratios)}, {len(trials)} plans)"
         )
+        each = [
+            took / predicted
+            for trial in trials
+            for took, predicted in zip(
+                trial["passes_s"], trial.get("predicted_each_s", []), strict=False
+            )
+        ]
+        if each:
+            lines[-1] += (
+                f", and {median(each):.3f} of what was by the pass before it ({_spread(each)}, "
+                f"{len(each)} passes)"
+            )
     return "\n".join(lines)
+
+
+def _spread(ratios: list[float]) -> str:
+    off = median(abs(ratio - 1) for ratio in ratios)
+    return f"{min(ratios):.3f} to {max(ratios):.3f}, {off:.1%} off"
 
 
 def _from(tokens: int | None) -> str:

@@ -42,6 +42,7 @@ mod marks;
 mod order;
 mod placement;
 mod planning;
+mod predicting;
 mod rates;
 mod reading;
 mod ring;
@@ -345,7 +346,8 @@ impl LayerStream {
         self.shared.statistics()
     }
 
-    /// Where the layers are kept since the first pass was seen, and how long a pass is to take so.
+    /// Where the layers are kept since the first pass was seen, and how long a pass is to take so,
+    /// by the last one that the GPU is done with.
     ///
     /// # Errors
     /// Why nothing is planned, or not yet.

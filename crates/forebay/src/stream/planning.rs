@@ -1,5 +1,4 @@
-//! Places layers by what the first pass took: which stay on the GPU, which come to be pinned, and
-//! how long a pass is to take then.
+//! Places layers by what the first pass took: which stay on the GPU, and which come to be pinned.
 
 use std::error::Error as _;
 use std::iter::successors;
@@ -9,14 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::homes::Home;
-use super::layer::{Shelf, Unit, is_resident, slot_len};
+use super::layer::{Shelf, Unit, is_resident};
 use super::placement::{
-    Budget, CannotPlace, LayerCost, Placement, Rates, Tier, place, predict_kept,
+    Budget, CannotPlace, LayerCost, Placement, Prediction, Rates, Tier, place, predict_kept,
 };
+use super::predicting::{Known, Made};
 use super::rates::Came;
-use super::ring::SLOTS;
 use super::shared::{Shared, State, closed};
-use super::statistics::REMEMBERED;
+use super::statistics::{LayerTimes, REMEMBERED};
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::units::ByteRange;
@@ -29,7 +28,7 @@ pub(super) enum Plan {
     /// A thread is at it, by what a pass took that begins at this position.
     Making { from: u64 },
     /// It was made.
-    Made(Box<Placement>),
+    Made(Box<Made>),
     /// Nothing is planned.
     Not(Unplanned),
 }
@@ -87,7 +86,9 @@ pub enum Unplanned {
 }
 
 /// What the first pass showed.
-struct Seen {
+pub(super) struct Seen {
+    /// The position behind it.
+    end: u64,
     costs: Vec<LayerCost>,
     /// How fast layers came.
     came: Came,
@@ -132,7 +133,10 @@ impl Shared {
             state.plan = Plan::Making { from }; // by another stream, which tells
             return;
         }
-        let Some(seen) = self.seen(state, from..from + pass) else { return };
+        let told = state.times.told().layers;
+        let Some(seen) = whole(&told, from..from + pass).map(|first| self.seen(&first)) else {
+            return;
+        };
         if !self.group.is_to_plan() {
             return;
         }
@@ -162,9 +166,10 @@ impl Shared {
     /// Has layers placed as they were planned.
     fn follow(&self, plan: Plan) {
         let mut state = self.lock();
-        if let Plan::Made(placement) = &plan {
-            let stays = placement.tiers.iter().map(|tier| *tier == Tier::Gpu);
-            state.schedule.arrange(stays.collect(), placement.protects);
+        if let Plan::Made(made) = &plan {
+            let Placement { tiers, protects, .. } = &made.placement;
+            let stays = tiers.iter().map(|tier| *tier == Tier::Gpu);
+            state.schedule.arrange(stays.collect(), *protects);
         }
         state.plan = plan;
     }
@@ -173,9 +178,14 @@ impl Shared {
     pub(super) fn placement(&self) -> Result<Placement, Unplanned> {
         let ended = |source| Unplanned::Ended { source };
         self.check_home().map_err(ended)?;
-        let state = self.lock();
+        let mut state = self.lock();
         match &state.plan {
-            Plan::Made(placement) => Ok((**placement).clone()),
+            Plan::Made(made) => {
+                let (made, pass) = (made.clone(), state.schedule.sequence().pass_len());
+                let told = state.times.told().layers;
+                drop(state);
+                Ok(self.predict_anew(*made, &told, pass))
+            }
             Plan::Not(reason) => Err(reason.clone()),
             Plan::Waiting { .. } | Plan::Making { .. } => {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
@@ -183,25 +193,19 @@ impl Shared {
         }
     }
 
-    /// What the first pass took, if the GPU is done with all of it.
-    fn seen(&self, state: &mut State, pass: Range<u64>) -> Option<Seen> {
-        let told = state.times.told();
-        let first: Vec<_> =
-            told.layers.iter().filter(|times| pass.contains(&times.position)).collect();
-        if (first.len() as u64) < pass.end - pass.start {
-            return None;
-        }
+    /// What a pass took, all of it.
+    fn seen(&self, pass: &[&LayerTimes]) -> Seen {
         let cost =
             |unit: &Unit| LayerCost { bytes: unit.len, compute: Duration::ZERO, resident: false };
         let mut costs: Vec<LayerCost> = self.units().iter().map(cost).collect();
         let mut takes = vec![0; costs.len()];
-        for times in &first {
+        for times in pass {
             costs[times.layer].compute += times.compute;
             takes[times.layer] += 1;
         }
-        let came = Came::of(&first, SLOTS * slot_len(&self.engine));
         costs.iter_mut().zip(takes).for_each(|(cost, takes)| cost.compute /= takes.max(1));
-        Some(Seen { costs, came })
+        let end = pass.iter().map(|times| times.position + 1).max().unwrap_or(0);
+        Seen { end, costs, came: self.came(pass) }
     }
 
     /// Waits until the planner has seen how fast the link is, after which it copies nothing; until
@@ -220,12 +224,12 @@ impl Shared {
 
     fn plan(&self, seen: Seen) -> Plan {
         match self.place(seen) {
-            Ok(placement) => Plan::Made(Box::new(placement)),
+            Ok(made) => Plan::Made(Box::new(made)),
             Err(reason) => Plan::Not(reason),
         }
     }
 
-    fn place(&self, mut seen: Seen) -> Result<Placement, Unplanned> {
+    pub(super) fn place(&self, mut seen: Seen) -> Result<Made, Unplanned> {
         let device = self.device.id();
         let link = {
             let _probing = Probing(self);
@@ -255,14 +259,17 @@ impl Shared {
             placement.prediction =
                 predict_kept(&self.order, &seen.costs, &rates, &budget, &placement)?;
         }
-        self.count_spare(&mut placement);
-        Ok(placement)
+        self.count_spare(&mut placement.prediction);
+        Ok(Made {
+            placement,
+            known: Known { end: seen.end, costs: seen.costs, rates, slots, budget },
+        })
     }
 
     /// Takes from what more of the GPU would help what its budget has beyond whole layers.
-    fn count_spare(&self, placement: &mut Placement) {
+    pub(super) fn count_spare(&self, prediction: &mut Prediction) {
         let spare = self.gpu_budget.map_or(0, |all| all.saturating_sub(self.budget_of_gpu()));
-        let lift = placement.prediction.lift.as_mut();
+        let lift = prediction.lift.as_mut();
         if let Some(raise) = lift.and_then(|lift| lift.gpu.as_mut()) {
             raise.bytes = raise.bytes.saturating_sub(spare);
         }
@@ -319,19 +326,25 @@ impl Shared {
             let name = &unit.name;
             return Err(format!("`{name}` takes {len} bytes, of `host_budget` {left} are left"));
         }
-        let home = Home::in_memory(&self.engine, shelf).map_err(|error| whole(&error))?;
+        let home = Home::in_memory(&self.engine, shelf).map_err(|error| in_full(&error))?;
         let is_new = self.group.homes().keep(number, home).is_ok();
         *left -= if is_new { len } else { 0 };
         Ok(is_new)
     }
 }
 
+/// What the layers of a pass took, if all of them are told.
+pub(super) fn whole(told: &[LayerTimes], pass: Range<u64>) -> Option<Vec<&LayerTimes>> {
+    let of_pass: Vec<_> = told.iter().filter(|times| pass.contains(&times.position)).collect();
+    (of_pass.len() as u64 >= pass.end - pass.start).then_some(of_pass)
+}
+
 /// An error and what lies behind it.
-fn whole(error: &Error) -> String {
+fn in_full(error: &Error) -> String {
     let sources = successors(error.source(), |&error| error.source());
     sources.fold(error.to_string(), |text, source| format!("{text}: {source}"))
 }
 
 #[cfg(test)]
 #[expect(unsafe_code, reason = "takes layers for a stream that it names")]
-mod tests;
+pub(super) mod tests;

@@ -135,6 +135,35 @@ fn predicted(time: Duration, pinned: u64) -> (Placement, Duration) {
     (placement, times[times.len() / 2])
 }
 
+/// A GPU that works all the time may lower its clocks: passes behind the first compute for longer.
+#[test]
+fn what_is_predicted_follows_the_passes() {
+    let rig = Rig::with("sim:bandwidth=50MB/s,latency=0us");
+    let model = rig.model(LAYERS, 2_000_000);
+    let options = ordered(Order::Forward, Some(ROOM as u64 * model.layers[0].len()));
+    let stream = rig.stream(&model, options);
+    let pass = |milliseconds| {
+        while rig.next(&stream).expect("it can be read").is_some() {
+            let time = Duration::from_millis(milliseconds);
+            rig.device.work(rig.compute(), time).expect("a stream");
+        }
+    };
+    let placed = (0..20).find_map(|_| {
+        pass(8);
+        stream.placement().ok()
+    });
+    let placed = placed.expect("a plan");
+    assert_ne!(placed.prediction.ceiling, Ceiling::Compute, "{placed:?}");
+    (0..3).for_each(|_| pass(60));
+    rig.device.synchronize(rig.stream).expect("the compute ends");
+    let later = stream.placement().expect("it stays planned");
+    let compute = Duration::from_millis(60 * LAYERS as u64);
+    assert_eq!(later.prediction.ceiling, Ceiling::Compute, "{later:?}");
+    assert!(later.prediction.compute >= compute, "{later:?}");
+    assert!(later.prediction.pass < compute * 11 / 10, "{later:?}");
+    assert_eq!(later.buffers, placed.buffers);
+}
+
 #[test]
 fn passes_take_as_long_as_was_predicted() {
     // The link takes 40 ms for a layer. It takes copies in the order in which they were queued,

@@ -8,10 +8,10 @@ use crate::gpu::sim::SimDevice;
 use crate::gpu::{CallerStream, Device};
 use crate::{Engine, Options};
 
-const LEN: u64 = 100_001;
+pub(in super::super) const LEN: u64 = 100_001;
 
 /// A stream of eight layers from odd places of a file, whose planning nothing has begun.
-fn stream(gpu: &str, host_budget: u64) -> LayerStream {
+pub(in super::super) fn stream(gpu: &str, host_budget: u64) -> LayerStream {
     stream_of(gpu, [2 * LEN, host_budget], (8, LEN))
 }
 
@@ -32,9 +32,10 @@ fn stream_of(gpu: &str, budgets: [u64; 2], (count, len): (u64, u64)) -> LayerStr
 }
 
 /// Layers that take next to no compute and come from a drive that is slower than any link.
-fn slow() -> Seen {
+pub(in super::super) fn slow() -> Seen {
     let cost = LayerCost { bytes: LEN, compute: Duration::from_micros(1), resident: false };
     Seen {
+        end: 8,
         costs: vec![cost; 8],
         came: Came { drive: Some(1e5), page_cache: Some(1e5), copied: None },
     }
@@ -43,7 +44,8 @@ fn slow() -> Seen {
 #[test]
 fn what_would_help_counts_from_the_budget_that_was_given() {
     let more = |budget: u64| {
-        let placement = stream_of("sim", [budget, 0], (8, LEN)).shared.place(slow()).unwrap();
+        let placement =
+            stream_of("sim", [budget, 0], (8, LEN)).shared.place(slow()).unwrap().placement;
         let raise = placement.prediction.lift.and_then(|lift| lift.gpu).unwrap();
         (raise.bytes, raise.pass)
     };
@@ -55,10 +57,10 @@ fn what_would_help_counts_from_the_budget_that_was_given() {
 #[test]
 fn what_could_not_be_pinned_is_said_and_predicted() {
     let (whole, short) = (stream("sim", 8 * (LEN + 512)), stream("sim", 8 * LEN));
-    let all = whole.shared.place(slow()).unwrap();
+    let all = whole.shared.place(slow()).unwrap().placement;
     assert_eq!((&all.tiers[..], &all.short), (&[Tier::Pinned; 8][..], &None));
     // Layers from odd places take some bytes more.
-    let fewer = short.shared.place(slow()).unwrap();
+    let fewer = short.shared.place(slow()).unwrap().placement;
     let is_pinned = |tier: &&Tier| **tier == Tier::Pinned;
     assert_eq!(fewer.tiers.iter().filter(is_pinned).count(), 7);
     let reason = fewer.short.unwrap();
@@ -94,7 +96,7 @@ fn what_comes_to_a_layers_place_waits_for_its_copies() {
 fn a_stream_that_ends_meanwhile_pins_nothing() {
     let stream = stream("sim", 8 * (LEN + 512));
     stream.close().unwrap();
-    let placed = stream.shared.place(slow()).unwrap();
+    let placed = stream.shared.place(slow()).unwrap().placement;
     assert!(!placed.tiers.contains(&Tier::Pinned), "{placed:?}");
     let reason = placed.short.unwrap();
     assert!(reason.ends_with("8 layers that were to be pinned are not: the stream was closed"));
@@ -120,7 +122,7 @@ fn why_nothing_is_planned_is_said() {
 fn a_gpu_that_is_full_is_planned_for_as_well() {
     // Room for the buffers, and for nothing beside them.
     let full = stream("sim:memory=600K", 8 * (LEN + 512));
-    assert_eq!(full.shared.place(slow()).unwrap().tiers, [Tier::Pinned; 8]);
+    assert_eq!(full.shared.place(slow()).unwrap().placement.tiers, [Tier::Pinned; 8]);
 }
 
 #[test]
