@@ -283,7 +283,9 @@ class LayerStream:
 
         ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
         how many more bytes would hide what is read, each with the seconds of a pass then. Times are
-        of the next pass, and each call tells them anew, by the last one that the GPU is done with.
+        of the next pass, and each call tells them anew, by the last one that the GPU is done with
+        and that began once layers were where they are kept. Nothing is placed anew: 0 more bytes
+        are told where what is left of the budget would do.
         ``short`` says why fewer layers are pinned than was planned, where that is so; the times are
         of those that are. ``None``: nothing is planned, or not yet; `unplanned` says why.
         """

@@ -176,8 +176,7 @@ impl LayerStream {
 
     /// Why there is no such placement, or none yet.
     fn unplanned(&self, py: Python<'_>) -> Option<String> {
-        let placement = py.detach(|| self.stream.placement());
-        placement.err().map(|reason| message(&reason))
+        py.detach(|| self.stream.unplanned()).map(|reason| message(&reason))
     }
 
     /// What the layers and passes took so far.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::gpu::GpuSelector;
-use forebay::{Engine, OpenOptions, Options, RequestOptions, RingChoice, Route};
+use forebay::{Engine, OpenOptions, Options, RequestOptions, Residency, RingChoice, Route};
 use lab::hanging::HangingDrive;
 use lab::{FileSystem, LoopDrive, child, or_skip, pattern, watchdog::Watchdog};
 
@@ -132,11 +132,17 @@ impl<'a> Hung<'a> {
         drive.fuse().set(|faults| faults.hang_writes = true);
         Self(drive)
     }
+
+    fn reads(drive: &'a HangingDrive) -> Self {
+        drive.hang(true);
+        Self(drive)
+    }
 }
 
 impl Drop for Hung<'_> {
     fn drop(&mut self) {
         self.0.fuse().set(|faults| faults.hang_writes = false);
+        self.0.hang(false);
     }
 }
 
@@ -190,6 +196,49 @@ fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
         file.evict().expect("an eviction");
         assert!(fs::read(&path).expect("a read") == expected, "on the drive, {small_size}");
     }
+}
+
+/// The other way round: a small write that its caller makes, and that waits for the rest of its
+/// page, is waited for, and wakes who waits.
+#[test]
+fn a_write_around_the_page_cache_waits_for_a_small_one_through_it() {
+    const BODY: usize = 64 << 10;
+    const AT: usize = BODY + 100; // part of a page that has to be read first
+    let _watchdog = Watchdog::start();
+    let Some(drive) = or_skip(HangingDrive::new(64 << 20)) else { return };
+    let engine = Engine::new(Options::default()).expect("limits that fit");
+    let wanted: GpuSelector = "sim".parse().expect("a name");
+    let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
+    let path = drive.path().join("shared");
+    let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
+    let mut expected = vec![1; 1 << 20];
+    file.write(0, &expected).expect("room for it");
+    file.sync_all().expect("a sync");
+    let left = file.evict().expect("an eviction");
+    if !matches!(left, Residency::Known { resident: 0, .. }) {
+        return lab::skip("nothing leaves the page cache here");
+    }
+    let (body, small) = (pattern(1, BODY), pattern(2, 3000));
+    let mut buffer = engine.allocate(gpu, BODY as u64).expect("memory");
+    buffer.upload(0, &body).expect("an upload");
+    let staged = RequestOptions::by_route(Route::Staged);
+    let waited = thread::scope(|scope| {
+        let hung = Hung::reads(&drive);
+        let through = scope.spawn(|| file.write(AT as u64, &small).expect("a write"));
+        drive.fuse().wait_for_parked(1);
+        let around = scope.spawn(|| file.write_with(0, &buffer, &staged).expect("a write"));
+        thread::sleep(Duration::from_millis(200)); // as above
+        let wait = [through, around].map(|write| !write.is_finished());
+        drop(hung);
+        wait
+    });
+    assert_eq!(waited, [true; 2]);
+    expected[..BODY].copy_from_slice(&body);
+    expected[AT..][..small.len()].copy_from_slice(&small);
+    file.sync_all().expect("a sync after both");
+    assert!(fs::read(&path).expect("a read") == expected, "in the page cache");
+    file.evict().expect("an eviction");
+    assert!(fs::read(&path).expect("a read") == expected, "on the drive");
 }
 
 /// Threads of this process that an engine has started, by their name.

@@ -9,17 +9,13 @@
 //! devices not at all. The scheduler keeps those apart that pass it (`Writers`), and asks here
 //! about the rest.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::Core;
+use super::scheduler::Scheduler;
 
-/// Counts of both kinds. Files that share one are taken for the same, which costs them time alone.
-const PLACES: usize = 256;
-
-/// In each count: callers' writes below, then whether one around the page cache waits for their
-/// end, and writes around it above.
-const WAITED: u64 = 1 << 31;
-const AROUND: u64 = 1 << 32;
+/// Places for files that are being written; those that share one wait for its lock alone.
+const PLACES: usize = 64;
 
 /// What identifies a file: its device and inode.
 type File = (u64, u64);
@@ -30,10 +26,21 @@ pub(crate) struct SmallWrites {
     places: [Place; PLACES],
 }
 
-/// A cache line of its own.
+/// A cache line of its own, with the few files of its place that are being written.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Place(AtomicU64);
+struct Place(Mutex<Vec<Writes>>);
+
+/// Those of one file: of one kind at a time.
+#[derive(Debug)]
+struct Writes {
+    file: File,
+    /// How many callers write it by themselves.
+    callers: usize,
+    /// Whether it is being written around the page cache, and whether somebody waits to do so.
+    around: bool,
+    waited: bool,
+}
 
 /// A caller's write that is under way; over when it is dropped.
 #[derive(Debug)]
@@ -45,14 +52,15 @@ pub(crate) struct SmallWrite<'a> {
 impl<'a> SmallWrite<'a> {
     /// Begins one; `None` where the file is being written around the page cache, or is about to be.
     pub(crate) fn begin(core: &'a Core, file: File) -> Option<Self> {
-        core.small_writes().begin(file).then_some(Self { core, file })
+        core.small_writes().begin(file).then(|| Self { core, file })
     }
 }
 
 impl Drop for SmallWrite<'_> {
     fn drop(&mut self) {
         if self.core.small_writes().end(self.file) {
-            self.core.with(super::scheduler::Scheduler::small_writes_ended);
+            self.core.with(Scheduler::small_writes_ended);
+            self.core.small_writes().give_up(self.file);
         }
     }
 }
@@ -66,45 +74,65 @@ impl Default for SmallWrites {
 impl SmallWrites {
     /// Begins a caller's write, unless one around the page cache is there or waits.
     pub(super) fn begin(&self, file: File) -> bool {
-        let place = &self.place(file).0;
-        let more = |count: u64| (count < WAITED - 1).then_some(count + 1);
-        place.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        let mut place = self.place(file);
+        let writes = of(&mut place, file);
+        let joins = !writes.around && !writes.waited;
+        writes.callers += usize::from(joins);
+        joins
     }
 
     /// Ends a caller's write; whether it was the last that one around the page cache waits for.
     pub(super) fn end(&self, file: File) -> bool {
-        let place = &self.place(file).0;
-        let before = place.fetch_sub(1, Ordering::AcqRel);
-        // Nobody begins where somebody waits, so nobody but the last comes here.
-        let is_waited_for = before % AROUND == WAITED + 1;
-        if is_waited_for {
-            place.fetch_and(!WAITED, Ordering::AcqRel);
+        let mut place = self.place(file);
+        let writes = of(&mut place, file);
+        writes.callers -= 1;
+        let is_last = writes.callers == 0;
+        let is_waited_for = is_last && writes.waited;
+        if is_last && !is_waited_for {
+            place.retain(|writes| writes.file != file);
         }
         is_waited_for
     }
 
+    /// Has nobody wait for callers' writes, where those who waited have gone, or are at it.
+    pub(super) fn give_up(&self, file: File) {
+        let is_idle = |writes: &Writes| writes.callers == 0 && !writes.around;
+        self.place(file).retain(|writes| writes.file != file || !is_idle(writes));
+    }
+
     /// Begins to write a file around the page cache; where callers write it, `false`: the last of
-    /// them calls [`small_writes_ended`](super::scheduler::Scheduler::small_writes_ended).
+    /// them calls [`Scheduler::small_writes_ended`].
     pub(super) fn begin_around(&self, file: File) -> bool {
-        let place = &self.place(file).0;
-        let is_written = |count: u64| !count.is_multiple_of(WAITED);
-        let next = |count| Some(if is_written(count) { count | WAITED } else { count + AROUND });
-        let before = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
-        !is_written(before.unwrap_or_else(|count| count))
+        let mut place = self.place(file);
+        let writes = of(&mut place, file);
+        writes.around = writes.callers == 0;
+        writes.waited = !writes.around;
+        writes.around
     }
 
     /// Ends that.
     pub(super) fn end_around(&self, file: File) {
-        self.place(file).0.fetch_sub(AROUND, Ordering::AcqRel);
+        self.place(file).retain(|writes| writes.file != file);
     }
 
-    fn place(&self, (device, inode): File) -> &Place {
+    fn place(&self, (device, inode): File) -> MutexGuard<'_, Vec<Writes>> {
         // Inodes count up, and those of one folder have much in common: the golden ratio's bits
         // spread them.
         let spread = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let index = spread >> (u64::BITS - PLACES.ilog2());
-        &self.places[usize::try_from(index).unwrap_or(0) % PLACES]
+        let place = &self.places[usize::try_from(index).unwrap_or(0) % PLACES];
+        place.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The writes of a file, of which none may be under way.
+fn of(place: &mut Vec<Writes>, file: File) -> &mut Writes {
+    let found = place.iter().position(|writes| writes.file == file);
+    let at = found.unwrap_or_else(|| {
+        place.push(Writes { file, callers: 0, around: false, waited: false });
+        place.len() - 1
+    });
+    &mut place[at]
 }
 
 #[cfg(test)]
@@ -121,28 +149,31 @@ mod tests {
         assert!(!writes.begin(FILE), "one waits for those that are there");
         assert!(!writes.end(FILE));
         assert!(writes.end(FILE), "the last of them");
-        assert!(writes.begin_around(FILE) && writes.begin_around(FILE), "these are many");
-        assert!(!writes.begin(FILE));
-        writes.end_around(FILE);
-        assert!(!writes.begin(FILE), "one is still under way");
+        assert!(!writes.begin(FILE), "nobody comes before whoever waits");
+        assert!(writes.begin_around(FILE) && !writes.begin(FILE));
+        writes.give_up(FILE);
+        assert!(!writes.begin(FILE), "it is under way");
         writes.end_around(FILE);
         assert!(writes.begin(FILE) && !writes.end(FILE), "nobody waits any more");
+        assert!(writes.place(FILE).is_empty());
     }
 
     #[test]
-    fn whoever_waits_is_told_once() {
+    fn nobody_is_held_up_by_who_waited_and_has_gone() {
         let writes = SmallWrites::default();
-        assert!(writes.begin(FILE));
-        assert!(!writes.begin_around(FILE) && !writes.begin_around(FILE));
-        assert!(writes.end(FILE));
+        assert!(writes.begin(FILE) && !writes.begin_around(FILE) && writes.end(FILE));
+        writes.give_up(FILE);
         assert!(writes.begin(FILE) && !writes.end(FILE));
     }
 
     #[test]
-    fn files_of_one_folder_have_places_of_their_own() {
+    fn files_do_not_wait_for_each_other() {
         let writes = SmallWrites::default();
-        assert!((100..164).all(|inode| writes.begin_around((8, inode))));
-        let free = (164..228).filter(|&inode| writes.begin((8, inode))).count();
-        assert!(free >= 32, "{free} of 64 beside 64 others");
+        assert!((0..1000).all(|inode| writes.begin_around((8, inode))));
+        assert!((1000..2000).all(|inode| writes.begin((8, inode))));
+        assert!((0..1000).all(|inode| !writes.begin((8, inode))));
+        (0..1000).for_each(|inode| writes.end_around((8, inode)));
+        assert!((1000..2000).all(|inode| !writes.end((8, inode))));
+        assert!(writes.places.iter().all(|place| place.0.lock().unwrap().is_empty()));
     }
 }

@@ -347,12 +347,19 @@ impl LayerStream {
     }
 
     /// Where the layers are kept since the first pass was seen, and how long a pass is to take so,
-    /// by the last one that the GPU is done with.
+    /// by the last one that the GPU is done with and that began once they were there. Nothing is
+    /// placed anew: a lift of no bytes says that what is left of the budget would do.
     ///
     /// # Errors
     /// Why nothing is planned, or not yet.
     pub fn placement(&self) -> Result<Placement, Unplanned> {
         self.shared.placement()
+    }
+
+    /// Why [`placement`](Self::placement) has none, or none yet; `None` where there is one.
+    #[must_use]
+    pub fn unplanned(&self) -> Option<Unplanned> {
+        self.shared.unplanned()
     }
 
     /// Writes what [`statistics`](Self::statistics) tells as trace events in JSON, which

@@ -85,6 +85,10 @@ pub enum Unplanned {
     },
 }
 
+/// Passes before the one under way that are looked at to predict the next one: of the last of them
+/// a layer may be kept.
+const LOOKS_BACK: u64 = 3;
+
 /// What the first pass showed.
 pub(super) struct Seen {
     /// The position behind it.
@@ -166,7 +170,12 @@ impl Shared {
     /// Has layers placed as they were planned.
     fn follow(&self, plan: Plan) {
         let mut state = self.lock();
-        if let Plan::Made(made) = &plan {
+        let mut plan = plan;
+        if let Plan::Made(made) = &mut plan {
+            // Of the pass under way some layers came before, and in the next one those that are
+            // pinned come from their files once more.
+            let pass = state.schedule.sequence().pass_len();
+            made.known.from = state.schedule.position().next_multiple_of(pass.max(1)) + pass;
             let Placement { tiers, protects, .. } = &made.placement;
             let stays = tiers.iter().map(|tier| *tier == Tier::Gpu);
             state.schedule.arrange(stays.collect(), *protects);
@@ -182,7 +191,8 @@ impl Shared {
         match &state.plan {
             Plan::Made(made) => {
                 let (made, pass) = (made.clone(), state.schedule.sequence().pass_len());
-                let told = state.times.told().layers;
+                let last = state.schedule.position().saturating_sub(LOOKS_BACK * pass);
+                let told = state.times.told_from(last.max(made.known.from));
                 drop(state);
                 Ok(self.predict_anew(*made, &told, pass))
             }
@@ -191,6 +201,12 @@ impl Shared {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
             }
         }
+    }
+
+    /// Why there is no placement.
+    pub(super) fn unplanned(&self) -> Option<Unplanned> {
+        let is_made = self.check_home().is_ok() && matches!(self.lock().plan, Plan::Made(_));
+        if is_made { None } else { self.placement().err() }
     }
 
     /// What a pass took, all of it.
@@ -262,7 +278,7 @@ impl Shared {
         self.count_spare(&mut placement.prediction);
         Ok(Made {
             placement,
-            known: Known { end: seen.end, costs: seen.costs, rates, slots, budget },
+            known: Known { from: seen.end, costs: seen.costs, rates, slots, budget },
         })
     }
 

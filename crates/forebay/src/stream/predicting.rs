@@ -29,8 +29,8 @@ pub(super) struct Made {
 /// What a prediction is made by.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
-    /// The position behind the pass by which layers were placed.
-    pub(super) end: u64,
+    /// From which position on passes show how layers come as they were placed.
+    pub(super) from: u64,
     pub(super) costs: Vec<LayerCost>,
     pub(super) rates: Rates,
     /// Bytes per second from the page cache by way of slots; `rates` has what comes from pages
@@ -65,8 +65,14 @@ impl Shared {
     /// takes so many layers: as it was placed where that makes no sense, or none came since.
     pub(super) fn predict_anew(&self, made: Made, told: &[LayerTimes], len: u64) -> Placement {
         let Made { mut placement, mut known } = made;
-        let Some(pass) = last_pass(told, len, known.end) else { return placement };
+        let Some(pass) = last_pass(told, len, known.from) else { return placement };
         known.see(&pass);
+        // Nothing is placed anew, so what is left of the budget is of no use to what is there.
+        let kept = placement.tiers.iter().zip(&known.costs);
+        let pinned = kept.filter(|(tier, _)| **tier == Tier::Pinned).map(|(_, cost)| cost.bytes);
+        let pinned: u64 = pinned.sum();
+        let spare = known.budget.host.saturating_sub(pinned);
+        known.budget.host = pinned;
         let came = self.came(&pass);
         let took: Duration = pass.iter().map(|times| times.time()).sum();
         // A place that had to wait for others was seen at less than it can.
@@ -81,6 +87,8 @@ impl Shared {
         };
         let Ok(mut prediction) = prediction else { return placement };
         self.count_spare(&mut prediction);
+        let host = prediction.lift.as_mut().and_then(|lift| lift.host.as_mut());
+        host.into_iter().for_each(|raise| raise.bytes = raise.bytes.saturating_sub(spare));
         placement.prediction = prediction;
         for (tier, cost) in placement.tiers.iter_mut().zip(&known.costs) {
             if matches!(tier, Tier::PageCache | Tier::Drive) {
@@ -99,8 +107,8 @@ impl Shared {
         came: Came,
         rate: impl Fn(f64, f64) -> f64,
     ) -> Result<Prediction, CannotPlace> {
-        let link = known.rates.link.max(came.copied.unwrap_or(0.0));
         let of = |known: f64, came: Option<f64>| came.map_or(known, |came| rate(known, came));
+        let link = of(known.rates.link, came.copied);
         let slots = of(known.slots, came.page_cache).min(link);
         let drive = of(known.rates.drive, came.drive).min(link);
         let page_cache = self.page_cache_rate(&known.costs, (link, slots));
@@ -112,9 +120,7 @@ impl Shared {
 /// The last pass from position `from` on that is told whole.
 fn last_pass(told: &[LayerTimes], len: u64, from: u64) -> Option<Vec<&LayerTimes>> {
     let last = told.iter().map(|times| times.position).max()?;
-    // It may not be over, and of the one before a layer may be kept.
-    let last = last.checked_div(len)?;
-    let passes = (last.saturating_sub(2)..=last).rev();
+    let passes = (from.checked_div(len)?..=last / len).rev();
     let mut later =
         passes.map(|pass| pass * len..(pass + 1) * len).filter(|pass| pass.start >= from);
     later.find_map(|pass| whole(told, pass))

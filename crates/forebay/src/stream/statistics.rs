@@ -274,6 +274,12 @@ impl Times {
         passes.drain(..passes.len().saturating_sub(REMEMBERED));
     }
 
+    /// What layers took from this position on.
+    pub(super) fn told_from(&mut self, position: u64) -> Vec<LayerTimes> {
+        self.gather();
+        self.layers.iter().filter(|times| times.position >= position).cloned().collect()
+    }
+
     pub(super) fn told(&mut self) -> StreamStatistics {
         self.gather();
         let mut routes = self.routes.clone();

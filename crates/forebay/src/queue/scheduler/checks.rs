@@ -183,9 +183,19 @@ impl Scheduler {
             let found = writes.remove(file).unwrap_or_default();
             let told = [usize::from(writers.is_writing), writers.around];
             assert_eq!(found, told, "{writers:?}");
-            assert!((found[0] > 0) != (found[1] > 0), "{writers:?}");
+            // Nothing is under way where what goes around waits for a caller.
+            let waits_for_caller = found == [0, 0] && !writers.around_waits.is_empty();
+            assert!((found[0] > 0) != (found[1] > 0) || waits_for_caller, "{writers:?}");
         }
         assert!(writes.is_empty(), "writes that no list knows of: {writes:?}");
+        let mut waiting: HashMap<usize, usize> = HashMap::new();
+        for op in self.writers.values().flat_map(Writers::waiting) {
+            *waiting.entry(self.transfer_of(op)).or_default() += 1;
+        }
+        for (key, active) in &self.transfers {
+            let found = waiting.remove(&key).unwrap_or(0);
+            assert_eq!(found, active.writes_waiting, "writes of {key} that wait: {active:?}");
+        }
     }
 
     /// Threads of the pool that were not needed yet.

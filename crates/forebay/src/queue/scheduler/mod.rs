@@ -137,6 +137,8 @@ struct Active {
     slot: Option<Slot>,
     /// Ops that its drive was promised of its next window.
     promised: usize,
+    /// Writes that wait for their turn at a file.
+    writes_waiting: usize,
     /// The number of its last copy; zero before the first.
     copied: u64,
     /// Ops for its drive's ring.

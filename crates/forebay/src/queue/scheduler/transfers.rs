@@ -107,6 +107,7 @@ impl Scheduler {
             tried: 0,
             slot: None,
             promised: 0,
+            writes_waiting: 0,
             copied: 0,
             direct: Queue::default(),
             waits: Queue::default(),
@@ -202,7 +203,9 @@ impl Scheduler {
         }
         let active = &mut self.transfers[key];
         let cached = active.pace == Line::Cached;
-        let room = !cached || active.request.link.is_some() || active.open < windows_max;
+        // Where neither slots nor ops for its drive are a bound.
+        let is_bounded = cached || active.writes_waiting > 0;
+        let room = !is_bounded || active.request.link.is_some() || active.open < windows_max;
         let next_part = active.request.parts.front();
         // A part of a write begins only when all windows of the part before it are closed.
         let begins = next_part.is_some_and(|part| active.cursor == part.0.start);

@@ -72,6 +72,7 @@ impl Scheduler {
             true => writers.through_waits.push_back(op),
             false => writers.around_waits.push_back(op),
         }
+        self.transfers[key].writes_waiting += 1;
         self.next_write(file);
     }
 
@@ -102,11 +103,13 @@ impl Scheduler {
             waits.retain(|op| match op.owner {
                 Owner::Piece(window, piece) if windows[window].transfer == key => {
                     windows[window].complete(piece);
+                    self.transfers[key].writes_waiting -= 1;
                     false
                 }
                 _ => true,
             });
         }
+        writers.turns = writers.turns.min(writers.through_waits.len());
         // They have not had their turn, but may have been all that waited.
         self.next_write(file);
     }
@@ -136,13 +139,18 @@ impl Scheduler {
         } else if self.small_writes.begin_around(file) {
             let ops = std::mem::take(&mut writers.around_waits);
             writers.around = ops.len();
-            ops.into_iter().for_each(|op| self.queue(self.transfer_of(&op), op));
+            for op in ops {
+                let key = self.transfer_of(&op);
+                self.transfers[key].writes_waiting -= 1;
+                self.queue(key, op);
+            }
         }
     }
 
     /// Queues a write first in line: the same thread takes it, with warm caches.
     fn queue_first(&mut self, op: Op) {
         let key = self.transfer_of(&op);
+        self.transfers[key].writes_waiting -= 1;
         self.push_op_first(key, Line::Waits, op);
         self.call_pool(self.transfers[key].request.drive);
     }

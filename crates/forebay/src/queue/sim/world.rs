@@ -114,7 +114,6 @@ struct Touched {
     written: bool,
     /// The file of a write, and whether it goes through the page cache.
     writes: Option<((u64, u64), Io)>,
-    transfer: *const State,
 }
 
 /// See the module's own text.
@@ -205,24 +204,23 @@ impl World {
         };
         self.check_place(op, base, direction, state.range());
         self.hold(self.begun, op);
-        ranges.into_iter().for_each(|range| self.touch(op, direction, range, state));
+        ranges.into_iter().for_each(|range| self.touch(op, direction, range));
         self.begun
     }
 
     /// Checks that an op has memory for itself, and a file that it writes.
-    fn touch(&mut self, op: &Op, direction: Direction, range: ByteRange, state: &Arc<State>) {
+    fn touch(&mut self, op: &Op, direction: Direction, range: ByteRange) {
         let written = direction == Direction::Read;
         let writes = (!written).then(|| (op.file.identity(), op.segment.io));
-        let transfer = Arc::as_ptr(state);
-        let new = Touched { id: self.begun, range, written, writes, transfer };
+        let new = Touched { id: self.begun, range, written, writes };
         for other in &self.touched {
             let meets = !other.range.intersect(range).is_empty();
             assert!(!meets || !(written || other.written), "{new:?} meets {other:?}");
             let (Some(one), Some(two)) = (writes, other.writes) else { continue };
             let both = one == two && one.1 == Io::Buffered;
             assert!(!both, "two writes to one file through the page cache: {new:?}, {other:?}");
-            let mixed = transfer == other.transfer && one.1 != two.1;
-            assert!(!mixed, "an edge is written beside the body: {new:?}, {other:?}");
+            let mixed = one.0 == two.0 && one.1 != two.1;
+            assert!(!mixed, "through the page cache and around it: {new:?}, {other:?}");
         }
         self.touched.push(new);
     }
