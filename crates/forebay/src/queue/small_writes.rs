@@ -4,7 +4,7 @@
 //! A write through the page cache that begins while one around it is on its way may dirty a folio
 //! that both touch (up to 2 MiB), although their ranges do not. The kernel, which is to drop that
 //! folio once the other is done, then cannot: old bytes stay in the page cache, and the next sync
-//! fails with EIO (measured: Linux 6.18, ext4 and XFS). Its lock on the file prevents that only as
+//! fails with EIO (`docs/internals/turns-at-a-file.md`). Its lock on the file prevents that only as
 //! long as it is held: for what io_uring or a GPU's driver does until that is submitted, for block
 //! devices not at all. The scheduler keeps those apart that pass it (`Writers`), and asks here
 //! about the rest.
