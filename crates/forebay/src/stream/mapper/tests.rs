@@ -123,7 +123,13 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
             pass(&stream) == 4 * LEN
         });
         assert!(is_pinned, "{:?}", stream.mapped());
-        // Without its thread, as where none can be had.
+        // Without its thread, as where none can be had. What comes again is not to be pinned at
+        // once, which would start another.
+        {
+            let maps = &mut stream.shared.group.homes().maps;
+            maps.at_once = false;
+            maps.came.fill(0);
+        }
         *stream.shared.group.mapper.wishes() = None;
         let left = (0..4).filter_map(|number| stream.shared.group.homes().take_pages(number));
         for (number, home) in left.enumerate() {
