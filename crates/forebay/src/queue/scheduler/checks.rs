@@ -251,6 +251,12 @@ impl Scheduler {
         waiting.any(|key| Arc::ptr_eq(&self.transfers[key].request.state, state))
     }
 
+    /// Whether a write of a transfer waits for its turn at a file.
+    pub(crate) fn waits_for_turn(&self, state: &Arc<State>) -> bool {
+        let own = |active: &Active| Arc::ptr_eq(&active.request.state, state);
+        self.transfers.iter().any(|(_, active)| own(active) && active.writes_waiting > 0)
+    }
+
     /// Free bytes and all bytes of a link's slots; not where a copy was lost.
     pub(crate) fn slots(&self, link: usize) -> Option<(u64, u64)> {
         let Link { slots, broken, .. } = &self.links[link];

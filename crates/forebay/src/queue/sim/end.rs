@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::job::Job;
 use super::ring::SimRing;
 use super::run::{Machine, Phase, Run, Summary};
-use crate::queue::{Crew, Ring};
+use crate::queue::{Crew, Ring, Scheduler};
 use crate::transfer::State;
 
 impl Run {
@@ -29,8 +29,12 @@ impl Run {
             return false;
         }
         for job in &self.jobs {
-            // Of few slots that do not split, those with lost ops may be all.
-            let waits = job.drives.contains(&drive) || self.core.lock().waits_for_slot(&job.state);
+            // Of few slots that do not split, those with lost ops may be all; and what another way
+            // writes of the same file, straight from a GPU for example, has its turn.
+            let waits = |scheduler: &Scheduler| {
+                scheduler.waits_for_slot(&job.state) || scheduler.waits_for_turn(&job.state)
+            };
+            let waits = job.drives.contains(&drive) || waits(&self.core.lock());
             let left = || self.core.lock().what_is_left_of(&job.state);
             assert!(waits, "{:?} waits for another's drive: {}", job.state, left());
         }
