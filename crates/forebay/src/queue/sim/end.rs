@@ -15,7 +15,11 @@ use crate::transfer::State;
 impl Run {
     /// Whether something goes on although nobody could make a step.
     pub(super) fn give_up(&mut self) -> bool {
+        let before = self.jobs.len();
         self.judge_ended(); // a cancel may have ended one since the last step
+        if self.jobs.len() < before {
+            return true; // and others may start in its place, or all end
+        }
         let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
         let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
         // Threads of the pool that were never needed were never started.
