@@ -31,7 +31,7 @@ pub struct VerdictFacts {
     pub contradictions: Vec<String>,
     /// What somebody else may have caused.
     pub doubts: Vec<String>,
-    /// What the way itself said, of the first sample.
+    /// What the way itself said, of the first sample, and of its reads where it wrote as well.
     pub claim: Value,
 }
 
@@ -54,10 +54,12 @@ pub struct MissingFacts {
 }
 
 impl VerdictFacts {
-    /// The verdict on all samples together; `None` where none was looked at.
+    /// The verdict on all samples together, or on what one read and wrote, by the bytes of each;
+    /// `None` where none was looked at.
     #[must_use]
     pub fn of(proofs: &[Proof]) -> Option<Self> {
-        let all: Vec<Verdict> = proofs.iter().map(|proof| proof.verdict.clone()).collect();
+        let one = |proof: &Proof| (proof.verdict.clone(), proof.claim.bytes);
+        let all: Vec<(Verdict, u64)> = proofs.iter().map(one).collect();
         let claim = proofs.first().map(|proof| &proof.claim);
         serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
     }

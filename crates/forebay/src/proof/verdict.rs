@@ -112,15 +112,17 @@ impl Verdict {
         (finding(&shares), shares)
     }
 
-    /// That of several spans of the same work, which is only as good as the worst of them. Shares
-    /// are means: each span counts alike.
+    /// That of several pieces of work, each with its bytes, which is only as good as the worst of
+    /// them. Shares are of all bytes: a piece counts as much as it moved.
     #[must_use]
-    pub fn together(all: &[Self]) -> Option<Self> {
-        let first = all.first()?;
+    pub fn together(all: &[(Self, u64)]) -> Option<Self> {
+        let (first, _) = all.first()?;
         let mut sum = Self { shares: Vec::new(), grounds: first.grounds.clone(), ..first.clone() };
-        let worst = all.iter().map(|one| one.finding).max().unwrap_or(first.finding);
-        for one in all {
-            let part = 1.0 / f64::from(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        let worst = all.iter().map(|(one, _)| one.finding).max().unwrap_or(first.finding);
+        let bytes: u128 = all.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+        for (one, own) in all {
+            #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
+            let part = *own as f64 / bytes.max(1) as f64;
             for share in &one.shares {
                 match sum.shares.iter_mut().find(|known| known.way == share.way) {
                     Some(known) => known.share += share.share * part,
@@ -273,13 +275,14 @@ mod tests {
             missing: vec![Missing { why: "w".into(), remedy: "r".into() }],
             ..verdict(&[])
         };
-        let together = |all: &[&Verdict]| {
-            let all: Vec<Verdict> = all.iter().map(|one| (*one).clone()).collect();
+        let together = |all: &[(&Verdict, u64)]| {
+            let all: Vec<_> = all.iter().map(|(one, bytes)| ((*one).clone(), *bytes)).collect();
             Verdict::together(&all).unwrap()
         };
-        assert_eq!(together(&[&staged, &staged]), staged);
-        assert_eq!(together(&[&staged, &cached]).to_string(), "mixed 50 % staged / 50 % cached");
-        let unproven = together(&[&staged, &none, &none]);
+        assert_eq!(together(&[(&staged, 7), (&staged, 9)]), staged);
+        let mixed = together(&[(&staged, 9 << 60), (&cached, 1 << 60)]);
+        assert_eq!(mixed.to_string(), "mixed 90 % staged / 10 % cached");
+        let unproven = together(&[(&staged, 1), (&none, 1), (&none, 1)]);
         assert_eq!((unproven.word(), unproven.missing.len()), ("unproven", 1));
         assert!(unproven.shares.is_empty());
         assert_eq!(Verdict::together(&[]), None);
@@ -307,7 +310,7 @@ mod tests {
             let some = ways.iter().any(|(_, bytes)| *bytes > 0);
             prop_assert_eq!(some, !verdict.shares.is_empty());
             prop_assert!(!some || (sum - 1.0).abs() < 1e-9);
-            let two = Verdict::together(&[verdict.clone(), verdict.clone()]).unwrap();
+            let two = Verdict::together(&[(verdict.clone(), 1), (verdict.clone(), 2)]).unwrap();
             prop_assert_eq!(two.finding, verdict.finding);
         }
     }
