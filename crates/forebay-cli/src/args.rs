@@ -51,9 +51,10 @@ Examples:
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  something failed, or wrong data were found
-  2  the command makes no sense
+  0    done
+  1    something failed, or wrong data were found
+  2    the command makes no sense
+  130  stopped by Ctrl-C, as a shell tells it
 
 Sizes: K, M, G, KiB, MiB, GiB are powers of two; kB, MB, GB are powers of ten
 (of two for `gdsio`).

@@ -7,7 +7,7 @@
 //! it works it holds the lock that registering needs, so nothing new can appear behind its back.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bench::scratch::Folder;
+use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::watched;
 
@@ -40,6 +41,8 @@ struct Undo {
     groups: Vec<u32>,
     /// What cannot be undone, in words.
     left: Option<String>,
+    /// How far the command came, in words.
+    kept: Option<String>,
 }
 
 /// A file of ours that is not whole yet.
@@ -66,6 +69,7 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     children: Vec::new(),
     groups: Vec::new(),
     left: None,
+    kept: None,
 });
 
 fn undo() -> MutexGuard<'static, Undo> {
@@ -114,18 +118,35 @@ pub(crate) fn undo_all() -> impl Sized {
     undo
 }
 
-/// Says what stays as it is; nobody may be reading that, so it is not waited for.
+/// Says how far the command came, and what stays as it is; nobody may be reading that, so it is not
+/// waited for.
 pub(crate) fn say_left() {
     let (done, is_done) = channel();
     let says = std::thread::Builder::new().name("left".into()).spawn(move || {
         // Whoever makes a file that does not answer has the lock.
-        let text = undo().left.take();
-        text.iter().for_each(|text| say(text));
+        let (kept, left) = {
+            let mut undo = undo();
+            (undo.kept.take(), undo.left.take())
+        };
+        kept.iter().for_each(|text| say_kept(text));
+        left.iter().for_each(|text| say(text));
         let _ = done.send(());
     });
     if says.is_ok() {
         let _ = is_done.recv_timeout(SAY_MAX);
     }
+}
+
+fn say_kept(text: &str) {
+    // The last line of a terminal is that of a bar.
+    let start = if io::stderr().is_terminal() { "\n" } else { "" };
+    // Nobody may be reading this.
+    let _ = writeln!(anstream::stderr(), "{start}{}", plain(text));
+}
+
+/// Has a signal tell how far the command came.
+pub(crate) fn keeps(text: Option<String>) {
+    undo().kept = text;
 }
 
 /// Has a signal tell what stays as it is.

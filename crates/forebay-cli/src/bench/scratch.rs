@@ -176,8 +176,10 @@ impl Scratch {
         let _step = Step::begin("look at", &self.folder.path);
         self.folder.is_there().map_err(|error| {
             let path = self.folder.path.display();
-            Failure::io(format!("cannot go on with the scratch folder `{path}`"), &error)
-                .hint("go to a folder that only you may write")
+            Failure::io(format!("cannot go on with the scratch folder `{path}`"), &error).hint(
+                "somebody moved or removed it, or a folder above it: see who cleans up there, \
+                     or go to a folder that only you may write",
+            )
         })
     }
 

@@ -151,6 +151,7 @@ pub fn diff(
     if !has(metric) {
         return Err(nothing_in_common(&diff, metric, has(Metric::Rate)));
     }
+    diff.warnings.extend(notes::unfinished(digest, &sides));
     diff.warnings.extend(others.iter().filter_map(|other| notes::of_times(first, other, &raw)));
     Ok(diff)
 }

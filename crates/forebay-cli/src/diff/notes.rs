@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::json::{Axes, Comparison, Diff, Verdict, Why};
 use super::pairs;
 use super::sides::Side;
-use crate::report::digest::{Metric, Raw};
+use crate::report::digest::{Digest, Metric, Raw};
 use crate::report::plain::plain;
 
 /// Names that are told of points that were not compared.
@@ -139,6 +139,22 @@ fn by_chance(found: &mut Vec<String>, diff: &Diff, metric: Metric) {
              twenty has by chance; measure these again with more repeats",
         ));
     }
+}
+
+/// Which sides are of sweeps that do not have all that they were asked for. A run that stands on
+/// several sides is told of once, by its own name.
+#[must_use]
+pub fn unfinished(digest: &Digest, sides: &[Side<'_>]) -> Vec<String> {
+    let told = digest.runs.iter().enumerate().filter_map(|(number, run)| {
+        let lack = run.unfinished?;
+        let mut of = sides.iter().filter(|side| side.runs.contains(&number));
+        let name = match (of.next()?, of.next()) {
+            (side, None) => &side.name,
+            (_, Some(_)) => &run.name,
+        };
+        Some(lack.sentence(&format!("`{name}`")))
+    });
+    told.collect()
 }
 
 /// Where all samples of one side were taken before those of another.

@@ -403,3 +403,27 @@ fn every_axis_can_be_compared_by() {
         assert_eq!(sides::by(name).unwrap().name(), name);
     }
 }
+
+#[test]
+fn a_side_that_is_not_whole_is_told_of() {
+    let sweep = Sweep::default();
+    let mut records = vec![made::run(&sweep)];
+    records.extend(made::samples(&sweep));
+    made::name_points(&mut records);
+    let (whole, cut) = (made::text(&records), made::text(&records[..31]));
+    let told = |texts: &[(&str, &str)], by: By| {
+        let mut warnings = of(texts, by, None).unwrap().warnings;
+        warnings.retain(|text| text.contains("is not whole"));
+        warnings
+    };
+    let both = |a, b| told(&[("a", a), ("b", b)], By::File);
+    assert_eq!(both(&whole, &whole), Vec::<String>::new());
+    let lack = "it holds 30 of 45 samples, at least one of each point; unless it is still being \
+                measured, give the same `forebay sweep` command again, which goes on where it \
+                stopped";
+    assert_eq!(both(&whole, &cut), [format!("`b` is not whole: {lack}")]);
+    assert_eq!(both(&cut, &cut).len(), 2, "each side");
+    // All sides are of one run.
+    let within = told(&[("a", &cut)], By::Axis(Axis::Depth));
+    assert_eq!(within, [format!("`a` is not whole: {lack}")]);
+}

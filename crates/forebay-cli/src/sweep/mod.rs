@@ -5,7 +5,8 @@
 //! could be reached, `beside` has a second path in turn, `cold` sees what does not stay so, `until`
 //! whether samples can go on until they are steady.
 //! [`workload`](crate::workload) measures, [`results`](crate::results) keeps what was measured as
-//! soon as it was, `pace` says how long it will take, `show` prints it.
+//! soon as it was, `pace` says how long it will take, `show` prints it, `tally` says
+//! how far it came where it is stopped.
 
 mod beside;
 pub mod ceilings;
@@ -20,6 +21,7 @@ pub mod queues;
 mod show;
 mod state;
 mod switch;
+mod tally;
 mod targets;
 mod until;
 
@@ -37,6 +39,7 @@ use self::plan::Planned;
 use self::show::{progress, tell};
 use self::state::Kept;
 use self::switch::Switch;
+use self::tally::Tally;
 use self::targets::Together;
 use crate::args::SweepArgs;
 use crate::bench::environment;
@@ -197,16 +200,19 @@ impl<'a> Sweep<'a> {
             tell(&format!("`{path}` holds all of this sweep; {again} measures again"));
             return Ok(self.records);
         }
+        let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
+        let all = points * repeats as usize;
+        let mut tally = Tally::begin(&path, all - todo.len(), all);
         match &self.switch {
             None => self.make_scratch(&todo)?,
             Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, None),
         }
         let (ceilings, table) = self.ceilings()?;
         let mut pace = self.practise(&todo)?;
-        let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
-        let kept = points * repeats as usize - todo.len();
-        let kept =
-            if kept > 0 { format!(", {kept} of them kept from before") } else { String::new() };
+        let kept = match tally.kept() {
+            0 => String::new(),
+            kept => format!(", {kept} of them kept from before"),
+        };
         let noun = if points == 1 { "point" } else { "points" };
         tell(&format!(
             "{points} {noun} × {repeats}{kept}: {}{}{}; results go to `{path}`",
@@ -226,7 +232,11 @@ impl<'a> Sweep<'a> {
             let start = Instant::now();
             let sample = self.sample(index, repeat, &ceilings)?;
             let measured = sample.measured.clone();
+            let is_good = state::is_good(&sample);
             self.note(Record::Sample(Box::new(sample)))?;
+            if is_good {
+                tally.add();
+            }
             let took = start.elapsed();
             pace.took(measured.map(|measured| practice::seen(&planned, &measured, took)), took);
             bar.inc(1);

@@ -28,10 +28,6 @@ pub(super) struct Kept {
 impl Kept {
     fn of(records: Vec<Record>) -> Self {
         let records = measured_here(records);
-        // What failed, or moved wrong data, is tried again.
-        let is_good = |sample: &Sample| {
-            sample.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
-        };
         let good = samples(&records).filter(|(_, sample)| is_good(sample));
         let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
         Self { records, measured }
@@ -48,6 +44,11 @@ impl Kept {
         let repeats = asked["repeats"].as_u64().unwrap_or(1);
         self.measured.len() as u64 >= points as u64 * repeats
     }
+}
+
+/// Whether a sample is kept: what failed, or moved wrong data, is tried again.
+pub(super) fn is_good(sample: &Sample) -> bool {
+    sample.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
 }
 
 /// What was asked for in the run that a file begins with.

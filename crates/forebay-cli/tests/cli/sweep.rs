@@ -4,6 +4,7 @@ mod faults;
 mod progress;
 mod queues;
 mod steady;
+mod stopped;
 mod time;
 
 use std::fs;
@@ -396,16 +397,40 @@ fn nothing_is_written_that_was_not_made_for_it() {
 }
 
 #[test]
+fn what_was_read_and_what_was_written_count_by_their_bytes() {
+    let folder = folder();
+    let asked = ["--request-size=1M", "--direction=mixed:90", "--depth=4", "--gpu=sim"];
+    let span = ["--time=300ms", "--size=64M", "-o", "results"];
+    let output = sweep(folder.path(), &[&asked[..], &span].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let (_, sample) = samples(&records).next().unwrap();
+    let verdict = sample.measured.as_ref().unwrap().verdict.as_ref().unwrap();
+    let bytes = |of: &serde_json::Value| of["bytes"].as_f64().unwrap();
+    let (read, written) = (bytes(&verdict.claim), bytes(&verdict.claim["beside"]));
+    assert!(read > 4.0 * written, "{verdict:?}");
+    // Where reads and writes went different ways each has the share that it moved.
+    let [most, least] = verdict.shares.as_slice() else { return };
+    let sum = read + written;
+    let far = (most.share - read / sum).abs().max((least.share - written / sum).abs());
+    assert!(far < 0.05, "{verdict:?}");
+}
+
+#[test]
 fn wrong_words_are_named_with_what_was_meant() {
     let folder = folder();
     fs::write(folder.path().join("job.toml"), "request-sise = \"4K\"").unwrap();
     fs::write(folder.path().join("broken.toml"), "depth = [1,\n").unwrap();
     fs::write(folder.path().join("file"), "x").unwrap();
+    let pipe = folder.path().join("pipe");
+    let (mode, kind) = (rustix::fs::Mode::from_raw_mode(0o600), rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
     let wrong = [
         (&["--request-sise", "4K"][..], "perhaps `--request-size` was meant"),
         (&["--job", "job.toml"], "perhaps `--request-size` was meant"),
         (&["--job", "broken.toml"], "line 1: "),
         (&["--job", "missing.toml"], "no such file"),
+        (&["--job", "pipe"], "it is no file of text"),
         (&["--depth", "0"], "it takes a number from 1 to 4096"),
         (&["--request-size", "5Q"], "it takes a size"),
         (&["--time", "1ms"], "it takes 10ms or more"),

@@ -151,6 +151,17 @@ pub(crate) fn samples(sweep: &Sweep) -> Vec<Value> {
     samples
 }
 
+/// Has the run that stands first name the points of all samples, as that of a sweep does.
+pub(crate) fn name_points(records: &mut [Value]) {
+    let mut points: Vec<Value> = Vec::new();
+    for record in records.iter().filter(|record| record["record"] == "sample") {
+        if !points.contains(&record["point"]) {
+            points.push(record["point"].clone());
+        }
+    }
+    records[0]["asked"]["points"] = points.into();
+}
+
 /// The text of a results file.
 pub(crate) fn text(records: &[Value]) -> String {
     records.iter().map(|record| format!("{record}\n")).collect()

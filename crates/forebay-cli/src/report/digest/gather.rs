@@ -65,7 +65,8 @@ impl Digest {
     fn take_records(&mut self, name: &str, records: &[Record], alike: &mut Alike) {
         let mut samples: Vec<(usize, &Sample)> = Vec::new();
         let mut asked: HashMap<String, usize> = HashMap::new();
-        let mut run = self.runs.len();
+        let before = self.runs.len();
+        let mut run = before;
         for record in records {
             match record {
                 Record::Run(next) => run = self.take_run(name, next, &mut asked),
@@ -85,6 +86,7 @@ impl Digest {
                 }),
             }
         }
+        super::unfinished::find(&mut self.runs[before..], before, &samples);
         self.warmed.extend(heat::of_runs(&samples));
         for group in groups(samples) {
             self.take_group(&group, alike);
@@ -109,6 +111,7 @@ impl Digest {
             gpus: run.gpus.clone(),
             unmetered: run.unmetered.clone(),
             asked: run.asked.clone(),
+            unfinished: None,
             imported: run.imported.clone(),
         });
         asked.insert(key, self.runs.len() - 1);

@@ -14,6 +14,7 @@ mod metric;
 mod names;
 pub mod notes;
 mod rows;
+mod unfinished;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,7 @@ use serde_json::Value;
 
 pub use self::heat::{Heat, Warmed};
 pub use self::metric::Metric;
+pub use self::unfinished::Unfinished;
 use super::compared::{Comparison, Told};
 use super::json::{Direction, Environment, Gpu};
 use super::layers::Layers;
@@ -75,6 +77,8 @@ pub struct RunFacts {
     pub unmetered: Vec<Absent>,
     /// What was to be measured.
     pub asked: Value,
+    /// How much of that is there, where it is not all.
+    pub unfinished: Option<Unfinished>,
     /// Where it was imported from, if another tool measured.
     pub imported: Option<Imported>,
 }

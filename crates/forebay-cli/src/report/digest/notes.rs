@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::gather::KEPT_MAX;
 use super::{Axis, Digest, Line, Metric, heat};
 use crate::report::plain::plain;
 use crate::results::Imported;
@@ -42,6 +43,7 @@ pub fn of(digest: &Digest) -> Vec<String> {
             plain(why)
         ));
     }
+    found.extend(unfinished(digest));
     found.extend(ended(digest));
     found.extend(strayed(digest));
     found.extend(imported(digest));
@@ -101,6 +103,12 @@ fn simulated(digest: &Digest) -> Option<String> {
          machine with a GPU"
             .to_owned()
     })
+}
+
+/// Which sweeps do not have all that they were asked for.
+fn unfinished(digest: &Digest) -> impl Iterator<Item = String> {
+    let told = digest.runs.iter().filter_map(|run| Some(run.unfinished?.sentence(&run.name)));
+    told.take(KEPT_MAX)
 }
 
 /// Which measurements of layers ended before they were done.

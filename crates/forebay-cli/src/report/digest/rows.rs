@@ -55,6 +55,7 @@ impl Digest {
             gpus: report.environment.gpu.iter().cloned().collect(),
             unmetered: Vec::new(),
             asked,
+            unfinished: None,
             imported: None,
         });
         for text in &report.warnings {

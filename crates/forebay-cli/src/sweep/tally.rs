@@ -1,0 +1,63 @@
+//! How far a sweep came: told where the command is stopped, whoever stops it.
+
+use crate::interrupt;
+
+/// As long as there is one, a command that is stopped says how much is kept.
+#[derive(Debug)]
+pub(super) struct Tally {
+    /// The results file.
+    path: String,
+    /// Samples that need not be taken again.
+    kept: usize,
+    all: usize,
+}
+
+impl Tally {
+    pub(super) fn begin(path: &str, kept: usize, all: usize) -> Self {
+        let tally = Self { path: path.to_owned(), kept, all };
+        tally.tell();
+        tally
+    }
+
+    /// Samples that need not be taken again.
+    pub(super) const fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// One more is in the file.
+    pub(super) fn add(&mut self) {
+        self.kept += 1;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        interrupt::keeps(Some(self.words()));
+    }
+
+    fn words(&self) -> String {
+        let Self { path, kept, all } = self;
+        format!(
+            "stopped: `{path}` keeps {kept} of {all} samples; the same command goes on from there"
+        )
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        interrupt::keeps(None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_counted_with_that_of_before() {
+        let mut tally = Tally::begin("results", 4, 45);
+        tally.add();
+        let expected =
+            "stopped: `results` keeps 5 of 45 samples; the same command goes on from there";
+        assert_eq!((tally.kept(), tally.words().as_str()), (5, expected));
+    }
+}
