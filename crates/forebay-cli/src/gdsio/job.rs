@@ -1,7 +1,8 @@
 //! gdsio's job files: a section `[global]` for what all jobs share, then one for each job.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,7 +40,9 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     let cannot = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
     let step = Step::begin("read", path);
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(cannot)?;
+    // A pipe that nobody writes to is opened, and refused: nobody waits for it.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(cannot)?;
     if !file.metadata().map_err(cannot)?.is_file() {
         return Err(Failure::usage(format!("`{}` is no job file", path.display()))
             .hint("a job file is text; a folder of data is given by `-D`, a file by `-f`"));

@@ -4,8 +4,9 @@
 //! take the same values and tell the same errors.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use clap::{Args, Command, FromArgMatches};
@@ -35,12 +36,16 @@ const COMMAND_LINE_ONLY: [&str; 6] =
 pub(super) fn read(path: &Path) -> Result<SweepArgs> {
     let failed = |error| Failure::io(format!("cannot read the job `{}`", path.display()), &error);
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    let parsed = if file.metadata().map_err(failed)?.is_dir() {
-        Err(Failure::usage("it is a folder").hint(IS_TEXT))
-    } else {
+    // A pipe that nobody writes to is opened, and refused: nobody waits for it.
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = opened.map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    let parsed = if kind.is_file() {
         file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         text(&bytes).and_then(parse)
+    } else {
+        let what = if kind.is_dir() { "it is a folder" } else { "it is no file of text" };
+        Err(Failure::usage(what).hint(IS_TEXT))
     };
     parsed.map_err(|failure| {
         let message = format!("the job `{}` makes no sense", path.display());

@@ -95,6 +95,13 @@ impl FromStr for Kv {
                 ));
             }
         }
+        let (heads, gpus) = (kv.model.heads, kv.tensor_parallel);
+        if !heads.max(gpus).is_multiple_of(heads.min(gpus)) {
+            return Err(format!(
+                "{heads} heads of keys and values cannot be shared by {gpus} GPUs alike: `tp` is \
+                 a divisor of {heads}, or a multiple"
+            ));
+        }
         Ok(kv)
     }
 }
@@ -135,6 +142,9 @@ mod tests {
         assert!(why("gpt").contains("`llama-70b`"));
         assert!(why("llama-70b:fp4").starts_with("`fp4` is none of"));
         assert!(why("llama-70b:tp0").starts_with("`tp0`"));
+        for gpus in ["tp7", "tp12"] {
+            assert!(why(&format!("llama-70b:{gpus}")).contains("a divisor of 8, or a multiple"));
+        }
         assert!(why("llama-70b:page99999999999999999999").starts_with("`page9"));
     }
 

@@ -86,6 +86,8 @@ fn nothing_else_is_written_to() {
         let (code, talk) = bad(folder.path(), &line);
         assert!(code == 1 && talk.contains(says), "{path}: {talk}");
     }
+    let (code, talk) = bad(folder.path(), "fifo");
+    assert!(code == 2 && talk.contains("`fifo` is no job file"), "{code}: {talk}");
     for end in ["nowhere/x", "/nowhere/x"] {
         let (code, talk) = bad(folder.path(), &format!("-f {end} -s 64K -i 64k -x 4 --gpu none"));
         assert!(code == 1 && talk.contains("nowhere"), "{talk}");
