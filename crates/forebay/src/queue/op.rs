@@ -131,6 +131,15 @@ impl Op {
         self.segment.io == Io::Direct
     }
 
+    pub(crate) fn is_write(&self) -> bool {
+        self.work == Work::Move(Direction::Write)
+    }
+
+    /// Whether it is a write through the page cache.
+    pub(crate) fn is_cached_write(&self) -> bool {
+        self.is_write() && !self.is_direct()
+    }
+
     /// Whether a ring has it, which of an op with a port is a lane: what that refuses is called.
     pub(crate) fn is_in_ring(&self) -> bool {
         self.counted == Some(Line::Direct)

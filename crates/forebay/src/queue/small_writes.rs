@@ -18,7 +18,7 @@ use super::scheduler::Scheduler;
 const PLACES: usize = 64;
 
 /// What identifies a file: its device and inode.
-type File = (u64, u64);
+pub(super) type File = (u64, u64);
 
 /// See the module's own text.
 #[derive(Debug)]

@@ -253,14 +253,18 @@ fn too_large(layers: &[Layer], (budget, room): (Option<u64>, u64)) -> Error {
         Some(budget) => Error::BadOption {
             name: "gpu_budget".into(),
             value: format!("{budget} bytes"),
-            expected: format!(
-                "{} bytes at least, for two layers, or {} for two slices of a layer, which is cut \
-                 between its parts",
-                whole.len().saturating_mul(2),
-                part.len.saturating_mul(2),
-            ),
+            expected: enough(whole.len().saturating_mul(2), part.len.saturating_mul(2)),
         },
     }
+}
+
+/// The least of a budget, in words: bytes of two layers, or of two slices.
+fn enough(of_layers: u64, of_slices: u64) -> String {
+    let text = format!("{of_layers} bytes at least, for two layers");
+    if of_slices == of_layers {
+        return text; // the largest layer is one part, which is not cut
+    }
+    format!("{text}, or {of_slices} for two slices of a layer, which is cut between its parts")
 }
 
 /// A copy: from where, to where in a buffer, how many bytes.

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 
 use super::Scheduler;
-use crate::plan::Io;
-use crate::queue::op::{Direction, Line, Op, Owner, Work};
+use crate::queue::op::{Line, Op, Owner};
+use crate::queue::small_writes::File;
 
 /// Those of one file; there are none where all is idle.
 #[derive(Debug, Default)]
@@ -23,19 +23,6 @@ pub(super) struct Writers {
     pub(super) around_waits: VecDeque<Op>,
     /// How many of those through the page cache go before the others have their turn.
     turns: usize,
-}
-
-/// What identifies a file: its device and inode.
-type File = (u64, u64);
-
-impl Op {
-    pub(super) fn is_write(&self) -> bool {
-        self.work == Work::Move(Direction::Write)
-    }
-
-    pub(super) fn is_cached_write(&self) -> bool {
-        self.is_write() && self.segment.io == Io::Buffered
-    }
 }
 
 impl Writers {
