@@ -107,7 +107,7 @@ pub struct StreamOptions {
     pub mapped_budget: Option<u64>,
     /// Fills what is released with bytes that are no number in the usual types of floating point
     /// (of 64, 32 and 16 bits, bfloat16, and of 8 bits `e4m3fn` and `e5m2`), so that whoever uses a
-    /// layer too long finds out.
+    /// layer too long finds out. Each is then read anew, which [`Placement`] does not count with.
     pub check: bool,
 }
 

@@ -12,7 +12,7 @@ use super::layer::{Shelf, Unit, is_resident};
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Prediction, Rates, Tier, place, predict_kept,
 };
-use super::predicting::{Known, Made};
+use super::predicting::{Known, Made, see_compute};
 use super::rates::Came;
 use super::shared::{Shared, State, closed};
 use super::statistics::{LayerTimes, REMEMBERED};
@@ -168,9 +168,8 @@ impl Shared {
     }
 
     /// Has layers placed as they were planned.
-    fn follow(&self, plan: Plan) {
+    fn follow(&self, mut plan: Plan) {
         let mut state = self.lock();
-        let mut plan = plan;
         if let Plan::Made(made) = &mut plan {
             // Of the pass under way some layers came before, and in the next one those that are
             // pinned come from their files once more.
@@ -191,8 +190,8 @@ impl Shared {
         match &state.plan {
             Plan::Made(made) => {
                 let (made, pass) = (made.clone(), state.schedule.sequence().pass_len());
-                let last = state.schedule.position().saturating_sub(LOOKS_BACK * pass);
-                let told = state.times.told_from(last.max(made.known.from));
+                let from = state.schedule.position().saturating_sub(LOOKS_BACK * pass);
+                let told = state.times.told_from(from);
                 drop(state);
                 Ok(self.predict_anew(*made, &told, pass))
             }
@@ -214,12 +213,7 @@ impl Shared {
         let cost =
             |unit: &Unit| LayerCost { bytes: unit.len, compute: Duration::ZERO, resident: false };
         let mut costs: Vec<LayerCost> = self.units().iter().map(cost).collect();
-        let mut takes = vec![0; costs.len()];
-        for times in pass {
-            costs[times.layer].compute += times.compute;
-            takes[times.layer] += 1;
-        }
-        costs.iter_mut().zip(takes).for_each(|(cost, takes)| cost.compute /= takes.max(1));
+        see_compute(&mut costs, pass);
         let end = pass.iter().map(|times| times.position + 1).max().unwrap_or(0);
         Seen { end, costs, came: self.came(pass) }
     }
@@ -249,15 +243,16 @@ impl Shared {
         let device = self.device.id();
         let link = {
             let _probing = Probing(self);
-            self.link_rate().map_err(|source| Unplanned::Link { device, source })?
+            // To measure it stops what is on its way: where the pass itself has shown it, it need
+            // not be.
+            let measured = seen.came.alone().map_or_else(|| self.link_rate(), Ok);
+            measured.map_err(|source| Unplanned::Link { device, source })?
         };
         // Copies that were queued before are in its way; what it has carried it can carry.
         let Came { drive, page_cache, copied } = seen.came;
         let link = link.max(copied.unwrap_or(0.0));
-        for (unit, cost) in self.units().iter().zip(&mut seen.costs) {
-            let mut parts = unit.parts.iter();
-            cost.resident =
-                parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)));
+        for (number, cost) in seen.costs.iter_mut().enumerate() {
+            cost.resident = self.is_resident(number);
         }
         // Nobody has seen how fast a place is that nothing came from: as fast as the link, at most.
         let slots = page_cache.unwrap_or(link).min(link);
@@ -280,6 +275,16 @@ impl Shared {
             placement,
             known: Known { from: seen.end, costs: seen.costs, rates, slots, budget },
         })
+    }
+
+    /// Whether most of a layer is in the page cache. Pages that are pinned are not asked for: where
+    /// they are small, the kernel takes milliseconds to count those of one layer.
+    fn is_resident(&self, number: usize) -> bool {
+        if self.group.home(number).is_some_and(|home| home.pages().is_some()) {
+            return true;
+        }
+        let mut parts = self.units()[number].parts.iter();
+        parts.all(|part| is_resident(&part.file, ByteRange::at(part.offset, part.len)))
     }
 
     /// Takes from what more of the GPU would help what its budget has beyond whole layers.

@@ -39,19 +39,22 @@ pub(super) struct Known {
     pub(super) budget: Budget,
 }
 
-impl Known {
-    /// Takes in how long each layer was computed, and whether the page cache had it.
-    fn see(&mut self, pass: &[&LayerTimes]) {
-        let mut times = vec![(Duration::ZERO, 0); self.costs.len()];
-        for seen in pass {
-            times[seen.layer].0 += seen.compute;
-            times[seen.layer].1 += 1;
-            if seen.bytes > 0 && !seen.pinned {
-                self.costs[seen.layer].resident = seen.drive_bytes * 2 <= seen.bytes;
-            }
-        }
-        let taken = self.costs.iter_mut().zip(times).filter(|(_, (_, takes))| *takes > 0);
-        taken.for_each(|(cost, (compute, takes))| cost.compute = compute / takes);
+/// Takes in how long each layer was computed in a pass, each time that it was taken.
+pub(super) fn see_compute(costs: &mut [LayerCost], pass: &[&LayerTimes]) {
+    let mut computed = vec![(Duration::ZERO, 0); costs.len()];
+    for times in pass {
+        computed[times.layer].0 += times.compute;
+        computed[times.layer].1 += 1;
+    }
+    for (cost, (compute, takes)) in costs.iter_mut().zip(computed) {
+        cost.compute = compute / takes.max(1);
+    }
+}
+
+/// Takes in whether the page cache had the layers that came from files in a pass.
+fn see_residency(costs: &mut [LayerCost], pass: &[&LayerTimes]) {
+    for times in pass.iter().filter(|times| times.bytes > 0 && !times.pinned) {
+        costs[times.layer].resident = times.drive_bytes * 2 <= times.bytes;
     }
 }
 
@@ -66,7 +69,8 @@ impl Shared {
     pub(super) fn predict_anew(&self, made: Made, told: &[LayerTimes], len: u64) -> Placement {
         let Made { mut placement, mut known } = made;
         let Some(pass) = last_pass(told, len, known.from) else { return placement };
-        known.see(&pass);
+        see_compute(&mut known.costs, &pass);
+        see_residency(&mut known.costs, &pass);
         // Nothing is placed anew, so what is left of the budget is of no use to what is there.
         let kept = placement.tiers.iter().zip(&known.costs);
         let pinned = kept.filter(|(tier, _)| **tier == Tier::Pinned).map(|(_, cost)| cost.bytes);
@@ -120,10 +124,8 @@ impl Shared {
 /// The last pass from position `from` on that is told whole.
 fn last_pass(told: &[LayerTimes], len: u64, from: u64) -> Option<Vec<&LayerTimes>> {
     let last = told.iter().map(|times| times.position).max()?;
-    let passes = (from.checked_div(len)?..=last / len).rev();
-    let mut later =
-        passes.map(|pass| pass * len..(pass + 1) * len).filter(|pass| pass.start >= from);
-    later.find_map(|pass| whole(told, pass))
+    let mut passes = (from.checked_div(len)?..=last / len).rev();
+    passes.find_map(|pass| whole(told, pass * len..(pass + 1) * len))
 }
 
 #[cfg(test)]

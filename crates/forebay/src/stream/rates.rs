@@ -140,6 +140,11 @@ pub(super) struct Came {
 }
 
 impl Came {
+    /// How fast the link is, where nothing but copies from where layers lie crossed it.
+    pub(super) fn alone(&self) -> Option<f64> {
+        self.copied.filter(|_| self.drive.is_none() && self.page_cache.is_none())
+    }
+
     /// Without the `ahead` bytes of a layer that may have lain in slots before its buffer was free.
     pub(super) fn of(layers: &[&LayerTimes], ahead: u64) -> Self {
         let came = layers.iter().filter(|times| times.bytes > 0).copied();
@@ -258,5 +263,8 @@ mod tests {
         let known = came_so(&layers, 0);
         assert_eq!((known.drive, known.page_cache), (Some(2e9), Some(20e9)));
         assert!((known.copied.unwrap() / 1e9 - 33.333).abs() < 1e-3, "{known:?}");
+        // The link had to carry them as well.
+        assert_eq!(known.alone(), None);
+        assert_eq!(came_so(&layers[6..], 0).alone(), known.copied);
     }
 }
