@@ -164,7 +164,7 @@ def test_a_drives_bytes_are_held_against_plain_reads(part: float, ours: float) -
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
         "transfer": samples_of([3 * 0.02] * 3),
-        "raw": samples_of([3 * 0.2] * 3),
+        "raw": samples_of([max(1, round(3 * part)) * 0.2] * 3),
         **ways,
     }
     point = summed_up(Point("forward", 3, 10**9, 1000, part), samples, dict.fromkeys(ways, 3))
@@ -208,6 +208,11 @@ def test_half_of_an_odd_number_is_what_comes_from_the_drive() -> None:
         1 / 2, 1 / 3, 1 / 2, 2 / 5,
     ]  # fmt: skip
     assert sources.part_from_drive("drive", 3) == 1 and sources.part_from_drive("pinned", 3) == 0
+    # Of the second set of four layers, there and back.
+    taken = [4, 5, 6, 7, 7, 6, 5, 4]
+    assert sources.from_drive("half", taken, 4) == [5, 7, 7, 5]
+    assert sources.from_drive("drive", taken, 4) == taken
+    assert sources.from_drive("mapped", taken, 4) == []
 
 
 def test_rounds_alternate() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 #: Grows when a key of what is written changes its meaning or goes away.
-SCHEMA = 4
+SCHEMA = 5
 
 # A mapped layer's pages are registered when it first comes, but not those of a file that was written
 # just before.
@@ -155,7 +155,8 @@ def _sweep(
         _say(f"{tokens:,} tokens")
         try:
             compute = Compute(shape, tokens, device, backward=backward)
-            all_ways = rounds.Rounds(model, compute, limits, ways, given.order)
+            passes = given.order, given.source
+            all_ways = rounds.Rounds(model, compute, limits, ways, passes)
             warm, cold = _WARM.get(given.source, 1), given.source in COLD
             samples = all_ways.run(given.rounds, given.passes, warm=warm, cold=cold)
         except (OSError, RuntimeError) as error:

@@ -11,6 +11,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 from . import model as files
 from . import residency
 from .samples import ALONE, Sample, in_turn
+from .sources import from_drive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,12 +73,14 @@ class Rounds:
         compute: Compute,
         limits: tuple[Pinned, Raw | None],
         ways: dict[str, Way],
-        order: str,
+        passes: tuple[str, str],
     ) -> None:
-        self._model, self._order = model, order
+        """``passes`` is their order, and where Forebay finds their layers."""
+        self._model = model
+        self._order, self._source = passes
         (self._link, self._raw), self._ways = limits, ways
-        turns = len(model.passes(order, 0))
-        back = model.layers if order == "train" else turns
+        turns = len(model.passes(self._order, 0))
+        back = model.layers if self._order == "train" else turns
         self._compute, self._clock = compute, Clock(compute, turns, back)
         self._end = torch.cuda.Event(blocking=True)
         self._told: dict[str, dict[str, float]] = {}
@@ -163,7 +166,8 @@ class Rounds:
 
         def raw() -> None:
             if self._raw is not None:
-                self._raw.read(layers)
+                # What Forebay has in memory tells nothing of the drive.
+                self._raw.read(from_drive(self._source, layers, self._model.layers))
 
         works = {"compute": alone, "transfer": lambda: self._link.transfer(layers), "raw": raw}
         return works.get(name, behind)

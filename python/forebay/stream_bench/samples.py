@@ -89,7 +89,9 @@ def summed_up(
     taken = theory.turns(point.order, point.layers)
     alone, raw = samples["compute"], samples.get("raw")
     link = middle(samples["transfer"], lambda sample: sample.wall_s) / len(taken)
-    drive = middle(raw, lambda sample: sample.wall_s) / len(taken) if raw else None
+    # Plain reads are those of the layers that come from the drive.
+    read = max(1, round(len(taken) * point.from_drive))
+    drive = middle(raw, lambda sample: sample.wall_s) / read if raw else None
     work = _work(point, alone)
 
     def transfer(name: str, drive: float | None) -> float:
@@ -105,7 +107,7 @@ def summed_up(
         """A drive's rate changes: each pass is held against the raw one of its own round."""
         if not raw:
             return middle(found, lambda sample: sample.wall_s) / line(name, None).time
-        reads = {sample.round: sample.wall_s / len(taken) for sample in counted(raw)}
+        reads = {sample.round: sample.wall_s / read for sample in counted(raw)}
         own = following(found)
         return median(sample.wall_s / line(name, reads[sample.round]).time for sample in own)
 

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::digest::grouped;
 
 /// What the writer's `layers_schema` says; docs/json-schema.md describes every key.
-pub const SCHEMA: u64 = 4;
+pub const SCHEMA: u64 = 5;
 
 /// What one run of `forebay stream` measured.
 #[derive(Debug, Clone, Default, PartialEq)]
