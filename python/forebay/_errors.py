@@ -163,3 +163,9 @@ def make(about: dict[str, Any]) -> Error:
     made.offset, made.length = about.get("offset"), about.get("length")
     made.bytes, made.layer = about.get("bytes"), about.get("layer")
     return made
+
+
+def refused(message: str) -> Error:
+    """The exception for an option that cannot be what it is, as the compiled part raises it."""
+    about = dict.fromkeys(("errno", "path", "hint", "route"))
+    return make({**about, "kind": "request", "message": message})

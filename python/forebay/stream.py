@@ -1,4 +1,4 @@
-"""Layers of a model that is larger than the GPU's memory, each read while the one before it is computed.
+"""Layers of a model larger than the GPU's memory, each read while the one before it is computed.
 
 >>> from forebay.stream import LayerStream
 >>> with LayerStream([[(file, 0, 1 << 30)], [(file, 1 << 30, 1 << 30)]], "cuda") as layers:
@@ -11,29 +11,35 @@ A layer is valid until the next one is taken, and its memory is any library's by
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from . import _errors
 from ._forebay import LayerStream as _LayerStream
 from ._process import default_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Self, SupportsIndex
 
     from ._forebay import Buffer, Engine, File, TakenLayer
     from ._types import Device, Stream
 
-    Part = tuple[File, int, int]
+    Part = tuple[File, SupportsIndex, SupportsIndex]
+    Order = str | Sequence[SupportsIndex]
 
 __all__ = ["Layer", "LayerStream"]
 
+# What budgets and parts of files take.
+_BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
+
 
 class Layer:
-    """A layer on the GPU, or a slice of one: valid until the next one is taken, unless it is kept."""
+    """A layer on the GPU, or a slice of one: valid until the next is taken, unless it is kept."""
 
     def __init__(self, stream: LayerStream, taken: TakenLayer) -> None:
         self._stream, self._taken = stream, taken
@@ -133,15 +139,15 @@ class LayerStream:
     ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
     which is known after a pass; where the order is told, for the first that fit.
     ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
-    lie, when they come, so that the GPU copies them from there from then on; by default half of what
-    the machine has left, once they come again, where there are passes enough to be worth it; 0 for
-    none.
+    lie, when they come, so that the GPU copies them from there from then on; by default half of
+    what the machine has left, once they come again, where there are passes enough to be worth it;
+    0 for none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
-    then read anew. ``stream`` is the compute's: torch's current one, or the default stream.
+    then read anew, which `placement()` does not count with. ``stream`` is the compute's: torch's current one, or the default stream.
     ``progress`` is called with each layer that is taken; what it raises ends the loop.
 
-    Raises `ValueError` for a budget that is too small, layers without bytes, numbers that are no
-    layer's, `TypeError` for another order, and what the files or the GPU say.
+    Raises `ValueError` for a budget that is too small, a number below zero, layers without bytes,
+    numbers that are no layer's, `TypeError` for another order, and what the files or the GPU say.
     """
 
     _layer: type[Layer] = Layer
@@ -151,18 +157,18 @@ class LayerStream:
         layers: Sequence[Iterable[Part]],
         device: Device = "cuda",
         *,
-        order: str | Sequence[int] = "forward",
-        passes: int | None = None,
-        gpu_budget: int | None = None,
-        host_budget: int = 0,
-        mapped_budget: int | None = None,
+        order: Order = "forward",
+        passes: SupportsIndex | None = None,
+        gpu_budget: SupportsIndex | None = None,
+        host_budget: SupportsIndex = 0,
+        mapped_budget: SupportsIndex | None = None,
         check: bool = False,
         names: Sequence[str] | None = None,
         stream: Stream = "current",
         engine: Engine | None = None,
         progress: Callable[[Layer], Any] | None = None,
     ) -> None:
-        self._compute, self._progress = stream, progress
+        self._compute, self._progress, self._count = stream, progress, len(layers)
         [self._stream] = _opened(
             layers,
             [device],
@@ -189,11 +195,12 @@ class LayerStream:
         """Streams of the same layers, one to each GPU of ``devices``, that share what is read.
 
         Where they are taken in step, by a thread for each GPU, or in turn by one if each GPU has a
-        buffer to spare, each layer is read once for all. A stream waits for the others, as long as they are not far behind, for a
-        quarter of a second at most; whoever is later has the layer read again. ``streams`` are the
-        computes' own, one for each GPU: torch's current ones, or the default streams. ``options``
-        are those of one stream; ``host_budget`` and ``mapped_budget`` are for all together. Each is
-        closed by itself. Layers are not written back.
+        buffer to spare, each layer is read once for all. A stream waits for the others, as long as
+        they are not far behind, for a quarter of a second at most; whoever is later has the layer
+        read again. ``streams`` are the computes' own, one for each GPU: torch's current ones, or
+        the default streams. ``options`` are those of one stream; ``host_budget`` and
+        ``mapped_budget`` are for all together. Each is closed by itself. Layers are not written
+        back.
         """
         devices = list(devices)
         computes = ["current"] * len(devices) if streams is None else list(streams)
@@ -202,7 +209,8 @@ class LayerStream:
         group = []
         for raw, compute in zip(_opened(layers, devices, **options), computes, strict=True):
             made = cls.__new__(cls)
-            made._compute, made._progress, made._stream = compute, progress, raw
+            made._compute, made._progress, made._count = compute, progress, len(layers)
+            made._stream = raw
             group.append(made)
         return group
 
@@ -213,7 +221,7 @@ class LayerStream:
 
     @property
     def slices(self) -> int:
-        """In how many slices each layer comes: one, unless the budget is too small for two layers."""
+        """In how many slices each layer comes: one, unless two layers are more than the budget."""
         return self._stream.slices
 
     @property
@@ -248,9 +256,14 @@ class LayerStream:
         """Begins again at the first layer; a pass that was left in its middle is made again."""
         self._stream.rewind()
 
-    def prefetch(self, layers: int | Iterable[int]) -> None:
-        """Tells which layers are taken next, behind all that were told before."""
-        self._stream.prefetch([layers] if isinstance(layers, int) else list(layers))
+    def prefetch(self, layers: SupportsIndex | Iterable[SupportsIndex]) -> None:
+        """Tells which layers are taken next, behind all that were told before.
+
+        That is one layer's number, or several; they may be numpy's or torch's.
+        """
+        expected = f"numbers of the {self._count} layers, from 0"
+        told = [_whole("prefetch", number, expected) for number in _numbers(layers, expected)]
+        self._stream.prefetch(told)
 
     def statistics(self) -> dict[str, Any]:
         """What layers and passes took so far.
@@ -265,7 +278,8 @@ class LayerStream:
     def flush(self) -> None:
         """Waits until all layers are written whose `Layer.write_back` was called.
 
-        Raises what went wrong with one of them; called again, with the next. Durable they are once their files are synced.
+        Raises what went wrong with one of them; called again, with the next. Durable they are once
+        their files are synced.
         """
         self._stream.flush()
 
@@ -331,11 +345,11 @@ def _opened(
     layers: Sequence[Iterable[Part]],
     devices: list[Device],
     *,
-    order: str | Sequence[int] = "forward",
-    passes: int | None = None,
-    gpu_budget: int | None = None,
-    host_budget: int = 0,
-    mapped_budget: int | None = None,
+    order: Order = "forward",
+    passes: SupportsIndex | None = None,
+    gpu_budget: SupportsIndex | None = None,
+    host_budget: SupportsIndex = 0,
+    mapped_budget: SupportsIndex | None = None,
     check: bool = False,
     names: Sequence[str] | None = None,
     engine: Engine | None = None,
@@ -347,11 +361,62 @@ def _opened(
     return _LayerStream.group(
         engine or default_engine(),
         devices,
-        [(name, list(parts)) for name, parts in zip(names, layers, strict=True)],
-        order=order if isinstance(order, str) else list(order),
-        passes=passes,
-        gpu_budget=gpu_budget,
-        host_budget=host_budget,
-        mapped_budget=mapped_budget,
+        [(name, _parts(name, parts)) for name, parts in zip(names, layers, strict=True)],
+        order=_order(order, len(layers)),
+        passes=_given("passes", passes, "a whole number of loops, from 0 to 2**64 - 1"),
+        gpu_budget=_given("gpu_budget", gpu_budget, _BYTES),
+        host_budget=_whole("host_budget", host_budget, _BYTES),
+        mapped_budget=_given("mapped_budget", mapped_budget, _BYTES),
         check=check,
     )
+
+
+def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
+    """A layer's parts, whose offsets and lengths are numbers from zero up."""
+    return [
+        (
+            file,
+            _whole(f"offset of part {number} of {name}", offset, _BYTES),
+            _whole(f"length of part {number} of {name}", length, _BYTES),
+        )
+        for number, (file, offset, length) in enumerate(parts)
+    ]
+
+
+def _order(order: Order, layers: int) -> str | list[int]:
+    """An order by its name, or as numbers from zero up."""
+    if isinstance(order, str):
+        return order
+    expected = f"numbers of the {layers} layers, from 0"
+    return [_whole("order", number, expected, shown="a list with {}") for number in order]
+
+
+def _numbers(layers: Any, expected: str) -> Iterable[SupportsIndex]:
+    """One number, or several."""
+    try:
+        # Asked first: an array without dimensions is a number, though it has `__iter__` as well.
+        return [operator.index(layers)]
+    except TypeError:
+        pass
+    try:
+        several: Iterator[SupportsIndex] = iter(layers)
+        return several
+    except TypeError:
+        raise TypeError(f"`prefetch` cannot be `{layers!r}`: it takes {expected}") from None
+
+
+def _given(name: str, value: SupportsIndex | None, expected: str) -> int | None:
+    """An option that is a number from zero up, if it is given."""
+    return None if value is None else _whole(name, value, expected)
+
+
+def _whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}") -> int:
+    """A number from zero up that an engine can hold."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        text = shown.format(repr(value))
+        raise TypeError(f"`{name}` cannot be `{text}`: it takes {expected}") from error
+    if 0 <= number < 1 << 64:
+        return number
+    raise _errors.refused(f"`{name}` cannot be `{shown.format(number)}`: it takes {expected}")

@@ -70,6 +70,34 @@ def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_forked_child_is_told_so_when_it_asks_for_a_length(data: Data) -> None:
+    done = run(
+        """
+        from forebay.stream import LayerStream
+        file = forebay.open(sys.argv[1])
+        layers = [[(file, n * 500_000, 500_000)] for n in range(5)]
+        streams = [LayerStream(layers, "sim", order=order) for order in ("forward", "told")]
+        assert len(streams[0]) == 5
+        child = os.fork()
+        if child == 0:
+            for stream in streams:
+                try:
+                    len(stream)
+                except forebay.Forked as error:
+                    assert "forked" in str(error)
+                else:
+                    os._exit(5)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        for stream in streams:
+            stream.close()
+        sys.exit(os.waitstatus_to_exitcode(status))
+        """,
+        str(data[0]),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def _length(path: str) -> int:
     return forebay.read(path, None).nbytes
 

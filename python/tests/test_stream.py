@@ -437,6 +437,7 @@ def test_a_file_that_changes_while_its_pages_are_copied_is_told(tmp_path: Path) 
     with pytest.raises(forebay.FileChanged, match="cannot read the layer `layer ") as told:
         on()
     assert "changed while a GPU" in str(told.value) and str(path) in str(told.value)
+    assert told.value.bytes is None  # so it is of an earlier layer, and not of one that was cut
     with contextlib.suppress(forebay.FileChanged):  # another one was copied meanwhile
         stream.close()
 

@@ -4,9 +4,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use forebay::Error;
 use forebay::gpu::CallerStream;
 use forebay::stream::{
     self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
+    Unplanned,
 };
 use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -14,7 +16,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
 use crate::engine::{Engine, routes};
-use crate::failure::{message, raised};
+use crate::failure::{exception, message, raised};
 use crate::file::File;
 use crate::stream::{Given, number};
 use crate::waiting::{Apart, interruptible};
@@ -141,8 +143,16 @@ impl LayerStream {
     }
 
     /// How many layers, or slices, one pass takes, where that is known.
-    fn pass_len(&self, py: Python<'_>) -> Option<u64> {
-        py.detach(|| self.stream.pass_len())
+    fn pass_len(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let len = py.detach(|| self.stream.pass_len());
+        // A forked child knows none either, and that it is one is told with the placement.
+        if len.is_none()
+            && let Err(Unplanned::Ended { source }) = py.detach(|| self.stream.placement())
+            && matches!(source, Error::Forked { .. })
+        {
+            return Err(exception(py, &source));
+        }
+        Ok(len)
     }
 
     /// The GPU: `cuda:0`.
