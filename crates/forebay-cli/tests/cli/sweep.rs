@@ -399,18 +399,22 @@ fn nothing_is_written_that_was_not_made_for_it() {
 #[test]
 fn what_was_read_and_what_was_written_count_by_their_bytes() {
     let folder = folder();
-    let asked = ["--request-size=1M", "--direction=mixed:90", "--depth=4", "--gpu=sim"];
-    let span = ["--time=300ms", "--size=64M", "-o", "results"];
-    let output = sweep(folder.path(), &[&asked[..], &span].concat());
+    // Reads go past the page cache, with more than was asked for at both ends; writes of such
+    // lengths have to go through it.
+    let asked = ["--request-size=6000", "--direction=mixed:80", "--depth=4", "--gpu=sim"];
+    let output = sweep(folder.path(), &[&asked[..], &["--time=300ms", "-o", "results"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     let (_, sample) = samples(&records).next().unwrap();
     let verdict = sample.measured.as_ref().unwrap().verdict.as_ref().unwrap();
     let bytes = |of: &serde_json::Value| of["bytes"].as_f64().unwrap();
     let (read, written) = (bytes(&verdict.claim), bytes(&verdict.claim["beside"]));
-    assert!(read > 4.0 * written, "{verdict:?}");
-    // Where reads and writes went different ways each has the share that it moved.
-    let [most, least] = verdict.shares.as_slice() else { return };
+    assert!(read > 3.0 * written, "{verdict:?}");
+    // Where a file system reads through its page cache only, all goes one way.
+    let [most, least] = verdict.shares.as_slice() else {
+        assert_ne!(verdict.word, "mixed");
+        return;
+    };
     let sum = read + written;
     let far = (most.share - read / sum).abs().max((least.share - written / sum).abs());
     assert!(far < 0.05, "{verdict:?}");
