@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import forebay
@@ -158,10 +159,20 @@ def test_closing_lets_transfers_go_on(engine: forebay.Engine, data: Data) -> Non
 def test_offsets_are_distances_from_the_start(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     with engine.open(path) as file:
-        with pytest.raises(ValueError, match="`offset` is -1"):
-            file.read_into(bytearray(1), -1)
-        with pytest.raises(OverflowError):
-            file.read_into(bytearray(1), 1 << 70)
+        for wrong in [-1, 1 << 64, -(1 << 70)]:
+            refused = f"`offset` cannot be `{wrong}`: it takes a whole number of bytes, from 0 to"
+            with pytest.raises(ValueError, match=re.escape(refused)):
+                file.read_into(bytearray(1), wrong)
+            with pytest.raises(forebay.RequestError, match=f"`size` cannot be `{wrong}`"):
+                file.read_into(bytearray(1), size=wrong)
+            with pytest.raises(forebay.RequestError, match=f"`length` cannot be `{wrong}`"):
+                file.residency(0, wrong)
+            with pytest.raises(forebay.RequestError, match=f"`nbytes` cannot be `{wrong}`"):
+                engine.allocate(wrong)
+        with pytest.raises(TypeError, match="'size'"):
+            file.read_into(bytearray(1), size="1")  # type: ignore[arg-type]
+        with pytest.raises(forebay.RequestError, match="no file reaches so far"):
+            file.read_into(bytearray(1), 1 << 63)
         for far in [len(bytes_), 1 << 62, (1 << 63) - 2]:
             with pytest.raises(EOFError):
                 file.read_into(bytearray(1), far)

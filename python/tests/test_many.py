@@ -159,7 +159,7 @@ def test_calls_that_make_no_sense(
         (([[file, 0, 1, target]],), {}, TypeError),
         (([("file", 0, 1, target)],), {}, TypeError),
         (([(file, -1, 1, target)],), {}, ValueError),
-        (([(file, 0, -1, target)],), {}, OverflowError),
+        (([(file, 0, -1, target)],), {}, ValueError),
         (([(file, 0, 101, target)],), {}, ValueError),
         (([(file, 0, 1, b"read-only")],), {}, BufferError),
         (([(file, 0, 1, 4096)],), {}, TypeError),

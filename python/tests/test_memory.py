@@ -151,7 +151,7 @@ def test_more_bytes_than_there_is_memory_are_refused(engine: forebay.Engine, dat
             file.read_into(target, size=101)
         assert file.read_into(target, size=10) == 10
         assert file.read_into(target, size=0) == 0
-        with pytest.raises(OverflowError):
+        with pytest.raises(ValueError, match="`size` cannot be `-1`"):
             file.read_into(target, size=-1)
     assert target == bytes_[:10] + bytes(90)
 

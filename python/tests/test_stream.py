@@ -87,6 +87,9 @@ def test_after_a_pass_it_is_known_what_binds(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, _ = model
+    with LayerStream(layers, "sim", passes=1, engine=engine) as stream:
+        assert stream.placement() is None
+        assert (stream.unplanned() or "").endswith("and none does")
     with LayerStream(layers, "sim", engine=engine) as stream:
         assert stream.placement() is None
         assert (stream.unplanned() or "").startswith("layers are placed once the first pass is over")

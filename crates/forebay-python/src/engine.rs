@@ -21,6 +21,7 @@ use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
+use crate::whole;
 
 /// This Python with this package, in whose process cuFile's driver is opened first; its folder may
 /// hold the vendor's wheels too.
@@ -67,7 +68,7 @@ impl Engine {
     fn allocate(
         &self,
         py: Python<'_>,
-        nbytes: u64,
+        #[pyo3(from_py_with = whole::nbytes)] nbytes: u64,
         device: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Buffer> {
         let device = self.device(py, device)?;

@@ -15,10 +15,11 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyInt};
 
 use crate::engine::Engine;
 use crate::failure::raised;
-use crate::memory::{self, Use, offset_of};
+use crate::memory::{self, Use};
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, interruptible};
+use crate::whole;
 
 /// A file of an engine. Closing it lets transfers that are under way go on.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
@@ -43,12 +44,12 @@ struct Call<'a, 'py> {
 impl<'a, 'py> Call<'a, 'py> {
     fn new(
         (usage, memory): (Use, &'a Bound<'py, PyAny>),
-        offset: i64,
+        offset: u64,
         size: Option<u64>,
         options: RequestOptions,
         stream: &'a Given<'py>,
     ) -> PyResult<Self> {
-        let (offset, ordering) = (offset_of(offset)?, stream.ordering()?);
+        let ordering = stream.ordering()?;
         Ok(Self { usage, memory, offset, size, options, stream, ordering })
     }
 }
@@ -204,8 +205,8 @@ impl File {
         &self,
         py: Python<'_>,
         target: &Bound<'_, PyAny>,
-        offset: i64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::size)] size: Option<u64>,
         exact: bool,
         stream: Given<'_>,
         route: Option<&str>,
@@ -228,8 +229,8 @@ impl File {
         &self,
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
-        offset: i64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::size)] size: Option<u64>,
         sync: Option<&str>,
         stream: Given<'_>,
         route: Option<&str>,
@@ -250,8 +251,8 @@ impl File {
         &self,
         py: Python<'_>,
         target: &Bound<'_, PyAny>,
-        offset: i64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::size)] size: Option<u64>,
         exact: bool,
         stream: Given<'_>,
         route: Option<&str>,
@@ -272,8 +273,8 @@ impl File {
         &self,
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
-        offset: i64,
-        size: Option<u64>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::size)] size: Option<u64>,
         sync: Option<&str>,
         stream: Given<'_>,
         route: Option<&str>,
@@ -292,8 +293,13 @@ impl File {
     }
 
     /// Reserves room for `length` bytes at `offset`; `False` where the file system cannot.
-    fn preallocate(&self, py: Python<'_>, offset: i64, length: u64) -> PyResult<bool> {
-        let (file, offset) = (self.file()?, offset_of(offset)?);
+    fn preallocate(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::length)] length: u64,
+    ) -> PyResult<bool> {
+        let file = self.file()?;
         raised(py, py.detach(|| file.preallocate(offset, length)))
     }
 
@@ -302,10 +308,10 @@ impl File {
     fn residency<'py>(
         &self,
         py: Python<'py>,
-        offset: i64,
-        length: Option<u64>,
+        #[pyo3(from_py_with = whole::offset)] offset: u64,
+        #[pyo3(from_py_with = whole::length_given)] length: Option<u64>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (file, offset) = (self.file()?, offset_of(offset)?);
+        let file = self.file()?;
         let asked = py.detach(|| file.residency(offset, length.unwrap_or(u64::MAX - offset)));
         residency(py, &raised(py, asked)?)
     }

@@ -41,6 +41,7 @@ mod per_process;
 mod stream;
 mod transfer;
 mod waiting;
+mod whole;
 
 use std::ffi::OsString;
 

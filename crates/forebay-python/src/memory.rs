@@ -421,10 +421,3 @@ fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
     let keep = array.capsule;
     Ok(Some(Found { address, len, on_gpu, device: None, order, keep }))
 }
-
-/// That an offset of a file is one.
-pub(crate) fn offset_of(offset: i64) -> PyResult<u64> {
-    u64::try_from(offset).map_err(|_| {
-        PyValueError::new_err(format!("`offset` is {offset}: give the distance from the start"))
-    })
-}

@@ -9,7 +9,7 @@ use pyo3::types::{PyInt, PyIterator, PyTuple};
 use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
 use crate::file::File;
-use crate::memory::offset_of;
+use crate::whole;
 
 /// Requests as tuples, whose memory is an object, or an address on `device`; those of one file
 /// where it is given.
@@ -48,8 +48,8 @@ pub(super) fn by_tuples<'py>(
                 asked.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
             }
         }
-        let offset = offset_of(request.get_item(first)?.extract()?)?;
-        let len: u64 = request.get_item(first + 1)?.extract()?;
+        let offset = whole::offset(&request.get_item(first)?)?;
+        let len = whole::length(&request.get_item(first + 1)?)?;
         let object = request.get_item(first + 2)?;
         let (memory, at) = if object.is_instance_of::<PyInt>() {
             let address: u64 = object.extract()?;

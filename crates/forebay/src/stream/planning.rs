@@ -40,6 +40,9 @@ pub enum Unplanned {
     /// There may be one later.
     #[error("layers are placed once the first pass is over and the next one has begun")]
     NotYet,
+    /// A stream of one pass, for example.
+    #[error("layers are placed for passes that follow the first one, and none does")]
+    NoPass,
     /// Nothing can be predicted of what is not known.
     #[error("the order is told while the stream runs")]
     Told,
@@ -88,6 +91,14 @@ pub enum Unplanned {
 /// Passes before the one under way that are looked at to predict the next one: of the last of them
 /// a layer may be kept.
 const LOOKS_BACK: u64 = 3;
+
+impl State {
+    /// Whether something is still taken behind the pass that begins at position `from`.
+    fn is_pass_behind(&self, from: u64) -> bool {
+        let sequence = self.schedule.sequence();
+        sequence.at(self.schedule.position().max(from + sequence.pass_len())).is_some()
+    }
+}
 
 /// What the first pass showed.
 pub(super) struct Seen {
@@ -196,7 +207,10 @@ impl Shared {
                 Ok(self.predict_anew(*made, &told, pass))
             }
             Plan::Not(reason) => Err(reason.clone()),
-            Plan::Waiting { .. } | Plan::Making { .. } => {
+            Plan::Waiting { from } => Err(state.check_open().map_or_else(ended, |()| {
+                if state.is_pass_behind(*from) { Unplanned::NotYet } else { Unplanned::NoPass }
+            })),
+            Plan::Making { .. } => {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
             }
         }

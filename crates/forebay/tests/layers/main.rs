@@ -209,6 +209,22 @@ fn what_was_left_is_no_pass_to_plan_by() {
 }
 
 #[test]
+fn of_one_pass_nothing_is_planned() {
+    let rig = Rig::new();
+    let model = rig.model(6, LEN);
+    let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+    options.passes = Some(1);
+    let stream = rig.stream(&model, options);
+    assert!(matches!(stream.placement(), Err(Unplanned::NoPass)));
+    rig.next(&stream).expect("it can be read").expect("a layer");
+    assert!(matches!(stream.placement(), Err(Unplanned::NoPass)));
+    // Whoever begins again makes one pass still, which is the first one that is whole.
+    stream.rewind().expect("it has a first layer");
+    assert_eq!(rig.pass(&stream, SHORT).expect("a pass").len(), 6);
+    assert!(matches!(stream.placement(), Err(Unplanned::NoPass)));
+}
+
+#[test]
 fn an_order_that_is_told_is_followed() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);
