@@ -25,8 +25,8 @@ use crate::report::plain::plain;
 use crate::report::warnings::say;
 use crate::watched;
 
-/// How long something to be said may take.
-const SAY_MAX: Duration = Duration::from_millis(200);
+/// How long something to be said may take: long enough for a thread to begin on a busy machine.
+const SAY_MAX: Duration = Duration::from_secs(1);
 
 /// Everything that a signal must undo.
 #[derive(Debug, Default)]
@@ -39,10 +39,15 @@ struct Undo {
     children: Vec<(u32, OwnedFd)>,
     /// Those that lead a process group of their own.
     groups: Vec<u32>,
-    /// What cannot be undone, in words.
-    left: Option<String>,
-    /// How far the command came, in words.
+}
+
+/// What a signal says.
+#[derive(Debug)]
+struct Words {
+    /// How far the command came.
     kept: Option<String>,
+    /// What cannot be undone.
+    left: Option<String>,
 }
 
 /// A file of ours that is not whole yet.
@@ -68,13 +73,18 @@ static UNDO: Mutex<Undo> = Mutex::new(Undo {
     folders: Vec::new(),
     children: Vec::new(),
     groups: Vec::new(),
-    left: None,
-    kept: None,
 });
+
+/// Beside what must be undone, whose lock is held by whoever makes a file that may not answer.
+static WORDS: Mutex<Words> = Mutex::new(Words { kept: None, left: None });
 
 fn undo() -> MutexGuard<'static, Undo> {
     // What is registered stays true even where a thread panicked with the lock.
     UNDO.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn words() -> MutexGuard<'static, Words> {
+    WORDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The signals that end a command, without those that whoever started it asked to ignore.
@@ -121,13 +131,15 @@ pub(crate) fn undo_all() -> impl Sized {
 /// Says how far the command came, and what stays as it is; nobody may be reading that, so it is not
 /// waited for.
 pub(crate) fn say_left() {
+    let Words { kept, left } = {
+        let mut words = words();
+        Words { kept: words.kept.take(), left: words.left.take() }
+    };
+    if kept.is_none() && left.is_none() {
+        return;
+    }
     let (done, is_done) = channel();
     let says = std::thread::Builder::new().name("left".into()).spawn(move || {
-        // Whoever makes a file that does not answer has the lock.
-        let (kept, left) = {
-            let mut undo = undo();
-            (undo.kept.take(), undo.left.take())
-        };
         kept.iter().for_each(|text| say_kept(text));
         left.iter().for_each(|text| say(text));
         let _ = done.send(());
@@ -146,12 +158,12 @@ fn say_kept(text: &str) {
 
 /// Has a signal tell how far the command came.
 pub(crate) fn keeps(text: Option<String>) {
-    undo().kept = text;
+    words().kept = text;
 }
 
 /// Has a signal tell what stays as it is.
 pub(crate) fn leaves(text: Option<String>) {
-    undo().left = text;
+    words().left = text;
 }
 
 /// Whether whoever started us asked for `signal` to be ignored, as `nohup` does.

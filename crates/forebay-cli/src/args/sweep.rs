@@ -223,10 +223,10 @@ pub struct SweepArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// Begin anew where there is a part of the same sweep: only without `--output`
+    /// Begin anew where there is a part of the same sweep
     ///
     /// A new file beside the old one is begun then. A file that is named by `--output` and is there
-    /// is never begun anew: with both the command is refused. Name another file instead.
+    /// is never begun anew: the command is refused. Name another file instead.
     #[arg(long)]
     pub anew: bool,
 

@@ -419,8 +419,8 @@ fn a_side_that_is_not_whole_is_told_of() {
     let both = |a, b| told(&[("a", a), ("b", b)], By::File);
     assert_eq!(both(&whole, &whole), Vec::<String>::new());
     let lack = "it holds 30 of 45 samples, at least one of each point; unless it is still being \
-                measured, give the same `forebay sweep` command again, which goes on where it \
-                stopped";
+                measured, or was begun anew, give the same `forebay sweep` command again on that \
+                machine, with the same version, which goes on where it stopped";
     assert_eq!(both(&whole, &cut), [format!("`b` is not whole: {lack}")]);
     assert_eq!(both(&cut, &cut).len(), 2, "each side");
     // All sides are of one run.

@@ -185,6 +185,14 @@ pub struct Sample {
     pub error: Option<String>,
 }
 
+impl Sample {
+    /// Whether it is kept where its sweep goes on: what failed, or moved wrong data, is tried again.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
+    }
+}
+
 /// What one measurement showed; null is what a tool of others did not tell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {

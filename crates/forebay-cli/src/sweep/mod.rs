@@ -202,7 +202,7 @@ impl<'a> Sweep<'a> {
         }
         let (points, repeats) = (self.planned.len(), plan::repeats(self.args));
         let all = points * repeats as usize;
-        let mut tally = Tally::begin(&path, all - todo.len(), all);
+        let mut tally = Tally::begin(&path, (all - todo.len(), all), self.args.anew);
         match &self.switch {
             None => self.make_scratch(&todo)?,
             Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, None),
@@ -232,7 +232,7 @@ impl<'a> Sweep<'a> {
             let start = Instant::now();
             let sample = self.sample(index, repeat, &ceilings)?;
             let measured = sample.measured.clone();
-            let is_good = state::is_good(&sample);
+            let is_good = sample.is_good();
             self.note(Record::Sample(Box::new(sample)))?;
             if is_good {
                 tally.add();

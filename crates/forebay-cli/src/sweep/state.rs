@@ -12,7 +12,7 @@ use crate::args::SweepArgs;
 use crate::failure::{Failure, Result};
 use crate::report::warnings::say;
 use crate::results::file::{Ledger, measured_here, samples};
-use crate::results::{Point, Record, Sample};
+use crate::results::{Point, Record};
 
 /// Files of the same sweep in the state folder at most.
 const NUMBERS: u32 = 10_000;
@@ -28,7 +28,7 @@ pub(super) struct Kept {
 impl Kept {
     fn of(records: Vec<Record>) -> Self {
         let records = measured_here(records);
-        let good = samples(&records).filter(|(_, sample)| is_good(sample));
+        let good = samples(&records).filter(|(_, sample)| sample.is_good());
         let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
         Self { records, measured }
     }
@@ -44,11 +44,6 @@ impl Kept {
         let repeats = asked["repeats"].as_u64().unwrap_or(1);
         self.measured.len() as u64 >= points as u64 * repeats
     }
-}
-
-/// Whether a sample is kept: what failed, or moved wrong data, is tried again.
-pub(super) fn is_good(sample: &Sample) -> bool {
-    sample.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
 }
 
 /// What was asked for in the run that a file begins with.

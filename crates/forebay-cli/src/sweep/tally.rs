@@ -10,11 +10,13 @@ pub(super) struct Tally {
     /// Samples that need not be taken again.
     kept: usize,
     all: usize,
+    /// The command begins a new file each time it is given.
+    is_anew: bool,
 }
 
 impl Tally {
-    pub(super) fn begin(path: &str, kept: usize, all: usize) -> Self {
-        let tally = Self { path: path.to_owned(), kept, all };
+    pub(super) fn begin(path: &str, (kept, all): (usize, usize), is_anew: bool) -> Self {
+        let tally = Self { path: path.to_owned(), kept, all, is_anew };
         tally.tell();
         tally
     }
@@ -35,9 +37,11 @@ impl Tally {
     }
 
     fn words(&self) -> String {
-        let Self { path, kept, all } = self;
+        let Self { path, kept, all, is_anew } = self;
+        let without = if *is_anew { " without `--anew`" } else { "" };
         format!(
-            "stopped: `{path}` keeps {kept} of {all} samples; the same command goes on from there"
+            "stopped: `{path}` keeps {kept} of {all} samples; the same command{without} goes on \
+             from there"
         )
     }
 }
@@ -54,10 +58,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_counted_with_that_of_before() {
-        let mut tally = Tally::begin("results", 4, 45);
+        let mut tally = Tally::begin("results", (4, 45), false);
         tally.add();
         let expected =
             "stopped: `results` keeps 5 of 45 samples; the same command goes on from there";
         assert_eq!((tally.kept(), tally.words().as_str()), (5, expected));
+        drop(tally);
+        let words = Tally::begin("results", (0, 45), true).words();
+        assert!(words.ends_with("; the same command without `--anew` goes on from there"));
     }
 }

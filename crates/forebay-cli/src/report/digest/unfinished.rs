@@ -22,13 +22,15 @@ pub struct Unfinished {
     pub samples: u64,
     /// Those that are there, also where they failed.
     pub there: u64,
+    /// Of these, those that failed or moved wrong data.
+    pub failed: u64,
 }
 
 impl Unfinished {
     /// What there is to say of a run or a side of that name, with the next step.
     #[must_use]
     pub fn sentence(&self, name: &str) -> String {
-        let Self { points, without, samples, there } = self;
+        let Self { points, without, samples, there, failed } = self;
         let lack = if *without > 0 {
             format!(
                 "{without} of {points} points have no sample, and it holds {there} of {samples} \
@@ -37,10 +39,15 @@ impl Unfinished {
         } else {
             format!("it holds {there} of {samples} samples, at least one of each point")
         };
+        let failed = match failed {
+            0 => String::new(),
+            count => format!(", {count} of which failed"),
+        };
         let name = plain(name);
         format!(
-            "{name} is not whole: {lack}; unless it is still being measured, give the same \
-             `forebay sweep` command again, which goes on where it stopped"
+            "{name} is not whole: {lack}{failed}; unless it is still being measured, or was begun \
+             anew, give the same `forebay sweep` command again on that machine, with the same \
+             version, which goes on where it stopped"
         )
     }
 }
@@ -71,12 +78,19 @@ fn of_run(run: &RunFacts, samples: &[&Sample]) -> Option<Unfinished> {
     // What failed and was measured again is there once.
     let there: HashSet<(&Point, u32)> =
         samples.iter().filter(was_asked).map(|sample| (&sample.point, sample.repeat)).collect();
+    let good: HashSet<(&Point, u32)> = samples
+        .iter()
+        .filter(was_asked)
+        .filter(|sample| sample.is_good())
+        .map(|sample| (&sample.point, sample.repeat))
+        .collect();
     let with: HashSet<&Point> = there.iter().map(|(point, _)| *point).collect();
     let found = Unfinished {
         points: points.len(),
         without: points.len() - with.len(),
         samples: repeats.saturating_mul(points.len() as u64),
         there: there.len() as u64,
+        failed: (there.len() - good.len()) as u64,
     };
     (found.there < found.samples).then_some(found)
 }
@@ -104,7 +118,7 @@ mod tests {
     }
 
     fn there(without: usize, there: u64) -> Option<Unfinished> {
-        Some(Unfinished { points: 4, without, samples: 12, there })
+        Some(Unfinished { points: 4, without, samples: 12, there, failed: 0 })
     }
 
     #[test]
@@ -146,6 +160,10 @@ mod tests {
             record["error"] = "cannot read".into();
         }
         assert_eq!(found(&made::text(&records)), None);
+        records.pop();
+        let found = found(&made::text(&records)).unwrap();
+        assert_eq!((found.there, found.failed), (11, 5));
+        assert!(found.sentence("a").contains("at least one of each point, 5 of which failed;"));
     }
 
     #[test]
@@ -177,8 +195,9 @@ mod tests {
             warnings.into_iter().filter(|text| text.contains("not whole")).collect::<Vec<_>>()
         };
         assert_eq!(warnings(13), Vec::<String>::new());
-        let next = "unless it is still being measured, give the same `forebay sweep` command \
-                    again, which goes on where it stopped";
+        let next = "unless it is still being measured, or was begun anew, give the same `forebay \
+                    sweep` command again on that machine, with the same version, which goes on \
+                    where it stopped";
         let lack = "1 of 4 points have no sample, and it holds 3 of 12 samples";
         assert_eq!(warnings(4), [format!("a is not whole: {lack}; {next}")]);
         let lack = "it holds 11 of 12 samples, at least one of each point";
