@@ -61,7 +61,7 @@ pub enum Unplanned {
         most: u64,
     },
     /// A layer was kept for long, for example.
-    #[error("the GPU was not done with the first pass by the end of the third")]
+    #[error("the GPU was not done with the first pass by the end of the third, or of the last")]
     TooLate,
     /// A copy to see how fast it is failed.
     #[error("the speed of the link to {device} could not be measured")]
@@ -93,10 +93,16 @@ pub enum Unplanned {
 const LOOKS_BACK: u64 = 3;
 
 impl State {
-    /// Whether something is still taken behind the pass that begins at position `from`.
-    fn is_pass_behind(&self, from: u64) -> bool {
+    /// What there may still be of a plan that waits for the pass that begins at position `from`.
+    fn why_waiting(&self, from: u64) -> Unplanned {
         let sequence = self.schedule.sequence();
-        sequence.at(self.schedule.position().max(from + sequence.pass_len())).is_some()
+        let behind = from + sequence.pass_len();
+        let is_left = |position| sequence.at(position).is_some();
+        match (is_left(behind), is_left(self.schedule.position().max(behind))) {
+            (false, _) => Unplanned::NoPass,
+            (_, true) => Unplanned::NotYet,
+            (true, false) => Unplanned::TooLate,
+        }
     }
 }
 
@@ -207,9 +213,9 @@ impl Shared {
                 Ok(self.predict_anew(*made, &told, pass))
             }
             Plan::Not(reason) => Err(reason.clone()),
-            Plan::Waiting { from } => Err(state.check_open().map_or_else(ended, |()| {
-                if state.is_pass_behind(*from) { Unplanned::NotYet } else { Unplanned::NoPass }
-            })),
+            Plan::Waiting { from } => {
+                Err(state.check_open().map_or_else(ended, |()| state.why_waiting(*from)))
+            }
             Plan::Making { .. } => {
                 Err(state.check_open().map_or_else(ended, |()| Unplanned::NotYet))
             }

@@ -16,7 +16,18 @@ pub(in super::super) fn stream(gpu: &str, host_budget: u64) -> LayerStream {
 }
 
 /// The same of so many layers of so many bytes.
-fn stream_of(gpu: &str, budgets: [u64; 2], (count, len): (u64, u64)) -> LayerStream {
+fn stream_of(gpu: &str, budgets: [u64; 2], layers: (u64, u64)) -> LayerStream {
+    stream_with(gpu, layers, |options| {
+        (options.gpu_budget, options.host_budget) = (Some(budgets[0]), budgets[1]);
+    })
+}
+
+/// The same with what `set` asks for.
+fn stream_with(
+    gpu: &str,
+    (count, len): (u64, u64),
+    set: impl Fn(&mut StreamOptions),
+) -> LayerStream {
     let engine = Engine::new(Options::default()).unwrap();
     let clock = Arc::new(SystemClock::new());
     let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, gpu.parse().unwrap(), clock));
@@ -26,8 +37,8 @@ fn stream_of(gpu: &str, budgets: [u64; 2], (count, len): (u64, u64)) -> LayerStr
     let layers: Vec<Layer> =
         (0..count).map(|n| Layer::named(format!("layer {n}")).with(&file, n * len, len)).collect();
     let mut options = StreamOptions::ordered(Order::Forward);
-    (options.gpu_budget, options.host_budget) = (Some(budgets[0]), budgets[1]);
     options.mapped_budget = Some(0);
+    set(&mut options);
     LayerStream::new(&engine, &device, &layers, options).unwrap()
 }
 
@@ -116,6 +127,41 @@ fn why_nothing_is_planned_is_said() {
     let refused = broken.shared.place(slow()).unwrap_err();
     assert!(matches!(&refused, Unplanned::Link { device, .. } if device.to_string() == "sim:0"));
     assert_eq!(text(refused), "the speed of the link to sim:0 could not be measured");
+}
+
+#[test]
+fn a_pass_that_was_copied_alone_tells_the_link_and_nothing_is_measured() {
+    // Any copy would fail.
+    let broken = stream("sim:lost-after=0", 0);
+    let came = Came { drive: None, page_cache: None, copied: Some(2e9) };
+    let made = broken.shared.place(Seen { came, ..slow() }).unwrap();
+    let Rates { link, drive, .. } = made.known.rates;
+    assert_eq!((link, drive, made.known.slots), (2e9, 2e9, 2e9));
+    assert!(!broken.shared.lock().is_probing);
+    // Of a pass that came from files too, the link is not known.
+    let came = Came { drive: Some(1e9), page_cache: None, copied: Some(2e9) };
+    let refused = broken.shared.place(Seen { came, ..slow() }).unwrap_err();
+    assert!(matches!(refused, Unplanned::Link { .. }), "{refused}");
+}
+
+#[test]
+fn whoever_takes_all_passes_before_the_gpu_is_done_with_one_is_told_so() {
+    let waits_for = |passes: u64, taken: u64| {
+        let stream = stream_with("sim", (8, LEN), |options| options.passes = Some(passes));
+        let mut left = taken;
+        while left > 0 {
+            // SAFETY: the default stream is alive, and nothing is queued on it.
+            let came = unsafe { stream.next(CallerStream(0)) }.unwrap();
+            left -= u64::from(came.is_some()); // between two passes none comes
+        }
+        // As if the first pass were not over yet.
+        stream.shared.lock().why_waiting(0)
+    };
+    assert!(matches!(waits_for(1, 0), Unplanned::NoPass));
+    assert!(matches!(waits_for(1, 8), Unplanned::NoPass));
+    assert!(matches!(waits_for(2, 8), Unplanned::NotYet));
+    assert!(matches!(waits_for(2, 15), Unplanned::NotYet));
+    assert!(matches!(waits_for(2, 16), Unplanned::TooLate));
 }
 
 #[test]
