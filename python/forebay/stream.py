@@ -143,7 +143,8 @@ class LayerStream:
     what the machine has left, once they come again, where there are passes enough to be worth it;
     0 for none.
     ``check`` fills released layers with NaNs, so that whoever uses one too long finds out; each is
-    then read anew, which `placement()` does not count with. ``stream`` is the compute's: torch's current one, or the default stream.
+    then read anew, which `placement()` does not count with. ``stream`` is the compute's: torch's
+    current one, or the default stream.
     ``progress`` is called with each layer that is taken; what it raises ends the loop.
 
     Raises `ValueError` for a budget that is too small, a number below zero, layers without bytes,
@@ -419,4 +420,8 @@ def _whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}")
         raise TypeError(f"`{name}` cannot be `{text}`: it takes {expected}") from error
     if 0 <= number < 1 << 64:
         return number
-    raise _errors.refused(f"`{name}` cannot be `{shown.format(number)}`: it takes {expected}")
+    try:
+        text = str(number)
+    except ValueError:  # more digits than Python writes
+        text = f"a number of {number.bit_length()} bits"
+    raise _errors.refused(f"`{name}` cannot be `{shown.format(text)}`: it takes {expected}")

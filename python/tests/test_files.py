@@ -169,6 +169,8 @@ def test_offsets_are_distances_from_the_start(engine: forebay.Engine, data: Data
                 file.residency(0, wrong)
             with pytest.raises(forebay.RequestError, match=f"`nbytes` cannot be `{wrong}`"):
                 engine.allocate(wrong)
+        with pytest.raises(forebay.RequestError, match="`offset` cannot be `a number of 16610 bits"):
+            file.read_into(bytearray(1), 10**5000)
         with pytest.raises(TypeError, match="'size'"):
             file.read_into(bytearray(1), size="1")  # type: ignore[arg-type]
         with pytest.raises(forebay.RequestError, match="no file reaches so far"):

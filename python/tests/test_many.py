@@ -163,6 +163,8 @@ def test_calls_that_make_no_sense(
         (([(file, 0, 101, target)],), {}, ValueError),
         (([(file, 0, 1, b"read-only")],), {}, BufferError),
         (([(file, 0, 1, 4096)],), {}, TypeError),
+        (([(file, 0, 1, -1)],), {}, forebay.RequestError),
+        (([(file, 0, 1, 1 << 64)],), {"device": "sim"}, forebay.RequestError),
         (([(file, 0, 1, target)],), {"files": file}, TypeError),
         ((), {**one}, TypeError),
         ((), {**one, "at": [100]}, ValueError),
@@ -180,6 +182,8 @@ def test_calls_that_make_no_sense(
     for arguments, keywords, kind in wrong:
         with pytest.raises(kind):
             read(*arguments, **keywords)
+    with pytest.raises(TypeError, match=r"a request is `\(file, offset, length, memory\)`"):
+        read([(file, "0", 1, target)])
     beyond = sim(100).buffer.address + (1 << 40)
     with pytest.raises(forebay.Error):
         read([(file, 0, 1, beyond)], device="sim")

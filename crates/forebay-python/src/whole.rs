@@ -3,6 +3,7 @@
 
 use forebay::Error;
 use pyo3::exceptions::PyOverflowError;
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::failure::exception;
@@ -36,17 +37,36 @@ fn given(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     if value.is_none() { Ok(None) } else { whole(name, value).map(Some) }
 }
 
+/// Where in memory.
+pub(crate) fn address(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    within("address", value, "an address, from 0 to 2**64 - 1")
+}
+
 fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    within(name, value, "a whole number of bytes, from 0 to 2**64 - 1")
+}
+
+fn within(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<u64> {
     value.extract().map_err(|error: PyErr| {
         // What is no number is named by whoever calls this.
         if !error.is_instance_of::<PyOverflowError>(value.py()) {
             return error;
         }
-        let refused = Error::BadOption {
-            name: name.into(),
-            value: value.to_string(),
-            expected: "a whole number of bytes, from 0 to 2**64 - 1".into(),
-        };
+        let refused =
+            Error::BadOption { name: name.into(), value: shown(value), expected: expected.into() };
         exception(value.py(), &refused)
     })
+}
+
+/// A whole number as Python writes it; where it has more digits than that writes, how long it is.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    let number = || value.call_method0(intern!(value.py(), "__index__"));
+    let Ok(number) = number() else { return value.to_string() };
+    match number.str() {
+        Ok(text) => text.to_string(),
+        Err(_) => match number.call_method0(intern!(value.py(), "bit_length")) {
+            Ok(bits) => format!("a number of {bits} bits"),
+            Err(_) => value.to_string(),
+        },
+    }
 }

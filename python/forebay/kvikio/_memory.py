@@ -117,9 +117,11 @@ def count(name: str, value: Any) -> int:
     """A number that counts bytes, or is a place among them.
 
     Raises:
-        OverflowError: it is negative.
+        OverflowError: it is negative, or 2**64 or more.
     """
     number = operator.index(value)
     if number < 0:
         raise OverflowError(f"`{name}` is {number}: give a positive number")
+    if number >= 1 << 64:
+        raise OverflowError(f"`{name}` is 2**64 or more: give a smaller number")
     return number

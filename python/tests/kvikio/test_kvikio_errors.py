@@ -33,6 +33,13 @@ def test_an_early_end_is_both_kinds_of_error(data: Data) -> None:
             assert (error.bytes, error.offset, error.length) == (4, len(bytes_) - 4, 10)
 
 
+def test_a_number_that_nothing_holds_is_an_overflow(data: Data) -> None:
+    with kvikio.CuFile(data[0]) as file:
+        for arguments in [(1 << 64,), (1, 1 << 64), (10**5000,), (1, -1)]:
+            with pytest.raises(OverflowError):
+                file.read(bytearray(10), *arguments)
+
+
 def test_an_error_reaches_another_process_whole(data: Data) -> None:
     with kvikio.CuFile(data[0]) as file, pytest.raises(forebay.EndOfFile) as caught:
         file.read(bytearray(10), 10, len(data[1]))

@@ -48,11 +48,14 @@ pub(super) fn by_tuples<'py>(
                 asked.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
             }
         }
-        let offset = whole::offset(&request.get_item(first)?)?;
-        let len = whole::length(&request.get_item(first + 1)?)?;
+        let named = |error: PyErr| {
+            if error.is_instance_of::<PyTypeError>(engine.py()) { bad_tuple() } else { error }
+        };
+        let offset = whole::offset(&request.get_item(first)?).map_err(named)?;
+        let len = whole::length(&request.get_item(first + 1)?).map_err(named)?;
         let object = request.get_item(first + 2)?;
         let (memory, at) = if object.is_instance_of::<PyInt>() {
-            let address: u64 = object.extract()?;
+            let address = whole::address(&object)?;
             if len > 0 {
                 ranges.push((address, len));
             }
