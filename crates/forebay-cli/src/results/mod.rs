@@ -186,7 +186,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether it is kept where its sweep goes on: what failed, or moved wrong data, is tried again.
+    /// Whether it is kept where its sweep goes on: what failed or moved wrong data is tried again.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
