@@ -1,60 +1,34 @@
 """Layers that come to a real GPU while it is busy: what is queued on the compute's stream sees the
-bytes of its layer, whatever becomes of its place, its file and its stream meanwhile."""
+bytes of its layer, whatever becomes of its place and its stream meanwhile."""
 
 from __future__ import annotations
 
-import errno
-import mmap
-import os
+import gc
 import time
 from collections.abc import Iterator
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import forebay
 import pytest
-from conftest import content
-from forebay.stream import Layer, LayerStream
+from forebay.stream import LayerStream
 from tensors import device_or_skip, torch_or_skip
 
 torch = torch_or_skip()
 
-# Each of two parts, so many bytes of which are the first.
-LAYERS, NBYTES, CUT = 6, 4_000_037, 1_000_003
-# Of the GPU's clock: some 10 ms, in which several layers come.
-BUSY = 20_000_000
-# Until a file was not changed for long enough to have its pages pinned.
-SETTLED = 2.1
-PINNED = {"host_budget": LAYERS * (NBYTES + 8192), "mapped_budget": 0}
-PAGES = {"mapped_budget": LAYERS * (NBYTES + 8192)}
-SLOTS = {"mapped_budget": 0}
-
-
-class Model:
-    """Layers of two parts each at odd places of a file, and what is in them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.data = path, bytearray(content(1001 + LAYERS * NBYTES, 8))
-        path.write_bytes(self.data)
-        self.file = forebay.open(path, "r+")
-        self.starts = [1001 + number * NBYTES for number in range(LAYERS)]
-        self.layers = [
-            [(self.file, start, CUT), (self.file, start + CUT, NBYTES - CUT)]
-            for start in self.starts
-        ]
-
-    def of(self, number: int) -> bytes:
-        """A layer's bytes."""
-        return bytes(self.data[self.starts[number] :][:NBYTES])
-
-    def bring_in(self) -> None:
-        """Reads the file, so that it is in the page cache."""
-        self.path.read_bytes()
-
-    def stream(self, buffers: int = 2, **options: Any) -> LayerStream:
-        """Its layers on the GPU, which has room for a few of them."""
-        return LayerStream(self.layers, "cuda", gpu_budget=buffers * (NBYTES + 8192), **options)
+from late import (  # noqa: E402  # after it is known that there is a torch
+    ALL,
+    BUSY,
+    CUT,
+    LAYERS,
+    ROOM,
+    SETTLED,
+    Copy,
+    Model,
+    compare,
+    held,
+    queued,
+    settle,
+)
 
 
 @pytest.fixture
@@ -66,195 +40,177 @@ def model(tmp_path: Path) -> Iterator[Model]:
     made.file.close()
 
 
-def queued(layer: Layer, work: int = BUSY) -> list[Any]:
-    """A copy of a layer's parts, which the GPU makes once it has done other work."""
-    torch.cuda._sleep(work)
-    return [torch.from_dlpack(part).clone() for part in layer]
-
-
-def held(parts: list[Any]) -> bytes:
-    return b"".join(part.cpu().numpy().tobytes() for part in parts)
-
-
-def passes(model: Model, stream: LayerStream, count: int) -> None:
-    """Takes passes without a look at what the GPU does, and checks then what it saw."""
-    seen = [(layer.index, queued(layer)) for _ in range(count) for layer in stream]
-    assert len(seen) == count * len(stream)
-    for place, (number, parts) in enumerate(seen):
-        assert held(parts) == model.of(number), f"layer {number}, taken as {place}"
-
-
-def settle(model: Model, stream: LayerStream) -> None:
-    """Takes passes until all comes from pinned pages."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        # The kernel may take pages back that nobody has used for a while.
-        model.bring_in()
-        passes(model, stream, 1)
-        last = stream.statistics()["passes"][-1]
-        if last["mapped_bytes"] > 0 and last["file_bytes"] == 0:
-            return
-    pytest.fail(f"not all pages are pinned: {stream.mapped()}")
-
-
-@pytest.mark.parametrize("order", ["forward", "backward", "training", [0, 0, 5, 2, 0, 3]])
-@pytest.mark.parametrize("way", [SLOTS, PINNED, PAGES], ids=["slots", "pinned", "pages"])
+@pytest.mark.parametrize("order", ["forward", "backward", "training", [0, 0, 4, 2, 0, 3]])
+@pytest.mark.parametrize("budget", [0, ALL], ids=["slots", "pages"])
 @pytest.mark.parametrize("buffers", [2, 3])
-def test_compute_that_is_late_sees_its_own_layers(
-    model: Model, order: str | list[int], way: dict[str, int], buffers: int
+def test_late_compute_sees_layers_of_any_order(
+    model: Model, order: str | list[int], budget: int, buffers: int
 ) -> None:
-    if way is PAGES:
-        time.sleep(SETTLED)
-    model.bring_in()
-    with model.stream(buffers, order=order, **way) as stream:
-        passes(model, stream, 4)
+    time.sleep(SETTLED if budget else 0)
+    model.path.read_bytes()
+    forward = list(range(LAYERS))
+    of = {"forward": forward, "backward": forward[::-1], "training": forward + forward[::-1]}
+    with model.stream(buffers, order=order, mapped_budget=budget) as stream:
+        seen = [queued(layer) for _ in range(4) for layer in stream]
+    compare(model, seen)
+    assert [number for number, _, _ in seen] == (of[order] if isinstance(order, str) else order) * 4
 
 
 def test_compute_on_another_stream_is_waited_for(model: Model) -> None:
-    compute = torch.cuda.Stream()
-    with torch.cuda.stream(compute), model.stream() as stream:
-        passes(model, stream, 3)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with model.stream() as stream:
+            seen = [queued(layer) for _ in range(3) for layer in stream]
+        torch.cuda.synchronize()
+    compare(model, seen)
 
 
-def test_layers_from_the_drive_and_in_slices(model: Model) -> None:
-    for options in [{}, {"gpu_budget": 2 * NBYTES - CUT}, {"check": True}]:
-        model.file.evict()
-        with LayerStream(model.layers, "cuda", mapped_budget=0, **options) as stream:
-            assert (stream.slices > 1) == ("gpu_budget" in options)
-            for _ in range(2):
-                seen: dict[int, bytes] = {}
-                for layer in stream:
-                    seen[layer.index] = seen.get(layer.index, b"") + held(queued(layer))
-                assert all(seen[number] == model.of(number) for number in range(LAYERS))
+def test_late_compute_sees_slices(model: Model) -> None:
+    budget = 2 * (ROOM - CUT)
+    with LayerStream(model.layers, "cuda", gpu_budget=budget, mapped_budget=0) as stream:
+        assert stream.slices == 2
+        seen = [queued(layer) for _ in range(3) for layer in stream]
+    halves = [held(copy, places) for _, copy, places in seen]
+    found = [first + second for first, second in zip(halves[::2], halves[1::2], strict=True)]
+    assert found == [model.of(number) for number in range(LAYERS)] * 3
 
 
-def test_what_stays_pinned_is_copied_from_there(model: Model) -> None:
-    with model.stream(order="told", **PINNED) as stream:
-        seen = []
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("way", ["slots", "drive"])
+def test_late_compute_sees_what_came_through_slots(model: Model, way: str, check: bool) -> None:
+    model.path.read_bytes()
+    cold, seen = False, []
+    with model.stream(mapped_budget=0, check=check) as stream:
+        for _ in range(4):
+            if way == "drive":
+                cold = model.file.evict().get("resident") == 0 or cold
+            seen += [queued(layer) for layer in stream]
+        torch.cuda.synchronize()
+        passes = stream.statistics()["passes"]
+    compare(model, seen)
+    assert [number for number, _, _ in seen] == list(range(LAYERS)) * 4
+    assert all(found["mapped_bytes"] == found["pinned_bytes"] == 0 for found in passes)
+    if cold:
+        assert sum(found["drive_bytes"] for found in passes) > 0
+
+
+def test_late_compute_sees_what_came_from_pinned_memory(model: Model) -> None:
+    seen = []
+    with model.stream(order="told", host_budget=ALL, mapped_budget=0) as stream:
         for _ in range(4):
             stream.prefetch(range(LAYERS))
-            seen += [(layer.index, queued(layer)) for layer in stream]
+            seen += [queued(layer) for layer in stream]
+        torch.cuda.synchronize()
         times = stream.statistics()["layers"]
-    assert [number for number, _ in seen] == list(range(LAYERS)) * 4
-    for number, parts in seen:
-        assert held(parts) == model.of(number)
+    compare(model, seen)
     assert all(found["pinned"] for found in times[LAYERS:] if found["bytes"])
 
 
-def test_layers_that_are_changed_are_written_back(model: Model) -> None:
-    with model.stream(3, **SLOTS) as stream:
+@pytest.mark.parametrize("check", [False, True])
+def test_late_compute_sees_what_came_from_pinned_pages(model: Model, check: bool) -> None:
+    time.sleep(SETTLED)
+    with model.stream(mapped_budget=ALL, check=check) as stream:
+        settle(model, stream)
+        compare(model, [queued(layer) for _ in range(4) for layer in stream])
+
+
+@pytest.mark.parametrize("budget", ["host_budget", "mapped_budget"])
+def test_epochs_go_there_and_back(model: Model, budget: str) -> None:
+    forward, seen, at = list(range(LAYERS)), [], []
+    options: dict[str, int] = {"mapped_budget": 0, budget: ALL}
+    with model.stream(order="training", passes=2, **options) as stream:
+        assert len(stream) == 2 * LAYERS
         for _ in range(2):
             for layer in stream:
-                torch.cuda._sleep(BUSY)
-                for part in layer:
-                    torch.from_dlpack(part).bitwise_xor_(0x5A)
-                layer.write_back()
-            first = model.data[:1001]
-            model.data = first + bytearray(byte ^ 0x5A for byte in model.data[1001:])
+                at.append(layer.position)
+                seen.append(queued(layer))
+        assert list(stream) == [], "no more passes were asked for"
+    assert at == list(range(4 * LAYERS))
+    assert [number for number, _, _ in seen] == (forward + forward[::-1]) * 2
+    compare(model, seen)
+
+
+@pytest.mark.parametrize("ended_by", ["flush", "close"])
+def test_only_what_is_in_layers_is_written_back(model: Model, ended_by: str) -> None:
+    expected = bytearray(model.data)
+    for start, end in model.at:
+        expected[start:end] = bytes(byte ^ 0x5A for byte in expected[start:end])
+    stream = model.stream(mapped_budget=0)
+    for layer in stream:
+        torch.cuda._sleep(BUSY)
+        for part in layer:
+            torch.from_dlpack(part).bitwise_xor_(0x5A)
+        layer.write_back()
+    if ended_by == "flush":
         stream.flush()
-        assert model.path.read_bytes() == model.data
-        passes(model, stream, 2)
+        assert model.path.read_bytes() == expected
+        compare(model, [queued(layer) for layer in stream], bytes(expected))
+        assert stream.statistics()["written_bytes"] == sum(end - at for at, end in model.at)
+    stream.close()
+    assert model.path.read_bytes() == expected
 
 
-def test_a_stream_is_closed_while_its_layers_are_used(model: Model) -> None:
-    for way in [SLOTS, PINNED]:
-        stream = model.stream(3, **way)
-        seen = [(layer.index, queued(layer, 10 * BUSY)) for layer in stream]
-        stream.close()
-        # What was given back is somebody else's from here on.
-        torch.cuda.empty_cache()
-        other = torch.full((4 * NBYTES,), 7, dtype=torch.uint8, device="cuda")
-        for number, parts in seen:
-            assert held(parts) == model.of(number)
-        assert int(other.min()) == 7
+def test_who_uses_a_layer_too_long_finds_no_numbers(model: Model) -> None:
+    # With room for all, and no other pass, nothing comes to its place.
+    stream = model.stream(LAYERS, check=True, passes=1, mapped_budget=0)
+    layer = next(stream)
+    number, copy, places = queued(layer)
+    view = torch.from_dlpack(layer.memory)
+    next(stream)
+    torch.cuda.synchronize()
+    assert held(copy, places) == model.of(number)
+    assert set(held(view, places)) == {0xFF}
+    del view, layer
+    gc.collect()
+    stream.close()
 
 
-def test_two_streams_on_one_gpu(model: Model) -> None:
-    with model.stream(**SLOTS) as one, model.stream(3, order="backward", **SLOTS) as other:
-        for _ in range(3):
-            seen = []
-            for pair in zip(one, other, strict=True):
-                seen += [(layer.index, queued(layer)) for layer in pair]
-            for number, parts in seen:
-                assert held(parts) == model.of(number)
-
-
-def overwrite(model: Model, flags: int) -> None:
-    """Turns all whole pages of the file around."""
-    length = len(model.data) // 4096 * 4096
-    # Direct writes take memory that begins where a page does.
-    with mmap.mmap(-1, length) as memory:
-        memory[:] = model.data[:length] = bytes(byte ^ 0xFF for byte in model.data[:length])
-        try:
-            file = os.open(model.path, os.O_WRONLY | flags)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                pytest.skip("this folder takes no direct writes")
-            raise
-        try:
-            assert os.pwrite(file, memory, 0) == length
-        finally:
-            os.close(file)
-
-
-@pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["page cache", "direct"])
-def test_what_is_overwritten_comes_anew_though_its_pages_were_pinned(
-    model: Model, flags: int
-) -> None:
-    time.sleep(SETTLED)
-    with model.stream(**PAGES) as stream:
-        settle(model, stream)
-        # What was copied just before is not told apart from what is being copied.
-        time.sleep(0.1)
-        overwrite(model, flags)
-        passes(model, stream, 2)
-        time.sleep(SETTLED)
-        settle(model, stream)
-
-
-def test_a_file_that_is_replaced_keeps_coming_as_it_was(model: Model, tmp_path: Path) -> None:
-    time.sleep(SETTLED)
-    with model.stream(**PAGES) as stream:
-        settle(model, stream)
-        (tmp_path / "new").write_bytes(bytes(len(model.data)))
-        (tmp_path / "new").rename(model.path)
-        passes(model, stream, 2)
-
-
-def test_a_file_that_is_cut_fails_a_layer(model: Model) -> None:
-    time.sleep(SETTLED)
-    stream = model.stream(**PAGES)
-    settle(model, stream)
-    kept = model.starts[4] + 100
-    os.truncate(model.path, kept)
+@pytest.mark.parametrize("budget", [0, ALL], ids=["slots", "pages"])
+def test_what_is_queued_when_a_loop_is_left_keeps_its_layer(model: Model, budget: int) -> None:
+    time.sleep(SETTLED if budget else 0)
     seen = []
-    with pytest.raises((forebay.EndOfFile, forebay.FileChanged), match="layer 4"):
+    with pytest.raises(KeyError), model.stream(mapped_budget=budget) as stream:
         for layer in stream:
-            seen.append((layer.index, queued(layer)))  # noqa: PERF401  # it ends in the middle
-    assert [number for number, _ in seen] == [0, 1, 2, 3]
-    for number, parts in seen:
-        assert held(parts) == model.of(number)
-    stream.close()
+            seen.append(queued(layer, 10 * BUSY))
+            if layer.index == 3:
+                raise KeyError
+    # Whoever asks for memory now may be given what the stream had.
+    torch.cuda.empty_cache()
+    other = torch.full((3 * ROOM,), 7, dtype=torch.uint8, device="cuda")
+    with model.stream(order="backward", mapped_budget=0) as again:
+        seen += [queued(layer, 1) for layer in again]
+    compare(model, seen)
+    assert set(other.cpu().numpy().tobytes()) == {7}
 
 
-def test_a_file_that_changes_under_its_copies_is_told_of(model: Model) -> None:
-    time.sleep(SETTLED)
-    stream = model.stream(**PAGES)
-    settle(model, stream)
-    # The copy of the third waits for the compute of the first when its bytes change.
-    seen = [(layer.index, queued(layer, 30 * BUSY)) for layer in islice(stream, 3)]
-    time.sleep(0.1)
-    with open(model.path, "r+b") as file:
-        file.write(bytes(len(model.data)))
-    told, whole, until = 0, None, time.monotonic() + 60
-    # Whoever runs ahead of the copies is told when they are over.
-    while whole != [bytes(NBYTES)] * LAYERS and time.monotonic() < until:
-        try:
-            whole = [held(queued(layer, 1)) for layer in stream]
-        except forebay.FileChanged as error:
-            assert (error.layer, error.bytes) == ("layer 2", None)
-            told += 1
-    assert told == 1 and whole is not None and set(whole) == {bytes(NBYTES)}
-    for number, parts in seen[:2]:
-        assert held(parts) == model.of(number)
-    stream.close()
+def test_memory_that_somebody_has_outlives_its_stream(model: Model) -> None:
+    stream = model.stream(passes=1, mapped_budget=0)
+    for layer in stream:
+        if layer.index == LAYERS - 1:
+            view, places = torch.from_dlpack(layer.memory), layer.places
+    with pytest.warns(ResourceWarning, match=f"still in use: layer {LAYERS - 1}"):
+        stream.close()
+    with model.stream(mapped_budget=0) as other:
+        compare(model, [queued(layer) for layer in other])
+    assert held(view, places) == model.of(LAYERS - 1)
+
+
+@pytest.mark.parametrize("budgets", [(0, 0), (ALL, 0)], ids=["slots", "pages and slots"])
+def test_threads_have_streams_of_their_own(model: Model, budgets: tuple[int, int]) -> None:
+    time.sleep(SETTLED if any(budgets) else 0)
+
+    def passes(order: str, budget: int) -> list[Copy]:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            with model.stream(order=order, mapped_budget=budget) as stream:
+                seen = [queued(layer) for _ in range(4) for layer in stream]
+            torch.cuda.synchronize()
+        return seen
+
+    with ThreadPoolExecutor(2) as threads:
+        running = [
+            threads.submit(passes, order, budget)
+            for order, budget in zip(("forward", "backward"), budgets, strict=True)
+        ]
+        forward, backward = (one.result(timeout=120) for one in running)
+    assert [number for number, _, _ in forward] == list(range(LAYERS)) * 4
+    assert [number for number, _, _ in backward] == list(range(LAYERS))[::-1] * 4
+    compare(model, forward + backward)
