@@ -33,12 +33,16 @@ class Raw:
     def __init__(self, path: Path, nbytes: int, layers: Sequence[int]) -> None:
         self._path, self._nbytes = path, nbytes
         self._flags = os.O_RDONLY | os.O_CLOEXEC | _direct(path)
+        # Kept from read to read: what is read to memory that was just used can come sooner, so new
+        # memory would be another limit each time (docs/internals/layers.md).
+        self._rooms: dict[Kind, list[memoryview]] = {}
         self.tried: dict[Kind, list[float]] = {kind: [self.read(layers, kind)] for kind in KINDS}
         likely = sorted(KINDS, key=lambda kind: self.tried[kind][0])[:_LIKELY]
         for _ in range(_AGAIN):
             for kind in likely:
                 self.tried[kind].append(self.read(layers, kind))
         self.kind = min(likely, key=lambda kind: median(self.tried[kind]))
+        self._rooms = {self.kind: self._rooms[self.kind]}
 
     @property
     def is_direct(self) -> bool:
@@ -47,7 +51,8 @@ class Raw:
 
     def read(self, layers: Sequence[int], kind: Kind | None = None) -> float:
         """Reads whole layers; the seconds that it took."""
-        threads, piece = kind or self.kind
+        kind = kind or self.kind
+        threads, piece = kind
         starts = (layer * self._nbytes for layer in layers)
         todo = [
             (start + at, min(piece, self._nbytes - at))
@@ -56,9 +61,11 @@ class Raw:
         ]
         todo.reverse()
         failed: list[Exception] = []
+        if kind not in self._rooms:
+            self._rooms[kind] = [_room(piece) for _ in range(threads)]
         workers = [
-            threading.Thread(target=self._work, args=(todo, _room(piece), failed))
-            for _ in range(threads)
+            threading.Thread(target=self._work, args=(todo, room, failed))
+            for room in self._rooms[kind]
         ]
         began = time.perf_counter()
         for worker in workers:

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::file::File;
 use super::overdue::Overdue;
 use super::{Engine, Inner};
 use crate::error::Error;
@@ -170,6 +171,15 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
     let limits = DepthLimits::of(turns, most(options, queue), segment, segment);
     let id = queue.id.as_str();
     Depth::tuned(limits, [Direction::Read, Direction::Write].map(|way| memory.recall(id, way)))
+}
+
+impl File {
+    /// Bytes that may be in flight to its drive soon where it is read past the page cache; `None`:
+    /// whether it can be, or its drive, is not known yet.
+    pub(crate) fn in_flight(&self) -> Option<u64> {
+        let &drive = self.handle().queue().get().filter(|_| self.handle().knows_direct())?;
+        Some(self.engine().inner.core.lock().in_flight(drive, Direction::Read))
+    }
 }
 
 impl Engine {

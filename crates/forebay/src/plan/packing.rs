@@ -69,6 +69,14 @@ impl Packing {
         packing
     }
 
+    /// The same, in slots of another size.
+    pub(crate) fn again(&self, slot: u64) -> Self {
+        let of = |&Packed { file, offset, len, address, .. }: &Packed| {
+            Wanted { source: file, offset, len, address } //
+        };
+        Self::new(&self.parts.iter().map(of).collect::<Vec<_>>(), slot)
+    }
+
     /// Slots' worth of it.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks.len() as u64

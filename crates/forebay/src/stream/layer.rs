@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::slices::PART_ALIGNMENT;
-use super::{refuse, slices};
+use super::{refuse, ring, slices};
 use crate::engine::{Engine, File};
 use crate::error::{Error, Result};
 use crate::file::Residency;
@@ -171,6 +171,16 @@ impl Unit {
         Self { layer, slice, first_part, name, parts, places, len, files, first, packing }
     }
 
+    /// Some of its parts, which tell whether it is in the page cache: the first, one in the middle
+    /// and the last.
+    pub(super) fn places_to_look(&self) -> Vec<&Packed> {
+        let parts = self.packing.parts();
+        [0, parts.len() / 2, parts.len().saturating_sub(1)]
+            .iter()
+            .filter_map(|&n| parts.get(n))
+            .collect()
+    }
+
     /// Bytes of the files.
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.len).sum()
@@ -180,12 +190,6 @@ impl Unit {
 fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
     list.push(last);
     list
-}
-
-/// Bytes of a slot: half of the engine's, whose transfers hand on parts of a slot while the rest
-/// comes. A layer's slots leave whole, so that smaller ones keep reads and copies going at once.
-pub(super) fn slot_len(engine: &Engine) -> u64 {
-    engine.options().slot_size / 2
 }
 
 /// The layers, each cut in so many slices that two of them at once fit `budget` bytes and a GPU of
@@ -199,7 +203,7 @@ pub(super) fn cut(
     layers: &[Layer],
     (budget, room): (Option<u64>, u64),
 ) -> Result<(usize, Vec<Unit>)> {
-    let slot = slot_len(engine);
+    let slot = ring::slot_len(engine);
     if layers.is_empty() {
         let (name, value) = ("layers".into(), "none".into());
         return Err(Error::BadOption { name, value, expected: "one at least".into() });

@@ -10,17 +10,15 @@ use std::time::{Duration, Instant};
 
 use super::group::{Group, Job};
 use super::homes::Home;
-use super::layer::slot_len;
 use super::mapped::Refusal;
 use super::mapper::Pinned;
 use super::reading::{Opened, Reading, Target};
 use super::refuse;
-use super::ring::{Ring, SLOTS, are_passed};
+use super::ring::{Ring, are_passed};
 use super::shared::Shared;
 use super::store::Store;
 use super::together::{Apart, Ask, Progress, pick};
 use crate::error::Result;
-use crate::plan::SKEW;
 
 /// How long it sleeps while bytes come, whose arrival wakes it, before it looks for other work.
 const PATIENCE: Duration = Duration::from_micros(500);
@@ -81,9 +79,8 @@ enum Way {
 impl Loader {
     /// Starts the thread, for all streams of a group.
     pub(super) fn start(group: &Arc<Group>, streams: &[Arc<Shared>]) -> Result<()> {
-        let slot_len = slot_len(&group.engine) + SKEW;
         let passes = (0..group.units.len()).any(|unit| group.home(unit).is_none());
-        let slots = passes.then(|| group.engine.allocate_pinned(SLOTS * slot_len)).transpose()?;
+        let ring = Ring::new(&group.engine, passes)?;
         let seat = |shared: &Arc<Shared>| {
             Ok(Some(Seat {
                 shared: Arc::clone(shared),
@@ -94,9 +91,8 @@ impl Loader {
         let seats = streams.iter().map(seat).collect::<Result<Vec<Option<Seat>>>>()?;
         let of = Arc::clone(group);
         let run = move || {
-            let (group, ring, jobs) = (of, Ring::new(slots, slot_len), VecDeque::new());
+            let (group, jobs, gone) = (of, VecDeque::new(), Vec::new());
             let (readings, pinning, waiting) = (VecDeque::new(), VecDeque::new(), None);
-            let gone = Vec::new();
             Self { group, seats, gone, ring, jobs, readings, pinning, waiting }.run();
         };
         group.works(streams.len());
@@ -270,7 +266,7 @@ impl Loader {
             Way::Slots => None,
         };
         let targets: Vec<Target> = jobs.into_iter().map(|job| self.target(job)).collect();
-        match Reading::start(&self.group, &self.ring, (unit, home.as_deref())) {
+        match Reading::start(&self.group, &mut self.ring, (unit, home.as_deref())) {
             Ok(reading) => self.readings.push_back(reading.to(targets)),
             Err(error) => {
                 targets.into_iter().try_for_each(|target| target.give_up(error.clone()))?;

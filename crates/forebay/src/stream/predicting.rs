@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use super::layer::slot_len;
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Prediction, Rates, Tier, predict_kept,
 };
 use super::planning::whole;
 use super::rates::Came;
-use super::ring::SLOTS;
+use super::ring::{SLOTS, slot_len};
 use super::shared::Shared;
 use super::statistics::LayerTimes;
 

@@ -7,20 +7,24 @@ use std::sync::Arc;
 
 use super::group::{Group, Job};
 use super::homes::{Home, host};
+use super::layer::{Unit, is_resident};
 use super::marks::Mark;
-use super::ring::{Ring, SLOTS};
+use super::ring::{Ring, SLOTS, Slots, small_len};
 use super::shared::{From, Kept, Shared};
 use super::store::Store;
 use crate::engine::{BlockRead, Piece};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceCopy, DeviceResult};
-use crate::plan::Packed;
+use crate::plan::{Packed, Packing};
 use crate::transfer::RouteShare;
+use crate::units::ByteRange;
 
 /// See the module's own text.
 pub(super) struct Reading {
     pub(super) unit: usize,
     blocks: BlockRead,
+    /// Its blocks, where they are not those of the unit.
+    packing: Option<Packing>,
     /// Where each block comes to on the host.
     place: Place,
     /// Where all of it goes.
@@ -31,6 +35,9 @@ pub(super) struct Reading {
     landed: u64,
     /// Those that have landed and are not copied yet.
     held: Vec<u64>,
+    /// How often blocks have come, and how often the link was behind then.
+    looks: u32,
+    behind: u32,
     /// Whether it reads no more.
     failed: bool,
 }
@@ -46,8 +53,7 @@ pub(super) struct Target {
 
 /// Where bytes come to on the host.
 enum Place {
-    /// Slots, from this number on.
-    Slots(u64),
+    Slots(Slots),
     /// Pinned memory that is kept, at these addresses.
     Home(Vec<u64>),
 }
@@ -131,11 +137,14 @@ impl Reading {
     /// What is known to be wrong with it at once.
     pub(super) fn start(
         group: &Group,
-        ring: &Ring,
+        ring: &mut Ring,
         (number, home): (usize, Option<&Home>),
     ) -> Result<Self> {
         let unit = &group.units[number];
-        let count = unit.packing.blocks();
+        let small = if home.is_none() { small_slots(ring, unit) } else { None };
+        let again = small.map(|_| unit.packing.again(small_len(&group.engine)));
+        let packing = again.as_ref().unwrap_or(&unit.packing);
+        let count = packing.blocks();
         let (target, place) = match home.and_then(Home::memory) {
             Some((memory, starts)) => {
                 let first = memory.address();
@@ -143,16 +152,17 @@ impl Reading {
             }
             None => {
                 let slots = ring.memory().expect("what passes through slots has some");
-                (slots.share(0, slots.len()), Place::Slots(ring.next()))
+                let target = slots.share(0, slots.len());
+                (target, Place::Slots(ring.slots_for(count, small)))
             }
         };
         let start = |block: u64| match &place {
-            Place::Slots(first) => ring.place(first + block),
+            Place::Slots(slots) => ring.place(slots, block),
             Place::Home(starts) => starts[index(block)] - target.address(),
         };
         let (mut pieces, mut counts) = (Vec::new(), Vec::new());
         for block in 0..count {
-            let (parts, start) = (unit.packing.parts_of(block), start(block));
+            let (parts, start) = (packing.parts_of(block), start(block));
             let of = |part: &Packed| {
                 Piece::new(&unit.files[part.file], part.offset, part.len, start + part.at)
             };
@@ -160,9 +170,20 @@ impl Reading {
             counts.push(parts.len());
         }
         let blocks = group.engine.prepare_read_blocks(&pieces, &counts, target)?;
-        let (targets, held) = (Vec::new(), Vec::new());
-        let (opened, landed, failed) = (0, 0, false);
-        Ok(Self { unit: number, blocks, place, targets, count, opened, landed, held, failed })
+        Ok(Self {
+            unit: number,
+            blocks,
+            packing: again,
+            place,
+            targets: Vec::new(),
+            count,
+            opened: 0,
+            landed: 0,
+            held: Vec::new(),
+            looks: 0,
+            behind: 0,
+            failed: false,
+        })
     }
 
     /// Has it go there.
@@ -183,10 +204,10 @@ impl Reading {
         let before = self.opened;
         let mut found = Opened::Whole;
         while self.opened < self.count && !self.failed {
-            if self.is_kept() && self.opened - self.landed >= SLOTS {
-                found = Opened::Landing;
-            } else if !self.is_kept() && !ring.take()? {
-                found = Opened::Look;
+            match &self.place {
+                Place::Home(_) if self.opened - self.landed >= SLOTS => found = Opened::Landing,
+                Place::Slots(slots) if !ring.take(slots, self.opened)? => found = Opened::Look,
+                _ => {}
             }
             if found != Opened::Whole {
                 break;
@@ -217,8 +238,9 @@ impl Reading {
         self.blocks.cancel();
     }
 
-    /// Copies what has come; how many blocks that were. One alone waits for the next as long as the
-    /// link has two copies before it: each costs time of its own.
+    /// Copies what has come; how many blocks that were. As long as the link has two copies before
+    /// them they wait for the next, until a quarter of the slots has come: each copy costs time of
+    /// its own.
     ///
     /// # Errors
     /// A GPU's.
@@ -229,17 +251,32 @@ impl Reading {
         }
         self.landed += arrived.len() as u64;
         self.held.extend(arrived.iter().map(|&block| block as u64));
-        let waits = self.held.len() == 1 && self.is_flying() && !self.failed;
-        if self.held.is_empty() || waits && ring.is_ahead()? {
+        if self.held.is_empty() {
+            return Ok(0);
+        }
+        let is_ahead = ring.is_ahead()?;
+        self.looks += u32::from(!arrived.is_empty());
+        self.behind += u32::from(!arrived.is_empty() && is_ahead);
+        let is_few = self.held.len() < self.slots() / 4;
+        if is_ahead && is_few && self.is_flying() && !self.failed {
             return Ok(arrived.len());
         }
         let blocks = std::mem::take(&mut self.held);
         let marks = if self.failed { Vec::new() } else { self.copy(group, ring, &blocks)? };
         ring.queued(&marks);
-        if let Place::Slots(first) = self.place {
-            blocks.iter().for_each(|block| ring.give(first + block, marks.clone()));
+        if let Place::Slots(slots) = &self.place {
+            let marks = marks.into();
+            blocks.iter().for_each(|&block| ring.give(slots, block, &marks));
         }
         Ok(blocks.len())
+    }
+
+    /// How many blocks may be on their way.
+    fn slots(&self) -> usize {
+        match &self.place {
+            Place::Slots(slots) => slots.count(),
+            Place::Home(_) => index(SLOTS),
+        }
     }
 
     /// Whether some of it has landed and is not copied yet.
@@ -249,11 +286,11 @@ impl Reading {
 
     /// Queues the copies of blocks that have landed, to all targets.
     fn copy(&mut self, group: &Group, ring: &Ring, blocks: &[u64]) -> Result<Vec<Mark>> {
-        let packing = &group.units[self.unit].packing;
+        let packing = self.packing.as_ref().unwrap_or(&group.units[self.unit].packing);
         let address = |block: u64| match &self.place {
-            Place::Slots(first) => {
-                let slots = ring.memory().expect("it passes through them");
-                slots.address() + ring.place(first + block)
+            Place::Slots(slots) => {
+                let memory = ring.memory().expect("it passes through them");
+                memory.address() + ring.place(slots, block)
             }
             Place::Home(starts) => starts[index(block)],
         };
@@ -283,13 +320,15 @@ impl Reading {
     /// A GPU's. What went wrong with the files is told to whoever takes the layer.
     pub(super) fn finish(self, group: &Group, ring: &mut Ring, ended: Result<()>) -> Result<()> {
         if let Err(error) = ended {
-            if let Place::Slots(first) = self.place {
-                ring.give_all(first..first + self.opened);
+            if let Place::Slots(slots) = &self.place {
+                ring.give_all(slots, 0..self.opened);
             }
             return self.targets.into_iter().try_for_each(|target| target.give_up(error.clone()));
         }
         if self.is_kept() {
             group.homes().fill(self.unit);
+        } else {
+            ring.came(self.behind * 2 > self.looks);
         }
         let routes = self.blocks.routes();
         for target in self.targets {
@@ -302,10 +341,61 @@ impl Reading {
     }
 }
 
+/// How many small slots a unit's blocks take, if a drive brings it: what is in the page cache takes
+/// whole ones, and so does what is the first of its drive, of which nothing is known yet.
+fn small_slots(ring: &Ring, unit: &Unit) -> Option<usize> {
+    let flying = unit.files.iter().map(|file| file.in_flight());
+    let in_flight = flying.reduce(|one, other| Some(one?.max(other?)))??;
+    let count = ring.small_for(in_flight)?;
+    let is_cold = unit.places_to_look().iter().all(|part| {
+        let range = ByteRange::at(part.offset, part.len);
+        !is_resident(&unit.files[part.file], range)
+    });
+    is_cold.then_some(count)
+}
+
 fn added(starts: &[u64], first: u64) -> Vec<u64> {
     starts.iter().map(|start| first + start).collect()
 }
 
 fn index(number: u64) -> usize {
     usize::try_from(number).expect("far fewer than memory has bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Layer;
+    use crate::stream::layer::cut;
+    use crate::{Engine, Options};
+
+    #[test]
+    fn what_a_drive_brings_takes_small_slots() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("layer");
+        std::fs::write(&path, vec![7; 9 << 20]).unwrap();
+        let options = Options { depth: Some(8), ..Options::default() };
+        let engine = Engine::new(options).unwrap();
+        let file = engine.open(&path).unwrap();
+        let layer = Layer::named("layer").with(&file, 0, 9 << 20);
+        let (_, units) = cut(&engine, &[layer], (None, u64::MAX)).unwrap();
+        let ring = Ring::new(&engine, true).unwrap();
+        assert_eq!(small_slots(&ring, &units[0]), None, "nothing is known of its drive");
+        let mut buffer = vec![0; 9 << 20];
+        let mut is_cold = false;
+        for _ in 0..100 {
+            let left = file.evict().unwrap();
+            is_cold = matches!(left, crate::Residency::Known { resident: 0, .. });
+            if is_cold && file.no_direct_io().is_none() {
+                file.read_exact(0, &mut buffer[..]).unwrap();
+                break;
+            }
+        }
+        if !is_cold || file.no_direct_io().is_some() {
+            return assert_eq!(small_slots(&ring, &units[0]), None, "no drive is read directly");
+        }
+        assert_eq!(small_slots(&ring, &units[0]), Some(8 + 4));
+        assert!(std::fs::read(&path).unwrap() == buffer);
+        assert_eq!(small_slots(&ring, &units[0]), None, "it is in the page cache");
+    }
 }

@@ -162,6 +162,13 @@ impl DepthTuner {
         self.size.saturating_mul(self.depth() as u64)
     }
 
+    /// Bytes that may be in flight soon: those of a full queue, and while others are tried those of
+    /// twice as many requests, which is the most that is tried next.
+    pub(crate) fn soon(&self) -> u64 {
+        let is_settled = matches!(self.stage, Stage::Climb) && self.climb.is_holding();
+        self.window().saturating_mul(if is_settled { 1 } else { 2 })
+    }
+
     /// Takes in a completion: a request of `len` bytes that took `took_ns`. `in_flight_len` are the
     /// bytes that were in flight, with this one's, when the queue was last filled up. All that were
     /// reaped together bring the same `now_ns`.

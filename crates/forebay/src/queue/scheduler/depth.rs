@@ -35,6 +35,12 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
+    /// Bytes that may be in flight soon; `size`: those of a request, where they are not found.
+    pub(super) fn soon(&self, direction: Direction, size: u64) -> u64 {
+        self.tuner(direction)
+            .map_or_else(|depth| size.saturating_mul(depth as u64), DepthTuner::soon)
+    }
+
     /// Bytes of one request, where they were found.
     pub(super) fn request_size(&self, direction: Direction) -> Option<u64> {
         self.tuner(direction).ok().map(DepthTuner::request_size)

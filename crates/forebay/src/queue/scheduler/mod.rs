@@ -431,6 +431,11 @@ impl Scheduler {
         self.drives[drive].depth.learned()
     }
 
+    /// Bytes that a drive may have in flight soon.
+    pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
+        self.drives[drive].depth.soon(direction, self.limits.segment)
+    }
+
     /// Adds a ring, which serves no drive yet.
     pub(crate) fn add_ring(&mut self) -> usize {
         self.rings.push(RingState::default());
