@@ -11,7 +11,7 @@
 //!   taking     the caller's side: take, keep, release; copies of what is kept on the host
 //!   loader     a thread: has layers read to slots (or to pinned memory), and copied to the GPU
 //!     together   pure: which streams have a layer read at once
-//!     reading    one layer on that way; `ring` is the slots
+//!     reading    one layer on that way; `ring` is the slots, small ones where a drive brings it
 //!   mapper     a thread: pins pages of files for the GPU, and lets them go (`mapped`)
 //!     after      whether the files stayed what they were while their pages were copied
 //! shared     what both know: who has which layer; `store` is their memory on the GPU
