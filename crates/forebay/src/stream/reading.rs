@@ -141,8 +141,9 @@ impl Reading {
         (number, home): (usize, Option<&Home>),
     ) -> Result<Self> {
         let unit = &group.units[number];
-        let small = if home.is_none() { small_slots(ring, unit) } else { None };
-        let again = small.map(|_| unit.packing.again(small_len(&group.engine)));
+        let len = small_len(&group.engine);
+        let small = if home.is_none() { small_slots(ring, unit, len) } else { None };
+        let again = small.map(|_| unit.packing.again(len));
         let packing = again.as_ref().unwrap_or(&unit.packing);
         let count = packing.blocks();
         let (target, place) = match home.and_then(Home::memory) {
@@ -341,12 +342,27 @@ impl Reading {
     }
 }
 
+/// Requests among which the search for a drive's depth makes it four times as deep at most: eight
+/// times needs three epochs of 24 requests and more, and as many to come back behind each
+/// (`tune/epoch.rs`).
+const SEARCHED: u64 = 256;
+
 /// How many small slots a unit's blocks take, if a drive brings it: what is in the page cache takes
 /// whole ones, and so does what is the first of its drive, of which nothing is known yet.
-fn small_slots(ring: &Ring, unit: &Unit) -> Option<usize> {
-    let flying = unit.files.iter().map(|file| file.in_flight());
-    let in_flight = flying.reduce(|one, other| Some(one?.max(other?)))??;
-    let count = ring.small_for(in_flight)?;
+///
+/// There is room for the depths that may be tried meanwhile, for a depth that cannot be reached
+/// counts as none: for twice what was found, and for four times what is in flight while it is
+/// searched.
+fn small_slots(ring: &Ring, unit: &Unit, len: u64) -> Option<usize> {
+    let mut room = 0;
+    for file in &unit.files {
+        let (flying, is_found) = file.in_flight()?;
+        if !is_found && unit.bytes() / len > SEARCHED {
+            return None;
+        }
+        room = room.max(flying.saturating_mul(if is_found { 2 } else { 4 }));
+    }
+    let count = ring.small_for(room)?;
     let is_cold = unit.places_to_look().iter().all(|part| {
         let range = ByteRange::at(part.offset, part.len);
         !is_resident(&unit.files[part.file], range)
@@ -379,8 +395,8 @@ mod tests {
         let file = engine.open(&path).unwrap();
         let layer = Layer::named("layer").with(&file, 0, 9 << 20);
         let (_, units) = cut(&engine, &[layer], (None, u64::MAX)).unwrap();
-        let ring = Ring::new(&engine, true).unwrap();
-        assert_eq!(small_slots(&ring, &units[0]), None, "nothing is known of its drive");
+        let (ring, len) = (Ring::new(&engine, true).unwrap(), small_len(&engine));
+        assert_eq!(small_slots(&ring, &units[0], len), None, "nothing is known of its drive");
         let mut buffer = vec![0; 9 << 20];
         let mut is_cold = false;
         for _ in 0..100 {
@@ -392,10 +408,14 @@ mod tests {
             }
         }
         if !is_cold || file.no_direct_io().is_some() {
-            return assert_eq!(small_slots(&ring, &units[0]), None, "no drive is read directly");
+            return assert_eq!(
+                small_slots(&ring, &units[0], len),
+                None,
+                "no drive is read directly"
+            );
         }
-        assert_eq!(small_slots(&ring, &units[0]), Some(8 + 4));
+        assert_eq!(small_slots(&ring, &units[0], len), Some(2 * 8 + 4));
         assert!(std::fs::read(&path).unwrap() == buffer);
-        assert_eq!(small_slots(&ring, &units[0]), None, "it is in the page cache");
+        assert_eq!(small_slots(&ring, &units[0], len), None, "it is in the page cache");
     }
 }

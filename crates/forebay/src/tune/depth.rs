@@ -162,11 +162,10 @@ impl DepthTuner {
         self.size.saturating_mul(self.depth() as u64)
     }
 
-    /// Bytes that may be in flight soon: those of a full queue, and while others are tried those of
-    /// twice as many requests, which is the most that is tried next.
-    pub(crate) fn soon(&self) -> u64 {
-        let is_settled = matches!(self.stage, Stage::Climb) && self.climb.is_holding();
-        self.window().saturating_mul(if is_settled { 1 } else { 2 })
+    /// Bytes of a full queue, and whether that was found: no other is being tried.
+    pub(crate) fn flying(&self) -> (u64, bool) {
+        let is_found = matches!(self.stage, Stage::Climb) && self.climb.is_holding();
+        (self.window(), is_found)
     }
 
     /// Takes in a completion: a request of `len` bytes that took `took_ns`. `in_flight_len` are the

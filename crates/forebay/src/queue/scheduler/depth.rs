@@ -35,10 +35,11 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
-    /// Bytes that may be in flight soon; `size`: those of a request, where they are not found.
-    pub(super) fn soon(&self, direction: Direction, size: u64) -> u64 {
-        self.tuner(direction)
-            .map_or_else(|depth| size.saturating_mul(depth as u64), DepthTuner::soon)
+    /// Bytes that are to be in flight, and whether that is set or found rather than being tried;
+    /// `size`: those of a request, where they are not found.
+    pub(super) fn flying(&self, direction: Direction, size: u64) -> (u64, bool) {
+        let set = |depth: usize| (size.saturating_mul(depth as u64), true);
+        self.tuner(direction).map_or_else(set, DepthTuner::flying)
     }
 
     /// Bytes of one request, where they were found.
