@@ -174,9 +174,9 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 }
 
 impl File {
-    /// Bytes that its drive is to have in flight where it is read past the page cache, and whether
-    /// no other number is being tried; `None`: whether it can be, or its drive, is not known yet.
-    pub(crate) fn in_flight(&self) -> Option<(u64, bool)> {
+    /// Bytes that its drive is to have in flight now, where it is read past the page cache; `None`:
+    /// whether it can be, or its drive, is not known yet.
+    pub(crate) fn in_flight(&self) -> Option<u64> {
         let &drive = self.handle().queue().get().filter(|_| self.handle().knows_direct())?;
         Some(self.engine().inner.core.lock().in_flight(drive, Direction::Read))
     }

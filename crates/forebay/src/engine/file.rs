@@ -353,6 +353,11 @@ impl File {
         Ok(self.handle.residency(range))
     }
 
+    /// As [`residency`](Self::residency), of bytes inside the file: its server is not asked.
+    pub(crate) fn residency_inside(&self, range: ByteRange) -> Residency {
+        self.handle.residency(range)
+    }
+
     /// Writes this file's dirty pages out and drops its pages from the page cache; says what
     /// stayed.
     ///

@@ -130,7 +130,12 @@ impl Batch {
     /// Where the byte at `position` goes or comes from.
     pub(crate) fn address_of(&self, position: u64) -> u64 {
         let first = self.strip.items_in(ByteRange::at(position, 1)).next();
-        first.map_or(0, |(_, address)| address)
+        first.map_or(0, |(_, address)| address + self.shift_at(position))
+    }
+
+    /// How much further on than the strip says the byte at `position` goes.
+    fn shift_at(&self, position: u64) -> u64 {
+        self.gate.as_ref().map_or(0, |gate| gate.shift_at(position))
     }
 
     /// Whether one request can move all of a range.
@@ -202,7 +207,9 @@ impl Batch {
         let to_slot = (!self.on_host).then(|| self.strip.stretches_in(range));
         let to_host = self.on_host.then(|| self.strip.items_in(range));
         let to_slot = to_slot.into_iter().flatten().map(|(_, part)| (part, None));
-        to_slot.chain(to_host.into_iter().flatten().map(|(part, host)| (part, Some(host))))
+        let shifted =
+            |(part, host): (ByteRange, u64)| (part, Some(host + self.shift_at(part.start)));
+        to_slot.chain(to_host.into_iter().flatten().map(shifted))
     }
 
     /// The same of what is left of an op, with all addresses.

@@ -20,6 +20,8 @@ pub(crate) struct Gate {
     left: Box<[AtomicU64]>,
     /// How many blocks may be read, from the first on.
     open: AtomicUsize,
+    /// How much further on than its items say each block goes, set before it is opened.
+    shifts: Box<[AtomicU64]>,
     /// Those that have come and that nobody was told of.
     arrived: Mutex<Vec<usize>>,
     /// Who wants to know.
@@ -42,18 +44,32 @@ impl Gate {
         let starts = std::iter::once(0).chain(ends.iter().copied());
         let wanted = |(start, &end): (u64, &u64)| strip.wanted_in(ByteRange { start, end });
         let left = starts.zip(&ends).map(wanted).map(AtomicU64::new).collect();
+        let shifts = blocks.iter().map(|_| AtomicU64::new(0)).collect();
         let (open, arrived) = (AtomicUsize::new(0), Mutex::default());
-        Self { ends: ends.into(), left, open, arrived, caller: std::thread::current() }
+        Self { ends: ends.into(), left, open, shifts, arrived, caller: std::thread::current() }
+    }
+
+    /// Has a block go so many bytes further on than its items say: its memory need not be known
+    /// before it is opened.
+    pub(crate) fn shift(&self, block: usize, bytes: u64) {
+        self.shifts[block].store(bytes, Ordering::Relaxed);
+    }
+
+    /// How much further on the byte at `position` goes.
+    pub(crate) fn shift_at(&self, position: u64) -> u64 {
+        let block = self.ends.partition_point(|&end| end <= position);
+        self.shifts.get(block).map_or(0, |shift| shift.load(Ordering::Relaxed))
     }
 
     /// Lets the first `count` blocks be read. The scheduler is to be told.
     pub(crate) fn open(&self, count: usize) {
-        self.open.fetch_max(count.min(self.ends.len()), Ordering::Relaxed);
+        // Who sees it sees where they go.
+        self.open.fetch_max(count.min(self.ends.len()), Ordering::Release);
     }
 
     /// Where in the strip it stands.
     pub(crate) fn limit(&self) -> u64 {
-        match self.open.load(Ordering::Relaxed) {
+        match self.open.load(Ordering::Acquire) {
             0 => 0,
             open => self.ends[open - 1],
         }
@@ -136,6 +152,9 @@ mod tests {
         assert_eq!(gate.limit(), ends[2], "it is never shut again");
         let of = [0, ends[0] - 1, ends[0], ends[2] - 1].map(|at| gate.end_of_block(at));
         assert_eq!(of, [ends[0], ends[0], ends[1], ends[2]]);
+        gate.shift(1, 77);
+        let of = [0, ends[0] - 1, ends[0], ends[1] - 1, ends[1], ends[2]];
+        assert_eq!(of.map(|at| gate.shift_at(at)), [0, 0, 77, 77, 0, 0]);
     }
 
     proptest! {

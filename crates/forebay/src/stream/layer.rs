@@ -319,8 +319,9 @@ impl Shelf {
     }
 }
 
-/// Whether most of a range is in the page cache, as far as its file system says.
+/// Whether most of a range is in the page cache, as far as its file system says. Waits for no drive
+/// and no server.
 pub(super) fn is_resident(file: &File, range: ByteRange) -> bool {
-    let found = file.residency(range.start, range.len());
-    matches!(found, Ok(Residency::Known { resident, len }) if resident >= len / 10 * 9)
+    let found = file.residency_inside(range);
+    matches!(found, Residency::Known { resident, len } if resident >= len / 10 * 9)
 }

@@ -180,7 +180,7 @@ impl Loader {
     fn begin(&mut self) -> Result<Opened> {
         loop {
             if let Some(last) = self.readings.back_mut() {
-                let opened = last.open(&mut self.ring)?;
+                let opened = last.open(&self.group, &mut self.ring)?;
                 if opened != Opened::Whole {
                     return Ok(opened);
                 }

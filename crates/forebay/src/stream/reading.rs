@@ -9,7 +9,7 @@ use super::group::{Group, Job};
 use super::homes::{Home, host};
 use super::layer::{Unit, is_resident};
 use super::marks::Mark;
-use super::ring::{Ring, SLOTS, Slots, small_len};
+use super::ring::{Ring, SLOTS, Size, Slot, small_len};
 use super::shared::{From, Kept, Shared};
 use super::store::Store;
 use crate::engine::{BlockRead, Piece};
@@ -56,6 +56,15 @@ enum Place {
     Slots(Slots),
     /// Pinned memory that is kept, at these addresses.
     Home(Vec<u64>),
+}
+
+/// The slots of a layer.
+struct Slots {
+    size: Size,
+    /// How many may be in use.
+    room: usize,
+    /// Those of its blocks that are open and not copied.
+    of: Vec<Option<Slot>>,
 }
 
 /// What came of opening a reading further.
@@ -142,8 +151,8 @@ impl Reading {
     ) -> Result<Self> {
         let unit = &group.units[number];
         let len = small_len(&group.engine);
-        let small = if home.is_none() { small_slots(ring, unit, len) } else { None };
-        let again = small.map(|_| unit.packing.again(len));
+        let is_small = home.is_none() && takes_small(ring, unit);
+        let again = is_small.then(|| unit.packing.again(len));
         let packing = again.as_ref().unwrap_or(&unit.packing);
         let count = packing.blocks();
         let (target, place) = match home.and_then(Home::memory) {
@@ -153,12 +162,14 @@ impl Reading {
             }
             None => {
                 let slots = ring.memory().expect("what passes through slots has some");
+                let size = if is_small { Size::Small } else { Size::Whole };
+                let of = (0..count).map(|_| None).collect();
                 let target = slots.share(0, slots.len());
-                (target, Place::Slots(ring.slots_for(count, small)))
+                (target, Place::Slots(Slots { size, room: index(SLOTS), of }))
             }
         };
         let start = |block: u64| match &place {
-            Place::Slots(slots) => ring.place(slots, block),
+            Place::Slots(_) => 0, // known when it is opened
             Place::Home(starts) => starts[index(block)] - target.address(),
         };
         let (mut pieces, mut counts) = (Vec::new(), Vec::new());
@@ -201,15 +212,29 @@ impl Reading {
     ///
     /// # Errors
     /// A GPU's.
-    pub(super) fn open(&mut self, ring: &mut Ring) -> Result<Opened> {
+    pub(super) fn open(&mut self, group: &Group, ring: &mut Ring) -> Result<Opened> {
         let before = self.opened;
+        if let Place::Slots(slots) = &mut self.place
+            && slots.size == Size::Small
+        {
+            // As the drive's depth changes so does what it needs.
+            slots.room = ring.room_for(in_flight(&group.units[self.unit]));
+        }
         let mut found = Opened::Whole;
         while self.opened < self.count && !self.failed {
-            match &self.place {
-                Place::Home(_) if self.opened - self.landed >= SLOTS => found = Opened::Landing,
-                Place::Slots(slots) if !ring.take(slots, self.opened)? => found = Opened::Look,
-                _ => {}
-            }
+            found = match &mut self.place {
+                Place::Home(_) if self.opened - self.landed >= SLOTS => Opened::Landing,
+                Place::Home(_) => Opened::Whole,
+                Place::Slots(slots) => match ring.take(slots.size, slots.room)? {
+                    Some(slot) => {
+                        self.blocks.shift(index(self.opened), ring.place(&slot));
+                        slots.of[index(self.opened)] = Some(slot);
+                        Opened::Whole
+                    }
+                    None if ring.is_copied() => Opened::Look,
+                    None => Opened::Landing,
+                },
+            };
             if found != Opened::Whole {
                 break;
             }
@@ -265,9 +290,10 @@ impl Reading {
         let blocks = std::mem::take(&mut self.held);
         let marks = if self.failed { Vec::new() } else { self.copy(group, ring, &blocks)? };
         ring.queued(&marks);
-        if let Place::Slots(slots) = &self.place {
+        if let Place::Slots(slots) = &mut self.place {
             let marks = marks.into();
-            blocks.iter().for_each(|&block| ring.give(slots, block, &marks));
+            let mut slot = |&block: &u64| slots.of[index(block)].take().expect("it was open");
+            blocks.iter().for_each(|block| ring.give(slot(block), &marks));
         }
         Ok(blocks.len())
     }
@@ -275,7 +301,7 @@ impl Reading {
     /// How many blocks may be on their way.
     fn slots(&self) -> usize {
         match &self.place {
-            Place::Slots(slots) => slots.count(),
+            Place::Slots(slots) => slots.room,
             Place::Home(_) => index(SLOTS),
         }
     }
@@ -291,7 +317,8 @@ impl Reading {
         let address = |block: u64| match &self.place {
             Place::Slots(slots) => {
                 let memory = ring.memory().expect("it passes through them");
-                memory.address() + ring.place(slots, block)
+                let slot = slots.of[index(block)].as_ref().expect("it was open");
+                memory.address() + ring.place(slot)
             }
             Place::Home(starts) => starts[index(block)],
         };
@@ -321,8 +348,8 @@ impl Reading {
     /// A GPU's. What went wrong with the files is told to whoever takes the layer.
     pub(super) fn finish(self, group: &Group, ring: &mut Ring, ended: Result<()>) -> Result<()> {
         if let Err(error) = ended {
-            if let Place::Slots(slots) = &self.place {
-                ring.give_all(slots, 0..self.opened);
+            if let Place::Slots(slots) = self.place {
+                slots.of.into_iter().flatten().for_each(|slot| ring.give_back(slot));
             }
             return self.targets.into_iter().try_for_each(|target| target.give_up(error.clone()));
         }
@@ -342,32 +369,23 @@ impl Reading {
     }
 }
 
-/// Requests among which the search for a drive's depth makes it four times as deep at most: eight
-/// times needs three epochs of 24 requests and more, and as many to come back behind each
-/// (`tune/epoch.rs`).
-const SEARCHED: u64 = 256;
+/// Whether a unit's blocks take small slots: if a drive brings it of which something is known. What
+/// is in the page cache takes whole ones.
+fn takes_small(ring: &Ring, unit: &Unit) -> bool {
+    let is_known = unit.files.iter().all(|file| file.in_flight().is_some());
+    let is_cold = || {
+        unit.places_to_look().iter().all(|part| {
+            let range = ByteRange::at(part.offset, part.len);
+            !is_resident(&unit.files[part.file], range)
+        })
+    };
+    is_known && ring.suits_small(in_flight(unit)) && is_cold()
+}
 
-/// How many small slots a unit's blocks take, if a drive brings it: what is in the page cache takes
-/// whole ones, and so does what is the first of its drive, of which nothing is known yet.
-///
-/// There is room for the depths that may be tried meanwhile, for a depth that cannot be reached
-/// counts as none: for twice what was found, and for four times what is in flight while it is
-/// searched.
-fn small_slots(ring: &Ring, unit: &Unit, len: u64) -> Option<usize> {
-    let mut room = 0;
-    for file in &unit.files {
-        let (flying, is_found) = file.in_flight()?;
-        if !is_found && unit.bytes() / len > SEARCHED {
-            return None;
-        }
-        room = room.max(flying.saturating_mul(if is_found { 2 } else { 4 }));
-    }
-    let count = ring.small_for(room)?;
-    let is_cold = unit.places_to_look().iter().all(|part| {
-        let range = ByteRange::at(part.offset, part.len);
-        !is_resident(&unit.files[part.file], range)
-    });
-    is_cold.then_some(count)
+/// Bytes that the drive of a unit's files may have in flight, as far as that is known; of several
+/// drives the most.
+fn in_flight(unit: &Unit) -> u64 {
+    unit.files.iter().filter_map(|file| file.in_flight()).max().unwrap_or(0)
 }
 
 fn added(starts: &[u64], first: u64) -> Vec<u64> {
@@ -395,8 +413,8 @@ mod tests {
         let file = engine.open(&path).unwrap();
         let layer = Layer::named("layer").with(&file, 0, 9 << 20);
         let (_, units) = cut(&engine, &[layer], (None, u64::MAX)).unwrap();
-        let (ring, len) = (Ring::new(&engine, true).unwrap(), small_len(&engine));
-        assert_eq!(small_slots(&ring, &units[0], len), None, "nothing is known of its drive");
+        let ring = Ring::new(&engine, true).unwrap();
+        assert!(!takes_small(&ring, &units[0]), "nothing is known of its drive");
         let mut buffer = vec![0; 9 << 20];
         let mut is_cold = false;
         for _ in 0..100 {
@@ -408,14 +426,11 @@ mod tests {
             }
         }
         if !is_cold || file.no_direct_io().is_some() {
-            return assert_eq!(
-                small_slots(&ring, &units[0], len),
-                None,
-                "no drive is read directly"
-            );
+            return assert!(!takes_small(&ring, &units[0]), "no drive is read directly");
         }
-        assert_eq!(small_slots(&ring, &units[0], len), Some(2 * 8 + 4));
+        assert!(takes_small(&ring, &units[0]));
+        assert_eq!(ring.room_for(in_flight(&units[0])), 8 + 4);
         assert!(std::fs::read(&path).unwrap() == buffer);
-        assert_eq!(small_slots(&ring, &units[0], len), None, "it is in the page cache");
+        assert!(!takes_small(&ring, &units[0]), "it is in the page cache");
     }
 }

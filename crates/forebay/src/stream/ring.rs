@@ -1,11 +1,12 @@
-//! The slots that layers pass through on the host: taken one after the other, and again once
-//! nothing is copied from them any more.
+//! The slots that layers pass through on the host, and that are free again once nothing is copied
+//! from them any more.
 //!
 //! What the page cache has takes whole slots. A drive is slower than the link, so what one brings
-//! takes small ones, as many as it needs, which are used again while they are still in a cache
-//! (`docs/internals/layers.md`). Both are cut from the same memory.
+//! takes small ones, no more than it needs at the time, and of those that are free the one that was
+//! used last: so they are used again while they are still in a cache (`docs/internals/layers.md`).
+//! Both are cut from the same memory.
 
-use std::ops::Range;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::marks::Mark;
@@ -43,37 +44,34 @@ pub(super) struct Ring {
     memory: Option<Buffer>,
     /// Bytes of a small slot.
     small: u64,
-    /// Small slots, with the room before each, that a whole one takes.
+    /// Cells, each a small slot with the room before it, and how many of them a whole one takes.
+    cells: usize,
     cells_each: usize,
-    cells: Vec<Cell>,
-    /// Blocks that have been given slots, and the cell behind the last one's.
-    blocks: u64,
-    behind: usize,
+    /// Cells that are free, the one that was used last at the end, and how many of each whole slot.
+    free: Vec<usize>,
+    free_of: Vec<usize>,
+    /// Slots in use, of either kind.
+    used: usize,
+    /// Those of them that are copied from, in the order of their copies.
+    copied: VecDeque<(Slot, Arc<[Mark]>)>,
     /// Behind what was copied last but one, and last.
     last: [Vec<Mark>; 2],
     /// Whether the link was behind when a layer came last.
     was_behind: bool,
 }
 
-/// What the memory of a small slot is used for.
-#[derive(Debug, Clone)]
-enum Cell {
-    Free,
-    /// By the block with this number.
-    Taken(u64),
-    /// Free when all marks are passed.
-    Copied(Arc<[Mark]>),
+/// A slot that something comes to. It has to be given back.
+#[derive(Debug)]
+pub(super) struct Slot {
+    start: usize,
+    cells: usize,
 }
 
-/// The slots of a layer, one for each of its blocks, which come round.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Slots {
-    /// The number of the first block.
-    first: u64,
-    /// The cell where it begins, how many cells come round, and how many of them a slot takes.
-    start: usize,
-    span: usize,
-    each: usize,
+/// Which slots a layer takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Whole,
+    Small,
 }
 
 impl Ring {
@@ -84,15 +82,18 @@ impl Ring {
     pub(super) fn new(engine: &Engine, passes: bool) -> Result<Self> {
         let small = small_len(engine);
         let cells_each = index(slot_len(engine).div_ceil(small));
-        let count = index(SLOTS) * cells_each;
-        let len = count as u64 * (small + SKEW);
+        let whole = if passes { index(SLOTS) } else { 0 };
+        let cells = whole * cells_each;
+        let len = cells as u64 * (small + SKEW);
         Ok(Self {
             memory: passes.then(|| engine.allocate_pinned(len)).transpose()?,
             small,
+            cells,
             cells_each,
-            cells: vec![Cell::Free; if passes { count } else { 0 }],
-            blocks: 0,
-            behind: 0,
+            free: (0..cells).rev().collect(),
+            free_of: vec![cells_each; whole],
+            used: 0,
+            copied: VecDeque::new(),
             last: Default::default(),
             was_behind: false,
         })
@@ -103,61 +104,72 @@ impl Ring {
         self.memory.as_ref()
     }
 
-    /// How many small slots a drive takes that has so many bytes in flight; `None`: whole ones are
-    /// as good, since it takes all, or brings more than the link carries.
-    pub(super) fn small_for(&self, in_flight: u64) -> Option<usize> {
+    /// How many small slots a drive needs that has so many bytes in flight.
+    pub(super) fn room_for(&self, in_flight: u64) -> usize {
         let requests = in_flight.div_ceil(self.small);
-        let count = requests.saturating_add(SPARE.max(requests / 8));
-        let few = count < self.cells.len() as u64 && self.cells_each > 1;
-        (few && !self.was_behind).then(|| index(count))
+        let room = requests.saturating_add(SPARE.max(requests / 8));
+        usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Slots for so many blocks: small ones, of which no more than this come round, or whole ones.
-    pub(super) fn slots_for(&mut self, blocks: u64, small: Option<usize>) -> Slots {
-        let (span, each) = small.map_or((self.cells.len(), self.cells_each), |count| (count, 1));
-        let start = self.behind.next_multiple_of(each) % span.max(1);
-        let slots = Slots { first: self.blocks, start, span, each };
-        self.blocks += blocks;
-        self.behind = slots.cells(blocks).start;
-        slots
+    /// Whether such a drive takes small slots: whole ones are as good where it needs all there is,
+    /// or brings more than the link carries.
+    pub(super) fn suits_small(&self, in_flight: u64) -> bool {
+        self.room_for(in_flight) < self.cells && self.cells_each > 1 && !self.was_behind
     }
 
-    /// Where a block's slot begins in the memory of all.
-    pub(super) fn place(&self, slots: &Slots, block: u64) -> u64 {
-        slots.cells(block).start as u64 * (self.small + SKEW)
+    /// Where a slot begins in the memory of all.
+    pub(super) fn place(&self, slot: &Slot) -> u64 {
+        slot.start as u64 * (self.small + SKEW)
     }
 
-    /// Takes a block's slot, if nothing else comes to it and nothing is copied from it any more.
+    /// A slot to which nothing else comes and from which nothing is copied any more, if there is
+    /// one and fewer than `room` are in use.
     ///
     /// # Errors
     /// A GPU's.
-    pub(super) fn take(&mut self, slots: &Slots, block: u64) -> Result<bool> {
-        let Some(cells) = self.cells.get_mut(slots.cells(block)) else { return Ok(false) };
-        for cell in &mut *cells {
-            match cell {
-                Cell::Free => {}
-                Cell::Copied(marks) if are_passed(marks)? => *cell = Cell::Free,
-                Cell::Taken(_) | Cell::Copied(_) => return Ok(false),
-            }
+    pub(super) fn take(&mut self, size: Size, room: usize) -> Result<Option<Slot>> {
+        while let Some((_, marks)) = self.copied.front()
+            && are_passed(marks)?
+        {
+            let (slot, _) = self.copied.pop_front().expect("just seen");
+            self.give_back(slot);
         }
-        cells.fill(Cell::Taken(slots.first + block));
-        Ok(true)
+        if self.used >= room {
+            return Ok(None);
+        }
+        let slot = match size {
+            Size::Small => self.free.pop().map(|start| Slot { start, cells: 1 }),
+            // All of them come round: of the page cache's bytes there are always some in each.
+            Size::Whole => {
+                let mut of = self.free.iter().map(|cell| cell / self.cells_each);
+                let whole = of.find(|&whole| self.free_of[whole] == self.cells_each);
+                whole.map(|whole| Slot { start: whole * self.cells_each, cells: self.cells_each })
+            }
+        };
+        let Some(slot) = slot else { return Ok(None) };
+        if size == Size::Whole {
+            self.free.retain(|cell| !slot.has(*cell));
+        }
+        self.free_of[slot.start / self.cells_each] -= slot.cells;
+        self.used += 1;
+        Ok(Some(slot))
     }
 
-    /// Gives a block's slot back, which is free when all `marks` are passed.
-    pub(super) fn give(&mut self, slots: &Slots, block: u64, marks: &Arc<[Mark]>) {
-        self.cells[slots.cells(block)].fill(Cell::Copied(Arc::clone(marks)));
+    /// Gives a slot back, which is free when all `marks` are passed.
+    pub(super) fn give(&mut self, slot: Slot, marks: &Arc<[Mark]>) {
+        self.copied.push_back((slot, Arc::clone(marks)));
     }
 
-    /// Gives those slots back that these blocks still have, to which nothing comes any more.
-    pub(super) fn give_all(&mut self, slots: &Slots, blocks: Range<u64>) {
-        for block in blocks {
-            for cell in &mut self.cells[slots.cells(block)] {
-                if matches!(cell, Cell::Taken(number) if *number == slots.first + block) {
-                    *cell = Cell::Free;
-                }
-            }
-        }
+    /// Gives a slot back to which nothing comes any more, and from which nothing is copied.
+    pub(super) fn give_back(&mut self, slot: Slot) {
+        self.free_of[slot.start / self.cells_each] += slot.cells;
+        self.free.extend((slot.start..slot.start + slot.cells).rev());
+        self.used -= 1;
+    }
+
+    /// Whether slots are being copied from, so that some will be free again.
+    pub(super) fn is_copied(&self) -> bool {
+        !self.copied.is_empty()
     }
 
     /// Notes copies that were queued last.
@@ -184,17 +196,9 @@ impl Ring {
     }
 }
 
-impl Slots {
-    /// How many there are.
-    pub(super) fn count(&self) -> usize {
-        self.span / self.each
-    }
-
-    /// The cells of a block's slot.
-    fn cells(&self, block: u64) -> Range<usize> {
-        let turn = index(block % (self.count().max(1) as u64));
-        let start = (self.start + turn * self.each) % self.span.max(1);
-        start..start + self.each
+impl Slot {
+    fn has(&self, cell: usize) -> bool {
+        (self.start..self.start + self.cells).contains(&cell)
     }
 }
 
@@ -222,11 +226,17 @@ mod tests {
     use super::*;
     use crate::Options;
 
+    const SMALL: u64 = 128 << 10;
+
     /// Of eight slots of four small ones.
     fn ring() -> Ring {
-        let options = Options { slot_size: 1 << 20, segment_size: 128 << 10, ..Options::default() };
+        let options = Options { slot_size: 1 << 20, segment_size: SMALL, ..Options::default() };
         let engine = Engine::new(options).unwrap();
         Ring::new(&engine, true).unwrap()
+    }
+
+    fn take(ring: &mut Ring, size: Size, room: usize) -> Option<Slot> {
+        ring.take(size, room).unwrap()
     }
 
     fn nothing() -> Arc<[Mark]> {
@@ -234,91 +244,111 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_round_in_order() {
+    fn whole_slots_come_round() {
         let mut ring = ring();
-        let cell = (128 << 10) + SKEW;
-        let slots = ring.slots_for(12, None);
-        for block in 0..SLOTS {
-            assert_eq!(ring.place(&slots, block), block * 4 * cell);
-            assert!(ring.take(&slots, block).unwrap());
+        let whole = 4 * (SMALL + SKEW);
+        let mut slots: Vec<Slot> =
+            std::iter::from_fn(|| take(&mut ring, Size::Whole, usize::MAX)).collect();
+        let mut places: Vec<u64> = slots.iter().map(|slot| ring.place(slot)).collect();
+        let order = places.clone();
+        places.sort_unstable();
+        assert_eq!(places, (0..SLOTS).map(|slot| slot * whole).collect::<Vec<u64>>());
+        assert!(take(&mut ring, Size::Small, usize::MAX).is_none(), "all are in use");
+        for slot in slots.drain(..3) {
+            ring.give(slot, &nothing());
         }
-        assert_eq!(ring.place(&slots, SLOTS + 1), 4 * cell);
-        assert!(!ring.take(&slots, SLOTS).unwrap(), "all are in use");
-        ring.give(&slots, 1, &nothing());
-        assert!(!ring.take(&slots, SLOTS).unwrap(), "it is the first one's turn");
-        ring.give_all(&slots, 0..2);
-        let taken = [8, 9, 10].map(|block| ring.take(&slots, block).unwrap());
-        assert_eq!(taken, [true, true, false]);
-        ring.give_all(&slots, 0..2);
-        assert!(!ring.take(&slots, SLOTS).unwrap(), "what others have is not given back");
-        let next = ring.slots_for(1, None);
-        assert_eq!(ring.place(&next, 0), 4 * 4 * cell, "behind the last one");
+        for place in &order[..3] {
+            let next = take(&mut ring, Size::Whole, usize::MAX).unwrap();
+            assert_eq!(ring.place(&next), *place, "the one that was free first");
+        }
+        assert!(take(&mut ring, Size::Whole, usize::MAX).is_none());
     }
 
     #[test]
     fn there_may_be_none() {
         let engine = Engine::new(Options::default()).unwrap();
         let mut none = Ring::new(&engine, false).unwrap();
-        assert_eq!(none.small_for(1), None);
-        let slots = none.slots_for(3, None);
-        assert!(!none.take(&slots, 0).unwrap());
+        assert!(!none.suits_small(1));
+        assert!(take(&mut none, Size::Whole, usize::MAX).is_none());
+        assert!(take(&mut none, Size::Small, usize::MAX).is_none());
         assert!(none.memory().is_none());
     }
 
     #[test]
-    fn a_drive_takes_as_many_small_slots_as_it_needs() {
+    fn a_drive_takes_no_more_small_slots_than_it_needs() {
         let mut ring = ring();
-        let small = 128 << 10;
-        assert_eq!(ring.small_for(small), Some(5), "one request, and four that are copied");
-        assert_eq!(ring.small_for(20 * small - 1), Some(24));
-        assert_eq!(ring.small_for(28 * small), None, "as many as there are");
-        assert_eq!(ring.small_for(u64::MAX), None);
+        assert_eq!(ring.room_for(SMALL), 5, "one request, and four that are copied");
+        assert_eq!(ring.room_for(20 * SMALL - 1), 24);
+        assert_eq!(
+            ring.room_for(u64::MAX),
+            usize::try_from((u64::MAX / SMALL + 1) / 8 * 9).unwrap()
+        );
+        assert!(ring.suits_small(27 * SMALL));
+        assert!(!ring.suits_small(28 * SMALL), "as many as there are");
+        assert!(!ring.suits_small(u64::MAX));
         ring.came(true);
-        assert_eq!(ring.small_for(small), None, "the link wants large copies");
+        assert!(!ring.suits_small(SMALL), "the link wants large copies");
         ring.came(false);
-        let slots = ring.slots_for(100, ring.small_for(small));
-        assert_eq!(slots.count(), 5);
-        let places: Vec<u64> = (0..6).map(|block| ring.place(&slots, block)).collect();
-        assert_eq!(places, [0, 1, 2, 3, 4, 0].map(|cell| cell * (small + SKEW)));
+        let mut slots: Vec<Slot> = std::iter::from_fn(|| take(&mut ring, Size::Small, 5)).collect();
+        let places: Vec<u64> = slots.iter().map(|slot| ring.place(slot)).collect();
+        assert_eq!(places, [0, 1, 2, 3, 4].map(|cell| cell * (SMALL + SKEW)));
+        assert!(take(&mut ring, Size::Small, 6).is_some(), "the drive takes more by now");
+        // What was used last is used again, and no more memory than that.
+        for turn in 0..100 {
+            let place = places[turn % 5];
+            let at = slots.iter().position(|slot| ring.place(slot) == place).unwrap();
+            ring.give(slots.remove(at), &nothing());
+            slots.push(take(&mut ring, Size::Small, 6).unwrap());
+            assert_eq!(ring.place(&slots[4]), place);
+        }
         // A whole slot waits for small ones in its place.
-        assert!(ring.take(&slots, 1).unwrap());
-        let whole = ring.slots_for(2, None);
-        let first = (0..SLOTS).find(|&block| ring.place(&whole, block) == 0).unwrap();
-        assert!(!ring.take(&whole, first).unwrap());
-        ring.give(&slots, 1, &nothing());
-        assert!(ring.take(&whole, first).unwrap());
-        assert!(!ring.take(&slots, 0).unwrap());
+        let whole = 4 * (SMALL + SKEW);
+        let others: Vec<Slot> =
+            std::iter::from_fn(|| take(&mut ring, Size::Whole, usize::MAX)).collect();
+        assert_eq!(others.len(), 6);
+        assert!(others.iter().all(|slot| ring.place(slot) >= 2 * whole));
+        assert!(!ring.is_copied());
+        slots.sort_by_key(|slot| slot.start);
+        slots.drain(..4).for_each(|slot| ring.give(slot, &nothing()));
+        assert!(ring.is_copied());
+        let first = take(&mut ring, Size::Whole, usize::MAX).unwrap();
+        assert_eq!(ring.place(&first), 0);
     }
 
     proptest! {
-        /// Whatever sizes follow each other: no two blocks that hold slots share a byte.
+        /// Whatever sizes follow each other: no two slots in use share a byte, and all memory is
+        /// there again in the end.
         #[test]
         fn nothing_is_in_two_slots(
-            layers in prop::collection::vec((0..40_u64, prop::option::of(1..30_usize)), 1..20),
+            layers in prop::collection::vec((0..40_usize, prop::option::of(1..30_usize)), 1..20),
             keeps in prop::collection::vec(any::<bool>(), 64),
         ) {
             let mut ring = ring();
-            let mut held: Vec<(Slots, u64, Range<u64>)> = Vec::new();
+            let mut held: Vec<(Slot, u64, u64)> = Vec::new();
             let mut kept = keeps.iter().cycle();
             for (blocks, small) in layers {
-                let slots = ring.slots_for(blocks, small);
-                for block in 0..blocks {
-                    while !ring.take(&slots, block).unwrap() {
+                let size = if small.is_some() { Size::Small } else { Size::Whole };
+                let room = small.unwrap_or(usize::MAX);
+                for _ in 0..blocks {
+                    let slot = loop {
+                        if let Some(slot) = ring.take(size, room).unwrap() {
+                            break slot;
+                        }
                         // Who waits is never alone: somebody has what it waits for.
                         let at = if *kept.next().unwrap() { 0 } else { held.len() - 1 };
-                        let (of, number, _) = held.remove(at);
-                        ring.give(&of, number, &nothing());
-                    }
-                    let start = ring.place(&slots, block);
-                    let len = slots.each as u64 * (ring.small + SKEW);
-                    let range = start..start + len;
-                    prop_assert!(range.end <= ring.memory().unwrap().len());
-                    let is_apart =
-                        |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
-                    prop_assert!(held.iter().all(|(_, _, other)| is_apart(other)));
-                    held.push((slots, block, range));
+                        ring.give(held.remove(at).0, &nothing());
+                    };
+                    let start = ring.place(&slot);
+                    let end = start + slot.cells as u64 * (ring.small + SKEW);
+                    prop_assert!(end <= ring.memory().unwrap().len());
+                    prop_assert!(held.iter().all(|&(_, first, last)| last <= start || end <= first));
+                    prop_assert!(ring.used <= room);
+                    held.push((slot, start, end));
                 }
             }
+            held.into_iter().for_each(|(slot, ..)| ring.give_back(slot));
+            let all = std::iter::from_fn(|| ring.take(Size::Whole, usize::MAX).unwrap());
+            prop_assert_eq!(all.count() as u64, SLOTS);
         }
     }
 }

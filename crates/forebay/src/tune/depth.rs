@@ -158,14 +158,8 @@ impl DepthTuner {
     }
 
     /// Bytes of a full queue.
-    fn window(&self) -> u64 {
+    pub(crate) fn window(&self) -> u64 {
         self.size.saturating_mul(self.depth() as u64)
-    }
-
-    /// Bytes of a full queue, and whether that was found: no other is being tried.
-    pub(crate) fn flying(&self) -> (u64, bool) {
-        let is_found = matches!(self.stage, Stage::Climb) && self.climb.is_holding();
-        (self.window(), is_found)
     }
 
     /// Takes in a completion: a request of `len` bytes that took `took_ns`. `in_flight_len` are the

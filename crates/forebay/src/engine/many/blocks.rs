@@ -25,6 +25,8 @@ pub(crate) struct BlockRead {
     /// There until something of it may be read.
     request: Option<Request>,
     batch: Arc<Batch>,
+    /// How much further on than they say all pieces may go.
+    spare: u64,
 }
 
 impl Engine {
@@ -40,6 +42,8 @@ impl Engine {
         blocks: &[usize],
         target: Buffer,
     ) -> Result<BlockRead> {
+        let end = pieces.iter().map(|piece| piece.at.saturating_add(piece.len)).max();
+        let spare = target.len().saturating_sub(end.unwrap_or(0));
         let (direction, targets) = (Direction::Read, vec![target]);
         let spans = Many::spans(direction, pieces, &targets)?;
         let options = &RequestOptions::exactly();
@@ -48,13 +52,23 @@ impl Engine {
         let (request, results) = self.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
         let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);
-        Ok(BlockRead { transfer, pieces: pieces.len(), request: Some(request), batch })
+        Ok(BlockRead { transfer, pieces: pieces.len(), request: Some(request), batch, spare })
     }
 }
 
 impl BlockRead {
     fn gate(&self) -> &Gate {
         self.batch.gate().expect("it has blocks")
+    }
+
+    /// Has the pieces of a block that is not open go so many bytes further on in the target than
+    /// they say. The caller sees to it that nothing else comes to that place.
+    ///
+    /// # Panics
+    /// Where the last of all pieces would lie behind the target's end.
+    pub(crate) fn shift(&self, block: usize, bytes: u64) {
+        assert!(bytes <= self.spare, "{bytes} bytes further on than {} there are", self.spare);
+        self.gate().shift(block, bytes);
     }
 
     /// Lets the first `count` blocks be read, as far as they are not yet.

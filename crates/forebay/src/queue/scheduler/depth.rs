@@ -35,11 +35,10 @@ impl Depth {
         self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
     }
 
-    /// Bytes that are to be in flight, and whether that is set or found rather than being tried;
-    /// `size`: those of a request, where they are not found.
-    pub(super) fn flying(&self, direction: Direction, size: u64) -> (u64, bool) {
-        let set = |depth: usize| (size.saturating_mul(depth as u64), true);
-        self.tuner(direction).map_or_else(set, DepthTuner::flying)
+    /// Bytes that are to be in flight now; `size`: those of a request, where they are not found.
+    pub(super) fn window(&self, direction: Direction, size: u64) -> u64 {
+        let set = |depth: usize| size.saturating_mul(depth as u64);
+        self.tuner(direction).map_or_else(set, DepthTuner::window)
     }
 
     /// Bytes of one request, where they were found.

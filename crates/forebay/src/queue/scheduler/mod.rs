@@ -431,9 +431,9 @@ impl Scheduler {
         self.drives[drive].depth.learned()
     }
 
-    /// Bytes that a drive is to have in flight, and whether no other number is being tried.
-    pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> (u64, bool) {
-        self.drives[drive].depth.flying(direction, self.limits.segment)
+    /// Bytes that a drive is to have in flight now.
+    pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
+        self.drives[drive].depth.window(direction, self.limits.segment)
     }
 
     /// Adds a ring, which serves no drive yet.

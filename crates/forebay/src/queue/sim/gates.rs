@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::job::{Job, UNTOUCHED};
+use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::all_are;
 use super::world::below;
 use crate::gpu::sim::Dice;
@@ -14,6 +14,8 @@ use crate::queue::{Batch, Core};
 pub(super) struct Opens {
     /// The pieces of each block.
     blocks: Vec<Range<usize>>,
+    /// How much further on than the batch was told each goes.
+    shifts: Vec<u64>,
     open: usize,
     came: usize,
 }
@@ -30,13 +32,31 @@ pub(super) fn blocks(dice: &mut Dice, mut left: usize) -> Vec<usize> {
 }
 
 impl Opens {
-    pub(super) fn new(counts: &[usize]) -> Self {
+    /// With blocks of so many pieces, whose places are told when they are opened, or from the
+    /// first on.
+    pub(super) fn new(dice: &mut Dice, counts: &[usize], pieces: &[Piece]) -> Self {
         let ends = counts.iter().scan(0, |end, count| {
             *end += count;
             Some(*end)
         });
-        let blocks = ends.zip(counts).map(|(end, count)| end - count..end).collect();
-        Self { blocks, open: 0, came: 0 }
+        let blocks: Vec<_> = ends.zip(counts).map(|(end, count)| end - count..end).collect();
+        let is_late = dice.roll(0.5);
+        let first = |block: &Range<usize>| pieces[block.clone()].first().filter(|_| is_late);
+        let shift = |block| first(block).map_or(0, |piece| piece.at as u64);
+        let shifts = blocks.iter().map(shift).collect();
+        Self { blocks, shifts, open: 0, came: 0 }
+    }
+
+    /// How many pieces each block has.
+    pub(super) fn counts(&self) -> Vec<usize> {
+        self.blocks.iter().map(Range::len).collect()
+    }
+
+    /// How much further on than the batch is told a piece goes.
+    pub(super) fn shift_of(&self, piece: usize) -> u64 {
+        let of = self.blocks.iter().zip(&self.shifts);
+        let found = of.into_iter().find(|(block, _)| block.contains(&piece));
+        found.map_or(0, |(_, shift)| *shift)
     }
 }
 
@@ -55,8 +75,10 @@ impl Job {
             let memory = &bytes[piece.at..piece.at + piece.bytes.len()];
             assert!(all_are(memory, UNTOUCHED), "bytes of a block that is not open");
         }
+        let gate = batch.gate().expect("it has blocks");
+        gate.shift(opens.open, opens.shifts[opens.open]);
         opens.open += 1;
-        batch.gate().expect("it has blocks").open(opens.open);
+        gate.open(opens.open);
         core.with(|scheduler| scheduler.go_on(&self.state));
     }
 

@@ -135,20 +135,21 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
     let is_host_read = link.is_none() && !writes;
     let blocks = (is_host_read && world.dice.roll(0.5))
         .then(|| gates::blocks(&mut world.dice, pieces.len()));
-    let how = (link.is_none(), direction, blocks.as_deref());
+    let opens = blocks.map(|counts| Opens::new(&mut world.dice, &counts, &pieces));
+    let how = (link.is_none(), direction, opens.as_ref());
     let batch = batch(&sources, &numbers, &pieces, &memory, how);
     let request = request(&mut world.dice, &sources, &batch, direction);
     let request = Request { address: memory.address(), link, ..request };
     // Who opens it further cannot wait for its end.
-    let blocking = blocks.is_none() && world.dice.roll(shape.blocking);
-    world.tally.count("gate", u64::from(blocks.is_some()));
+    let blocking = opens.is_none() && world.dice.roll(shape.blocking);
+    world.tally.count("gate", u64::from(opens.is_some()));
     drop(world);
     let drives = drives(&request);
     Some(Job {
         state: Arc::clone(&request.state),
         pieces,
         batch: Some(batch),
-        opens: blocks.as_deref().map(Opens::new),
+        opens,
         direction,
         drives,
         memory,
@@ -219,23 +220,25 @@ fn batch(
     numbers: &[usize],
     pieces: &[Piece],
     memory: &Memory,
-    (on_host, direction, blocks): (bool, Direction, Option<&[usize]>),
+    (on_host, direction, opens): (bool, Direction, Option<&Opens>),
 ) -> Arc<Batch> {
-    let wanted = pieces.iter().zip(numbers).map(|(piece, &source)| Wanted {
+    let shift = |piece| opens.map_or(0, |opens| opens.shift_of(piece));
+    let numbered = pieces.iter().zip(numbers).enumerate();
+    let wanted = numbered.map(|(number, (piece, &source))| Wanted {
         source,
         offset: piece.range.start,
         len: piece.bytes.len() as u64,
-        address: memory.address() + piece.at as u64,
+        address: memory.address() + piece.at as u64 - shift(number),
     });
     let wanted: Vec<Wanted> = wanted.collect();
     let unit = alignment(sources).map_or(1, |alignment| alignment.offset);
     let gap = if direction == Direction::Read { GAP_MAX } else { 0 };
-    let strip = match blocks {
+    let strip = match opens {
         None => Strip::new(&wanted, unit, gap),
         Some(_) => Strip::in_given_order(&wanted, unit, gap),
     };
     let strip = strip.expect("small files");
-    let gate = blocks.map(|blocks| Gate::new(&strip, blocks));
+    let gate = opens.map(|opens| Gate::new(&strip, &opens.counts()));
     let files = sources.iter().map(|source| {
         let alignment = source.way.ok().map(|(alignment, _)| alignment);
         (Arc::clone(&source.handle), source.drive, alignment)
