@@ -296,7 +296,7 @@ class LayerStream:
     def placement(self) -> dict[str, Any] | None:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.
 
-        ``tiers`` says so layer by layer, ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
+        ``tiers`` says so layer by layer (slice by slice where they come so), ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
         how many more bytes would hide what is read, each with the seconds of a pass then. Times are
         of the next pass, and each call tells them anew, by the last one that the GPU is done with
         and that began once layers were where they are kept. Nothing is placed anew: 0 more bytes

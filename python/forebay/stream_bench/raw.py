@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Threads, and bytes of each read.
 Kind = tuple[int, int]
 
-KINDS: list[Kind] = [(threads, mib << 20) for threads in (8, 16, 32, 64) for mib in (1, 4)]
+KINDS: list[Kind] = [(threads, mib << 20) for threads in (4, 8, 16, 32, 64) for mib in (1, 4)]
 
 #: Kinds that are tried again after each was tried once, and how often.
 _LIKELY, _AGAIN = 3, 2

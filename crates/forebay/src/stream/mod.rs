@@ -97,8 +97,8 @@ pub struct StreamOptions {
     pub gpu_budget: Option<u64>,
     /// Bytes of pinned host memory for layers, beside the slots through which the others pass. Once
     /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
-    /// others; where the order is told, for the first layers that fit. Slices in another order
-    /// take none.
+    /// others; where the order is told, for the first layers that fit. Layers that come in slices
+    /// are placed slice by slice.
     pub host_budget: u64,
     /// Bytes of layers in the page cache whose pages may be pinned where they lie, when they are
     /// brought, so that the GPU copies them from there from then on. `None`: once they are brought
@@ -368,10 +368,8 @@ impl LayerStream {
     /// # Errors
     /// Those of `out`.
     pub fn write_trace(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
-        let name = |times: &LayerTimes| {
-            let unit = times.layer * self.shared.slices + times.slice;
-            self.shared.units()[unit].name.as_str()
-        };
+        let name =
+            |times: &LayerTimes| self.shared.units()[self.shared.unit_of(times)].name.as_str();
         trace::write(&self.statistics().layers, name, out)
     }
 

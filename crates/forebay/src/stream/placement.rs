@@ -131,7 +131,8 @@ pub struct Raise {
 /// Where layers are kept, and how long a pass takes then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// For each layer where it is kept.
+    /// For each layer where it is kept; of a stream that takes layers in slices, for each slice,
+    /// those of a layer one behind the other.
     pub tiers: Vec<Tier>,
     /// How many buffers there are on the GPU, each as large as the largest layer. With those of the
     /// layers that are kept there for good.

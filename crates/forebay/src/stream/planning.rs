@@ -12,7 +12,7 @@ use super::layer::{Shelf, Unit, is_resident};
 use super::placement::{
     Budget, CannotPlace, LayerCost, Placement, Prediction, Rates, Tier, place, predict_kept,
 };
-use super::predicting::{Known, Made, see_compute};
+use super::predicting::{Known, Made};
 use super::rates::Came;
 use super::shared::{Shared, State, closed};
 use super::statistics::{LayerTimes, REMEMBERED};
@@ -46,12 +46,6 @@ pub enum Unplanned {
     /// Nothing can be predicted of what is not known.
     #[error("the order is told while the stream runs")]
     Told,
-    /// Whole layers are placed.
-    #[error("each layer comes in {slices} slices: two whole layers are more than `gpu_budget`")]
-    Slices {
-        /// How many.
-        slices: usize,
-    },
     /// What the first pass took is not remembered to its end.
     #[error("a pass takes {layers} layers, and the times of {most} are remembered")]
     TooMany {
@@ -141,10 +135,9 @@ impl Shared {
         }
         let is_too_late = has_waited && taken > 3 * pass;
         let most = REMEMBERED as u64;
-        let never = match self.slices {
-            1 if pass > most => Some(Unplanned::TooMany { layers: pass, most }),
-            1 => is_too_late.then_some(Unplanned::TooLate),
-            slices => Some(Unplanned::Slices { slices }),
+        let never = match pass > most {
+            true => Some(Unplanned::TooMany { layers: pass, most }),
+            false => is_too_late.then_some(Unplanned::TooLate),
         };
         if let Some(reason) = never {
             state.plan = Plan::Not(reason);
@@ -233,7 +226,7 @@ impl Shared {
         let cost =
             |unit: &Unit| LayerCost { bytes: unit.len, compute: Duration::ZERO, resident: false };
         let mut costs: Vec<LayerCost> = self.units().iter().map(cost).collect();
-        see_compute(&mut costs, pass);
+        self.see_compute(&mut costs, pass);
         let end = pass.iter().map(|times| times.position + 1).max().unwrap_or(0);
         Seen { end, costs, came: self.came(pass) }
     }
@@ -297,7 +290,7 @@ impl Shared {
         })
     }
 
-    /// Whether most of a layer is in the page cache. Pages that are pinned are not asked for: where
+    /// Whether most of a unit is in the page cache. Pages that are pinned are not asked for: where
     /// they are small, the kernel takes milliseconds to count those of one layer.
     fn is_resident(&self, number: usize) -> bool {
         if self.group.home(number).is_some_and(|home| home.pages().is_some()) {

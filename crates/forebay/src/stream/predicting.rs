@@ -38,26 +38,31 @@ pub(super) struct Known {
     pub(super) budget: Budget,
 }
 
-/// Takes in how long each layer was computed in a pass, each time that it was taken.
-pub(super) fn see_compute(costs: &mut [LayerCost], pass: &[&LayerTimes]) {
-    let mut computed = vec![(Duration::ZERO, 0); costs.len()];
-    for times in pass {
-        computed[times.layer].0 += times.compute;
-        computed[times.layer].1 += 1;
-    }
-    for (cost, (compute, takes)) in costs.iter_mut().zip(computed) {
-        cost.compute = compute / takes.max(1);
-    }
-}
-
-/// Takes in whether the page cache had the layers that came from files in a pass.
-fn see_residency(costs: &mut [LayerCost], pass: &[&LayerTimes]) {
-    for times in pass.iter().filter(|times| times.bytes > 0 && !times.pinned) {
-        costs[times.layer].resident = times.drive_bytes * 2 <= times.bytes;
-    }
-}
-
 impl Shared {
+    /// Which unit was taken.
+    pub(super) fn unit_of(&self, times: &LayerTimes) -> usize {
+        times.layer * self.slices + times.slice
+    }
+
+    /// Takes in how long each unit was computed in a pass, each time that it was taken.
+    pub(super) fn see_compute(&self, costs: &mut [LayerCost], pass: &[&LayerTimes]) {
+        let mut computed = vec![(Duration::ZERO, 0); costs.len()];
+        for times in pass {
+            let (compute, takes) = &mut computed[self.unit_of(times)];
+            (*compute, *takes) = (*compute + times.compute, *takes + 1);
+        }
+        for (cost, (compute, takes)) in costs.iter_mut().zip(computed) {
+            cost.compute = compute / takes.max(1);
+        }
+    }
+
+    /// Takes in whether the page cache had the units that came from files in a pass.
+    fn see_residency(&self, costs: &mut [LayerCost], pass: &[&LayerTimes]) {
+        for times in pass.iter().filter(|times| times.bytes > 0 && !times.pinned) {
+            costs[self.unit_of(times)].resident = times.drive_bytes * 2 <= times.bytes;
+        }
+    }
+
     /// How fast layers came in a pass.
     pub(super) fn came(&self, pass: &[&LayerTimes]) -> Came {
         Came::of(pass, SLOTS * slot_len(&self.engine))
@@ -68,8 +73,8 @@ impl Shared {
     pub(super) fn predict_anew(&self, made: Made, told: &[LayerTimes], len: u64) -> Placement {
         let Made { mut placement, mut known } = made;
         let Some(pass) = last_pass(told, len, known.from) else { return placement };
-        see_compute(&mut known.costs, &pass);
-        see_residency(&mut known.costs, &pass);
+        self.see_compute(&mut known.costs, &pass);
+        self.see_residency(&mut known.costs, &pass);
         // Nothing is placed anew, so what is left of the budget is of no use to what is there.
         let kept = placement.tiers.iter().zip(&known.costs);
         let pinned = kept.filter(|(tier, _)| **tier == Tier::Pinned).map(|(_, cost)| cost.bytes);

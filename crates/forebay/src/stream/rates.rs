@@ -5,7 +5,6 @@
 use std::time::{Duration, Instant};
 
 use super::homes::host;
-use super::layer::Unit;
 use super::mapped::Windows;
 use super::placement::LayerCost;
 use super::shared::{Shared, stuck};
@@ -116,9 +115,8 @@ impl Shared {
             (homes.maps.budget, is_open.collect::<Vec<bool>>())
         };
         let (mut mapped, mut others) = (0, 0);
-        let is_resident = |unit: &Unit| costs.get(unit.layer).is_some_and(|cost| cost.resident);
-        let units = self.units().iter().zip(is_open);
-        for (unit, is_open) in units.filter(|(unit, _)| is_resident(unit)) {
+        let units = self.units().iter().zip(is_open).zip(costs);
+        for ((unit, is_open), _) in units.filter(|(_, cost)| cost.resident) {
             let len = unit.bytes();
             let fits = is_open && mapped + len <= budget && Windows::of(unit).is_ok();
             *(if fits { &mut mapped } else { &mut others }) += len;

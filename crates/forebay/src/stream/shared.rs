@@ -185,7 +185,7 @@ impl Shared {
             memory_lane,
             file_lane,
             checks: options.check,
-            order: options.order.clone(),
+            order: options.order.of_slices(group.units.len() / slices, slices),
             gpu_budget: options.gpu_budget,
             host_budget: options.host_budget,
             writer: Writer::default(),

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
-use forebay::stream::{Layer, LayerStream, Order, StreamOptions, StreamStatistics};
+use forebay::stream::{Layer, LayerStream, Order, StreamOptions, StreamStatistics, Tier};
 use forebay::{Error, File};
 
 use crate::SHORT;
@@ -148,6 +148,59 @@ fn a_slow_drive_is_waited_for_and_told() {
     assert!(took >= least && pass.time() >= least && pass.transfer >= least, "{told:?}");
     assert!(pass.overhead() < pass.time() / 2, "the drive binds: {pass:?}");
     stream.close().expect("an end");
+}
+
+#[test]
+fn slices_of_a_slow_drive_are_placed_one_by_one() {
+    let _watchdog = Watchdog::start();
+    let (rig, len) = (Rig::new(), 2 * SLOT as u64);
+    let Some((fuse, file)) = served(&rig, len) else { return };
+    fuse.set(|faults| faults.pause = Duration::from_millis(2));
+    // The second part of each is a slice of its own.
+    let cut = |number: u64| {
+        let first = Layer::named("").with(&file, number * len, len - SLOT as u64 / 2);
+        first.with(&file, (number + 1) * len - SLOT as u64 / 2, SLOT as u64 / 2)
+    };
+    let layers: Vec<Layer> = (0..COUNT).map(cut).collect();
+    let some = Order::List(vec![4, 0, 2, 0]);
+    for (order, takes) in [(Order::Forward, 6), (Order::Training, 12), (some, 4)] {
+        drop_pages(&fuse.path());
+        let mut options = ordered(order.clone(), Some(2 * (len - SLOT as u64 / 2)));
+        (options.host_budget, options.mapped_budget) = (2 * COUNT * len, Some(0));
+        let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers, options);
+        let stream = stream.expect("a stream");
+        assert_eq!(stream.slices(), 2);
+        let pass = || {
+            let seen = rig.pass(&stream, SHORT).expect("a pass");
+            assert_eq!(seen.len(), 2 * takes, "{order:?}");
+            for pair in seen.chunks(2) {
+                assert_eq!((pair[0].layer, pair[0].slice), (pair[1].layer, 0));
+                assert_eq!(pair[1].slice, 1);
+            }
+            for seen in &seen {
+                let bytes = seen.copy.as_slice().expect("host memory");
+                assert!(bytes.iter().all(|&byte| usize::from(byte) == seen.layer), "{order:?}");
+            }
+        };
+        let placement = (0..100).find_map(|_| {
+            pass();
+            stream.placement().ok()
+        });
+        let placement = placement.unwrap_or_else(|| panic!("{:?}", stream.unplanned()));
+        assert_eq!(placement.tiers.len(), 12, "{placement:?}");
+        let is_kept = |tier: &&Tier| matches!(tier, Tier::Pinned | Tier::Gpu);
+        let kept = placement.tiers.iter().filter(is_kept).count();
+        assert_eq!(kept, if takes == 4 { 6 } else { 12 }, "{order:?}: {placement:?}");
+        (0..3).for_each(|_| pass());
+        let told = stream.statistics();
+        let last = told.passes.last().expect("some");
+        assert_eq!((last.file_bytes, last.drive_bytes), (0, 0), "{last:?}");
+        assert!(last.pinned_bytes > 0, "{last:?}");
+        // Its compute is that of both slices.
+        let placed = stream.placement().expect("it stays planned");
+        assert!(placed.prediction.compute >= SHORT * u32::try_from(2 * takes).expect("few"));
+        stream.close().expect("an end");
+    }
 }
 
 #[test]
