@@ -174,15 +174,23 @@ fn depth(options: &Options, queue: &Queue, below: &Below, memory: &Memory) -> De
 }
 
 impl File {
-    /// Bytes that its drive is to have in flight now, where it is read past the page cache; `None`:
-    /// whether it can be, or its drive, is not known yet.
-    pub(crate) fn in_flight(&self) -> Option<u64> {
-        let &drive = self.handle().queue().get().filter(|_| self.handle().knows_direct())?;
-        Some(self.engine().inner.core.lock().in_flight(drive, Direction::Read))
+    /// The queue of the drive from which it is read past the page cache; `None`: it cannot be.
+    pub(crate) fn drive_past_cache(&self) -> Option<usize> {
+        let (engine, handle) = (self.engine(), self.handle());
+        let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
+        can_be.then(|| engine.drive(handle, true).ok()).flatten()
     }
 }
 
 impl Engine {
+    /// Bytes that these drives are to have in flight now for reads past the page cache, of several
+    /// the most.
+    pub(crate) fn in_flight(&self, drives: &[usize]) -> u64 {
+        let core = self.inner.core.lock();
+        let of = |&drive: &usize| core.in_flight(drive, Direction::Read);
+        drives.iter().map(of).max().unwrap_or(0)
+    }
+
     /// The queue of a file's drive, which gets its ring when one is first `needs_ring`.
     pub(super) fn drive(&self, handle: &Handle, needs_ring: bool) -> Result<usize, Error> {
         match handle.queue().get() {

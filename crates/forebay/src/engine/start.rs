@@ -190,22 +190,24 @@ impl Engine {
         }
     }
 
+    /// What O_DIRECT demands of a file, or why its bytes do not go past the page cache.
+    pub(super) fn around_cache(&self, file: &Handle) -> Result<Alignment, String> {
+        if self.inner.options.direct_io == DirectIo::Off {
+            return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
+        }
+        let direct = file.direct().map_err(str::to_owned)?;
+        let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
+        let alignment = Alignment::of(memory.into(), offset.into());
+        if alignment.offset > self.inner.options.segment_size {
+            let unit = alignment.offset;
+            return Err(format!("O_DIRECT on this file takes units of {unit} bytes"));
+        }
+        Ok(alignment)
+    }
+
     /// The way that the call's bytes take: a demanded route, or the best that can be had.
     pub(super) fn way(&self, call: &Call<'_>) -> Result<Way> {
-        let file = call.file;
-        let around = || {
-            if self.inner.options.direct_io == DirectIo::Off {
-                return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
-            }
-            let direct = file.direct().map_err(str::to_owned)?;
-            let (memory, offset) = (direct.alignment().memory, direct.alignment().offset);
-            let alignment = Alignment::of(memory.into(), offset.into());
-            if alignment.offset > self.inner.options.segment_size {
-                let unit = alignment.offset;
-                return Err(format!("O_DIRECT on this file takes units of {unit} bytes"));
-            }
-            Ok(alignment)
-        };
+        let around = || self.around_cache(call.file);
         let on_gpu = call.span.gpu.is_some();
         if let Some(route) = call.options.route {
             return match route {

@@ -9,10 +9,10 @@ use super::group::{Group, Job};
 use super::homes::{Home, host};
 use super::layer::{Unit, is_resident};
 use super::marks::Mark;
-use super::ring::{Ring, SLOTS, Size, Slot, small_len};
+use super::ring::{Ring, SLOTS, Size, Slot, room_for, small_len};
 use super::shared::{From, Kept, Shared};
 use super::store::Store;
-use crate::engine::{BlockRead, Piece};
+use crate::engine::{BlockRead, Engine, File, Piece};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceCopy, DeviceResult};
 use crate::plan::{Packed, Packing};
@@ -25,6 +25,8 @@ pub(super) struct Reading {
     blocks: BlockRead,
     /// Its blocks, where they are not those of the unit.
     packing: Option<Packing>,
+    /// Whether a drive brings it.
+    is_cold: bool,
     /// Where each block comes to on the host.
     place: Place,
     /// Where all of it goes.
@@ -60,11 +62,21 @@ enum Place {
 
 /// The slots of a layer.
 struct Slots {
-    size: Size,
+    /// What it takes small ones for.
+    small: Option<Small>,
     /// How many may be in use.
     room: usize,
     /// Those of its blocks that are open and not copied.
     of: Vec<Option<Slot>>,
+}
+
+/// What brings a layer through small slots.
+#[derive(Debug)]
+struct Small {
+    /// The drives' queues.
+    drives: Vec<usize>,
+    /// Bytes that a slot has of it on average: parts that lie apart do not fill it.
+    each: u64,
 }
 
 /// What came of opening a reading further.
@@ -150,9 +162,9 @@ impl Reading {
         (number, home): (usize, Option<&Home>),
     ) -> Result<Self> {
         let unit = &group.units[number];
-        let len = small_len(&group.engine);
-        let is_small = home.is_none() && takes_small(ring, unit);
-        let again = is_small.then(|| unit.packing.again(len));
+        let is_cold = home.is_none() && is_cold(unit);
+        let small = if is_cold { small(&group.engine, ring, unit) } else { None };
+        let (again, small) = small.unzip();
         let packing = again.as_ref().unwrap_or(&unit.packing);
         let count = packing.blocks();
         let (target, place) = match home.and_then(Home::memory) {
@@ -162,10 +174,9 @@ impl Reading {
             }
             None => {
                 let slots = ring.memory().expect("what passes through slots has some");
-                let size = if is_small { Size::Small } else { Size::Whole };
                 let of = (0..count).map(|_| None).collect();
                 let target = slots.share(0, slots.len());
-                (target, Place::Slots(Slots { size, room: index(SLOTS), of }))
+                (target, Place::Slots(Slots { small, room: index(SLOTS), of }))
             }
         };
         let start = |block: u64| match &place {
@@ -186,6 +197,7 @@ impl Reading {
             unit: number,
             blocks,
             packing: again,
+            is_cold,
             place,
             targets: Vec::new(),
             count,
@@ -214,18 +226,19 @@ impl Reading {
     /// A GPU's.
     pub(super) fn open(&mut self, group: &Group, ring: &mut Ring) -> Result<Opened> {
         let before = self.opened;
-        if let Place::Slots(slots) = &mut self.place
-            && slots.size == Size::Small
-        {
+        if self.opened == self.count || self.failed {
+            return Ok(Opened::Whole);
+        }
+        if let Place::Slots(Slots { small: Some(small), room, .. }) = &mut self.place {
             // As the drive's depth changes so does what it needs.
-            slots.room = ring.room_for(in_flight(&group.units[self.unit]));
+            *room = small.room(&group.engine);
         }
         let mut found = Opened::Whole;
         while self.opened < self.count && !self.failed {
             found = match &mut self.place {
                 Place::Home(_) if self.opened - self.landed >= SLOTS => Opened::Landing,
                 Place::Home(_) => Opened::Whole,
-                Place::Slots(slots) => match ring.take(slots.size, slots.room)? {
+                Place::Slots(slots) => match ring.take(slots.size(), slots.room)? {
                     Some(slot) => {
                         self.blocks.shift(index(self.opened), ring.place(&slot));
                         slots.of[index(self.opened)] = Some(slot);
@@ -289,7 +302,8 @@ impl Reading {
         }
         let blocks = std::mem::take(&mut self.held);
         let marks = if self.failed { Vec::new() } else { self.copy(group, ring, &blocks)? };
-        ring.queued(&marks);
+        let begun = self.targets.iter().filter_map(|target| target.begun.clone());
+        ring.queued(&marks, begun.collect());
         if let Place::Slots(slots) = &mut self.place {
             let marks = marks.into();
             let mut slot = |&block: &u64| slots.of[index(block)].take().expect("it was open");
@@ -355,7 +369,7 @@ impl Reading {
         }
         if self.is_kept() {
             group.homes().fill(self.unit);
-        } else {
+        } else if self.is_cold {
             ring.came(self.behind * 2 > self.looks);
         }
         let routes = self.blocks.routes();
@@ -369,23 +383,41 @@ impl Reading {
     }
 }
 
-/// Whether a unit's blocks take small slots: if a drive brings it of which something is known. What
-/// is in the page cache takes whole ones.
-fn takes_small(ring: &Ring, unit: &Unit) -> bool {
-    let is_known = unit.files.iter().all(|file| file.in_flight().is_some());
-    let is_cold = || {
-        unit.places_to_look().iter().all(|part| {
-            let range = ByteRange::at(part.offset, part.len);
-            !is_resident(&unit.files[part.file], range)
-        })
-    };
-    is_known && ring.suits_small(in_flight(unit)) && is_cold()
+impl Slots {
+    fn size(&self) -> Size {
+        if self.small.is_some() { Size::Small } else { Size::Whole }
+    }
 }
 
-/// Bytes that the drive of a unit's files may have in flight, as far as that is known; of several
-/// drives the most.
-fn in_flight(unit: &Unit) -> u64 {
-    unit.files.iter().filter_map(|file| file.in_flight()).max().unwrap_or(0)
+impl Small {
+    /// How many slots the drives need.
+    fn room(&self, engine: &Engine) -> usize {
+        room_for(engine.in_flight(&self.drives), self.each)
+    }
+}
+
+/// Whether a drive brings a unit.
+fn is_cold(unit: &Unit) -> bool {
+    unit.places_to_look().iter().all(|part| {
+        let range = ByteRange::at(part.offset, part.len);
+        !is_resident(&unit.files[part.file], range)
+    })
+}
+
+/// The blocks of a unit that drives bring, where they are to take small slots; whole ones are as
+/// good where the drives need all there are.
+fn small(engine: &Engine, ring: &Ring, unit: &Unit) -> Option<(Packing, Small)> {
+    if !ring.has_small() {
+        return None;
+    }
+    let drives: Option<Vec<usize>> = unit.files.iter().map(File::drive_past_cache).collect();
+    let mut drives = drives?;
+    drives.sort_unstable();
+    drives.dedup();
+    let packing = unit.packing.again(small_len(engine));
+    let each = packing.len().checked_div(packing.blocks())?;
+    let small = Small { drives, each };
+    ring.exceeds(small.room(engine)).then_some((packing, small))
 }
 
 fn added(starts: &[u64], first: u64) -> Vec<u64> {
@@ -413,24 +445,31 @@ mod tests {
         let file = engine.open(&path).unwrap();
         let layer = Layer::named("layer").with(&file, 0, 9 << 20);
         let (_, units) = cut(&engine, &[layer], (None, u64::MAX)).unwrap();
-        let ring = Ring::new(&engine, true).unwrap();
-        assert!(!takes_small(&ring, &units[0]), "nothing is known of its drive");
+        let mut ring = Ring::new(&engine, true).unwrap();
+        let takes_small = |ring: &Ring| {
+            is_cold(&units[0]).then(|| small(&engine, ring, &units[0])).flatten() //
+        };
         let mut buffer = vec![0; 9 << 20];
         let mut is_cold = false;
         for _ in 0..100 {
             let left = file.evict().unwrap();
             is_cold = matches!(left, crate::Residency::Known { resident: 0, .. });
-            if is_cold && file.no_direct_io().is_none() {
-                file.read_exact(0, &mut buffer[..]).unwrap();
+            if is_cold {
                 break;
             }
         }
         if !is_cold || file.no_direct_io().is_some() {
-            return assert!(!takes_small(&ring, &units[0]), "no drive is read directly");
+            return assert!(takes_small(&ring).is_none(), "no drive is read directly");
         }
-        assert!(takes_small(&ring, &units[0]));
-        assert_eq!(ring.room_for(in_flight(&units[0])), 8 + 4);
+        // Also where nothing was read of it before.
+        let (packing, small) = takes_small(&ring).unwrap();
+        assert_eq!((packing.blocks(), small.each, small.room(&engine)), (9, 1 << 20, 8 + 4));
+        ring.came(true);
+        assert!(takes_small(&ring).is_none(), "the link wants large copies");
+        ring.came(false);
+        file.read_exact(0, &mut buffer[..]).unwrap();
+        assert!(takes_small(&ring).is_some());
         assert!(std::fs::read(&path).unwrap() == buffer);
-        assert!(!takes_small(&ring, &units[0]), "it is in the page cache");
+        assert!(takes_small(&ring).is_none(), "it is in the page cache");
     }
 }

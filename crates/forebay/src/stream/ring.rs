@@ -50,10 +50,12 @@ pub(super) struct Ring {
     /// Cells that are free, the one that was used last at the end, and how many of each whole slot.
     free: Vec<usize>,
     free_of: Vec<usize>,
-    /// Slots in use, of either kind.
-    used: usize,
-    /// Those of them that are copied from, in the order of their copies.
+    /// Small slots in use.
+    small_used: usize,
+    /// Slots that are copied from, in the order of their copies, and what stands before the first
+    /// copy of the layer that was copied last: it waits for the compute.
     copied: VecDeque<(Slot, Arc<[Mark]>)>,
+    begun: Vec<Mark>,
     /// Behind what was copied last but one, and last.
     last: [Vec<Mark>; 2],
     /// Whether the link was behind when a layer came last.
@@ -92,8 +94,9 @@ impl Ring {
             cells_each,
             free: (0..cells).rev().collect(),
             free_of: vec![cells_each; whole],
-            used: 0,
+            small_used: 0,
             copied: VecDeque::new(),
+            begun: Vec::new(),
             last: Default::default(),
             was_behind: false,
         })
@@ -104,17 +107,15 @@ impl Ring {
         self.memory.as_ref()
     }
 
-    /// How many small slots a drive needs that has so many bytes in flight.
-    pub(super) fn room_for(&self, in_flight: u64) -> usize {
-        let requests = in_flight.div_ceil(self.small);
-        let room = requests.saturating_add(SPARE.max(requests / 8));
-        usize::try_from(room).unwrap_or(usize::MAX)
+    /// Whether there are small slots that a drive's layer may take: one that brings more than the
+    /// link carries takes whole ones.
+    pub(super) fn has_small(&self) -> bool {
+        self.cells > 0 && self.cells_each > 1 && !self.was_behind
     }
 
-    /// Whether such a drive takes small slots: whole ones are as good where it needs all there is,
-    /// or brings more than the link carries.
-    pub(super) fn suits_small(&self, in_flight: u64) -> bool {
-        self.room_for(in_flight) < self.cells && self.cells_each > 1 && !self.was_behind
+    /// Whether there are more small slots than that.
+    pub(super) fn exceeds(&self, room: usize) -> bool {
+        room < self.cells
     }
 
     /// Where a slot begins in the memory of all.
@@ -123,7 +124,8 @@ impl Ring {
     }
 
     /// A slot to which nothing else comes and from which nothing is copied any more, if there is
-    /// one and fewer than `room` are in use.
+    /// one; of small ones, if fewer than `room` are in use, but for those that wait for the compute:
+    /// what is read ahead meanwhile takes all there is.
     ///
     /// # Errors
     /// A GPU's.
@@ -134,7 +136,7 @@ impl Ring {
             let (slot, _) = self.copied.pop_front().expect("just seen");
             self.give_back(slot);
         }
-        if self.used >= room {
+        if size == Size::Small && self.small_used - self.waiting(room)? >= room {
             return Ok(None);
         }
         let slot = match size {
@@ -151,8 +153,21 @@ impl Ring {
             self.free.retain(|cell| !slot.has(*cell));
         }
         self.free_of[slot.start / self.cells_each] -= slot.cells;
-        self.used += 1;
+        self.small_used += usize::from(size == Size::Small);
         Ok(Some(slot))
+    }
+
+    /// How many small slots wait for the compute, where those are half of a `room`: a few are only
+    /// copied just now.
+    ///
+    /// # Errors
+    /// A GPU's.
+    fn waiting(&self, room: usize) -> Result<usize> {
+        let few = self.copied.len() < room.div_ceil(2);
+        if self.small_used < room || few || are_passed(&self.begun)? {
+            return Ok(0);
+        }
+        Ok(self.copied.iter().filter(|(slot, _)| slot.is_small(self.cells_each)).count())
     }
 
     /// Gives a slot back, which is free when all `marks` are passed.
@@ -164,7 +179,7 @@ impl Ring {
     pub(super) fn give_back(&mut self, slot: Slot) {
         self.free_of[slot.start / self.cells_each] += slot.cells;
         self.free.extend((slot.start..slot.start + slot.cells).rev());
-        self.used -= 1;
+        self.small_used -= usize::from(slot.is_small(self.cells_each));
     }
 
     /// Whether slots are being copied from, so that some will be free again.
@@ -172,9 +187,10 @@ impl Ring {
         !self.copied.is_empty()
     }
 
-    /// Notes copies that were queued last.
-    pub(super) fn queued(&mut self, marks: &[Mark]) {
+    /// Notes copies that were queued last, and what stands before the first of their layer.
+    pub(super) fn queued(&mut self, marks: &[Mark], begun: Vec<Mark>) {
         self.last = [std::mem::take(&mut self.last[1]), marks.to_vec()];
+        self.begun = begun;
     }
 
     /// Whether what was queued before the last copies is still to be done.
@@ -185,7 +201,7 @@ impl Ring {
         Ok(!are_passed(&self.last[0])?)
     }
 
-    /// Notes whether the link was behind when most blocks of a layer came.
+    /// Notes whether the link was behind when most blocks of a drive's layer came.
     pub(super) fn came(&mut self, was_behind: bool) {
         self.was_behind = was_behind;
     }
@@ -196,7 +212,18 @@ impl Ring {
     }
 }
 
+/// How many small slots a drive needs that has so many bytes in flight, of which `each` are in one.
+pub(super) fn room_for(in_flight: u64, each: u64) -> usize {
+    let requests = in_flight.div_ceil(each.max(1));
+    let room = requests.saturating_add(SPARE.max(requests / 8));
+    usize::try_from(room).unwrap_or(usize::MAX)
+}
+
 impl Slot {
+    fn is_small(&self, cells_each: usize) -> bool {
+        self.cells < cells_each
+    }
+
     fn has(&self, cell: usize) -> bool {
         (self.start..self.start + self.cells).contains(&cell)
     }
@@ -221,10 +248,16 @@ pub(super) fn are_passed(marks: &[Mark]) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::Options;
+    use crate::clock::ManualClock;
+    use crate::gpu::sim::SimDevice;
+    use crate::gpu::{CallerStream, Device};
+    use crate::stream::marks::Marks;
 
     const SMALL: u64 = 128 << 10;
 
@@ -268,7 +301,7 @@ mod tests {
     fn there_may_be_none() {
         let engine = Engine::new(Options::default()).unwrap();
         let mut none = Ring::new(&engine, false).unwrap();
-        assert!(!none.suits_small(1));
+        assert!(!none.has_small());
         assert!(take(&mut none, Size::Whole, usize::MAX).is_none());
         assert!(take(&mut none, Size::Small, usize::MAX).is_none());
         assert!(none.memory().is_none());
@@ -277,17 +310,13 @@ mod tests {
     #[test]
     fn a_drive_takes_no_more_small_slots_than_it_needs() {
         let mut ring = ring();
-        assert_eq!(ring.room_for(SMALL), 5, "one request, and four that are copied");
-        assert_eq!(ring.room_for(20 * SMALL - 1), 24);
-        assert_eq!(
-            ring.room_for(u64::MAX),
-            usize::try_from((u64::MAX / SMALL + 1) / 8 * 9).unwrap()
-        );
-        assert!(ring.suits_small(27 * SMALL));
-        assert!(!ring.suits_small(28 * SMALL), "as many as there are");
-        assert!(!ring.suits_small(u64::MAX));
+        assert_eq!(room_for(SMALL, SMALL), 5, "one request, and four that are copied");
+        assert_eq!(room_for(20 * SMALL - 1, SMALL), 24);
+        assert_eq!(room_for(20 * SMALL, SMALL / 2), 45, "half of each is used");
+        assert_eq!(room_for(u64::MAX, 0), usize::MAX);
+        assert!(ring.has_small() && ring.exceeds(31) && !ring.exceeds(32));
         ring.came(true);
-        assert!(!ring.suits_small(SMALL), "the link wants large copies");
+        assert!(!ring.has_small(), "the link wants large copies");
         ring.came(false);
         let mut slots: Vec<Slot> = std::iter::from_fn(|| take(&mut ring, Size::Small, 5)).collect();
         let places: Vec<u64> = slots.iter().map(|slot| ring.place(slot)).collect();
@@ -315,6 +344,32 @@ mod tests {
         assert_eq!(ring.place(&first), 0);
     }
 
+    #[test]
+    fn what_waits_for_the_compute_is_read_ahead_of() {
+        let (mut ring, room) = (ring(), 6);
+        let clock = Arc::new(ManualClock::new());
+        let device = Arc::new(SimDevice::new(0, "sim".parse().unwrap(), Arc::clone(&clock) as _));
+        let marks = Marks::new(&(Arc::clone(&device) as _));
+        let stream = device.create_stream().unwrap();
+        device.work(CallerStream(stream.0), Duration::from_secs(1)).unwrap();
+        let mark = marks.put(stream).unwrap();
+        let one: Arc<[Mark]> = vec![mark.clone()].into();
+        let mut slots: Vec<Slot> =
+            std::iter::from_fn(|| take(&mut ring, Size::Small, room)).collect();
+        for slot in slots.drain(..2) {
+            ring.give(slot, &one);
+        }
+        ring.queued(std::slice::from_ref(&mark), vec![mark.clone()]);
+        assert!(take(&mut ring, Size::Small, room).is_none(), "a few may be copied just now");
+        ring.give(slots.pop().unwrap(), &one);
+        let ahead: Vec<Slot> = std::iter::from_fn(|| take(&mut ring, Size::Small, room)).collect();
+        assert_eq!(ahead.len(), 3, "as many as wait");
+        clock.advance(Duration::from_secs(2));
+        assert!(take(&mut ring, Size::Small, room).is_none(), "those that wait are free");
+        ahead.into_iter().for_each(|slot| ring.give_back(slot));
+        assert!(take(&mut ring, Size::Small, room).is_some());
+    }
+
     proptest! {
         /// Whatever sizes follow each other: no two slots in use share a byte, and all memory is
         /// there again in the end.
@@ -328,7 +383,7 @@ mod tests {
             let mut kept = keeps.iter().cycle();
             for (blocks, small) in layers {
                 let size = if small.is_some() { Size::Small } else { Size::Whole };
-                let room = small.unwrap_or(usize::MAX);
+                let room = small.unwrap_or(index(SLOTS));
                 for _ in 0..blocks {
                     let slot = loop {
                         if let Some(slot) = ring.take(size, room).unwrap() {
@@ -342,7 +397,7 @@ mod tests {
                     let end = start + slot.cells as u64 * (ring.small + SKEW);
                     prop_assert!(end <= ring.memory().unwrap().len());
                     prop_assert!(held.iter().all(|&(_, first, last)| last <= start || end <= first));
-                    prop_assert!(ring.used <= room);
+                    prop_assert!(size == Size::Whole || ring.small_used <= room);
                     held.push((slot, start, end));
                 }
             }

@@ -15,6 +15,7 @@ use forebay::{Error, File};
 
 use crate::lab::fuse::Fuse;
 use crate::lab::or_skip;
+use crate::lab::seeds::index;
 use crate::lab::watchdog::Watchdog;
 use crate::rig::{Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
@@ -26,10 +27,20 @@ pub(crate) fn layers(file: &File, len: u64) -> Vec<Layer> {
     (0..COUNT).map(|n| Layer::named(format!("layer {n}")).with(file, n * len, len)).collect()
 }
 
-/// A file in user space with layers that hold their own numbers.
+/// What the byte at a place of a layer is: another one in each layer, and in each part of it.
+fn byte_of(layer: usize, at: usize) -> u8 {
+    (layer * 31 + at / 512 * 7 + at).to_le_bytes()[0]
+}
+
+/// Whether these are the bytes of a layer from a place on.
+pub(crate) fn holds(bytes: &[u8], layer: usize, from: usize) -> bool {
+    bytes.iter().zip(from..).all(|(&byte, at)| byte == byte_of(layer, at))
+}
+
+/// A file in user space with layers.
 pub(crate) fn served(rig: &Rig, len: u64) -> Option<(Fuse, File)> {
-    let bytes = (0..COUNT)
-        .flat_map(|n| vec![u8::try_from(n).expect("few"); usize::try_from(len).expect("it fits")]);
+    let len = usize::try_from(len).expect("it fits");
+    let bytes = (0..index(COUNT)).flat_map(|layer| (0..len).map(move |at| byte_of(layer, at)));
     let fuse = or_skip(Fuse::new(bytes.collect()))?;
     let file = rig.engine.open(fuse.path()).expect("the file opens");
     Some((fuse, file))
@@ -67,8 +78,7 @@ fn what_a_drive_fails_to_read_fails_its_layer_alone() {
         let seen = rig.use_layer(&taken, SHORT);
         rig.device.synchronize(rig.stream).expect("the compute ends");
         assert_eq!(taken.layer(), layer);
-        let expected = u8::try_from(layer).expect("few");
-        assert!(seen.copy.as_slice().expect("host memory").iter().all(|&byte| byte == expected));
+        assert!(holds(seen.copy.as_slice().expect("host memory"), layer, 0));
     }
     assert!(rig.next(&stream).expect("the end of a pass").is_none());
 }
