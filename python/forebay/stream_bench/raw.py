@@ -36,7 +36,10 @@ class Raw:
         # Kept from read to read: what is read to memory that was just used can come sooner, so new
         # memory would be another limit each time (docs/internals/layers.md).
         self._rooms: dict[Kind, list[memoryview]] = {}
-        self.tried: dict[Kind, list[float]] = {kind: [self.read(layers, kind)] for kind in KINDS}
+        self.tried: dict[Kind, list[float]] = {}
+        for kind in KINDS:
+            self.tried[kind] = [self.read(layers, kind)]
+            self._rooms.clear()  # all kinds together would take half a gigabyte
         likely = sorted(KINDS, key=lambda kind: self.tried[kind][0])[:_LIKELY]
         for _ in range(_AGAIN):
             for kind in likely:
