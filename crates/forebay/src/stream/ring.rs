@@ -124,8 +124,8 @@ impl Ring {
     }
 
     /// A slot to which nothing else comes and from which nothing is copied any more, if there is
-    /// one; of small ones, if fewer than `room` are in use, but for those that wait for the compute:
-    /// what is read ahead meanwhile takes all there is.
+    /// one; of small ones, if fewer than `room` are in use. Those that wait for the compute do not
+    /// count: what is read ahead meanwhile takes all there is.
     ///
     /// # Errors
     /// A GPU's.
@@ -396,7 +396,8 @@ mod tests {
                     let start = ring.place(&slot);
                     let end = start + slot.cells as u64 * (ring.small + SKEW);
                     prop_assert!(end <= ring.memory().unwrap().len());
-                    prop_assert!(held.iter().all(|&(_, first, last)| last <= start || end <= first));
+                    let is_apart = |&(_, first, last): &_| last <= start || end <= first;
+                    prop_assert!(held.iter().all(is_apart));
                     prop_assert!(size == Size::Whole || ring.small_used <= room);
                     held.push((slot, start, end));
                 }
