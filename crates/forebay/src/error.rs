@@ -33,6 +33,12 @@ pub enum Operation {
     Preallocate,
     /// Reserving memory on a GPU.
     Allocate,
+    /// The same for the layers of a [stream](crate::stream).
+    GiveLayers,
+    /// Using a layer that was taken.
+    Use,
+    /// Releasing it.
+    Release,
     /// Making host memory known to a GPU or to the kernel.
     Register,
     /// Moving bytes between host memory and a GPU.
@@ -51,6 +57,9 @@ impl fmt::Display for Operation {
             Self::Sync => "sync",
             Self::Preallocate => "preallocate",
             Self::Allocate => "allocate",
+            Self::GiveLayers => "give layers",
+            Self::Use => "use",
+            Self::Release => "release",
             Self::Register => "register",
             Self::Copy => "copy",
             Self::Wait => "wait for",
@@ -185,13 +194,13 @@ pub enum Error {
         reason: String,
     },
     /// The GPU or its driver refused.
-    #[error("cannot {operation} {}{} on {device}", format_size(*.len), of(place.as_deref()))]
+    #[error("cannot {operation}{} on {device}", amount(*.operation, *.len, place.as_deref()))]
     Device {
         /// What was tried.
         operation: Operation,
         /// On which GPU.
         device: DeviceId,
-        /// How many bytes it was about.
+        /// How many bytes it was about; 0 where that is not known.
         len: u64,
         /// The bytes of the file that should have moved, where it was about any.
         place: Option<Box<Place>>,
@@ -201,15 +210,11 @@ pub enum Error {
     /// A copy failed, and the GPU does not say whether it is over. The GPU may still touch the
     /// memory, which is therefore never given back: what the transfer owned does not come back
     /// from it, and what it was lent is refused by every later call.
-    #[error(
-        "a copy {}{} on {device} failed and may not be over",
-        format_size(*.len),
-        of(place.as_deref())
-    )]
+    #[error("a copy{} on {device} failed and may not be over", copied(*.len, place.as_deref()))]
     CopyNotOver {
         /// On which GPU.
         device: DeviceId,
-        /// How many bytes it was about.
+        /// How many bytes it was about; 0 where that is not known.
         len: u64,
         /// The bytes of the file that should have moved, where it was about any.
         place: Option<Box<Place>>,
@@ -283,10 +288,10 @@ pub enum Error {
         /// The number of the process that made the engine.
         process: u32,
     },
-    /// A layer of a [stream](crate::stream) could not be brought, or written back.
+    /// A layer of a [stream](crate::stream) could not be brought, used, or written back.
     #[error("cannot {operation} the layer `{layer}`")]
     Layer {
-        /// Whether it was read or written.
+        /// Whether it was read, used, released or written.
         operation: Operation,
         /// What it is called; of a slice also which one.
         layer: String,
@@ -424,8 +429,20 @@ impl Error {
     }
 }
 
-fn of(place: Option<&Place>) -> String {
-    place.map(|place| format!(" of {place}")).unwrap_or_default()
+/// What an operation was about, as far as that is known.
+fn amount(operation: Operation, len: u64, place: Option<&Place>) -> String {
+    match (len, place) {
+        (0, Some(place)) => format!(" {place}"),
+        (0, None) if operation == Operation::Wait => " what is queued".into(),
+        (0, None) => String::new(),
+        (len, Some(place)) => format!(" {} of {place}", format_size(len)),
+        (len, None) => format!(" {}", format_size(len)),
+    }
+}
+
+fn copied(len: u64, place: Option<&Place>) -> String {
+    let amount = amount(Operation::Copy, len, place);
+    if amount.is_empty() { amount } else { format!(" of{amount}") }
 }
 
 fn stall(operation: Operation) -> &'static str {
@@ -444,6 +461,9 @@ fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
          says so), or load another"
     } else if operation == Operation::Allocate {
         "free memory on the GPU, or move the file in parts"
+    } else if operation == Operation::GiveLayers {
+        "free memory on the GPU, or give a smaller `gpu_budget`: what is too small for two layers \
+         cuts them in slices, between their parts"
     } else {
         return None;
     };

@@ -30,6 +30,15 @@ impl DeviceError {
         self.name.ends_with("_ERROR_OUT_OF_MEMORY")
     }
 
+    /// Whether a stream or an event that was named is none of the GPU's, or no more.
+    pub(crate) fn is_unknown_handle(&self) -> bool {
+        let is_named = ["_ERROR_INVALID_HANDLE", "_ERROR_UNKNOWN_HANDLE"]
+            .iter()
+            .any(|end| self.name.ends_with(end));
+        // Making one more than there can be fails with the same number.
+        is_named && !self.call.to_ascii_lowercase().contains("create")
+    }
+
     /// Whether the GPU will answer this process with nothing but errors from now on, as the
     /// driver's reference says of these numbers (`CUresult`).
     pub(crate) fn is_loss(&self) -> bool {

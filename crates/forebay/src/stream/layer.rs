@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::slices::PART_ALIGNMENT;
 use super::{refuse, ring, slices};
 use crate::engine::{Engine, File};
-use crate::error::{Error, Result};
+use crate::error::{Error, Operation, Result};
 use crate::file::Residency;
 use crate::plan::{Packed, Packing, Wanted};
 use crate::units::{ByteRange, align_up};
@@ -85,18 +85,24 @@ impl Layer {
     fn check(&self, number: usize, engine: &Engine) -> Result<()> {
         let name = self.called(number);
         let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
-            let (name, value) = ("layers".into(), format!("`{name}`, which is empty"));
-            return Err(Error::BadOption { name, value, expected: "layers with bytes".into() });
+            let (option, value) = ("layers".into(), "one that is empty".into());
+            let expected = "layers with bytes: leave it out".into();
+            let empty = Error::BadOption { name: option, value, expected };
+            return Err(empty.of_layer(Operation::Read, &name));
         };
         for part in &self.parts {
             if !part.file.is_of(engine) {
                 let reason = "the file was opened by another engine: open it with this one";
-                return Err(refuse(part, reason.into()));
+                return Err(refuse(part, reason.into()).of_layer(Operation::Read, &name));
             }
-            let size = part.file.len()?;
+            let size = part.file.len();
+            let size = size.map_err(|error| error.of_layer(Operation::Read, &name))?;
             let end = part.offset.checked_add(part.len);
             if end.is_none_or(|end| end > size) {
-                let reason = format!("the layer `{name}` ends behind the file's {size} bytes");
+                let reason = format!(
+                    "the layer `{name}` ends behind the file's {size} bytes: end it there, or look \
+                     whether all of the file has been written"
+                );
                 return Err(refuse(part, reason));
             }
         }

@@ -32,6 +32,7 @@
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
 mod after;
+mod failing;
 mod group;
 mod homes;
 mod layer;
@@ -71,7 +72,6 @@ pub use placement::{
     Tier, place,
 };
 pub use planning::Unplanned;
-use schedule::Schedule;
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
 pub use taken::{LayerMemory, Step, Taken};
@@ -93,7 +93,8 @@ pub struct StreamOptions {
     /// How often; `None`: until it is closed.
     pub passes: Option<u64>,
     /// Bytes of GPU memory for layers. Room for two is the least; where even that is too much,
-    /// layers are taken in slices. `None`: room for three, or as many as there are, two at least.
+    /// layers are taken in slices. `None`: room for three, or as many as there are, and for two
+    /// where the GPU has no memory for more.
     pub gpu_budget: Option<u64>,
     /// Bytes of pinned host memory for layers, beside the slots through which the others pass. Once
     /// a pass was seen, it is taken for those layers that would come too late otherwise, and no
@@ -210,10 +211,11 @@ impl LayerStream {
         let count = count.min(units.len() as u64).max(2);
         let count = usize::try_from(count).expect("no more than there are layers");
         let is_told = sequence.is_told();
-        let schedule = Schedule::new(sequence, count);
+        // Room that nobody has asked for is not insisted on.
+        let least = if options.gpu_budget.is_some() { count } else { 2 };
         let group = Group::new(engine, first, units, (&options, is_told))?;
         let made = devices.iter().enumerate().map(|place| {
-            Shared::new(&group, place, (schedule.clone(), slices), &options) //
+            Shared::new(&group, place, (sequence.clone(), slices), least..=count, &options) //
         });
         let made = made.collect::<Result<Vec<Arc<Shared>>>>()?;
         Loader::start(&group, &made)?;

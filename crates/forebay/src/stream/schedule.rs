@@ -184,12 +184,6 @@ impl Schedule {
             self.buffers[buffer].content = Content::There(unit);
         }
     }
-
-    /// How many buffers there are.
-    pub(super) fn buffers(&self) -> usize {
-        self.buffers.len()
-    }
-
     /// Says that what is on its way to a buffer does not come, or that what was there is gone.
     pub(super) fn failed(&mut self, buffer: usize) {
         self.put(buffer, Content::Nothing);

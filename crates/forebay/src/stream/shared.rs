@@ -1,6 +1,7 @@
 //! What a stream's caller and its loader share: buffers, marks, and who has which layer.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Stamps;
 use super::marks::{Mark, Marks};
-use super::order::Order;
+use super::order::{Order, Sequence};
 use super::planning::{Plan, Unplanned};
 use super::schedule::{Load, Schedule};
 use super::statistics::Times;
@@ -135,16 +136,17 @@ pub(super) struct Loaded {
 }
 
 impl Shared {
-    /// A stream of a group's layers to `device`.
+    /// A stream of a group's layers to `device`, through as many buffers as there is room for.
     pub(super) fn new(
         group: &Arc<Group>,
         (seat, device): (usize, &Arc<dyn Device>),
-        (schedule, slices): (Schedule, usize),
+        (sequence, slices): (Sequence, usize),
+        counts: RangeInclusive<usize>,
         options: &StreamOptions,
     ) -> Result<Arc<Self>> {
-        let count = schedule.buffers();
-        let store = Store::new(&group.engine, device, &group.units, count)?;
-        let is_told = schedule.sequence().is_told();
+        let store = Store::new(&group.engine, device, &group.units, &counts)?;
+        let count = store.buffers.len();
+        let is_told = sequence.is_told();
         let plan = if is_told { Plan::Not(Unplanned::Told) } else { Plan::Waiting { from: 0 } };
         let failed = |source| device_failed(device, Operation::Allocate, 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
@@ -152,7 +154,7 @@ impl Shared {
         let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
         let file_lane = file_lane.map_err(failed)?;
         let state = State {
-            schedule,
+            schedule: Schedule::new(sequence, count),
             store: Some(Arc::new(store)),
             frees: vec![Vec::new(); count],
             loads: vec![None; count],
@@ -224,7 +226,7 @@ impl Shared {
             Err(Error::BadOption { name: "prefetch".into(), value, expected })
         };
         if !state.schedule.sequence().is_told() {
-            let expected = "a stream whose order is told while it runs";
+            let expected = "a stream whose order is told while it runs (`order=\"told\"`)";
             return bad("a layer".into(), expected.into());
         }
         let count = self.units().len() / self.slices;
@@ -399,9 +401,13 @@ impl State {
     }
 
     /// What was taken at `position`, unless it was released.
-    pub(super) fn held(&self, position: u64) -> Result<Held> {
-        let held = self.taken.iter().find(|held| held.position == position);
-        held.copied().ok_or_else(released)
+    pub(super) fn held(&self, position: u64) -> Option<Held> {
+        self.taken.iter().find(|held| held.position == position).copied()
+    }
+
+    /// The unit that is taken next, where that is known.
+    pub(super) fn next_unit(&self) -> Option<usize> {
+        self.schedule.sequence().at(self.schedule.position())
     }
 
     /// Refuses a stream that has ended, or from which somebody else takes a layer.
@@ -446,14 +452,6 @@ pub(super) fn closed() -> Error {
 
 pub(super) fn refused(value: &str, expected: &str) -> Error {
     Error::BadOption { name: "stream".into(), value: value.into(), expected: expected.into() }
-}
-
-pub(super) fn released() -> Error {
-    Error::BadOption {
-        name: "layer".into(),
-        value: "one that was released".into(),
-        expected: "one that is held: use it before the next one is taken, or keep it".into(),
-    }
 }
 
 pub(super) fn device_failed(

@@ -1,10 +1,11 @@
 //! The memory of a stream on its GPU.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::layer::Unit;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 use crate::memory::Buffer;
 
@@ -16,14 +17,40 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// As many buffers as `counts` ends with, or as few as it begins with where the GPU has no
+    /// memory for those.
+    ///
+    /// # Errors
+    /// The GPU's; for want of memory as one of [`Operation::GiveLayers`].
     pub(super) fn new(
         engine: &Engine,
         device: &Arc<dyn Device>,
         units: &[Unit],
-        count: usize,
+        counts: &RangeInclusive<usize>,
     ) -> Result<Self> {
+        let (least, most) = (*counts.start(), *counts.end());
         let largest = units.iter().map(|unit| unit.len).max().unwrap_or(0);
-        let buffers = (0..count).map(|_| engine.allocate(device.id(), largest));
-        Ok(Self { buffers: buffers.collect::<Result<Vec<Buffer>>>()? })
+        let allocate = |count: usize| {
+            let buffers = (0..count).map(|_| engine.allocate(device.id(), largest));
+            buffers.collect::<Result<Vec<Buffer>>>()
+        };
+        let mut count = most;
+        let mut made = allocate(most);
+        if least < most && made.as_ref().is_err_and(is_want_of_memory) {
+            count = least;
+            made = allocate(least);
+        }
+        let buffers = made.map_err(|error| match error {
+            Error::Device { device, place, source, .. } if source.is_want_of_memory() => {
+                let (operation, len) = (Operation::GiveLayers, largest * count as u64);
+                Error::Device { operation, device, len, place, source }
+            }
+            other => other,
+        });
+        Ok(Self { buffers: buffers? })
     }
+}
+
+fn is_want_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Device { source, .. } if source.is_want_of_memory())
 }

@@ -100,6 +100,11 @@ impl Taken {
         Self { shared: Arc::clone(shared), position, unit }
     }
 
+    /// Its position, and which unit it is.
+    fn place(&self) -> (u64, usize) {
+        (self.position, self.unit)
+    }
+
     /// Where it stands in the order, from 0.
     #[must_use]
     pub fn position(&self) -> u64 {
@@ -139,7 +144,7 @@ impl Taken {
     /// Its memory.
     ///
     /// # Errors
-    /// For a layer that was released.
+    /// For a layer that was released, as [`Error::Layer`].
     pub fn memory(&self) -> Result<LayerMemory> {
         self.lend(0..self.shared.units()[self.unit].len)
     }
@@ -160,27 +165,28 @@ impl Taken {
     fn lend(&self, range: Range<u64>) -> Result<LayerMemory> {
         self.shared.check_home()?;
         let alive = Arc::new(());
-        let (buffer, ready) = self.shared.lend(self.position, self.unit, range, &alive)?;
+        let (buffer, ready) = self.shared.lend(self.place(), range, &alive)?;
         Ok(LayerMemory { buffer, ready, _alive: alive })
     }
 
     /// The stream for which it was taken.
     ///
     /// # Errors
-    /// For a layer that was released.
+    /// For a layer that was released, as [`Error::Layer`].
     pub fn compute(&self) -> Result<CallerStream> {
         self.shared.check_home()?;
-        Ok(self.shared.lock().held(self.position)?.compute)
+        let state = self.shared.lock();
+        Ok(self.shared.held(&state, self.place(), Operation::Use)?.compute)
     }
 
     /// Keeps it beyond the next one, until it is [released](Self::release). While it is kept its
     /// buffer serves no other layer.
     ///
     /// # Errors
-    /// For a layer that was released.
+    /// For a layer that was released, as [`Error::Layer`].
     pub fn keep(&self) -> Result<()> {
         self.shared.check_home()?;
-        self.shared.keep(self.position)
+        self.shared.keep(self.place())
     }
 
     /// Has its bytes, as they are once what is queued on `compute` now is done, written to where
@@ -192,12 +198,12 @@ impl Taken {
     /// changes the layer before it is written.
     ///
     /// # Errors
-    /// For a layer that was released. As [`Error::Layer`]: one of a file that was opened for
+    /// As [`Error::Layer`]: a layer that was released, one of a file that was opened for
     /// reading, or some of whose bytes another layer has; the GPU's.
     pub unsafe fn write_back(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
-        unsafe { self.shared.write_back(self.position, self.unit, compute) }
+        unsafe { self.shared.write_back(self.place(), compute) }
     }
 
     /// Releases it: what comes to its buffer waits for what is queued on `compute` now, which is
@@ -208,10 +214,11 @@ impl Taken {
     /// what it waits for.
     ///
     /// # Errors
-    /// For a layer that was released before; the GPU's, and the layer stays held then.
+    /// For a layer that was released before, as [`Error::Layer`]; a stream that is none of the
+    /// GPU's, and the GPU's own, and the layer stays held then.
     pub unsafe fn release(&self, compute: CallerStream) -> Result<()> {
         self.shared.check_home()?;
         // SAFETY: the caller's promise.
-        unsafe { self.shared.release(self.position, compute) }
+        unsafe { self.shared.release(self.place(), compute) }
     }
 }

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::failing::released;
 use super::group::Job;
 use super::homes::Home;
 use super::layer::Unit;
@@ -19,7 +20,7 @@ use super::shared::{From, FromPages, Held, Kept, Shared, State, refused};
 use super::statistics::Visit;
 use super::store::Store;
 use super::{LayerTimes, Step, Taken, refuse};
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceResult, Stream};
 use crate::memory::Buffer;
 
@@ -48,13 +49,13 @@ impl Shared {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Step> {
         let mut state = self.lock();
-        state.check()?;
+        state.check().map_err(|error| self.asked(&state, error))?;
         let position = state.schedule.position();
         // SAFETY: the caller's promise.
         unsafe { self.check_stream(compute) }?;
         // SAFETY: the caller's promise.
-        let asked =
-            unsafe { self.marks.put_on(compute) }.map_err(|source| self.failed(0, source))?;
+        let asked = unsafe { self.marks.put_on(compute) };
+        let asked = asked.map_err(|source| self.compute_failed(compute, source))?;
         // SAFETY: the caller's promise.
         unsafe { self.release_current(&mut state, compute, &asked) }?;
         self.look_again(&mut state);
@@ -81,7 +82,7 @@ impl Shared {
                 self.marks.put_on(compute)
             }
         };
-        let entered = hold().map_err(|source| self.failed(0, source))?;
+        let entered = hold().map_err(|source| self.compute_failed(compute, source))?;
         let unit = state.schedule.sequence().at(position).expect("it is there");
         state.schedule.take(buffer);
         state.turned = false;
@@ -115,7 +116,7 @@ impl Shared {
     pub(super) unsafe fn check_stream(&self, compute: CallerStream) -> Result<()> {
         // SAFETY: the caller's promise.
         let captures = unsafe { self.device.is_capturing(compute) };
-        if captures.map_err(|source| self.failed(0, source))? {
+        if captures.map_err(|source| self.compute_failed(compute, source))? {
             let expected = "one that is not: capture what computes a layer, and no more";
             return Err(refused("one that is being captured", expected));
         }
@@ -160,8 +161,8 @@ impl Shared {
 
     fn look_for_next(&self, state: &mut State) -> Result<Next> {
         self.pump(state)?;
-        state.check_open()?;
-        let next = state.schedule.sequence().at(state.schedule.position());
+        state.check_open().map_err(|error| self.asked(state, error))?;
+        let next = state.next_unit();
         if let Some(unit) = next
             && let Some(error) = state.failures.remove(&unit)
         {
@@ -173,11 +174,10 @@ impl Shared {
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units()[unit], self.buffers);
                 let reason = format!(
-                    "there is no room for `{}`: layers that are kept hold all of the {count} \
-                     buffers on the GPU; release one, or give a larger budget",
-                    unit.name
+                    "there is no room for it: layers that are kept hold all of the {count} \
+                     buffers on the GPU; release one, or give a larger `gpu_budget`"
                 );
-                Err(refuse(&unit.first, reason))
+                Err(refuse(&unit.first, reason).of_layer(Operation::Read, &unit.name))
             }
             (found, _) => Ok(found),
         }
@@ -201,7 +201,10 @@ impl Shared {
                     self.group.ask(Job { seat, load, frees, since, unpinned });
                 }
                 Err(source) => {
-                    let error = self.failed(self.units()[load.unit].len, source);
+                    let unit = &self.units()[load.unit];
+                    let place = Some(Box::new(unit.first.file.place(unit.first.offset, unit.len)));
+                    let (operation, device) = (Operation::Copy, self.device.id());
+                    let error = Error::Device { operation, device, len: unit.len, place, source };
                     state.schedule.failed(load.buffer);
                     state.lost = Some(error.clone());
                     return Err(error);
@@ -240,8 +243,8 @@ impl Shared {
     /// come anew.
     fn is_stale(self: &Arc<Self>, state: &mut State, buffer: usize) -> bool {
         let Some(load) = state.loads[buffer].clone() else { return false };
-        let unit = state.schedule.sequence().at(state.schedule.position());
-        let Some(unit) = unit.filter(|_| load.from == From::Pages && !load.counted) else {
+        let Some(unit) = state.next_unit().filter(|_| load.from == From::Pages && !load.counted)
+        else {
             return false;
         };
         // Another stream may have had the file's new pages pinned since.
@@ -263,13 +266,30 @@ impl Shared {
         true
     }
 
-    /// Releases what was taken at `position`.
+    /// What was taken at `position`, for an operation with it.
+    ///
+    /// # Errors
+    /// That `unit`, which it is, was released.
+    pub(super) fn held(
+        &self,
+        state: &State,
+        (position, unit): (u64, usize),
+        operation: Operation,
+    ) -> Result<Held> {
+        state.held(position).ok_or_else(|| released(operation, &self.units()[unit].name))
+    }
+
+    /// Releases a unit that was taken at `position`.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
-    pub(super) unsafe fn release(&self, position: u64, compute: CallerStream) -> Result<()> {
+    pub(super) unsafe fn release(
+        &self,
+        (position, unit): (u64, usize),
+        compute: CallerStream,
+    ) -> Result<()> {
         let mut state = self.lock();
-        state.held(position)?;
+        self.held(&state, (position, unit), Operation::Release)?;
         // SAFETY: the caller's promise.
         let freed = unsafe { self.mark_released(compute) }?;
         self.release_locked(&mut state, position, freed)?;
@@ -288,7 +308,7 @@ impl Shared {
     ) -> Result<()> {
         let Some(current) = state.current else { return Ok(()) };
         // What uses it was queued where it was taken, which may be another stream.
-        let of_it = state.held(current)?.compute;
+        let of_it = state.held(current).expect("what is current is held").compute;
         // Of the same stream one mark serves both: a driver's queue holds so many, and whoever
         // runs ahead until it is full waits there at the cost of a processor.
         let freed = if of_it == compute {
@@ -308,13 +328,13 @@ impl Shared {
         // SAFETY: the caller's promise.
         unsafe {
             self.check_stream(compute)?;
-            self.marks.put_on(compute).map_err(|source| self.failed(0, source))
+            self.marks.put_on(compute).map_err(|source| self.compute_failed(compute, source))
         }
     }
 
     /// Releases what was taken at `position`, whose use ends before the mark.
     fn release_locked(&self, state: &mut State, position: u64, freed: Mark) -> Result<()> {
-        let Held { buffer, .. } = state.held(position)?;
+        let Held { buffer, .. } = state.held(position).expect("just seen");
         let len = state.store()?.buffers[buffer].len();
         let failed = |source| self.failed(len, source);
         // What is passed is waited for no more: a layer that stays has nobody who would.
@@ -395,26 +415,25 @@ impl Shared {
         self.pump(&mut state)
     }
 
-    /// Keeps what was taken at `position` until it is released by itself.
-    pub(super) fn keep(&self, position: u64) -> Result<()> {
+    /// Keeps a unit that was taken at `position` until it is released by itself.
+    pub(super) fn keep(&self, (position, unit): (u64, usize)) -> Result<()> {
         let mut state = self.lock();
         state.check_open()?;
-        let Held { buffer, .. } = state.held(position)?;
+        let Held { buffer, .. } = self.held(&state, (position, unit), Operation::Use)?;
         state.schedule.keep(buffer);
         state.current = state.current.filter(|&current| current != position);
         Ok(())
     }
 
-    /// A share in some of the memory of what was taken at `position`.
+    /// A share in some of the memory of a unit that was taken at `position`.
     pub(super) fn lend(
         &self,
-        position: u64,
-        unit: usize,
+        (position, unit): (u64, usize),
         range: Range<u64>,
         alive: &Arc<()>,
     ) -> Result<(Buffer, Mark)> {
         let mut state = self.lock();
-        let Held { buffer, .. } = state.held(position)?;
+        let Held { buffer, .. } = self.held(&state, (position, unit), Operation::Use)?;
         state.exports.retain(|(_, export)| export.strong_count() > 0);
         state.exports.push((unit, Arc::downgrade(alive)));
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();

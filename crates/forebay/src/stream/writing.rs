@@ -72,8 +72,7 @@ impl Shared {
     /// As for [`LayerStream::next`](super::LayerStream::next).
     pub(super) unsafe fn write_back(
         self: &Arc<Self>,
-        position: u64,
-        number: usize,
+        (position, number): (u64, usize),
         compute: CallerStream,
     ) -> Result<()> {
         let unit = &self.units()[number];
@@ -81,7 +80,7 @@ impl Shared {
         let ties = self.ties();
         let mut state = self.lock();
         state.check_open()?;
-        let Held { buffer, .. } = state.held(position)?;
+        let Held { buffer, .. } = self.held(&state, (position, number), Operation::Write)?;
         if let Some(part) = unit.parts.iter().find(|part| !part.file.is_writable()) {
             let reason = "the file was opened for reading: open it for writing";
             return Err(of_it(refused(part, reason.into())));
@@ -104,7 +103,7 @@ impl Shared {
         let store = state.store()?;
         // SAFETY: the caller's promise.
         let computed = unsafe { self.marks.put_on(compute) };
-        let computed = computed.map_err(|source| of_it(self.failed(unit.len, source)))?;
+        let computed = computed.map_err(|source| of_it(self.compute_failed(compute, source)))?;
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);

@@ -8,6 +8,7 @@ mod ends;
 mod faults;
 mod group;
 mod mapped;
+mod messages;
 mod rig;
 mod scheduled;
 mod shapes;
@@ -263,19 +264,21 @@ fn what_is_kept_stays_and_too_much_of_it_is_an_error() {
     first.keep().expect("it is held");
     let second = rig.next(&stream).unwrap().expect("a layer");
     second.keep().expect("it is held");
-    let error = rig.next(&stream).expect_err("both buffers are held").to_string();
-    assert!(error.ends_with(
-        "there is no room for `layer 2`: layers that are kept hold all of the 2 buffers on the \
-         GPU; release one, or give a larger budget"
+    let error = rig.next(&stream).expect_err("both buffers are held");
+    assert_eq!(error.to_string(), "cannot read the layer `layer 2`");
+    assert!(error.without_layer().to_string().ends_with(
+        "there is no room for it: layers that are kept hold all of the 2 buffers on the GPU; \
+         release one, or give a larger `gpu_budget`"
     ));
     // SAFETY: the stream is alive.
     #[expect(unsafe_code, reason = "as a caller would")]
     unsafe { first.release(rig.compute()) }.expect("it is held");
     assert_eq!(rig.next(&stream).unwrap().expect("a layer").layer(), 2);
     second.memory().expect("it is kept");
-    let error = first.memory().expect_err("it was released").to_string();
+    let error = first.memory().expect_err("it was released");
+    assert_eq!(error.to_string(), "cannot use the layer `layer 0`");
     assert_eq!(
-        error,
+        error.without_layer().to_string(),
         "`layer` cannot be `one that was released`: it takes one that is held: use it before the \
          next one is taken, or keep it"
     );
@@ -311,12 +314,16 @@ fn what_cannot_be_streamed_is_refused() {
     let plain = StreamOptions::default;
     assert_eq!(refused(&[], plain()), "`layers` cannot be `none`: it takes one at least");
     let empty = Layer::named("empty").with(&file, 5, 0);
-    let error = "`layers` cannot be ``empty`, which is empty`: it takes layers with bytes";
-    assert_eq!(refused(&[good(), empty], plain()), error);
+    let error = LayerStream::new(&rig.engine, &rig.gpu(), &[good(), empty], plain());
+    let error = error.expect_err("refused");
+    assert_eq!(error.to_string(), "cannot read the layer `empty`");
+    let reason = "`layers` cannot be `one that is empty`: it takes layers with bytes: leave it out";
+    assert_eq!(error.without_layer().to_string(), reason);
     let long = Layer::named("long").with(&file, 500, 501);
-    assert!(
-        refused(&[long], plain()).ends_with("the layer `long` ends behind the file's 1000 bytes")
-    );
+    assert!(refused(&[long], plain()).ends_with(
+        "the layer `long` ends behind the file's 1000 bytes: end it there, or look whether all of \
+         the file has been written"
+    ));
     let endless = Layer::named("endless").with(&file, u64::MAX, u64::MAX);
     assert!(refused(&[endless], plain()).contains("the layer `endless` ends behind"));
     let error = "`gpu_budget` cannot be `1999 bytes`: it takes 2000 bytes at least";
