@@ -17,25 +17,18 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import _errors
-from ._forebay import LayerStream as _LayerStream
-from ._process import default_engine
+from . import _asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self, SupportsIndex
 
-    from ._forebay import Buffer, Engine, File, TakenLayer
+    from ._asked import Order, Part
+    from ._forebay import Buffer, Engine, TakenLayer
     from ._types import Device, Stream
 
-    Part = tuple[File, SupportsIndex, SupportsIndex]
-    Order = str | Sequence[SupportsIndex]
-
 __all__ = ["Layer", "LayerStream"]
-
-# What budgets and parts of files take.
-_BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
 
 
 class Layer:
@@ -84,9 +77,14 @@ class Layer:
 
     def __getitem__(self, part: int) -> Buffer:
         count = len(self)
-        if not -count <= part < count:
-            raise IndexError(f"part {part} of {count}")
-        return self._taken.part(part % count)
+        try:
+            number = operator.index(part)
+        except TypeError:
+            expected = f"the number of one of its {count} parts, from 0"
+            raise TypeError(f"`part` cannot be `{part!r}`: it takes {expected}") from None
+        if not -count <= number < count:
+            raise IndexError(f"part {number} of {count}")
+        return self._taken.part(number % count)
 
     def __iter__(self) -> Iterator[Buffer]:
         return (self[part] for part in range(len(self)))
@@ -135,7 +133,8 @@ class LayerStream:
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
     layers' numbers, or ``"told"``: `prefetch` says then what comes. ``passes`` is how many loops
     there are to be; those behind the last one are empty. ``gpu_budget`` is the bytes of
-    GPU memory for layers, three by default; what is too small for two cuts each layer in slices.
+    GPU memory for layers; what is too small for two cuts each layer in slices. By default it is
+    room for three, or for two where the GPU has no memory for three.
     ``host_budget`` is the bytes of pinned memory for layers that would come too late otherwise,
     which is known after a pass; where the order is told, for the first that fit.
     ``mapped_budget`` is the bytes of layers in the page cache whose pages are pinned where they
@@ -148,7 +147,10 @@ class LayerStream:
     ``progress`` is called with each layer that is taken; what it raises ends the loop.
 
     Raises `ValueError` for a budget that is too small, a number below zero, layers without bytes,
-    numbers that are no layer's, `TypeError` for another order, and what the files or the GPU say.
+    numbers that are no layer's, an order of no layers, names that are not as many as the layers,
+    host memory as ``device``; `TypeError` for another order, and for what is of another type; and
+    what the files or the GPU say. Such an error is told as `Error.layer` which layer it concerns,
+    where it concerns one.
     """
 
     _layer: type[Layer] = Layer
@@ -169,8 +171,10 @@ class LayerStream:
         engine: Engine | None = None,
         progress: Callable[[Layer], Any] | None = None,
     ) -> None:
-        self._compute, self._progress, self._count = stream, progress, len(layers)
-        [self._stream] = _opened(
+        layers = _asked.listed(layers)
+        self._compute, self._progress = stream, _asked.callable_or_none(progress)
+        self._count = len(layers)
+        [self._stream] = _asked.opened(
             layers,
             [device],
             order=order,
@@ -202,13 +206,15 @@ class LayerStream:
         the default streams. ``options`` are those of one stream; ``host_budget`` and
         ``mapped_budget`` are for all together. Each is closed by itself. Layers are not written
         back.
+
+        Raises `TypeError` where ``devices`` is the name of one, and `ValueError` where ``streams``
+        are not as many; what else is refused is as for one stream.
         """
-        devices = list(devices)
-        computes = ["current"] * len(devices) if streams is None else list(streams)
-        if len(computes) != len(devices):
-            raise ValueError(f"{len(computes)} streams for {len(devices)} GPUs")
+        _asked.check_options(options)
+        layers, devices, progress = _asked.listed(layers), _asked.several(devices), _asked.callable_or_none(progress)
+        computes = _asked.one_for_each(streams, len(devices))
         group = []
-        for raw, compute in zip(_opened(layers, devices, **options), computes, strict=True):
+        for raw, compute in zip(_asked.opened(layers, devices, **options), computes, strict=True):
             made = cls.__new__(cls)
             made._compute, made._progress, made._count = compute, progress, len(layers)
             made._stream = raw
@@ -263,7 +269,7 @@ class LayerStream:
         That is one layer's number, or several; they may be numpy's or torch's.
         """
         expected = f"numbers of the {self._count} layers, from 0"
-        told = [_whole("prefetch", number, expected) for number in _numbers(layers, expected)]
+        told = [_asked.whole("prefetch", number, expected) for number in _asked.numbers(layers, expected)]
         self._stream.prefetch(told)
 
     def statistics(self) -> dict[str, Any]:
@@ -340,88 +346,3 @@ class LayerStream:
         if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
             return None  # the default stream
         return torch.cuda.current_stream(device)
-
-
-def _opened(
-    layers: Sequence[Iterable[Part]],
-    devices: list[Device],
-    *,
-    order: Order = "forward",
-    passes: SupportsIndex | None = None,
-    gpu_budget: SupportsIndex | None = None,
-    host_budget: SupportsIndex = 0,
-    mapped_budget: SupportsIndex | None = None,
-    check: bool = False,
-    names: Sequence[str] | None = None,
-    engine: Engine | None = None,
-) -> list[_LayerStream]:
-    """Streams of the engine's own, one to each of ``devices``."""
-    names = names or [f"layer {number}" for number in range(len(layers))]
-    if len(names) != len(layers):
-        raise ValueError(f"{len(names)} names for {len(layers)} layers")
-    return _LayerStream.group(
-        engine or default_engine(),
-        devices,
-        [(name, _parts(name, parts)) for name, parts in zip(names, layers, strict=True)],
-        order=_order(order, len(layers)),
-        passes=_given("passes", passes, "a whole number of loops, from 0 to 2**64 - 1"),
-        gpu_budget=_given("gpu_budget", gpu_budget, _BYTES),
-        host_budget=_whole("host_budget", host_budget, _BYTES),
-        mapped_budget=_given("mapped_budget", mapped_budget, _BYTES),
-        check=check,
-    )
-
-
-def _parts(name: str, parts: Iterable[Part]) -> list[tuple[File, int, int]]:
-    """A layer's parts, whose offsets and lengths are numbers from zero up."""
-    return [
-        (
-            file,
-            _whole(f"offset of part {number} of {name}", offset, _BYTES),
-            _whole(f"length of part {number} of {name}", length, _BYTES),
-        )
-        for number, (file, offset, length) in enumerate(parts)
-    ]
-
-
-def _order(order: Order, layers: int) -> str | list[int]:
-    """An order by its name, or as numbers from zero up."""
-    if isinstance(order, str):
-        return order
-    expected = f"numbers of the {layers} layers, from 0"
-    return [_whole("order", number, expected, shown="a list with {}") for number in order]
-
-
-def _numbers(layers: Any, expected: str) -> Iterable[SupportsIndex]:
-    """One number, or several."""
-    try:
-        # Asked first: an array without dimensions is a number, though it has `__iter__` as well.
-        return [operator.index(layers)]
-    except TypeError:
-        pass
-    try:
-        several: Iterator[SupportsIndex] = iter(layers)
-        return several
-    except TypeError:
-        raise TypeError(f"`prefetch` cannot be `{layers!r}`: it takes {expected}") from None
-
-
-def _given(name: str, value: SupportsIndex | None, expected: str) -> int | None:
-    """An option that is a number from zero up, if it is given."""
-    return None if value is None else _whole(name, value, expected)
-
-
-def _whole(name: str, value: SupportsIndex, expected: str, *, shown: str = "{}") -> int:
-    """A number from zero up that an engine can hold."""
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        text = shown.format(repr(value))
-        raise TypeError(f"`{name}` cannot be `{text}`: it takes {expected}") from error
-    if 0 <= number < 1 << 64:
-        return number
-    try:
-        text = str(number)
-    except ValueError:  # more digits than Python writes
-        text = f"a number of {number.bit_length()} bits"
-    raise _errors.refused(f"`{name}` cannot be `{shown.format(text)}`: it takes {expected}")

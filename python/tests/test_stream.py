@@ -236,7 +236,7 @@ def test_what_cannot_be_streamed_is_refused(
     file = layers[0][0][0]
     with pytest.raises(ValueError, match="layers go to a GPU"):
         LayerStream(layers, "cpu", engine=engine)
-    with pytest.raises(TypeError, match='`order` cannot be \'random\': it takes "forward"'):
+    with pytest.raises(TypeError, match="`order` cannot be `random`: it takes `forward`"):
         LayerStream(layers, "sim", order="random", engine=engine)
     with pytest.raises(ValueError, match="2 names for 5 layers"):
         LayerStream(layers, "sim", names=["a", "b"], engine=engine)
@@ -458,9 +458,9 @@ def test_streams_to_several_gpus_share_what_is_read(
     for stream in streams:
         assert len(stream.statistics()["passes"]) == 2
         stream.close()
-    with pytest.raises(ValueError, match="1 streams for 2 GPUs"):
+    with pytest.raises(ValueError, match="1 stream for 2 GPUs"):
         LayerStream.group(layers, ["sim", "sim"], streams=[None], engine=engine)
     with pytest.raises(ValueError, match="one GPU at least"):
         LayerStream.group(layers, [], engine=engine)
-    with pytest.raises(ValueError, match="cannot be the host"):
+    with pytest.raises(ValueError, match="`device` cannot be `none`: layers go to a GPU"):
         LayerStream.group(layers, ["sim", "none"], engine=engine)

@@ -219,7 +219,17 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
         "sim:0" => "sim",
         other => other.strip_prefix("cuda:").unwrap_or(other),
     };
-    name.parse().map_err(|error: forebay::Error| PyValueError::new_err(error.to_string()))
+    name.parse().map_err(|error: forebay::Error| {
+        let text = match error {
+            // The command's flag is `--gpu`, and what it calls `none` is `cpu` here.
+            forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
+                let expected = expected.replace("`none`", "`cpu`");
+                format!("`device` cannot be `{text}`: it takes {expected}")
+            }
+            other => other.to_string(),
+        };
+        PyValueError::new_err(text)
+    })
 }
 
 /// Sets one limit.

@@ -2,10 +2,10 @@
 
 #![expect(unsafe_code, reason = "orders work on streams of others")]
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::Error;
-use forebay::gpu::CallerStream;
+use forebay::gpu::{CallerStream, Device};
 use forebay::stream::{
     self, Ceiling, LayerTimes, Order, PassTimes, Placement, Raise, Step, StreamOptions, Tier,
     Unplanned,
@@ -61,11 +61,7 @@ impl LayerStream {
         mapped_budget: Option<u64>,
         check: bool,
     ) -> PyResult<Vec<Self>> {
-        let gpu = |device: &Bound<'_, PyAny>| {
-            engine.get().gpu_of(py, device)?.ok_or_else(|| {
-                PyValueError::new_err("`device` cannot be the host: layers go to a GPU")
-            })
-        };
+        let gpu = |device| gpu_of(py, engine.get(), device);
         let gpus = devices.iter().map(gpu).collect::<PyResult<Vec<_>>>()?;
         let mut options = StreamOptions::ordered(order_of(order)?);
         (options.passes, options.check) = (passes, check);
@@ -186,7 +182,14 @@ impl LayerStream {
 
     /// Why there is no such placement, or none yet.
     fn unplanned(&self, py: Python<'_>) -> Option<String> {
-        py.detach(|| self.stream.unplanned()).map(|reason| message(&reason))
+        let reason = py.detach(|| self.stream.unplanned())?;
+        Some(match &reason {
+            // Nothing went wrong.
+            Unplanned::Ended { source: Error::BadOption { .. } } => {
+                "the stream was closed before layers were placed".into()
+            }
+            _ => message(&reason),
+        })
     }
 
     /// What the layers and passes took so far.
@@ -278,7 +281,7 @@ impl TakenLayer {
     #[pyo3(signature = (compute = Given::Current))]
     fn write_back(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
-        // SAFETY: as in `LayerStream::take`.
+        // SAFETY: as in `LayerStream::take`; of one that was released no stream is used.
         raised(py, py.detach(|| unsafe { self.taken.write_back(compute) }))
     }
 
@@ -286,7 +289,7 @@ impl TakenLayer {
     #[pyo3(signature = (compute = Given::Current))]
     fn release(&self, py: Python<'_>, compute: Given<'_>) -> PyResult<()> {
         let compute = self.ordered_by(py, &compute)?;
-        // SAFETY: as in `LayerStream::take`.
+        // SAFETY: as in `LayerStream::take`; of one that was released no stream is used.
         raised(py, py.detach(|| unsafe { self.taken.release(compute) }))
     }
 }
@@ -295,10 +298,33 @@ impl TakenLayer {
     /// The stream that was given, or for which the layer was taken.
     fn ordered_by(&self, py: Python<'_>, given: &Given<'_>) -> PyResult<CallerStream> {
         match given {
-            Given::Current => raised(py, py.detach(|| self.taken.compute())),
+            // Where it was released, what it is wanted for says so.
+            Given::Current => Ok(py.detach(|| self.taken.compute()).unwrap_or(CallerStream(0))),
             Given::Stream(stream) => number(stream),
         }
     }
+}
+
+/// The GPU that layers go to.
+fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Device>> {
+    let refused = |given: String| {
+        PyValueError::new_err(format!(
+            "`device` cannot be `{given}`: layers go to a GPU, as `cuda:0`, or to a simulated one, \
+             `sim`"
+        ))
+    };
+    if device.is_none() {
+        return Err(refused("None".into()));
+    }
+    let found = engine.gpu_of(py, device).inspect_err(|error| {
+        // Host memory, which is offered elsewhere, is no place for layers.
+        if error.get_type(py).name().is_ok_and(|name| name == "NoDevice") {
+            let hint = "layers go to a GPU: `forebay doctor` says why there is none, and \
+                        `device=\"sim\"` is a simulated one";
+            let _ = error.value(py).setattr("hint", hint);
+        }
+    });
+    found?.ok_or_else(|| refused(device.str().map_or("the host".into(), |text| text.to_string())))
 }
 
 fn order_of(order: &Bound<'_, PyAny>) -> PyResult<Order> {
@@ -316,10 +342,10 @@ fn order_of(order: &Bound<'_, PyAny>) -> PyResult<Order> {
 }
 
 fn unknown_order(order: &Bound<'_, PyAny>) -> PyErr {
-    let given = order.repr().map_or_else(|_| "that".into(), |text| text.to_string());
+    let given = order.str().map_or_else(|_| "that".into(), |text| text.to_string());
     PyTypeError::new_err(format!(
-        "`order` cannot be {given}: it takes \"forward\", \"backward\", \"training\", \"told\", or \
-         a list of layers' numbers"
+        "`order` cannot be `{given}`: it takes `forward`, `backward`, `training`, `told`, or a \
+         list of layers' numbers"
     ))
 }
 
