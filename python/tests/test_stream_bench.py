@@ -427,7 +427,8 @@ def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
     assert wrong.stderr.startswith("error: --order: no `sideways`")
     torchless = bench()
     assert (torchless.returncode, torchless.stdout) == (1, "")
-    assert "torch, which is not there: it was asked for" in torchless.stderr
+    assert "torch, which is not there: it was asked for\nhint: " in torchless.stderr
+    assert torchless.stderr.endswith("-m pip install torch`\n")
 
 
 @pytest.mark.parametrize(

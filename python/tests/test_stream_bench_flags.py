@@ -37,7 +37,9 @@ WRONG = [
      "5,996,544: give another file, or remove it"),
     ("--out short", "--out: it has to be a folder, and `short` is none"),
     ("--out short/deep", "--out: it has to be a folder, and `short` is none"),
-    ("--layer 3", "unrecognized arguments: --layer 3"),
+    ("--layer 3", "there is no flag `--layer`\nhint: perhaps `--layers` was meant"),
+    ("--xyz=3", "there is no flag `--xyz`\nhint: `--help` tells what it takes"),
+    ("--rounds 1 2", "`2` is one word too many\nhint: `--help` tells what it takes"),
     ("--rounds", "--rounds: expected one argument"),
 ]  # fmt: skip
 
@@ -67,6 +69,7 @@ def test_flags_that_make_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         3, [8192], "forward", "page-cache",
     )  # fmt: skip
     assert found.buffers == 3 and arguments.given(["--layers", "2"]).buffers == 2
+    assert arguments.given(["--order", "training"]).order == "train"
     assert found.layer_bytes == 1_236_996_096 and found.layer_bytes % 4096 == 0
     for order, source in itertools.product(theory.ORDERS, sources.SOURCES):
         line = f"--tokens 512,1024,512 --order {order} --from {source} --ways mmap --out new/deep"

@@ -33,9 +33,11 @@ def main() -> int:
     try:
         import torch  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        return _refuse(f"it computes by torch, which is not there: {error}")
+        hint = f"install it for this Python: `{sys.executable} -m pip install torch`"
+        return _refuse(f"it computes by torch, which is not there: {error}", hint)
     if not torch.cuda.is_available():
-        return _refuse("it computes on a GPU, and torch sees none")
+        hint = "`forebay doctor` says what there is; torch for processors alone sees no GPU"
+        return _refuse("it computes on a GPU, and torch sees none", hint)
     try:
         if given.out is not None:
             given.out.mkdir(parents=True, exist_ok=True)
@@ -209,8 +211,10 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _refuse(text: str) -> int:
+def _refuse(text: str, hint: str | None = None) -> int:
     print(f"error: {text}", file=sys.stderr)
+    if hint is not None:
+        print(f"hint: {hint}", file=sys.stderr)
     return 1
 
 

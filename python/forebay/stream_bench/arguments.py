@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .sources import COLD, SOURCES
 from .theory import ORDERS
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_HELP = "`--help` tells what it takes"
+
 #: Layers begin and end at whole pages.
 _PAGE = 4096
 
@@ -22,6 +25,20 @@ _PAGE = 4096
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message.removeprefix('argument ')}\n")
+
+    def parse_args(self, *given: Any) -> argparse.Namespace:  # type: ignore[override]
+        """As any parser, with a hint where there is no such flag."""
+        parsed: tuple[argparse.Namespace, list[str]] = self.parse_known_args(*given)
+        found, unknown = parsed
+        if not unknown:
+            return found
+        flag = unknown[0].partition("=")[0]
+        if not flag.startswith("-"):
+            self.exit(2, f"error: `{flag}` is one word too many\nhint: {_HELP}\n")
+        flags = [name for action in self._actions for name in action.option_strings]
+        close = difflib.get_close_matches(flag, flags, n=1)
+        hint = f"perhaps `{close[0]}` was meant" if close else _HELP
+        self.exit(2, f"error: there is no flag `{flag}`\nhint: {hint}\n")
 
 
 def given(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -49,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--layers", type=_number(2), default=3, metavar="N", help="layers of a pass (3)")
     add("--layer-mb", type=count, default=1237, metavar="MB", help="10^6 bytes of each (1237)")
     add("--tokens", type=_list(count), default=[8192], metavar="N,…", help="of a pass (8192)")
-    add("--order", type=_one_of(ORDERS), default="forward", metavar="ORDER",
+    add("--order", type=_order, default="forward", metavar="ORDER",
         help="how layers are taken: forward, backward, or train, which goes there and, with "
         "recompute and gradients, back again (forward)")  # fmt: skip
     add("--from", dest="source", type=_one_of(SOURCES), default="page-cache", metavar="PLACE",
@@ -97,6 +114,11 @@ def _one_of(names: Collection[str]) -> Callable[[str], str]:
         return text
 
     return name
+
+
+def _order(text: str) -> str:
+    # So it is called where layers are streamed without a measurement.
+    return "train" if text == "training" else _one_of(ORDERS)(text)
 
 
 def _list(of: Callable[[str], T]) -> Callable[[str], list[T]]:

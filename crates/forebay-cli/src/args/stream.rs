@@ -1,4 +1,5 @@
-//! What `forebay stream` takes, and hands on as it was given.
+//! What `forebay stream` takes, and hands on as it was given: the measurement says what is wrong
+//! with it, with numbers below zero too.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,15 +15,15 @@ use clap::Args;
     forebay stream --order train --layers 8 --from pinned --tokens 4096")]
 pub struct StreamArgs {
     /// Layers of a pass (3)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub layers: Option<OsString>,
 
     /// 10^6 bytes of each layer (1237)
-    #[arg(long, value_name = "MB")]
+    #[arg(long, value_name = "MB", allow_negative_numbers = true)]
     pub layer_mb: Option<OsString>,
 
     /// Tokens of a pass, one number or several (8192)
-    #[arg(long, value_name = "N,…")]
+    #[arg(long, value_name = "N,…", allow_negative_numbers = true)]
     pub tokens: Option<OsString>,
 
     /// How layers are taken: forward, backward, or train, which goes there and, with recompute and
@@ -40,16 +41,16 @@ pub struct StreamArgs {
     pub ways: Option<OsString>,
 
     /// Layers on the GPU at once, for Forebay (3)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub buffers: Option<OsString>,
 
     /// Turns of each way (5)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub rounds: Option<OsString>,
 
     /// Passes of a turn, one behind the other; the first, which begins from rest, is told apart
     /// where others follow (2; 1 where a drive takes part)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub passes: Option<OsString>,
 
     /// The file, two times the layers, made where it is not there (layers.bin)
@@ -57,31 +58,31 @@ pub struct StreamArgs {
     pub file: Option<PathBuf>,
 
     /// What the file's bytes are made from (1)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<OsString>,
 
     /// Hidden size (5120)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub hidden: Option<OsString>,
 
     /// Heads of queries (96)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub query_heads: Option<OsString>,
 
     /// Heads of keys and values (8)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub key_heads: Option<OsString>,
 
     /// Size of a head (128)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub head: Option<OsString>,
 
     /// Size of an expert (1536)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub expert: Option<OsString>,
 
     /// Routed experts of a token (8)
-    #[arg(long, value_name = "N", help_heading = "The model")]
+    #[arg(long, value_name = "N", help_heading = "The model", allow_negative_numbers = true)]
     pub active: Option<OsString>,
 
     /// Write `stream_bench.json` and `stream_bench.svg` to this folder

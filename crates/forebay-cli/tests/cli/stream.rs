@@ -41,6 +41,10 @@ fn what_was_given_is_handed_on_with_what_came_of_it() {
     let said = String::from_utf8(output.stdout).unwrap();
     let expected = "-P -m forebay.stream_bench --layers=4 --tokens=1,2 --from=mapped --out=a b\n";
     assert_eq!((said.as_str(), output.status.code()), (expected, Some(7)));
+    // What makes no sense too: it says what does.
+    let output = stream(folder.path(), Some(PYTHON), &["--seed", "-1", "--order", "sideways"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "-P -m forebay.stream_bench --order=sideways --seed=-1\n");
 }
 
 #[test]
