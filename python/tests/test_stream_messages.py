@@ -178,3 +178,16 @@ def test_two_layers_do_where_there_is_no_memory_for_three(tmp_path: Path) -> Non
         with pytest.raises(forebay.DeviceError, match="cannot give layers 12 MiB") as error:
             LayerStream(layers, "sim:memory=10M", engine=engine, gpu_budget=12 * MIB)
         assert error.value.hint is not None and "smaller `gpu_budget`" in error.value.hint
+
+
+def test_another_simulated_gpu_is_not_taken_for_the_one_that_is_there(
+    layers: list[Parts],
+) -> None:
+    engine = forebay.Engine(remember=False)
+    assert engine.gpu("sim:memory=8M") is not None
+    for same in ["sim", "sim:0", "sim:memory=8M"]:
+        known = engine.gpu(same)
+        assert known is not None and known["memory"] == 8 * MIB
+    text = "`gpu` cannot be `sim:memory=1073741824`: it takes `sim:memory=8388608`, as the engine"
+    with pytest.raises(forebay.RequestError, match=text):
+        LayerStream(layers, "sim:memory=1G", engine=engine)

@@ -174,13 +174,14 @@ impl Engine {
     /// The GPU that `wanted` names, brought into this engine; `None` where it names host memory.
     ///
     /// # Errors
-    /// [`Error::NoDevice`] where it cannot be had.
+    /// [`Error::NoDevice`] where it cannot be had; a simulated GPU with other settings than the
+    /// one that the engine has.
     pub fn device(&self, wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
         self.check(Operation::Open)?;
         let Some(device) = gpu::open(wanted)? else { return Ok(None) };
         // The same GPU opened twice is one device to its users.
         if let Some(known) = self.known(device.id()) {
-            return Ok(Some(known));
+            return same_settings(wanted, known).map(Some);
         }
         self.add_device(&device)?;
         Ok(Some(device))
@@ -473,4 +474,22 @@ pub(crate) fn resource(what: &'static str, error: &std::io::Error) -> Error {
 
 fn bad_request(operation: Operation, place: crate::error::Place, reason: String) -> Error {
     Error::BadRequest { operation, place, reason }
+}
+
+/// A GPU that the engine has, unless it is a simulated one and other settings are wanted.
+fn same_settings(wanted: &GpuSelector, known: Arc<dyn Device>) -> Result<Arc<dyn Device>> {
+    let GpuSelector::Sim(config) = wanted else { return Ok(known) };
+    let (asked, has) = (config.to_string(), &known.info().driver);
+    let is_plain = *config == Default::default(); // whatever it is
+    if is_plain || asked == *has {
+        return Ok(known);
+    }
+    Err(Error::BadOption {
+        name: "gpu".into(),
+        value: asked,
+        expected: format!(
+            "`{has}`, as the engine has its simulated GPU already, or `sim` for the same: another \
+             engine may have another"
+        ),
+    })
 }
