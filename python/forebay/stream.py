@@ -211,7 +211,8 @@ class LayerStream:
         are not as many; what else is refused is as for one stream.
         """
         _asked.check_options(options)
-        layers, devices, progress = _asked.listed(layers), _asked.several(devices), _asked.callable_or_none(progress)
+        layers, devices = _asked.listed(layers), _asked.several(devices)
+        progress = _asked.callable_or_none(progress)
         computes = _asked.one_for_each(streams, len(devices))
         group = []
         for raw, compute in zip(_asked.opened(layers, devices, **options), computes, strict=True):
@@ -269,7 +270,8 @@ class LayerStream:
         That is one layer's number, or several; they may be numpy's or torch's.
         """
         expected = f"numbers of the {self._count} layers, from 0"
-        told = [_asked.whole("prefetch", number, expected) for number in _asked.numbers(layers, expected)]
+        numbers = _asked.numbers(layers, expected)
+        told = [_asked.whole("prefetch", number, expected) for number in numbers]
         self._stream.prefetch(told)
 
     def statistics(self) -> dict[str, Any]:
@@ -302,8 +304,9 @@ class LayerStream:
     def placement(self) -> dict[str, Any] | None:
         """Where the layers are kept since the first pass was seen, and how long a pass is to take.
 
-        ``tiers`` says so layer by layer (slice by slice where they come so), ``ceiling`` what binds, and ``more_gpu`` and ``more_host``
-        how many more bytes would hide what is read, each with the seconds of a pass then. Times are
+        ``tiers`` says so layer by layer (slice by slice where they come so), ``ceiling`` what
+        binds, and ``more_gpu`` and ``more_host`` how many more bytes would hide what is read, each
+        with the seconds of a pass then. Times are
         of the next pass, and each call tells them anew, by the last one that the GPU is done with
         and that began once layers were where they are kept. Nothing is placed anew: 0 more bytes
         are told where what is left of the budget would do.

@@ -84,7 +84,7 @@ struct Small {
 pub(super) enum Opened {
     /// All of it is open, or no more of it will be.
     Whole,
-    /// More of it once some of it has landed.
+    /// More of it once some of it, or of those before it, has landed.
     Landing,
     /// More of it once a slot is free, or another stream has asked: only looking tells.
     Look,
@@ -234,7 +234,7 @@ impl Reading {
             *room = small.room(&group.engine);
         }
         let mut found = Opened::Whole;
-        while self.opened < self.count && !self.failed {
+        while self.opened < self.count {
             found = match &mut self.place {
                 Place::Home(_) if self.opened - self.landed >= SLOTS => Opened::Landing,
                 Place::Home(_) => Opened::Whole,
@@ -458,11 +458,13 @@ mod tests {
                 break;
             }
         }
-        if !is_cold || file.no_direct_io().is_some() {
-            return assert!(takes_small(&ring).is_none(), "no drive is read directly");
+        if !is_cold {
+            return println!("skipped: small slots: the file stays in memory");
         }
         // Also where nothing was read of it before.
-        let (packing, small) = takes_small(&ring).unwrap();
+        let Some((packing, small)) = takes_small(&ring) else {
+            return assert!(file.no_direct_io().is_some(), "a drive is read directly");
+        };
         assert_eq!((packing.blocks(), small.each, small.room(&engine)), (9, 1 << 20, 8 + 4));
         ring.came(true);
         assert!(takes_small(&ring).is_none(), "the link wants large copies");
